@@ -1,8 +1,8 @@
-"""Attributes of topics and groups: how a request spells a change and what may be changed.
+"""Parses and checks changes of the attributes of topics and groups.
 
-A request says `+key=value` to add or alter and `-key` to delete; a table stores keys without a sign. The
-rules, the four topic attributes and the wording of the faults are RocketMQ's (AttributeUtil, AttributeParser,
-TopicAttributes), for its tools show the remark.
+A request spells `+key=value` to add or change and `-key` to delete an attribute; a table stores keys without
+a sign. The rules, the four topic attributes and the wording of the errors are RocketMQ's (AttributeUtil,
+AttributeParser, TopicAttributes), because its tools print the remark.
 """
 # pure: rules over dictionaries
 
@@ -20,7 +20,7 @@ LONG_MAX = (1 << 63) - 1
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """One known attribute: a choice of texts, or (when `choices` is empty) an integer in [low, high]."""
+    """The rule for one attribute: a set of texts, or (if `choices` is empty) an integer in [low, high]."""
 
     changeable: bool
     choices: tuple[str, ...] = ()
@@ -28,17 +28,17 @@ class Attribute(msgspec.Struct, frozen=True):
     high: int = 0
 
     def verify(self, value: str) -> None:
-        """Refuses a value outside the attribute's range with a RequestError."""
+        """Raises RequestError if the value is not allowed."""
         if self.choices:
             if value not in self.choices:
-                raise _refused(f"value is not in set: [{', '.join(self.choices)}]")
+                raise _rejected(f"value is not in set: [{', '.join(self.choices)}]")
             return
         try:
             number = int(value)
         except ValueError:
-            raise _refused(f'For input string: "{value}"') from None
+            raise _rejected(f'For input string: "{value}"') from None
         if not self.low <= number <= self.high:
-            raise _refused(f"value is not in range({self.low}, {self.high})")
+            raise _rejected(f"value is not in range({self.low}, {self.high})")
 
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
@@ -51,7 +51,7 @@ GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:
-    """`+k=v,-k2` as a request header spells it -> {"+k": "v", "-k2": ""}; RequestError when it is
+    """Parses `+k=v,-k2` of a request header into {"+k": "v", "-k2": ""}. Raises RequestError if the text is
     malformed."""
     changes: dict[str, str] = {}
     for part in (text or "").split(","):
@@ -59,11 +59,11 @@ def parse_attributes(text: str | None) -> dict[str, str]:
             continue
         key, equals, value = part.partition("=")
         if equals and "+" not in key:
-            raise _refused(f"add/alter attribute format is wrong: {key}")
+            raise _rejected(f"add/alter attribute format is wrong: {key}")
         if not equals and "-" not in key:
-            raise _refused(f"delete attribute format is wrong: {key}")
+            raise _rejected(f"delete attribute format is wrong: {key}")
         if key in changes:
-            raise _refused(f"key duplication: {key}")
+            raise _rejected(f"key duplication: {key}")
         changes[key] = value
     return changes
 
@@ -71,29 +71,29 @@ def parse_attributes(text: str | None) -> dict[str, str]:
 def alter_attributes(
     known: Mapping[str, Attribute], current: Mapping[str, str] | None, changes: Mapping[str, str]
 ) -> dict[str, str]:
-    """The attributes after `changes` (signed keys). `current` is None when the topic or group is being
-    created, when only additions are allowed, of unchangeable attributes too. RequestError names the first
-    offending key."""
+    """Returns the attributes after `changes` (signed keys). `current` is None while the topic or group is
+    being created; then only additions are allowed, of unchangeable attributes, too. Raises RequestError with
+    the first key that is not allowed."""
     result = dict(current or {})
     seen: set[str] = set()
     for signed, value in changes.items():
         sign, key = signed[:1], signed[1:]
         if not key or "+" in key or "-" in key:
-            raise _refused("kv string format wrong.")
+            raise _rejected("kv string format wrong.")
         if key in seen:
-            raise _refused(f"alter duplication key. key: {key}")
+            raise _rejected(f"alter duplication key. key: {key}")
         seen.add(key)
         if current is None and sign != "+":
-            raise _refused(f"only add attribute is supported while creating topic. key: {key}")
+            raise _rejected(f"only add attribute is supported while creating topic. key: {key}")
         if sign not in ("+", "-"):
-            raise _refused(f"wrong format key: {key}")
+            raise _rejected(f"wrong format key: {key}")
         if sign == "-" and key not in result:
-            raise _refused(f"attempt to delete a nonexistent key: {key}")
+            raise _rejected(f"attempt to delete a nonexistent key: {key}")
         attribute = known.get(key)
         if attribute is None:
-            raise _refused(f"unsupported key: {key}")
+            raise _rejected(f"unsupported key: {key}")
         if current is not None and not attribute.changeable:
-            raise _refused(f"attempt to update an unchangeable attribute. key: {key}")
+            raise _rejected(f"attempt to update an unchangeable attribute. key: {key}")
         if sign == "+":
             attribute.verify(value)
             result[key] = value
@@ -102,5 +102,5 @@ def alter_attributes(
     return result
 
 
-def _refused(remark: str) -> RequestError:
+def _rejected(remark: str) -> RequestError:
     return RequestError(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,12 +1,12 @@
-"""Who is connected: producers and consumers by group, what the groups subscribe, and when it is time to tell
-a group that its members have changed.
+"""Holds the connected producers and consumers by group, their subscriptions, and the listeners of group
+changes.
 
-The rules are those of RocketMQ's ProducerManager, ConsumerManager and ConsumerGroupInfo. A channel is
-whatever object stands for a client's connection; the registry keys by it, reads its `remote` and does no I/O.
-`on_group_change` callbacks get a consumer group and its present channels; they send
+The rules are those of RocketMQ's ProducerManager, ConsumerManager and ConsumerGroupInfo. A channel is any
+object that represents a client's connection. The registry uses it as a key, reads its `remote` and `closed`,
+and does no I/O. A listener in `on_group_change` gets a consumer group and its channels, and sends
 NOTIFY_CONSUMER_IDS_CHANGED.
 """
-# pure: state and rules only, time comes in as an argument
+# pure: state and rules only; the caller passes the time
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Channel(Protocol):
 
 
 class Client:
-    """A client on a channel, as its last heartbeat described it."""
+    """A client on a channel, as its latest heartbeat described it."""
 
     __slots__ = ("channel", "client_id", "language", "last_update_ms", "version")
 
@@ -48,8 +48,8 @@ class Client:
 
 
 class ConsumerGroup:
-    """The online members of a consumer group and what they subscribe. The newest heartbeat decides for
-    all."""
+    """The online members of a consumer group and its subscriptions. The latest heartbeat of any member
+    decides for the group."""
 
     __slots__ = ("clients", "consume_from_where", "consume_type", "message_model", "name", "subscriptions")
 
@@ -63,20 +63,21 @@ class ConsumerGroup:
 
     @property
     def client_ids(self) -> list[str]:
-        """Client ids of the members, one for each channel."""
+        """Client ids of the members, one per channel."""
         return [client.client_id for client in self.clients.values()]
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether every member gets every message, so that a change of members concerns nobody."""
+        """Whether every member gets every message. Then the members share no queues, and need no notice of
+        each other."""
         return self.message_model is MessageModel.BROADCASTING
 
     def find(self, client_id: str) -> Client | None:
-        """The member with that client id."""
+        """Returns the member with that client id."""
         return next((client for client in self.clients.values() if client.client_id == client_id), None)
 
     def join(self, client: Client, data: ConsumerData) -> bool:
-        """Adds or refreshes a member; whether it is new."""
+        """Adds or refreshes a member. Returns whether it is new."""
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
@@ -88,24 +89,24 @@ class ConsumerGroup:
         return known is None
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> tuple[bool, bool]:
-        """Becomes a group that subscribes exactly these. (a topic came or went, anything at all is
-        different)."""
+        """Replaces the group's subscriptions. Returns (whether the set of topics changed, whether any_change
+        changed)."""
         wanted = {subscription.topic: subscription for subscription in subscriptions}
         topics_changed = self.subscriptions.keys() != wanted.keys()
-        anything = topics_changed
+        any_change = topics_changed
         for topic in self.subscriptions.keys() - wanted.keys():
             del self.subscriptions[topic]
         for topic, subscription in wanted.items():
             old = self.subscriptions.get(topic)
             if old is None or subscription.sub_version > old.sub_version:
                 self.subscriptions[topic] = subscription
-                anything = True
-        return topics_changed, anything
+                any_change = True
+        return topics_changed, any_change
 
 
 class ClientRegistry:
-    """All clients of a broker. `generation` grows whenever a subscription or a group's kind may have changed,
-    so that the pull path may cache what it looked up and compare one int."""
+    """All clients of a broker. `generation` grows whenever a subscription or a group's type may have changed,
+    so that the pull path can cache lookups and compare one integer."""
 
     def __init__(
         self, expiry_ms: int = CHANNEL_EXPIRY_MS, subscription_expiry_ms: int = SUBSCRIPTION_EXPIRY_MS
@@ -120,25 +121,25 @@ class ClientRegistry:
         self._fingerprints: dict[str, int] = {}
         self._compensated: dict[str, ConsumerGroup] = {}
         self._groups_of_channel: dict[Channel, tuple[set[str], set[str]]] = {}
-        self._turn = 0
+        self._round_robin = 0
 
     # consumers
 
     def group(self, name: str) -> ConsumerGroup | None:
-        """The consumer group if any member is online."""
+        """Returns the consumer group if a member is online."""
         return self._consumers.get(name)
 
     @property
     def groups(self) -> Mapping[str, ConsumerGroup]:
-        """All online consumer groups, to read only."""
+        """All online consumer groups, read-only."""
         return self._consumers
 
     def register_consumer(
         self, client: Client, data: ConsumerData, *, notify: bool = True, with_subscriptions: bool = True
     ) -> bool:
-        """Takes a heartbeat's word about one group; whether members or subscribed topics changed. `notify` is
-        the group's notifyConsumerIdsChangedEnable; without subscriptions (heartbeat V2) the known ones
-        stay."""
+        """Registers one consumer group of a heartbeat. Returns whether the members or the subscribed topics
+        changed. `notify` is the group's notifyConsumerIdsChangedEnable. Without subscriptions (heartbeat V2)
+        the known ones stay."""
         name = data.group_name
         group = self._consumers.get(name)
         if group is None:
@@ -152,22 +153,22 @@ class ClientRegistry:
             self._groups_of(client.channel)[1].add(name)
         changed = False
         if with_subscriptions:
-            changed, anything = group.subscribe(data.subscription_data_set)
-            self.generation += anything
-        # A heartbeat without subscriptions never reports more than a new member, as in RocketMQ.
+            changed, any_change = group.subscribe(data.subscription_data_set)
+            self.generation += any_change
+        # As in RocketMQ, a heartbeat without subscriptions can only add a member.
         if (joined or changed) and notify and not group.is_broadcasting:
             self._notify(group)
         return joined or changed
 
-    def fingerprint(self, group: str, value: int) -> bool:
-        """Notes the fingerprint of a group's newest heartbeat V2 (0 for V1); whether it differs from the one
-        before. The client whose heartbeat differs sends its subscriptions again."""
+    def fingerprint_changed(self, group: str, value: int) -> bool:
+        """Stores the fingerprint of a group's latest heartbeat V2 (0 for V1). Returns whether it differs from
+        the previous one; a client whose fingerprint differs sends its subscriptions again."""
         before = self._fingerprints.get(group)
         self._fingerprints[group] = value
         return before is not None and before != value
 
     def unregister_consumer(self, name: str, channel: Channel, *, notify: bool = True) -> None:
-        """Takes a client out of a consumer group; the group goes with its last member."""
+        """Removes a client from a consumer group, and the group with its last member."""
         group = self._consumers.get(name)
         if group is None:
             return
@@ -176,8 +177,8 @@ class ClientRegistry:
             self._notify(group)
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
-        """What a group subscribes of a topic, by heartbeat or else by a pull that carried its
-        subscription."""
+        """Returns a group's subscription to a topic: from a heartbeat, or else from a pull that carried
+        it."""
         online = self._consumers.get(group)
         if online is not None:
             found = online.subscriptions.get(topic)
@@ -187,7 +188,7 @@ class ClientRegistry:
         return None if compensated is None else compensated.subscriptions.get(topic)
 
     def subscription_count(self, group: str) -> int:
-        """How many topics an online group subscribes."""
+        """The number of topics that an online group subscribes."""
         online = self._consumers.get(group)
         return 0 if online is None else len(online.subscriptions)
 
@@ -199,34 +200,33 @@ class ClientRegistry:
         consume_type: ConsumeType,
         message_model: MessageModel,
     ) -> None:
-        """Notes the subscription a pull carried, for a consumer that sends no heartbeats. It is forgotten ten
-        minutes after its version, which is a time in epoch ms."""
+        """Stores the subscription that a pull carried, for a consumer that sends no heartbeats. It expires
+        ten minutes after its version, which is a time in epoch ms."""
         known = self._compensated.get(group)
         if known is None:
             known = self._compensated[group] = ConsumerGroup(group)
         known.consume_type, known.message_model = consume_type, message_model
         before = known.subscriptions.get(topic)
         known.subscriptions[topic] = subscription
-        # Every such pull comes with a version of its own; what counts is what it says.
-        said = (subscription.expression_type, subscription.sub_string)
-        if before is None or (before.expression_type, before.sub_string) != said:
+        # Every such pull has a new version; only the expression matters.
+        expression = (subscription.expression_type, subscription.sub_string)
+        if before is None or (before.expression_type, before.sub_string) != expression:
             self.generation += 1
 
     def consumers_of(self, topic: str) -> set[str]:
-        """What QUERY_TOPIC_CONSUME_BY_WHO says of online consumers. RocketMQ 5.3.3 enters the topic's own
-        name where the group's belongs, and its tools print what it answers; so the answer is the same
-        here."""
+        """The online consumers that QUERY_TOPIC_CONSUME_BY_WHO reports. RocketMQ 5.3.3 returns the topic's
+        own name where the group's belongs, and its tools print it; this broker returns the same."""
         return {topic} if any(topic in group.subscriptions for group in self._consumers.values()) else set()
 
     # producers
 
     @property
     def producers(self) -> Mapping[str, Mapping[Channel, Client]]:
-        """Producer group -> its clients by channel, to read only."""
+        """Producer group -> its clients by channel, read-only."""
         return self._producers
 
     def register_producer(self, group: str, client: Client) -> bool:
-        """Adds or refreshes a producer; whether it is new."""
+        """Adds or refreshes a producer. Returns whether it is new."""
         clients = self._producers.setdefault(group, {})
         known = clients.get(client.channel)
         if known is not None:
@@ -238,7 +238,7 @@ class ClientRegistry:
         return True
 
     def unregister_producer(self, group: str, channel: Channel) -> None:
-        """Takes a client out of a producer group; the group goes with its last member."""
+        """Removes a client from a producer group, and the group with its last member."""
         clients = self._producers.get(group)
         client = None if clients is None else clients.pop(channel, None)
         if client is None:
@@ -255,21 +255,21 @@ class ClientRegistry:
             del self._producer_ids[client.client_id]
 
     def producer_channel(self, client_id: str) -> Channel | None:
-        """The channel a producer of that client id was registered on last."""
+        """The channel on which a producer of that client id registered last."""
         return self._producer_ids.get(client_id)
 
     def any_producer(self, group: str) -> Channel | None:
-        """An open channel of a producer group, taking turns."""
+        """Returns an open channel of a producer group, round robin."""
         channels = [channel for channel in self._producers.get(group, ()) if not channel.closed]
         if not channels:
             return None
-        self._turn += 1
-        return channels[self._turn % len(channels)]
+        self._round_robin += 1
+        return channels[self._round_robin % len(channels)]
 
     # channels
 
     def channel_closed(self, channel: Channel) -> None:
-        """Forgets everything that came over a channel and tells the consumer groups it was in."""
+        """Removes every client of a channel and notifies its consumer groups."""
         groups = self._groups_of_channel.get(channel)
         if groups is None:
             return
@@ -281,9 +281,9 @@ class ClientRegistry:
         self._groups_of_channel.pop(channel, None)
 
     def sweep(self, now_ms: int) -> list[Channel]:
-        """Forgets channels without a heartbeat for the expiry time and returns them, to be closed; and
-        subscriptions of pulls that are too old. A group that loses a member this way is told, which RocketMQ
-        leaves out."""
+        """Removes channels without a heartbeat within the expiry time, and expired subscriptions of pulls.
+        Returns the channels, for the caller to close. Members of the affected groups are notified; RocketMQ
+        does not do that."""
         expired: dict[Channel, None] = {}
         tables = [*self._producers.values(), *(group.clients for group in self._consumers.values())]
         for clients in tables:

@@ -1,10 +1,10 @@
-"""Reads what is not in memory on threads of its own, so that one reader with a backlog delays nobody but
-itself.
+"""Reads bytes that are not in memory on worker threads, so that a consumer with a backlog delays no other
+client.
 
-Whoever reads on the event loop gets `NotResidentError` where the disk would have to be read. The bytes are
-read on one of a few threads then, and the request is run again. Clients take turns; each has so many reads
-under way and so many waiting at most, and all together so many. One more request is refused: SYSTEM_BUSY, as
-RocketMQ's brokers refuse pulls when their threads' queue is full.
+A read on the event loop raises `NotResidentError` if it would have to wait for the disk. A worker thread then
+reads the bytes into memory, and the request runs again. Clients take turns. Each client, and all clients
+together, have a bounded number of running and waiting reads. Further requests are rejected with SYSTEM_BUSY,
+as a RocketMQ broker rejects pulls when the queue of its pull threads is full.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 PER_CLIENT: Final = 2
-"""Reads of one client under way at a time: it cannot take all threads."""
-WAITING_PER_CLIENT: Final = 1024  # a consumer has one pull on its way for each of its queues
+"""Concurrent reads of one client: one client cannot occupy all threads."""
+WAITING_PER_CLIENT: Final = 1024  # a consumer sends one pull at a time for each of its queues
 WAITING_MAX: Final = 16_384
 TRIES_MAX: Final = 64
-"""Reads that one request may need: a search by time needs one for each step. Beyond, it is answered as it
-is."""
-PULL_TRIES_MAX: Final = 6  # a pull needs its units, then its records
+"""Reads that one request may need; a search by time needs one per step. After these the request runs on the
+event loop and waits for the disk."""
+PULL_TRIES_MAX: Final = 6  # a pull reads consume-queue units, then records
 
 OnRead = Callable[[Exception | None], None]
 
 
 class ColdReadPool:
-    """The threads, and who waits for them. Everything but `warm` happens on the loop."""
+    """The worker threads and the reads that wait for them. All methods run on the event loop; only the
+    constructor's `read` runs on the threads."""
 
     def __init__(
         self,
@@ -62,14 +63,14 @@ class ColdReadPool:
         self._waiting: dict[Hashable, deque[tuple[NotResidentError, OnRead]]] = {}
         self.waiting = 0
         self.running = 0
-        self.failures = 0  # reads that the disk could not serve, since the start
+        self.failures = 0  # reads that the disk failed to serve, since the start
 
     def start(self) -> None:
-        """Begins to take reads; needs a running loop."""
+        """Starts to accept reads; needs a running loop."""
         self._executor = ThreadPoolExecutor(self._threads, thread_name_prefix="store-read")
 
     def stop(self) -> None:
-        """Takes no more reads; those that wait end with StoreReadError."""
+        """Accepts no more reads; waiting reads end with StoreReadError."""
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
@@ -80,8 +81,8 @@ class ColdReadPool:
                 done(StoreReadError("the broker is stopping"))
 
     def submit(self, client: Hashable, missing: NotResidentError, done: OnRead) -> None:
-        """Reads the missing bytes; calls `done` on the loop with None, or with what went wrong. RequestError
-        SYSTEM_BUSY: too many reads wait already."""
+        """Reads the missing bytes and calls `done` on the loop with None or the error. Raises RequestError
+        SYSTEM_BUSY if too many reads wait already."""
         reads = self._waiting.get(client)
         if (
             self._executor is None
@@ -96,13 +97,13 @@ class ColdReadPool:
         self._begin()
 
     def _begin(self) -> None:
-        """Starts reads while threads are free, one of each client in turn."""
+        """Starts waiting reads while threads are free, one per client in turn."""
         skipped = 0
         while self.running < self._threads and skipped < len(self._waiting):
             client = next(iter(self._waiting))
             reads = self._waiting.pop(client)
             if self._active.get(client, 0) >= self._per_client:
-                self._waiting[client] = reads  # behind all others
+                self._waiting[client] = reads  # at the end of the queue
                 skipped += 1
                 continue
             skipped = 0
@@ -128,7 +129,7 @@ class ColdReadPool:
                 del self._active[client]
             error = StoreReadError("the broker is stopping") if future.cancelled() else future.exception()
             if error is not None:
-                log.error("a read from the disk failed: %s", error)
+                log.error("reading the store from the disk failed: %s", error)
                 self.failures += not future.cancelled()
             assert error is None or isinstance(error, Exception)
             try:
@@ -156,15 +157,15 @@ class ColdReadPool:
 
 
 class ColdReadRetrier:
-    """Wraps handlers that read from the store: a request that needs the disk is run again when the bytes are
-    in memory. Such a handler changes nothing before it has read."""
+    """Wraps handlers that read from the store. A request that needs the disk runs again once its bytes are in
+    memory, so a wrapped handler must not change anything before it has read."""
 
     def __init__(self, reader: MessageReader, reads: ColdReadPool) -> None:
         self._reader = reader
         self._reads = reads
 
     def wrap(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """The handlers, each of which never reads from the disk on the loop."""
+        """The wrapped handlers; none of them waits for the disk on the event loop."""
         return {code: self._wrapped(handler) for code, handler in handlers.items()}
 
     def _wrapped(self, handler: RequestHandler) -> RequestHandler:
@@ -174,7 +175,7 @@ class ColdReadRetrier:
             try:
                 return self._in_memory(handler, connection, command)
             except NotResidentError as missing:
-                return self._later(handler, connection, command, missing)
+                return self._run_after_reads(handler, connection, command, missing)
 
         return handle
 
@@ -187,7 +188,7 @@ class ColdReadRetrier:
         finally:
             self._reader.resident_only = None
 
-    async def _later(
+    async def _run_after_reads(
         self,
         handler: RequestHandler,
         connection: RemotingConnection,
@@ -197,19 +198,24 @@ class ColdReadRetrier:
         for _ in range(TRIES_MAX):
             await self._reads.read(connection, missing)
             try:
-                answer = self._in_memory(handler, connection, command)
+                result = self._in_memory(handler, connection, command)
             except NotResidentError as again:
                 missing = again
                 continue
-            return await _result(answer)
-        # A question about very many queues, or pages that the kernel does not keep.
-        log.warning("request %d of %s reads from the disk on the event loop", command.code, connection.remote)
+            return await _result(result)
+        # The request covers very many queues, or the kernel does not keep the pages.
+        log.warning(
+            "request code %d of %s still lacks bytes in memory after %d reads; it reads on the event loop",
+            command.code,
+            connection.remote,
+            TRIES_MAX,
+        )
         return await _result(handler(connection, command))
 
 
-async def _result(answer: Command | Awaitable[Command | None] | None) -> Command | None:
-    if inspect.isawaitable(answer):
-        found: Command | None = await answer
+async def _result(result: Command | Awaitable[Command | None] | None) -> Command | None:
+    if inspect.isawaitable(result):
+        found: Command | None = await result
         return found
-    assert answer is None or isinstance(answer, Command)
-    return answer
+    assert result is None or isinstance(result, Command)
+    return result

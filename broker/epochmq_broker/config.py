@@ -1,15 +1,17 @@
-"""The broker's settings: RocketMQ's own keys as one frozen struct, and the file they are read from.
+"""Reads the broker's settings: RocketMQ's own keys as one frozen struct, from RocketMQ's configuration file.
 
-A `broker.conf` written for the Java broker works. Every key falls in one of four classes, decided here:
+A `broker.conf` written for the Java broker works. Every key is of one of four kinds:
 
 * a field of `BrokerConfig`: it has its effect;
-* a name in `config_keys.WITHOUT_EFFECT`: Java knows it, this broker has nothing it could steer (thread pool
-  sizes, RocksDB, metrics exporters …). It is accepted, kept for GET_BROKER_CONFIG, and reported in one line;
-* a name in `config_keys.REJECTED_UNLESS`: Java knows it and ignoring it would break a promise (replication,
-  access control, another store type). Any value but the harmless one is refused;
-* anything else is unknown: a warning by name.
+* a name in `config_keys.WITHOUT_EFFECT`: Java has the key, but nothing of this broker depends on it (thread
+  pool sizes, RocksDB, metrics exporters …). It is accepted, returned by GET_BROKER_CONFIG, and reported in
+  one line;
+* a name in `config_keys.REJECTED_UNLESS`: Java has the key, and ignoring it would break a promise
+  (replication, access control, another store type). Only values that change nothing are accepted;
+* any other name is unknown: a warning names it.
 
-Bad values are refused by key, value and expectation (`ConfigError`), where Java falls back to its default.
+An invalid value is rejected with key, value and expected values (`ConfigError`); Java uses its default
+instead.
 """
 
 from __future__ import annotations
@@ -44,36 +46,35 @@ _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def rocketmq_key(field: str) -> str:
-    """RocketMQ's spelling of a snake_case field: `flush_disk_type` is `flushDiskType`."""
+    """RocketMQ's spelling of a snake_case field: `flush_disk_type` becomes `flushDiskType`."""
     head, *tail = field.split("_")
     return _NAMES.get(field, head + "".join(part.capitalize() for part in tail))
 
 
 class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     """RocketMQ's BrokerConfig, BrokerIdentity, MessageStoreConfig and NettyServerConfig in one, with the
-    defaults of 5.3.3. Times are milliseconds and sizes bytes unless the comment says otherwise.
-    """
+    defaults of 5.3.3. Times are in milliseconds and sizes in bytes unless the comment says otherwise."""
 
-    # who
+    # identity
     broker_name: Text = ""  # default: the host's name
     broker_cluster_name: Text = "DefaultCluster"
     broker_id: NotNegative = 0
     broker_role: Literal["ASYNC_MASTER", "SYNC_MASTER", "SLAVE"] = "ASYNC_MASTER"
     region_id: str = "DefaultRegion"
 
-    # where
+    # addresses
     bind_address: Text = "0.0.0.0"
     listen_port: Port = 10911  # the VIP port is two below
     ha_listen_port: PortOrDerived = 0  # 0: one above listenPort
     broker_ip1: str = ""  # advertised; default: this host's first address that is not loopback
     broker_ip2: str = ""  # advertised to slaves; default: brokerIP1's default
-    # Ours: told to nameservers, and so to clients, where brokerIP1 is a name that stays with the broker: Java
-    # remembers for 30 s what a name led to. Default, and instead of an address of IPv6: brokerIP1.
+    # EpochMQ's own: the address that nameservers, and so clients, get if brokerIP1 is a name that stays with
+    # the broker; Java caches a resolved name for 30 s. Default, and in place of an IPv6 address: brokerIP1.
     client_ip: str = ""
     namesrv_addr: str = ""  # `host:port;host:port`; default: the environment's NAMESRV_ADDR
     server_channel_max_idle_time_seconds: Positive = 120
-    admin_socket_path: str = ""  # ours: where `epochmq admin` reaches this broker; empty: nowhere
-    # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted too.
+    admin_socket_path: str = ""  # EpochMQ's own: the admin socket of this broker; empty: none
+    # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted, too.
     tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"
     tls_server_cert_path: str = ""  # empty: no TLS
     tls_server_key_path: str = ""
@@ -109,14 +110,14 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     async_learner: bool = False
     store_path_epoch_file: str = ""  # default: <storePathRootDir>/epochFileCheckpoint
 
-    # controllers; with enableControllerMode they decide about brokerId and brokerRole
+    # controllers; with enableControllerMode they determine brokerId and brokerRole
     enable_controller_mode: bool = False
     controller_addr: str = ""  # `host:port;host:port`
     fetch_controller_addr_by_dns_lookup: bool = False  # controllerAddr is one name for all of them
     controller_heart_beat_timeout_mills: Positive = 10_000
     sync_broker_metadata_period: Annotated[int, Meta(ge=10)] = 5000
     sync_controller_metadata_period: Annotated[int, Meta(ge=10)] = 10_000
-    broker_election_priority: int = 2**31 - 1  # the smaller is preferred
+    broker_election_priority: int = 2**31 - 1  # a smaller value is preferred
     store_path_broker_identity: str = ""  # default: <storePathRootDir>/brokerIdentity
 
     # topics and groups
@@ -131,7 +132,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     msg_trace_topic_name: Text = "RMQ_SYS_TRACE_TOPIC"
     trace_on: bool = True
     revive_queue_num: Positive = 8
-    timer_wheel_enable: bool = True  # only makes its topic; timer messages are refused
+    timer_wheel_enable: bool = True  # only creates the timer's topic; timer messages are rejected
     validate_system_topic_when_update_topic: bool = True
     enable_mixed_message_type: bool = False
     clear_retry_topic_when_delete_topic: bool = True
@@ -209,53 +210,53 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
 
     @property
     def vip_port(self) -> int:
-        """The second port, without the pull family (RocketMQ: fastListenPort)."""
+        """The second port, which serves no pulls (RocketMQ: fastListenPort)."""
         return self.listen_port - 2
 
     @property
     def broker_addr(self) -> str:
-        """What replicas and controllers are told: `brokerIP1:listenPort`."""
+        """The address for replicas and controllers: `brokerIP1:listenPort`."""
         return f"{self.broker_ip1}:{self.listen_port}"
 
     @property
     def client_addr(self) -> str:
-        """What nameservers, and so clients, are told: `clientIP:listenPort`."""
+        """The address for nameservers, and so for clients: `clientIP:listenPort`."""
         return f"{self.client_ip}:{self.listen_port}"
 
     @property
     def ha_server_addr(self) -> str:
-        """What slaves are told: `brokerIP2:haListenPort`."""
+        """The address for slaves: `brokerIP2:haListenPort`."""
         return f"{self.broker_ip2}:{self.ha_listen_port}"
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        """The nameservers' addresses, in the order given, without duplicates."""
+        """The nameservers' addresses in the configured order, without duplicates."""
         return tuple(dict.fromkeys(addr.strip() for addr in self.namesrv_addr.split(";") if addr.strip()))
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """The controllers' addresses, in the order given, without duplicates."""
+        """The controllers' addresses in the configured order, without duplicates."""
         return tuple(dict.fromkeys(addr.strip() for addr in self.controller_addr.split(";") if addr.strip()))
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """Delay of every level in ms; level n is item n-1 (ScheduleMessageService.parseDelayLevel)."""
+        """The delay of every level in ms; level n is item n-1 (ScheduleMessageService.parseDelayLevel)."""
         return tuple(
             int(word[:-1]) * _DELAY_UNITS_MS[word[-1]] for word in self.message_delay_level.split(" ") if word
         )
 
     @property
     def root_dir(self) -> Path:
-        """storePathRootDir as a path, `~` expanded."""
+        """storePathRootDir as a path, with `~` expanded."""
         return Path(self.store_path_root_dir).expanduser()
 
     @property
     def config_dir(self) -> Path:
-        """Where topics.json, consumerOffset.json … live."""
+        """The directory of topics.json, consumerOffset.json and so on."""
         return self.root_dir / "config"
 
     def as_properties(self) -> dict[str, str]:
-        """Every key of this struct with its value as a Java properties file spells it, sorted."""
+        """Every key of this struct with its value in Java's properties format, sorted."""
         return {
             key: str(value).lower() if isinstance(value, bool) else str(value)
             for key, value in sorted(msgspec.to_builtins(self).items())
@@ -263,7 +264,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
 
 
 class LoadedBrokerConfig(Struct, frozen=True):
-    """What a configuration file said: settings, warnings for a person, and the keys kept without effect."""
+    """The content of a configuration file: settings, warnings for the log, and the keys without effect."""
 
     config: BrokerConfig
     warnings: tuple[str, ...] = ()
@@ -271,9 +272,10 @@ class LoadedBrokerConfig(Struct, frozen=True):
 
 
 class LiveConfig:
-    """The settings in force, and who wants to know when UPDATE_BROKER_CONFIG changes them.
+    """The settings in force, and the listeners that are called when UPDATE_BROKER_CONFIG changes them.
 
-    `current` is replaced as a whole; holders that copied a value out of it re-read it in `on_change`.
+    `current` is replaced as a whole. An object that copied a value out of it reads it again in
+    `on_change`.
     """
 
     __slots__ = ("current", "on_change", "without_effect")
@@ -284,10 +286,10 @@ class LiveConfig:
         self.on_change: list[Callable[[BrokerConfig, BrokerConfig], None]] = []
 
     def update(self, changes: Mapping[str, str]) -> list[str]:
-        """Applies RocketMQ keys; all or nothing. Returns warnings about unknown keys. Raises ConfigError."""
+        """Changes RocketMQ keys; all or none. Returns warnings about unknown keys. Raises ConfigError."""
         present = self.current.as_properties()
         loaded = from_properties(present | dict(changes))
-        self._refuse_roles(loaded.config)
+        self._reject_role_changes(loaded.config)
         before, self.current = self.current, loaded.config
         self.without_effect |= loaded.without_effect
         if before != self.current:
@@ -295,8 +297,9 @@ class LiveConfig:
                 notify(before, self.current)
         return list(loaded.warnings)
 
-    def _refuse_roles(self, wanted: BrokerConfig) -> None:
-        """Whether there are controllers is settled at the start, and roles are theirs."""
+    def _reject_role_changes(self, wanted: BrokerConfig) -> None:
+        """Rejects a change of enableControllerMode, which is fixed at the start, and of the role, which the
+        controllers determine."""
         now = self.current
         if wanted.enable_controller_mode != now.enable_controller_mode:
             value = str(wanted.enable_controller_mode).lower()
@@ -309,7 +312,7 @@ class LiveConfig:
             raise ConfigError("brokerRole", wanted.broker_role, "no change: the controllers decide")
 
     def set_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
-        """What the controller has made of this broker; as in RocketMQ, these two keys say so."""
+        """Sets brokerId and brokerRole to the role from the controllers, as RocketMQ does."""
         before = self.current
         self.current = msgspec.structs.replace(before, broker_id=broker_id, broker_role=role)
         if before != self.current:
@@ -317,14 +320,14 @@ class LiveConfig:
                 notify(before, self.current)
 
     def as_properties(self) -> dict[str, str]:
-        """Every key with its value, those without effect included, as GET_BROKER_CONFIG answers them."""
+        """Every key with its value, keys without effect included, as GET_BROKER_CONFIG returns them."""
         return self.without_effect | self.current.as_properties()
 
 
 def load_broker_config(
     path: str | Path | None, overrides: Mapping[str, str] | None = None
 ) -> LoadedBrokerConfig:
-    """Reads a `broker.conf` (a Java properties file); `overrides` win over it. Raises ConfigError."""
+    """Reads a `broker.conf` (a Java properties file). `overrides` take precedence. Raises ConfigError."""
     text: dict[str, str] = {}
     if path is not None:
         try:
@@ -338,29 +341,30 @@ def load_broker_config(
 
 
 def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:
-    """Settings from RocketMQ keys, defaults filled in and cross-field rules checked. Raises ConfigError."""
+    """Builds settings from RocketMQ keys, fills in defaults and checks the rules that span keys. Raises
+    ConfigError."""
     wanted: dict[str, str] = {}
     without_effect: dict[str, str] = {}
     for key, value in text.items():
         if key.startswith("tls."):
             key = rocketmq_key(re.sub("([A-Z])", lambda found: "_" + found[1].lower(), key).replace(".", "_"))
         if key in REJECTED_UNLESS:
-            harmless, why = REJECTED_UNLESS[key]
-            if value.strip().lower() not in harmless:
-                raise ConfigError(key, value, f"{harmless[0] or 'nothing'}: {why}")
+            accepted, reason = REJECTED_UNLESS[key]
+            if value.strip().lower() not in accepted:
+                raise ConfigError(key, value, f"{accepted[0] or 'nothing'}: {reason}")
             without_effect[key] = value
         elif key in WITHOUT_EFFECT:
             without_effect[key] = value
         else:
             wanted[key] = value.strip()
     if wanted.get("enableControllerMode", "").lower() == "true" and wanted.get("brokerId") == "-1":
-        del wanted["brokerId"]  # as RocketMQ's examples have it: the controller gives one
+        del wanted["brokerId"]  # as in RocketMQ's examples: the controller assigns the id
     config, warnings = typed_config.load(BrokerConfig, wanted)
-    return LoadedBrokerConfig(_completed(config), tuple(warnings), without_effect)
+    return LoadedBrokerConfig(_complete(config), tuple(warnings), without_effect)
 
 
-def _completed(config: BrokerConfig) -> BrokerConfig:
-    """Fills what depends on this host or on other keys, then checks the rules that span keys."""
+def _complete(config: BrokerConfig) -> BrokerConfig:
+    """Fills in settings that depend on this host or on other keys, then checks the rules that span keys."""
     fill: dict[str, Any] = {}
     if not config.broker_name:
         fill["broker_name"] = socket.gethostname() or "DEFAULT_BROKER"
@@ -375,7 +379,7 @@ def _completed(config: BrokerConfig) -> BrokerConfig:
     if not config.namesrv_addr:
         fill["namesrv_addr"] = os.environ.get("NAMESRV_ADDR", "")
     if config.mapped_file_size_consume_queue % CONSUME_QUEUE_UNIT_BYTES:
-        # As Java does: rounded up to whole units.
+        # Round up to whole units, as Java does.
         units = -(-config.mapped_file_size_consume_queue // CONSUME_QUEUE_UNIT_BYTES)
         fill["mapped_file_size_consume_queue"] = units * CONSUME_QUEUE_UNIT_BYTES
     config = msgspec.structs.replace(config, **fill)
@@ -388,7 +392,7 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(
             "listenPort",
             str(config.listen_port),
-            "3 to 65534: the VIP port is two below, the HA port one above",
+            "3 to 65534, because the VIP port is two below and the HA port one above",
         )
     if config.ha_listen_port in (config.listen_port, config.vip_port):
         raise ConfigError("haListenPort", str(config.ha_listen_port), "neither listenPort nor listenPort-2")
@@ -408,7 +412,7 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(
             "maxMessageSize",
             str(config.max_message_size),
-            "a record of it (64 KiB more) to fit in one file of mappedFileSizeCommitLog",
+            "a message that fits, with 64 KiB more for its record, into one file of mappedFileSizeCommitLog",
         )
     if config.enable_controller_mode:
         _check_controllers(config)
@@ -430,7 +434,11 @@ def _check_controllers(config: BrokerConfig) -> None:
     addresses = config.controllers
     single = config.fetch_controller_addr_by_dns_lookup
     if not addresses or (single and len(addresses) > 1):
-        expected = "the name of all controllers and their port" if single else "host:port of every controller"
+        expected = (
+            "one host:port whose name resolves to all controllers"
+            if single
+            else "host:port of every controller"
+        )
         raise ConfigError("controllerAddr", config.controller_addr, expected)
     for addr in addresses:
         match = _ADDRESS.match(addr)
@@ -441,7 +449,8 @@ def _check_controllers(config: BrokerConfig) -> None:
 
 
 def advertised_address(bind_address: str) -> str:
-    """The address to tell others: the bound one, or the one this host would use to reach the outside."""
+    """The address under which others reach this host: the bound address, or the source address of a packet to
+    the outside."""
     if bind_address not in ("0.0.0.0", "::", ""):
         return bind_address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

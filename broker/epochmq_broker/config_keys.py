@@ -1,33 +1,33 @@
-"""Keys of the Java broker's configuration (5.3.3) that are no fields of `BrokerConfig`.
+"""Lists the keys of the Java broker's configuration (5.3.3) that are not fields of `BrokerConfig`.
 
-Source of the names: BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig
+The names are those of BrokerConfig, BrokerIdentity, MessageStoreConfig, NettyServerConfig, NettyClientConfig
 and AuthConfig, which the Java broker fills from one file.
 """
 
 from __future__ import annotations
 
 _FALSE = ("false", "")
-_NO_REPLICATION = "replication is not part of this broker yet"
-_NO_ACCESS_CONTROL = "access control is not part of this broker, and pretending would be worse than refusing"
+_OTHER_REPLICATION = "this broker replicates through the HA service only"
+_NO_ACCESS_CONTROL = "this broker has no access control, and would serve requests that the key forbids"
 
 REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
-    "enableDLegerCommitLog": (_FALSE, _NO_REPLICATION),
-    "duplicationEnable": (_FALSE, _NO_REPLICATION),
+    "enableDLegerCommitLog": (_FALSE, _OTHER_REPLICATION),
+    "duplicationEnable": (_FALSE, _OTHER_REPLICATION),
     "aclEnable": (_FALSE, _NO_ACCESS_CONTROL),
     "authenticationEnabled": (_FALSE, _NO_ACCESS_CONTROL),
     "authorizationEnabled": (_FALSE, _NO_ACCESS_CONTROL),
-    "storeType": (("default", ""), "the store is the file store, RocksDB is not supported"),
-    "enabledAppendPropCRC": (_FALSE, "records carry the body's checksum only"),
+    "storeType": (("default", ""), "this broker has the file store only"),
+    "enabledAppendPropCRC": (_FALSE, "records contain a checksum of the body only"),
     "enableLmq": (_FALSE, "light message queues are not supported"),
     "enableMultiDispatch": (_FALSE, "light message queues are not supported"),
     "readOnlyCommitLogStorePaths": (("",), "the commit log is one directory"),
-    "messageStorePlugIn": (("",), "there are no store plug-ins"),
-    "fetchNamesrvAddrByAddressServer": (_FALSE, "nameservers are given by namesrvAddr"),
-    "fetchNameSrvAddrByDnsLookup": (_FALSE, "nameservers are given by namesrvAddr"),
-    "enablePropertyFilter": (_FALSE, "SQL92 filters are not part of this broker yet"),
-    "recallMessageEnable": (_FALSE, "timer messages are not part of this broker yet"),
+    "messageStorePlugIn": (("",), "store plug-ins are not supported"),
+    "fetchNamesrvAddrByAddressServer": (_FALSE, "set the nameservers in namesrvAddr"),
+    "fetchNameSrvAddrByDnsLookup": (_FALSE, "set the nameservers in namesrvAddr"),
+    "enablePropertyFilter": (_FALSE, "SQL92 filters are not supported"),
+    "recallMessageEnable": (_FALSE, "timer messages are not supported"),
 }
-"""key → (the values that change nothing, why any other is refused)."""
+"""key → (the accepted values, which change nothing; why others are rejected)."""
 
 _NAMES = """
     accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
@@ -119,5 +119,5 @@ _NAMES = """
 """
 
 WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES.split())
-"""Accepted, kept and shown; they steer what this broker has not: thread pools, caches, exporters, the timer
-wheel, transaction checks, pop. What is missing itself says so where it is asked for."""
+"""Accepted and shown by GET_BROKER_CONFIG. They concern things that this broker does not have: thread pools,
+caches, exporters, the timer wheel, transaction checks, pop. Requests for these are rejected."""

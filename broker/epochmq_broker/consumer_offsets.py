@@ -1,10 +1,10 @@
-"""How far each consumer group has come on each queue, and the resets an administrator ordered.
+"""Holds the consumer offsets of every group on every queue, and resets ordered by an administrator.
 
-The rules are those of RocketMQ's ConsumerOffsetManager; the table does no I/O. Offsets are logical queue
-offsets: the next message the group wants. The file `config/consumerOffset.json` is written by whoever watches
-`changes`.
+The rules are those of RocketMQ's ConsumerOffsetManager. The table does no I/O. An offset is a logical queue
+offset: the next message that the group wants. `StateFiles` writes `config/consumerOffset.json` when `changes`
+has grown.
 """
-# pure: state and rules only, the clock is handed in
+# pure: state and rules only; the caller passes the clock
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ SEPARATOR = "@"
 
 
 class ConsumerOffsetTable:
-    """(topic, group) -> queue -> offset, keyed `topic@group` as the file and the wire spell it.
+    """(topic, group) -> queue -> offset. The key is `topic@group`, as in the file and on the wire.
 
-    `version_step` is the number of commits after which the data version moves on
-    (consumerOffsetUpdateVersionStep); `server_side_reset` says whether resets are kept here until the next
-    pull fetches them (useServerSideResetOffset). `changes` counts everything that changes what the file
-    should hold.
+    The data version increments after every `version_step` commits (consumerOffsetUpdateVersionStep). With
+    `server_side_reset` the table keeps a reset until the group's next pull takes it
+    (useServerSideResetOffset). `changes` counts every change of the file's content.
     """
 
     def __init__(
@@ -45,13 +44,13 @@ class ConsumerOffsetTable:
 
     @property
     def table(self) -> Mapping[str, Mapping[int, int]]:
-        """`topic@group` -> queue -> offset, to read only."""
+        """`topic@group` -> queue -> offset, read-only."""
         return self._offsets
 
     # the hot path
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Stores a group's offset, also one below the stored one (a rewind is the consumer's right)."""
+        """Stores a group's offset, even if it is below the stored one: a consumer may rewind."""
         key = topic + "@" + group
         queues = self._offsets.get(key)
         if queues is None:
@@ -63,7 +62,7 @@ class ConsumerOffsetTable:
             self.bump_version()
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Notes how far a group has pulled; only statistics look at it, and it is not kept over a restart."""
+        """Stores the next offset that a group will pull. Only statistics read it, and a restart loses it."""
         key = topic + "@" + group
         queues = self._pulled.get(key)
         if queues is None:
@@ -71,7 +70,7 @@ class ConsumerOffsetTable:
         queues[queue_id] = offset
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The pending reset of that queue if there is one, else the stored offset, else None."""
+        """Returns the queue's pending reset if there is one, else the stored offset, else None."""
         key = topic + "@" + group
         if self._resets and self.server_side_reset:
             reset = self._resets.get(key)
@@ -81,7 +80,8 @@ class ConsumerOffsetTable:
         return None if queues is None else queues.get(queue_id)
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int | None:
-        """How far the group has pulled, or what `query` says when it has not pulled since the start."""
+        """Returns the next offset that the group will pull, or the result of `query` if it has not pulled
+        since the start."""
         queues = self._pulled.get(topic + "@" + group)
         offset = None if queues is None else queues.get(queue_id)
         return self.query(group, topic, queue_id) if offset is None else offset
@@ -90,12 +90,12 @@ class ConsumerOffsetTable:
 
     @property
     def has_resets(self) -> bool:
-        """Whether any reset is pending; lets the pull path skip the look-up."""
+        """Whether any reset is pending; the pull path skips the lookup otherwise."""
         return bool(self._resets)
 
     def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Orders a group to go on at `offset`: what it commits for that queue is ignored until a pull took
-        the reset (`take_reset`). Negative offsets and queue ids are ignored, as in RocketMQ."""
+        """Orders a group to continue at `offset`. Until a pull takes the reset (`take_reset`), the group's
+        commits for that queue are ignored. Negative offsets and queue ids are ignored, as in RocketMQ."""
         if queue_id < 0 or offset < 0 or not topic or not group:
             return
         key = topic + SEPARATOR + group
@@ -108,7 +108,7 @@ class ConsumerOffsetTable:
         return bool(self._resets) and queue_id in self._resets.get(topic + SEPARATOR + group, ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The pending reset of that queue, which is thereby done; None when there is none."""
+        """Returns the pending reset of that queue and removes it; None if there is none."""
         key = topic + SEPARATOR + group
         queues = self._resets.get(key)
         if queues is None:
@@ -118,10 +118,10 @@ class ConsumerOffsetTable:
             del self._resets[key]
         return offset
 
-    # who consumes what
+    # topics of a group, groups of a topic
 
     def topics_of(self, group: str) -> set[str]:
-        """Topics the group has an offset on."""
+        """Topics on which the group has an offset."""
         return {topic for topic, owner in self._keys() if owner == group}
 
     def groups_of(self, topic: str) -> set[str]:
@@ -129,14 +129,14 @@ class ConsumerOffsetTable:
         return {group for owned, group in self._keys() if owned == topic}
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
-        """Queue -> offset of a group on a topic; empty when it has none."""
+        """Queue -> offset of a group on a topic; empty if it has none."""
         return self._offsets.get(topic + SEPARATOR + group, {})
 
     def lowest(
         self, topic: str, min_offset: Callable[[int], int], skipped: Collection[str] = ()
     ) -> dict[int, int]:
-        """Queue -> the lowest offset any group but the `skipped` ones has there, of those not below the
-        queue's `min_offset` (QUERY_CORRECTION_OFFSET)."""
+        """Queue -> the lowest offset of any group outside `skipped`. Offsets below the queue's `min_offset`
+        do not count (QUERY_CORRECTION_OFFSET)."""
         lowest: dict[int, int] = {}
         for key, queues in self._offsets.items():
             parts = key.split(SEPARATOR)
@@ -150,45 +150,45 @@ class ConsumerOffsetTable:
     # administration
 
     def clone(self, source: str, target: str, topic: str) -> None:
-        """Gives one group the offsets of another on a topic, when the other has any."""
+        """Copies the offsets of group `source` on a topic to group `target`, if there are any."""
         queues = self._offsets.get(topic + SEPARATOR + source)
         if queues is not None:
             self._offsets[topic + SEPARATOR + target] = dict(queues)
             self.changes += 1
 
     def forget_group(self, group: str) -> bool:
-        """Drops every offset, reset and pull position of a group; whether there was any."""
+        """Deletes every offset, reset and pull position of a group. Returns whether there was any."""
         return self._forget(lambda _topic, owner: owner == group)
 
     def forget_topic(self, topic: str) -> bool:
-        """Drops every offset, reset and pull position on a topic; whether there was any."""
+        """Deletes every offset, reset and pull position on a topic. Returns whether there was any."""
         return self._forget(lambda owned, _group: owned == topic)
 
-    # loading and following
+    # loading, and copying from a master
 
     def restore(self, table: Mapping[str, Mapping[int, int]], data_version: DataVersion | None) -> None:
-        """Becomes what a file, or a master, says: table and version."""
+        """Replaces the table and the data version with those of a file or of a master."""
         self._offsets = {key: dict(queues) for key, queues in table.items()}
         if data_version is not None:
             self.data_version = data_version
         self.changes += 1
 
     def clamp(self, end: Callable[[str, int], int]) -> int:
-        """Takes back every offset to the `end` (of topic and queue id) of what there is; how many. What was
-        copied from a master may be ahead of what its log's copy holds: the messages that come to lie there
-        would be skipped (#4771)."""
-        taken_back = 0
+        """Lowers every offset beyond the end of its queue to that `end` (of topic and queue id). Returns how
+        many it lowered. A table copied from a master may be ahead of the copied log; the consumer would then
+        skip the messages that fill the gap later (#4771)."""
+        lowered = 0
         for key, queues in self._offsets.items():
             topic = key.split(SEPARATOR)[0]
             for queue_id, offset in queues.items():
                 if offset > 0 and offset > (last := max(0, end(topic, queue_id))):
                     queues[queue_id] = last
-                    taken_back += 1
-        self.changes += taken_back > 0
-        return taken_back
+                    lowered += 1
+        self.changes += lowered > 0
+        return lowered
 
     def bump_version(self) -> None:
-        """A new data version, so that slaves and returning masters see that offsets have moved."""
+        """Increments the data version, so that slaves and returning masters see that offsets have changed."""
         self.data_version = self.data_version.next(self._clock_ms(), self._state_version())
 
     def _keys(self) -> list[tuple[str, str]]:

@@ -1,29 +1,29 @@
 """Delivers messages with a delay level when their time has come (RocketMQ's ScheduleMessageService).
 
-Level n waits in queue n-1 of SCHEDULE_TOPIC_XXXX, in order of delivery time, which is the tags code of its
-consume-queue unit. One timer serves all levels: every 100 ms they deliver what is due, taking turns, and a
-round ends after `ROUND_BUDGET_S`, so that a long backlog does not hold up the senders; after a failure a
-level pauses.
+Messages of level n wait in queue n-1 of SCHEDULE_TOPIC_XXXX, in order of delivery time, which is the tags
+code of their consume-queue unit. One timer serves all levels: every 100 ms the levels in turn deliver the
+messages that are due. A round ends after `ROUND_BUDGET_S`, so that a long backlog does not block senders.
+After a failure a level pauses.
 
-A delivered record keeps the properties it was sent with, DELAY, REAL_TOPIC, REAL_QID and WAIT included:
-RocketMQ renders them before it clears them. Delivery is at least once: offsets are written every 10 s, and a
-kill in between delivers again what was delivered since.
+A delivered record keeps the properties with which it was sent, DELAY, REAL_TOPIC, REAL_QID and WAIT included:
+RocketMQ encodes the properties before it removes these. Delivery is at least once: offsets are written every
+10 s, and after a kill the messages delivered since then are delivered again.
 
-The offset of a level, which is kept on disk and copied by replicas, moves behind a message only when the
+The offset of a level is kept on disk and copied by replicas. It advances past a message only when the
 delivered copy is as safe as an acknowledged message: on disk with SYNC_FLUSH, and on the replicas. Deliveries
-do not wait for that. (RocketMQ moves the offset at once: a replica that becomes master may have the offset
-and not the copy.)
+do not wait for that. (RocketMQ advances the offset at once: a replica that becomes master may then have the
+offset and lack the copy.)
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.message_writer import SCHEDULE_TOPIC, InnerMessage, MessageWriter, PutResult
 from epochmq_broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, BrokerStats
@@ -42,48 +42,48 @@ FIRST_ROUND_S = 1.0
 ROUND_S = 0.1
 PAUSE_AFTER_FAILURE_S = 10.0
 ROUND_MAX = 32
-"""Messages of one level delivered before it is the next level's turn."""
+"""Messages that one level delivers per turn."""
 UNSAFE_MAX = 4096
-"""Turns of a level, of up to `ROUND_MAX` messages each, that may be delivered and not yet safe. The level
-pauses when there are more."""
+"""Turns of a level, of up to `ROUND_MAX` messages each, whose deliveries may be unsafe at a time. With more,
+the level pauses."""
 ROUND_BUDGET_S = 0.004
-"""How long one round may keep the event loop from everybody else; what is left goes on in the next."""
+"""How long one round may block the event loop; the rest continues in the next round."""
 SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 FILE_NAME = "delayOffset.json"
 
 
 class DelayService:
-    """The levels of one broker. `offsets` maps a level (from 1) to the consume-queue offset of the first
-    message that is not delivered, or whose delivered copy is not safe yet."""
+    """The delay levels of one broker. `offsets` maps a level (from 1) to the consume-queue offset of the
+    first message that is not delivered, or whose delivered copy is not safe yet."""
 
     def __init__(
         self, live: LiveConfig, store: MessageStore, writer: MessageWriter, stats: BrokerStats
     ) -> None:
         self.delays_ms = live.current.delays_ms
         self.offsets: dict[int, int] = {}
-        self.data_version = DataVersion(timestamp=_now_ms())
+        self.data_version = DataVersion(timestamp=now_ms())
         self._live = live
         self._store = store
         self._writer = writer
         self._stats = stats
         self._path: Path = live.current.config_dir / FILE_NAME
         self.write: Callable[[Path, bytes], None] = write_config
-        """How the file is written; where an event loop runs, on another thread."""
+        """Writes the file; on a running event loop, through another thread."""
         self._paused_until: dict[int, float] = {}
         self._next: dict[int, int] = {}
-        """Level → the next message to deliver, while that is ahead of `offsets`."""
+        """Level -> the next message to deliver, while it is ahead of `offsets`."""
         self._unsafe: dict[int, deque[tuple[int, int]]] = {}
-        """Level → (its offset behind some messages, where the log ended behind their copies)."""
+        """Level -> (the level's offset after some messages, the end of the log after their copies)."""
         self._delivered_end = 0
-        self._next_level = 0  # whose turn is first in the next round, counted from 0
+        self._next_level = 0  # the level, from 0, that the next round begins with
         self._updates = 0
         self._versioned = 0
         self._written: bytes = b""
         self._timer: asyncio.TimerHandle | None = None
 
     def load(self) -> None:
-        """Reads the offsets and moves those that lie outside their queue to its nearer end."""
+        """Reads the offsets, and moves offsets outside their queue to its nearer end."""
         loaded = read_config(self._path, fastjson.loads)
         if isinstance(loaded, dict):
             table = loaded.get("offsetTable") or {}
@@ -97,17 +97,16 @@ class DelayService:
                 )
         self._correct(queues_may_come=True)
 
-    def follow(self, offsets: Mapping[int, int], data_version: DataVersion) -> None:
-        """Takes over how far a master has delivered, for the day this broker becomes one, and writes it.
-        Raises OSError."""
+    def replace_all(self, offsets: Mapping[int, int], data_version: DataVersion) -> None:
+        """Makes the offsets and the data version a copy of a master's, and writes them. Raises OSError."""
         if (offsets, data_version) != (self.offsets, self.data_version):
             self.offsets = dict(offsets)
             self.data_version = data_version
             self.persist()
 
     def _correct(self, *, queues_may_come: bool = False) -> None:
-        """Moves the offsets that lie outside their queue to its nearer end. A queue that does not exist is
-        empty, and begins at 0 when it comes; RocketMQ leaves its offset, and may skip what comes."""
+        """Moves offsets outside their queue to its nearer end. A missing queue counts as empty and will begin
+        at 0; RocketMQ keeps its offset, and may skip messages once the queue exists."""
         for level in range(1, len(self.delays_ms) + 1):
             offset = self.offsets.get(level)
             if offset is None:
@@ -118,18 +117,23 @@ class DelayService:
             first, end = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
             corrected = min(max(offset, first), end)
             if corrected != offset:
-                log.error("delay level %d: offset %d corrected to %d", level, offset, corrected)
+                log.error(
+                    "delay level %d: offset %d lies outside its queue; it continues at %d",
+                    level,
+                    offset,
+                    corrected,
+                )
                 self.offsets[level] = corrected
 
     def start(self) -> None:
-        """Begins to deliver; needs a running loop. What a master said of its deliveries may be ahead of what
-        this broker has of the log."""
+        """Starts delivering; needs a running loop. First corrects the offsets: those of a former master may
+        be ahead of this broker's log."""
         self._forget_unsafe()
         self._correct()
         self._timer = asyncio.get_running_loop().call_later(FIRST_ROUND_S, self._round)
 
     def stop(self) -> None:
-        """Delivers nothing any more and writes the offsets."""
+        """Stops delivering, and writes the offsets."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -137,15 +141,15 @@ class DelayService:
         self._forget_unsafe()
 
     def persist(self) -> None:
-        """Writes delayOffset.json if anything changed. Raises OSError."""
-        self._settle()
+        """Writes delayOffset.json if anything has changed. Raises OSError."""
+        self._advance_offsets()
         data = self.encode(pretty=True)
         if data != self._written:
             self.write(self._path, data)
             self._written = data
 
     def encode(self, *, pretty: bool = False) -> bytes:
-        """The offsets as the file and GET_ALL_DELAY_OFFSET have them."""
+        """Encodes the offsets as in the file and in the response to GET_ALL_DELAY_OFFSET."""
         version = self.data_version
         return fastjson.dumps(
             {
@@ -160,7 +164,7 @@ class DelayService:
         )
 
     def running_stats(self) -> dict[str, str]:
-        """`scheduleMessageOffset_<level>` → `offset,max`, as runtime info has it."""
+        """`scheduleMessageOffset_<level>` -> `offset,max`, as in runtime info."""
         return {
             f"scheduleMessageOffset_{level}": f"{offset},{self._max_offset(level)}"
             for level, offset in sorted(self.offsets.items())
@@ -173,7 +177,7 @@ class DelayService:
     def _round(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ROUND_BUDGET_S
-        self._settle()
+        self._advance_offsets()
         levels = len(self.delays_ms)
         more = False
         for turn in range(levels):
@@ -190,33 +194,37 @@ class DelayService:
             return False
         try:
             return self._deliver_due(level)
-        except Exception:  # one level's fault must not stop the others, nor this one for ever
-            log.exception("delay level %d failed; it goes on in %g s", level, PAUSE_AFTER_FAILURE_S)
+        except Exception:  # the other levels must go on, and this one later
+            log.exception("delay level %d failed; it continues in %g s", level, PAUSE_AFTER_FAILURE_S)
             self._paused_until[level] = now + PAUSE_AFTER_FAILURE_S
             return False
 
     def _deliver_due(self, level: int) -> bool:
-        """Delivers what is due of a level; True when there may be more that is."""
+        """Delivers the due messages of a level. Returns whether more may be due."""
         offset = self._next.get(level, self.offsets.get(level, 0))
         queue = self._store.lookup.existing_queue(SCHEDULE_TOPIC, level - 1)
         if queue is None or offset == queue.max_offset:
             return False
         if not queue.min_offset <= offset < queue.max_offset:
             corrected = queue.min_offset if offset < queue.min_offset else queue.max_offset
-            log.error("delay level %d: offset %d corrected to %d", level, offset, corrected)
+            log.error(
+                "delay level %d: offset %d lies outside its queue; it continues at %d",
+                level,
+                offset,
+                corrected,
+            )
             self._next.pop(level, None)
             self._unsafe.pop(level, None)
             self.offsets[level] = corrected
             return True
-        if len(self._unsafe.get(level, ())) >= UNSAFE_MAX and not self._settle_what_is_acknowledged(level):
+        if len(self._unsafe.get(level, ())) >= UNSAFE_MAX and not self._advance_acknowledged(level):
             return False
         delivered = 0
         failed = False
         for physical_offset, size, tags_code in queue.units(offset, ROUND_MAX):
-            now_ms = _now_ms()
-            # A delivery time further away than the level's delay is a mistake (a clock that was set): deliver
-            # now.
-            if now_ms < tags_code <= now_ms + self.delays_ms[level - 1]:
+            present_ms = now_ms()
+            # A delivery time further away than the level's delay is wrong (the clock was set): deliver now.
+            if present_ms < tags_code <= present_ms + self.delays_ms[level - 1]:
                 break
             message = self._message_at(level, offset, physical_offset, size)
             if message is not None and not self._deliver(level, message):
@@ -229,13 +237,13 @@ class DelayService:
             self._updates += delivered
             self._next[level] = offset
             self._unsafe.setdefault(level, deque()).append((offset, self._delivered_end))
-            self._settle_level(level, self._writer.safe_end())
+            self._advance_level(level, self._writer.safe_end())
         return delivered == ROUND_MAX and not failed
 
     def _message_at(self, level: int, offset: int, physical_offset: int, size: int) -> InnerMessage | None:
-        """The delayed message, as it is to be delivered. None for one that is not delivered: its record has
-        expired or is damaged (a retry would find it damaged again, and the messages behind it would wait), or
-        it is a half message."""
+        """Returns the delayed message in the form in which it is delivered. None if the message is skipped:
+        its record has expired or is damaged (it would be damaged at every retry, and block the messages
+        behind it), or it is a half message."""
         record = self._store.read(physical_offset, size)
         if record is None:
             return None
@@ -243,8 +251,8 @@ class DelayService:
             message = restore_message(records.decode_record(record))
         except (RemoteProtocolError, KeyError, ValueError) as error:
             log.error(
-                "delay level %d skips the damaged message %d: %d bytes at %d of the log (%s: %s). Audit the "
-                "directory; other replicas may have the message",
+                "delay level %d skips damaged message %d: %d bytes at log offset %d (%s: %s). Run "
+                "`epochmq audit` on the store directory; other replicas may have the message",
                 level,
                 offset,
                 size,
@@ -254,15 +262,15 @@ class DelayService:
             )
             return None
         if message.topic == HALF_TOPIC:
-            log.error("a delayed half message is discarded: offset %d", physical_offset)
+            log.error("delay level %d discards a half message at log offset %d", level, physical_offset)
             return None
         return message
 
     def _deliver(self, level: int, message: InnerMessage) -> bool:
-        """Puts a message where it wanted to go; False when it could not be stored."""
+        """Stores a message in its own topic. Returns whether that succeeded."""
         stored = self._writer.put(message)
         if stored.status is not PutStatus.PUT_OK:
-            log.warning("delay level %d: not delivered, %s", level, stored.status.value)
+            log.warning("delay level %d could not deliver a message: %s", level, stored.status.value)
             return False
         self._delivered_end = stored.end
         self._count(level, stored)
@@ -278,17 +286,17 @@ class DelayService:
             self._stats.add(GROUP_GET_NUMS, key)
             self._stats.add(GROUP_GET_SIZE, key, stored.size)
 
-    # Which deliveries are safe
+    # safe deliveries
 
-    def _settle(self) -> None:
-        """Moves offsets behind what has become safe."""
+    def _advance_offsets(self) -> None:
+        """Advances the offsets past deliveries that have become safe."""
         if self._unsafe:
             safe_end = self._writer.safe_end()
             for level in list(self._unsafe):
-                self._settle_level(level, safe_end)
+                self._advance_level(level, safe_end)
 
-    def _settle_level(self, level: int, safe_end: int) -> bool:
-        """Whether the offset of the level moved."""
+    def _advance_level(self, level: int, safe_end: int) -> bool:
+        """Advances the offset of a level. Returns whether it advanced."""
         unsafe = self._unsafe[level]
         offset = None
         while unsafe and unsafe[0][1] <= safe_end:
@@ -301,23 +309,24 @@ class DelayService:
         self.offsets[level] = offset
         step = self._live.current.delay_offset_update_version_step
         if self._updates // step != self._versioned // step:
-            self.data_version = self.data_version.next(_now_ms())
+            self.data_version = self.data_version.next(now_ms())
         self._versioned = self._updates
         return True
 
-    def _settle_what_is_acknowledged(self, level: int) -> bool:
-        """Where masters acknowledge what some replicas lack, a replica that lags does not stop deliveries."""
-        return self._settle_level(level, self._writer.safe_end(acknowledged=True))
+    def _advance_acknowledged(self, level: int) -> bool:
+        """Advances the offset of a level past deliveries that would be acknowledged. Masters may acknowledge
+        messages that some replicas lack; then a lagging replica does not stop deliveries."""
+        return self._advance_level(level, self._writer.safe_end(acknowledged=True))
 
     def _forget_unsafe(self) -> None:
-        """What was delivered and is not known to be safe is delivered again."""
+        """Discards the unsafe deliveries, so that their messages are delivered again."""
         self._unsafe.clear()
         self._next.clear()
         self._delivered_end = 0
 
 
 def restore_message(delayed: MessageExt) -> InnerMessage:
-    """The message a delayed record holds, on its way to its own topic
+    """Builds the message to deliver to its own topic from a delayed record
     (ScheduleMessageService.messageTimeUp)."""
     properties = records.parse_properties(delayed.properties)
     rendered = records.format_properties(properties)
@@ -338,7 +347,3 @@ def restore_message(delayed: MessageExt) -> InnerMessage:
         store_host=delayed.store_host,
         reconsume_times=delayed.reconsume_times,
     )
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -1,5 +1,5 @@
-"""The process's log: one JSON object a line on stderr, for the standard library's loggers and structlog
-alike."""
+"""Writes the process's log: one JSON object per line on stderr, from the standard library's loggers and from
+structlog."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "task
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """`{"time":…,"level":…,"logger":…,"event":…}` and whatever the caller gave as `extra`."""
+    """`{"time":…,"level":…,"logger":…,"event":…}`, and the caller's `extra` fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line without its end."""
+        """Encodes one record, without a line end."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         fields: dict[str, object] = {
             "time": f"{stamp}.{int(record.msecs):03d}Z",
@@ -32,7 +32,7 @@ class JsonLinesFormatter(logging.Formatter):
 
 
 def configure(level: str = "INFO") -> None:
-    """Sends every log of this process to stderr as JSON lines."""
+    """Sends every log record of this process to stderr as a JSON line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLinesFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,16 +1,16 @@
-"""Pulls that found nothing and wait for a message (RocketMQ's PullRequestHoldService).
+"""Holds pulls that found no message until one arrives (RocketMQ's PullRequestHoldService).
 
-A held pull is run again, once, when a message it may match arrives on its queue, when its time is up, or when
-a look every five seconds at the queues with arrivals finds the queue further on than the pull was (an arrival
-it filtered out). What "run again" means is the puller's business: it answers with whatever there is now.
+A held pull runs again, once, when a message that may match arrives on its queue, when its time is up, or when
+the check every five seconds finds that the queue has grown (by messages that the pull's tags excluded). The
+puller decides what "run again" means: it responds with what it finds then.
 
-The clock costs what is due, not what is held: pulls lie in buckets by the tick that ends their time. Besides,
-each tick looks at a few queues in turn, for arrivals that nobody reported.
+Timers cost as much as the pulls that are due, not as those that are held: pulls are in buckets by the tick at
+which their time is up. Each tick also checks a few queues in turn, for arrivals that were not reported.
 
-An arrival only notes the queue; the pulls waiting there run after the current round of the event loop, so
-that the messages of one read are delivered together and the sender's answer is not delayed by its consumers.
+An arrival only marks the queue. The queue's pulls run after the current iteration of the event loop, so that
+all messages of one read are delivered together and the sender's response does not wait for its consumers.
 
-Bound: `held_max` pulls in all; the puller answers one more with PULL_NOT_FOUND at once.
+At most `held_max` pulls are held; the puller responds to further ones with PULL_NOT_FOUND at once.
 """
 
 from __future__ import annotations
@@ -28,32 +28,23 @@ HELD_MAX = 100_000
 """RocketMQ's pullThreadPoolQueueCapacity."""
 TICK_S = 0.2
 CHECK_S = 5.0
-QUEUES_CHECKED_PER_TICK = 64  # queues that a tick looks at in turn
+QUEUES_CHECKED_PER_TICK = 64
 CODES_MAX = 64
-"""Distinct tags codes noted for one queue between two rounds; beyond, every pull of the queue is run."""
+"""Distinct tags codes kept per queue between two iterations; with more, every pull of the queue runs."""
 
 
 class PolledQueue(Protocol):
-    """What is needed of a consume queue: it is also a key, by identity."""
+    """The part of a consume queue that long polling uses. It is also a key, compared by identity."""
 
     @property
     def max_offset(self) -> int:
-        """The next logical offset."""
-        ...
-
-
-class Peer(Protocol):
-    """What is needed of a connection."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether nobody listens any more."""
+        """The logical offset of the next message."""
         ...
 
 
 class HeldPull:
-    """A pull that waits at `offset`. `tags` None: any message will do. `deadline` is on the loop's clock, in
-    seconds. `request` is the puller's own and only handed back."""
+    """A pull that waits for a message at `offset`. `tags` None: any message matches. `deadline` is on the
+    loop's clock, in seconds. `request` belongs to the puller, which gets it back."""
 
     __slots__ = ("bucket", "connection", "deadline", "offset", "queue", "request", "tags")
 
@@ -72,11 +63,11 @@ class HeldPull:
         self.deadline = deadline
         self.connection = connection
         self.request = request
-        self.bucket = 0  # where `PullHoldService` keeps it
+        self.bucket = 0  # the key of its bucket in `PullHoldService`
 
 
 class PullHoldService:
-    """The held pulls of a broker, by queue; `rerun` answers one."""
+    """The held pulls of a broker, by queue. `rerun` runs a pull again."""
 
     def __init__(
         self,
@@ -93,23 +84,23 @@ class PullHoldService:
         self._check_ticks = max(1, round(check_s / tick_s))
         self._ticks = 0
         self._waiting: dict[PolledQueue, dict[HeldPull, None]] = {}
-        self._buckets: dict[int, dict[HeldPull, None]] = {}  # by the tick that ends their time
-        self._bucket = 0  # all before have been dealt with
-        self._passed: dict[PolledQueue, None] = {}  # queues with arrivals that some pull was not run for
-        self._turn: deque[PolledQueue] = deque()  # queues still to be looked at in this turn
+        self._buckets: dict[int, dict[HeldPull, None]] = {}  # by the tick at which their time is up
+        self._bucket = 0  # earlier buckets are empty
+        self._unmatched: dict[PolledQueue, None] = {}  # queues with an arrival that did not match every pull
+        self._to_check: deque[PolledQueue] = deque()  # queues that the present turn has not checked yet
         self._arrivals: dict[PolledQueue, set[int] | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._wake: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Begins to hold, and to look at the clock; needs a running loop."""
+        """Starts the timers; needs a running loop. From now on pulls can be held."""
         self._loop = asyncio.get_running_loop()
         self._bucket = int(self._loop.time() // self._tick_s)
         self._timer = self._loop.call_later(self._tick_s, self._tick)
 
     def stop(self) -> None:
-        """Runs every held pull a last time; holds none from now on."""
+        """Runs every held pull a last time. From now on no pull is held."""
         self._loop = None
         for handle in (self._timer, self._wake):
             if handle is not None:
@@ -120,12 +111,12 @@ class PullHoldService:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more pull cannot be held and has to be answered now; always before `start` and after
-        `stop`."""
+        """Whether no further pull can be held, so that it needs a response now. Always true before `start`
+        and after `stop`."""
         return self._loop is None or self.held >= self._held_max
 
     def hold(self, pull: HeldPull) -> None:
-        """Keeps a pull. Not when `is_full`."""
+        """Holds a pull. The caller has checked `is_full`."""
         assert not self.is_full
         pulls = self._waiting.get(pull.queue)
         if pulls is None:
@@ -141,7 +132,8 @@ class PullHoldService:
         self.held += 1
 
     def message_arrived(self, queue: PolledQueue, offset: int, tags_code: int) -> None:
-        """A message was stored (MessageStore.on_arrival). Costs one look-up when nobody waits there."""
+        """Marks a queue on which a message was stored (MessageStore.on_arrival). Without waiting pulls it
+        costs one lookup."""
         if queue not in self._waiting:
             return
         arrivals = self._arrivals
@@ -157,8 +149,8 @@ class PullHoldService:
             self._wake = self._loop.call_soon(self._deliver)
 
     def release(self, matches: Callable[[HeldPull], bool] | None = None) -> None:
-        """Runs all held pulls, or those that match: their topic, their group or the broker's role has
-        changed."""
+        """Runs all held pulls, or those for which `matches` holds, because their topic, their group or the
+        broker's role has changed."""
         for queue, pulls in list(self._waiting.items()):
             self._run(queue, [pull for pull in pulls if matches is None or matches(pull)])
 
@@ -177,7 +169,7 @@ class PullHoldService:
                 and (codes is None or pull.tags is None or not codes.isdisjoint(pull.tags))
             ]
             if len(due) < len(pulls):
-                self._passed[queue] = None
+                self._unmatched[queue] = None
             self._run(queue, due)
 
     def _tick(self) -> None:
@@ -186,39 +178,40 @@ class PullHoldService:
             return
         self._timer = loop.call_later(self._tick_s, self._tick)
         self._ticks += 1
-        self._end(int(loop.time() // self._tick_s))
+        self._run_expired(int(loop.time() // self._tick_s))
         if self._ticks % self._check_ticks == 0:
-            passed, self._passed = self._passed, {}
-            for queue in passed:
-                self._look(queue)
-        if not self._turn:
-            self._turn.extend(self._waiting)
-        for _ in range(min(len(self._turn), QUEUES_CHECKED_PER_TICK)):
-            self._look(self._turn.popleft())
+            unmatched, self._unmatched = self._unmatched, {}
+            for queue in unmatched:
+                self._check(queue)
+        if not self._to_check:
+            self._to_check.extend(self._waiting)
+        for _ in range(min(len(self._to_check), QUEUES_CHECKED_PER_TICK)):
+            self._check(self._to_check.popleft())
 
-    def _end(self, now: int) -> None:
+    def _run_expired(self, now: int) -> None:
         """Runs the pulls whose time is up."""
         if now - self._bucket > len(self._buckets):
-            over = sorted(bucket for bucket in self._buckets if bucket <= now)
+            expired = sorted(bucket for bucket in self._buckets if bucket <= now)
         else:
-            over = [bucket for bucket in range(self._bucket, now + 1) if bucket in self._buckets]
+            expired = [bucket for bucket in range(self._bucket, now + 1) if bucket in self._buckets]
         self._bucket = now + 1
-        for bucket in over:
+        for bucket in expired:
             by_queue: dict[PolledQueue, list[HeldPull]] = {}
             for pull in self._buckets.get(bucket, ()):
                 by_queue.setdefault(pull.queue, []).append(pull)
             for queue, due in by_queue.items():
                 self._run(queue, due)
 
-    def _look(self, queue: PolledQueue) -> None:
-        """Runs the pulls that lie behind the end of their queue, or of which nobody hears."""
+    def _check(self, queue: PolledQueue) -> None:
+        """Runs the pulls of a queue that has grown beyond them, and drops those whose client is gone."""
         pulls = self._waiting.get(queue)
         if pulls is not None:
             newest = queue.max_offset
             self._run(queue, [pull for pull in pulls if newest > pull.offset or pull.connection.closed])
 
     def _run(self, queue: PolledQueue, due: list[HeldPull]) -> None:
-        """Takes the due pulls of a queue off its list, then runs them: running one may hold another."""
+        """Removes the due pulls of a queue, then runs them: while one runs, others may be added to the
+        queue."""
         pulls = self._waiting.get(queue)
         if not due or pulls is None:
             return
@@ -230,12 +223,12 @@ class PullHoldService:
                 del self._buckets[pull.bucket]
         if not pulls:
             del self._waiting[queue]
-            self._passed.pop(queue, None)
+            self._unmatched.pop(queue, None)
         self.held -= len(due)
         for pull in due:
             if pull.connection.closed:
                 continue
             try:
                 self._rerun(pull)
-            except Exception:  # one pull's fault must not keep the others waiting
-                log.exception("a held pull failed when it was run again")
+            except Exception:  # the other pulls must still run
+                log.exception("a held pull failed when it ran again")

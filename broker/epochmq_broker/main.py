@@ -1,4 +1,5 @@
-"""The process of a broker: read the configuration, serve until SIGTERM or SIGINT, stop in order."""
+"""Runs the process of a broker: reads the configuration, serves until SIGTERM or SIGINT, and stops in
+order."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 
 
 def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
-    """Serves as the file (RocketMQ's `broker.conf`) and the overrides say. The exit code: 0 after an orderly
-    stop, 2 when the configuration cannot be, 1 for anything else."""
+    """Serves with the settings of the file (RocketMQ's `broker.conf`) and the overrides. Returns the exit
+    code: 0 after an orderly stop, 2 for an invalid configuration, 1 for any other failure."""
     logging_setup.configure()
     try:
         loaded = load_broker_config(config_path, overrides)
@@ -30,14 +31,14 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
     for warning in loaded.warnings:
         log.warning("%s", warning)
     if idle := sorted(loaded.without_effect):
-        log.info("RocketMQ's keys that steer nothing here: %s", ", ".join(idle))
+        log.info("RocketMQ keys without effect: %s", ", ".join(idle))
     try:
         return loop.run(_serve(loaded))
     except ConfigError as error:
         log.error("%s", error, extra={"key": error.key, "value": error.value, "expected": error.expected})
         return EXIT_CONFIG
     except Exception:
-        log.exception("the broker cannot go on")
+        log.exception("the broker failed")
         return EXIT_FAILED
 
 

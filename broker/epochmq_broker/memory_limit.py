@@ -15,19 +15,19 @@ _MEMBERSHIP: Final = Path("/proc/self/cgroup")
 
 @cache
 def memory_bytes() -> int:
-    """Memory in bytes that this process, with its page cache, may use. Read once."""
+    """The memory in bytes that this process may use, its page cache included. Read once per process."""
     return read_memory_bytes(_MEMBERSHIP, _MOUNT, physical_bytes())
 
 
 def physical_bytes() -> int:
-    """Physical memory of this machine in bytes."""
+    """The physical memory of this machine in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def read_memory_bytes(membership: Path, mount: Path, physical: int) -> int:
-    """The smallest limit of the control group named in `membership` (/proc/self/cgroup) and of the groups
-    above it, as far as they are visible below `mount`; `physical` when none is smaller. In a container a
-    group's path may be the host's: what is at the mount is the container's own group then."""
+    """Returns the smallest limit of the control group named in `membership` (/proc/self/cgroup) and of its
+    ancestors visible below `mount`; `physical` if no limit is smaller. In a container the group's path may be
+    the host's; then the files at `mount` itself are those of the container's group."""
     limits = [physical]
     for folder, file in _limit_files(membership, mount):
         limits += _limits(mount, folder, file)
@@ -35,7 +35,7 @@ def read_memory_bytes(membership: Path, mount: Path, physical: int) -> int:
 
 
 def _limit_files(membership: Path, mount: Path) -> list[tuple[Path, str]]:
-    """Folders of the control groups that limit memory, with the name of the file that says how much."""
+    """The folders of the control groups that limit memory, and the name of the file with the limit."""
     found = []
     with contextlib.suppress(OSError):
         for line in membership.read_text().splitlines():
@@ -54,5 +54,5 @@ def _limits(mount: Path, folder: Path, file: str) -> list[int]:
         if mount not in (group, *group.parents):
             break
         with contextlib.suppress(OSError, ValueError):
-            limits.append(int((group / file).read_text()))  # "max" stands for none
+            limits.append(int((group / file).read_text()))  # "max" means no limit
     return [limit for limit in limits if limit > 0]

@@ -1,7 +1,5 @@
-"""The last steps before a message is stored, the same for every path that stores one (RocketMQ's HookUtils
-and the put hooks of BrokerController): validity, batch flags, timer and delay, then the append; and after it
-the wait for the disk and for replicas.
-"""
+"""Validates, delays and stores messages for every path that stores one (RocketMQ's HookUtils and the put
+hooks of BrokerController), and waits until they are on disk and on replicas."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 
 
 class InnerMessage(Struct, kw_only=True):
-    """A message on its way into the store (MessageExtBrokerInner). Hosts are encoded, times epoch ms."""
+    """A message to be stored (MessageExtBrokerInner). Hosts are encoded, times are epoch ms."""
 
     topic: str
     queue_id: int
@@ -44,11 +42,11 @@ class InnerMessage(Struct, kw_only=True):
     reconsume_times: int = 0
     prepared_offset: int = 0
     rendered: bytes | None = None
-    """The properties as they are stored; None: rendered from `properties`."""
+    """The properties in stored form; None: encoded from `properties`."""
 
     @property
     def delay_level(self) -> int:
-        """Level of the DELAY property; 0 without one (Message.getDelayTimeLevel)."""
+        """The level in the DELAY property; 0 without one (Message.getDelayTimeLevel)."""
         text = self.properties.get("DELAY")
         if text is None:
             return 0
@@ -59,12 +57,12 @@ class InnerMessage(Struct, kw_only=True):
 
     @property
     def uniq_key(self) -> str | None:
-        """The client's message id."""
+        """The message id that the client made."""
         return self.properties.get("UNIQ_KEY")
 
 
 class PutResult(Struct, frozen=True):
-    """What became of a put. Offsets are those of the first record when there are several."""
+    """The result of storing a message. With several records, offsets are those of the first one."""
 
     status: PutStatus
     physical_offset: int = -1
@@ -81,44 +79,45 @@ class PutResult(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """How many records it is."""
+        """The number of records."""
         return len(self.physical_offsets)
 
     @property
     def end(self) -> int:
-        """Where the log went on after it."""
+        """The offset in the log behind the last record."""
         return self.physical_offset + self.size
 
 
 class ReplicaAcks(Protocol):
-    """What is asked of replication (`ha.replication_waiters.ReplicationWaiters`)."""
+    """The part of replication that the writer uses (`ha.replication_waiters.ReplicationWaiters`)."""
 
     @property
     def gates(self) -> bool:
-        """Whether a put may be refused for a lack of replicas."""
+        """Whether a message may be rejected because too few replicas are in sync."""
         ...
 
     @property
     def waits(self) -> bool:
-        """Whether puts may have to wait for replicas."""
+        """Whether messages may have to wait for replicas."""
         ...
 
     def rejection(self) -> PutStatus | None:
-        """Why no message that wants to wait may be put now."""
+        """The status with which a message that waits for replicas is rejected now; None if it is not
+        rejected."""
         ...
 
     def replicated_end(self, *, acknowledged: bool = False) -> int:
-        """How far the replicas that may become master have the log; `acknowledged`: as many of them as a send
-        waits for."""
+        """The offset up to which every replica that may become master has the log; with `acknowledged`, up to
+        which as many of them have it as a send waits for."""
         ...
 
     def when_replicated(self, end: int, done: Callable[[PutStatus], None]) -> None:
-        """Calls `done` once, with what became of a message that ends at `end`."""
+        """Calls `done` once, with the result for a message that ends at `end`."""
         ...
 
 
 class MessageWriter:
-    """Stores messages, and knows when one is as safe as its sender wants it."""
+    """Stores messages, and reports when a message is as safe as its sender demands."""
 
     def __init__(self, live: LiveConfig, store: MessageStore) -> None:
         self._live = live
@@ -127,25 +126,25 @@ class MessageWriter:
         self._syncs = live.current.flush_disk_type == "SYNC_FLUSH"
         self._replicas: ReplicaAcks | None = None
         self.waits = self._syncs
-        """Whether messages that want to wait have anything to wait for."""
+        """Whether messages that want to wait have to wait for anything."""
         self.gated = False
-        """Whether such messages may be refused for a lack of replicas."""
+        """Whether such messages may be rejected because too few replicas are in sync."""
         self.may_write: Callable[[], bool] | None = None
-        """Whether this broker may take messages now: a master under a controller, by its lease."""
+        """Whether this broker may store messages now. Under a controller the master's lease decides."""
         self.may_acknowledge: Callable[[], bool] | None = None
-        """Whether it may acknowledge what it has taken."""
+        """Whether this broker may acknowledge messages that it has stored."""
         self.appended: Callable[[], None] | None = None
-        """To be called after every append, while there is anybody to be woken by it."""
+        """Called after every append, while replication has to be woken by it."""
         live.on_change.append(self._reconfigured)
 
     def put(self, message: InnerMessage) -> PutResult:
-        """Stores one message, or redirects it to the delay service's topic first. Raises RequestError for
-        what this broker cannot do."""
+        """Stores one message; a delayed one goes to the delay service's topic first. Raises RequestError for
+        messages that this broker does not support."""
         if not self._is_legal(message):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
-        refused = self.rejection(message.properties.get("WAIT", "true"))
-        if refused is not None:
-            return PutResult(refused)
+        rejection = self.rejection(message.properties.get("WAIT", "true"))
+        if rejection is not None:
+            return PutResult(rejection)
         if message.sys_flag & records.TRANSACTION_ROLLBACK_TYPE in (0, records.TRANSACTION_COMMIT_TYPE):
             self._delay(message)
         properties = message.properties
@@ -181,19 +180,19 @@ class MessageWriter:
         )
 
     def put_batch(self, message: InnerMessage) -> PutResult:
-        """Stores every message of a batch, all or none; `message.body` holds them, its properties belong to
-        each (CommitLog.asyncPutMessages)."""
+        """Stores every message of a batch, all or none. `message.body` holds the messages; its properties
+        apply to each of them (CommitLog.asyncPutMessages)."""
         illegal = PutResult(PutStatus.MESSAGE_ILLEGAL)
         if len(message.body) > self._live.current.max_message_size or not self._is_legal(message):
             return illegal
         if message.sys_flag & records.TRANSACTION_ROLLBACK_TYPE or message.delay_level > 0:
             return illegal
-        _refuse_timer(message)
-        refused = self.rejection(message.properties.get("WAIT", "true"))
-        if refused is not None:
-            return PutResult(refused)
+        _reject_timer(message)
+        rejection = self.rejection(message.properties.get("WAIT", "true"))
+        if rejection is not None:
+            return PutResult(rejection)
         common = records.format_properties(message.properties)
-        elements = [_element(part, common) for part in records.decode_batch(message.body)]
+        elements = [_element(item, common) for item in records.decode_batch(message.body)]
         status, offsets, queue_offset, size = self._store.append_batch(
             self._store.queue(message.topic, message.queue_id),
             elements,
@@ -216,8 +215,8 @@ class MessageWriter:
         )
 
     def rejection(self, wait: str) -> PutStatus | None:
-        """Why a message with this WAIT property may not be put now: SERVICE_NOT_AVAILABLE without a lease,
-        IN_SYNC_REPLICAS_NOT_ENOUGH, or None."""
+        """The status with which a message with this WAIT property is rejected now: SERVICE_NOT_AVAILABLE
+        without a lease, IN_SYNC_REPLICAS_NOT_ENOUGH; None if it is not rejected."""
         if not self.gated or self._replicas is None:
             return None
         if self.may_write is not None and not self.may_write():
@@ -228,17 +227,17 @@ class MessageWriter:
 
     @property
     def has_replicas_enough(self) -> bool:
-        """Whether messages that want to wait may be put, as far as replicas go."""
+        """Whether enough replicas are in sync for messages that wait for replicas."""
         return self._replicas is None or self._replicas.rejection() is None
 
     def must_wait(self, properties: Mapping[str, str]) -> bool:
-        """Whether a message may be answered only when the disk (SYNC_FLUSH) or replicas (SYNC_MASTER) have
-        it, unless it says WAIT=false."""
+        """Whether the response must wait until the message is on disk (SYNC_FLUSH) or on replicas
+        (SYNC_MASTER). Not if the message says WAIT=false."""
         return self.waits and properties.get("WAIT", "true").lower() == "true"
 
     def when_safe(self, end: int, done: Callable[[PutStatus], None]) -> None:
-        """Calls `done` once: PUT_OK when the log is as safe up to `end` as the settings want it, else
-        FLUSH_DISK_TIMEOUT or, which says more, FLUSH_SLAVE_TIMEOUT."""
+        """Calls `done` once: with PUT_OK as soon as the log is as safe up to `end` as the settings demand;
+        otherwise with FLUSH_SLAVE_TIMEOUT if replicas were too slow, else FLUSH_DISK_TIMEOUT."""
         replicas = self._replicas
         if self.may_acknowledge is not None and (replicas is None or not replicas.waits):
             self._store.when_flushed(end, lambda status: self._flushed(status, done))
@@ -252,7 +251,8 @@ class MessageWriter:
             replicas.when_replicated(end, both.replicated)
 
     def safe_end(self, *, acknowledged: bool = False) -> int:
-        """Up to where the log is on disk, with SYNC_FLUSH, and on replicas (`Replicas.replicated_end`)."""
+        """The offset up to which the log is on disk, with SYNC_FLUSH, and on replicas
+        (`ReplicaAcks.replicated_end`)."""
         store = self._store
         end = store.flushed_where if self._syncs else store.max_phy_offset
         if self._replicas is not None:
@@ -260,18 +260,18 @@ class MessageWriter:
         return end
 
     def _flushed(self, status: PutStatus, done: Callable[[PutStatus], None]) -> None:
-        """Nothing is acknowledged without the right to write."""
+        """Acknowledges a message only if this broker may still acknowledge."""
         assert self.may_acknowledge is not None
         done(status if self.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def replicate(self, replicas: ReplicaAcks | None) -> None:
-        """Who knows what replicas have, or that nobody is asked any more."""
+        """Sets the object that knows the progress of replicas; None: messages do not wait for replicas."""
         self._replicas = replicas
         self.gated = replicas is not None and replicas.gates
         self.waits = self._syncs or (replicas is not None and replicas.waits)
 
     def wakes(self, appended: Callable[[], None] | None) -> None:
-        """What to call when the log has grown."""
+        """Sets the function to call after every append."""
         self.appended = appended
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
@@ -279,9 +279,9 @@ class MessageWriter:
         self.replicate(self._replicas)
 
     def _is_legal(self, message: InnerMessage) -> bool:
-        """Length of the topic's name (HookUtils.checkBeforePutMessage), and that INNER_NUM, the inner-batch
-        flag and the topic's queue type belong together (checkInnerBatch): topics of type BatchCQ are not
-        there yet, so neither of the others is legal."""
+        """Checks the length of the topic's name (HookUtils.checkBeforePutMessage). Rejects INNER_NUM and the
+        inner-batch flag (checkInnerBatch), because they need topics of type BatchCQ, which this broker does
+        not support."""
         topic_bytes = len(message.topic.encode())
         if topic_bytes > TOPIC_BYTES_MAX and not is_retry_topic(message.topic):
             return False
@@ -290,11 +290,11 @@ class MessageWriter:
         return "INNER_NUM" not in message.properties and not message.sys_flag & records.INNER_BATCH_FLAG
 
     def _delay(self, message: InnerMessage) -> None:
-        """A message with a delay level goes to its level's queue of the schedule topic, its own topic and
-        queue noted in its properties (HookUtils.handleScheduleMessage)."""
+        """Moves a message with a delay level to its level's queue of the schedule topic. Its own topic and
+        queue go into its properties (HookUtils.handleScheduleMessage)."""
         level = message.delay_level
         if level <= 0:
-            _refuse_timer(message)
+            _reject_timer(message)
             return
         properties = message.properties
         for name in TIMER_PROPERTIES:
@@ -310,7 +310,7 @@ class MessageWriter:
 
 
 class _DiskAndReplicas:
-    """Waits for the disk and for replicas."""
+    """Combines the results of flush and replication into one."""
 
     __slots__ = ("_done", "_flush", "_replicas")
 
@@ -321,19 +321,19 @@ class _DiskAndReplicas:
 
     def flushed(self, status: PutStatus) -> None:
         self._flush = status
-        self._settle()
+        self._finish()
 
     def replicated(self, status: PutStatus) -> None:
         self._replicas = status
-        self._settle()
+        self._finish()
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         if self._flush is not None and self._replicas is not None:
             self._done(self._flush if self._replicas is PutStatus.PUT_OK else self._replicas)
 
 
-def _refuse_timer(message: InnerMessage) -> None:
-    """Timer messages are not part of this broker yet: they get the answer of one without a timer wheel."""
+def _reject_timer(message: InnerMessage) -> None:
+    """Rejects timer messages as a RocketMQ broker without a timer wheel does."""
     properties = message.properties
     if message.topic == TIMER_TOPIC or "TIMER_OUT_MS" in properties:
         return
@@ -343,18 +343,18 @@ def _refuse_timer(message: InnerMessage) -> None:
         )
 
 
-def _element(part: BatchElement, common: bytes) -> BatchMessage:
-    """One message of a batch with the batch's own properties appended, which thereby win
-    (MessageExtEncoder)."""
-    own = part.properties
+def _element(item: BatchElement, common: bytes) -> BatchMessage:
+    """Builds one message of a batch. The batch's own properties follow the message's, so that they take
+    precedence (MessageExtEncoder)."""
+    own = item.properties
     separator = b"\x02" if own and common and not own.endswith(b"\x02") else b""
     stored = own + separator + common
     properties = records.parse_properties(stored)
     tags = properties.get("TAGS")
     return BatchMessage(
-        part.body,
+        item.body,
         stored,
-        part.flag,
+        item.flag,
         tags_code(tags) if tags else 0,
         properties.get("UNIQ_KEY"),
         properties.get("KEYS"),

@@ -1,6 +1,7 @@
-"""Periodic work on the event loop: short synchronous functions, each at its own interval, with one owner.
+"""Runs periodic work on the event loop: short synchronous functions, each at its own interval, with one
+owner.
 
-A function that fails is logged and called again at its next turn: periodic work survives its own failures.
+If a function raises, the error is logged and the function runs again after its interval.
 """
 
 from __future__ import annotations
@@ -13,30 +14,30 @@ log = logging.getLogger(__name__)
 
 
 class PeriodicTasks:
-    """The periodic work of one owner. `every` may be called before and after `start`."""
+    """The periodic tasks of one owner. `every` may be called before and after `start`."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._works: list[_PeriodicTask] = []
+        self._tasks: list[_PeriodicTask] = []
 
     def every(self, interval_ms: Callable[[], int], name: str, function: Callable[[], object]) -> None:
-        """Calls `function` again and again, `interval_ms()` after the end of its last call."""
-        work = _PeriodicTask(interval_ms, name, function)
-        self._works.append(work)
+        """Adds a task: calls `function` repeatedly, `interval_ms()` after the end of its last call."""
+        task = _PeriodicTask(interval_ms, name, function)
+        self._tasks.append(task)
         if self._loop is not None:
-            work.arm(self._loop)
+            task.arm(self._loop)
 
     def start(self) -> None:
-        """Begins; needs a running loop."""
+        """Starts the timers; needs a running loop."""
         self._loop = asyncio.get_running_loop()
-        for work in self._works:
-            work.arm(self._loop)
+        for task in self._tasks:
+            task.arm(self._loop)
 
     def stop(self) -> None:
-        """Nothing is called any more."""
+        """Cancels the timers."""
         self._loop = None
-        for work in self._works:
-            work.disarm()
+        for task in self._tasks:
+            task.disarm()
 
 
 class _PeriodicTask:
@@ -60,6 +61,6 @@ class _PeriodicTask:
         try:
             self._function()
         except Exception:
-            log.exception("%s failed; it is tried again", self._name)
+            log.exception("periodic task failed: %s; it runs again after its interval", self._name)
         if self._handle is not None:
             self.arm(loop)

@@ -1,9 +1,9 @@
-"""Locks on queues that orderly consumers hold while they consume (RocketMQ's RebalanceLockManager).
+"""Holds the locks on queues that orderly consumers take while they consume (RocketMQ's RebalanceLockManager).
 
-A lock is a lease of 60 s that its owner renews every 20 s. Nothing is persisted: after a restart the first to
-ask gets the lock, as with RocketMQ.
+A lock is a lease of 60 s, which its owner renews every 20 s. The locks are in memory only: after a restart
+the first client that asks gets the lock, as in RocketMQ.
 """
-# pure: time comes in as an argument
+# pure: the caller passes the time
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEASE_MS = 60_000
 
 
 class RebalanceLocks:
-    """(group, queue) -> (client id, when it was granted or renewed last)."""
+    """(group, queue) -> (client id, time of the last grant or renewal)."""
 
     def __init__(self, lease_ms: int = LEASE_MS) -> None:
         self.lease_ms = lease_ms
@@ -24,7 +24,8 @@ class RebalanceLocks:
     def lock(
         self, group: str, queues: Iterable[MessageQueue], client_id: str, now_ms: int
     ) -> set[MessageQueue]:
-        """Grants, or renews, every queue that is free, expired or already the client's; returns those."""
+        """Grants or renews the lock of every queue that is free, expired or already the client's. Returns
+        these queues."""
         held = self._locks.setdefault(group, {})
         granted = set()
         for queue in queues:
@@ -37,7 +38,7 @@ class RebalanceLocks:
         return granted
 
     def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Gives back the queues that are the client's; others are left alone."""
+        """Releases the client's locks on the queues. Locks of other clients stay."""
         held = self._locks.get(group)
         if held is None:
             return
@@ -49,12 +50,11 @@ class RebalanceLocks:
             del self._locks[group]
 
     def all_expired(self, group: str, now_ms: int) -> bool:
-        """Whether nobody of the group holds a lock, which tells its failed messages from an orderly
-        consumer's."""
+        """Whether no client of the group holds a lock. If one does, the group consumes in order."""
         return all(now_ms - since > self.lease_ms for _, since in self._locks.get(group, {}).values())
 
     def sweep(self, now_ms: int) -> None:
-        """Forgets expired locks, so that the table stays as small as what is held."""
+        """Deletes expired locks, so that the table holds only current ones."""
         for group in list(self._locks):
             held = self._locks[group]
             for queue, (_, since) in list(held.items()):

@@ -1,12 +1,13 @@
-"""Keeps the nameservers told: this broker's address, its topics, and that it is alive (registerBrokerAll,
-registerIncrementBrokerData, sendHeartbeat and unregisterBrokerAll of RocketMQ's BrokerController).
+"""Registers this broker with the nameservers: its address, its topics, and that it is alive
+(registerBrokerAll, registerIncrementBrokerData, sendHeartbeat and unregisterBrokerAll of RocketMQ's
+BrokerController).
 
-Each nameserver has a task of its own, so that one that is slow or dead delays nobody. Its state is one of
-two: not registered (the next message is a full registration, tried again after a growing pause) or registered
-(a full registration every period, one with the changed topics alone as soon as topics change). A full one
-always comes first: a nameserver refuses a single topic of a broker it does not know.
+Each nameserver has its own task, so that a slow or dead one delays no other. A nameserver is either not
+registered (the next message is a full registration, retried after growing pauses) or registered (a full
+registration every period, and an incremental one as soon as topics change). A full registration always comes
+first: a nameserver rejects single topics of a broker that it does not know.
 
-Nothing that goes wrong here ends a task; it is logged and tried again.
+An error never ends a task; the task logs it and retries.
 """
 
 from __future__ import annotations
@@ -46,30 +47,30 @@ log = logging.getLogger(__name__)
 PERIOD_MIN_MS, PERIOD_MAX_MS = 10_000, 60_000
 RETRY_MIN_S, RETRY_MAX_S = 0.2, 10.0
 UNREGISTER_TIMEOUT_MS = 3000
-SUCCESSION_S, SUCCESSION_LOOK_S = 2.0, 0.02
+SUCCESSOR_WAIT_S, SUCCESSOR_POLL_S = 2.0, 0.02
 MASTER_ID = 0
 
 
 class ClosableConnection(Protocol):
-    """What is needed of a connection."""
+    """The part of a connection that is used here."""
 
     on_close: list[Callable[[Any], None]]
 
 
 class RegistrationClient(Protocol):
-    """What is needed of a RemotingClient."""
+    """The part of RemotingClient that is used here."""
 
     async def connect(self, addr: str) -> ClosableConnection:
-        """The connection to the peer at `addr`."""
+        """Returns a connection to `addr`."""
         ...
 
     async def call(self, addr: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """The answer of the peer at `addr`."""
+        """Sends a request to `addr` and returns the response."""
         ...
 
 
 class NameserverRegistration:
-    """The registrations of one broker. `changed` is a `TopicTable.on_change` callback."""
+    """The registrations of one broker. `changed` is a listener for `TopicTable.on_change`."""
 
     def __init__(self, live: LiveConfig, topics: TopicTable, client: RegistrationClient) -> None:
         self._live = live
@@ -79,17 +80,17 @@ class NameserverRegistration:
         self._running = False
         self._bodies = _RegistrationBodies(topics)
         self.on_response: list[Callable[[RegisterBrokerResponseHeader], None]] = []
-        """Called with every nameserver's answer."""
+        """Called with every nameserver's response."""
 
     def start(self) -> None:
-        """Begins to register with every nameserver; needs a running loop."""
+        """Starts to register with every nameserver; needs a running loop."""
         self._running = True
         self._live.on_change.append(self._reconfigured)
         self._topics.on_change.append(self.changed)
-        self._follow(self._live.current)
+        self._update_registrars(self._live.current)
 
     async def stop(self) -> None:
-        """Unregisters from every nameserver, at most `UNREGISTER_TIMEOUT_MS` long, and ends."""
+        """Unregisters from every nameserver, within `UNREGISTER_TIMEOUT_MS`, and ends the tasks."""
         if not self._running:
             return
         self._running = False
@@ -99,18 +100,19 @@ class NameserverRegistration:
         await asyncio.gather(*(registrar.stop(unregister=True) for registrar in registrars))
 
     def changed(self, names: tuple[str, ...]) -> None:
-        """These topics changed: every nameserver is told as soon as the present round of the loop is over."""
+        """Registers these changed topics after the current iteration of the event loop."""
         for registrar in self._registrars.values():
             registrar.changed(names)
 
     def refresh(self) -> None:
-        """Everything may have changed (brokerPermission, for one): a full registration now."""
+        """Sends a full registration now, because anything may have changed (brokerPermission, for
+        instance)."""
         for registrar in self._registrars.values():
             registrar.refresh()
 
     async def wait_until_registered(self, timeout_ms: float = 3000) -> bool:
-        """Waits until every reachable nameserver knows all changes made so far; False when time ran out. One
-        that fails is not waited for."""
+        """Waits until every reachable nameserver has all changes made so far. Returns False after the
+        timeout. Does not wait for a nameserver that fails."""
         waits = [registrar.idle.wait() for registrar in self._registrars.values()]
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -121,18 +123,18 @@ class NameserverRegistration:
 
     @property
     def registered(self) -> dict[str, bool]:
-        """Nameserver → whether it has this broker's full registration."""
+        """Nameserver -> whether it has this broker's full registration."""
         return {addr: registrar.registered for addr, registrar in self._registrars.items()}
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         if before.namesrv_addr != after.namesrv_addr:
-            self._follow(after)
+            self._update_registrars(after)
         if before.broker_permission != after.broker_permission:
             self._topics.bump_version()
             self.refresh()
 
-    def _follow(self, config: BrokerConfig) -> None:
-        """Starts and ends registrars so that there is one for each nameserver of the configuration."""
+    def _update_registrars(self, config: BrokerConfig) -> None:
+        """Starts and ends registrars to match the configured nameservers."""
         wanted = config.nameservers
         for addr in wanted:
             if addr not in self._registrars:
@@ -144,7 +146,7 @@ class NameserverRegistration:
 
 
 class _NameserverRegistrar:
-    """One nameserver's side of it."""
+    """Registers the broker with one nameserver."""
 
     def __init__(
         self,
@@ -157,17 +159,17 @@ class _NameserverRegistrar:
     ) -> None:
         self.addr = addr
         self.registered = False
-        self._told_id: int | None = None  # the id under which this nameserver knows the broker
-        self.idle = asyncio.Event()  # nothing is waiting to be told, or it cannot be told now
+        self._registered_id: int | None = None  # the broker id in the latest registration
+        self.idle = asyncio.Event()  # no change waits, or the nameserver is unreachable
         self._live = live
         self._topics = topics
         self._client = client
         self._bodies = bodies
-        self._on_answer = on_response
+        self._on_response = on_response
         self._pending: set[str] = set()
         self._full = True
         self._wake = asyncio.Event()
-        self._link: ClosableConnection | None = None
+        self._connection: ClosableConnection | None = None
         self._task = asyncio.create_task(self._run(), name=f"register with {addr}")
 
     def changed(self, names: tuple[str, ...]) -> None:
@@ -181,7 +183,7 @@ class _NameserverRegistrar:
         self._wake.set()
 
     def abandon(self) -> None:
-        """Ends without a word: this nameserver is none of ours any more."""
+        """Ends the task without unregistering: the nameserver is no longer configured."""
         self._task.cancel()
 
     async def stop(self, *, unregister: bool) -> None:
@@ -202,10 +204,10 @@ class _NameserverRegistrar:
                 self.addr, request(RequestCode.UNREGISTER_BROKER, header), UNREGISTER_TIMEOUT_MS
             )
         except EpochMQError as error:
-            log.warning("nameserver %s was not told of the end: %s", self.addr, error)
+            log.warning("could not unregister from nameserver %s: %s", self.addr, error)
 
     async def _run(self) -> None:
-        heartbeat = asyncio.create_task(self._beat(), name=f"heartbeat to {self.addr}")
+        heartbeat = asyncio.create_task(self._send_heartbeats(), name=f"heartbeat to {self.addr}")
         try:
             await self._register_forever()
         finally:
@@ -220,7 +222,7 @@ class _NameserverRegistrar:
             self._full = False
             self._wake.clear()
             try:
-                await self._tell(None if full else names)
+                await self._register(None if full else names)
             except Exception as error:
                 if self.registered or pause_s >= RETRY_MAX_S:
                     log.warning("registration with nameserver %s failed: %s", self.addr, error)
@@ -245,37 +247,37 @@ class _NameserverRegistrar:
                 self._full = True
 
     async def _watch(self) -> None:
-        """Sees to it that the loss of the connection is noticed: a nameserver forgets a broker whose
-        connection is gone, and one that was restarted knows nothing."""
+        """Watches the connection: a nameserver removes a broker whose connection is lost, and knows no broker
+        after its own restart."""
         try:
-            link = await self._client.connect(self.addr)
+            connection = await self._client.connect(self.addr)
         except EpochMQError:
-            self._lost(None)
+            self._connection_lost(None)
             return
-        if link is not self._link:
-            self._link = link
-            link.on_close.append(self._lost)
+        if connection is not self._connection:
+            self._connection = connection
+            connection.on_close.append(self._connection_lost)
 
-    def _lost(self, link: object) -> None:
-        if link is self._link or link is None:
-            self._link = None
+    def _connection_lost(self, connection: object) -> None:
+        if connection is self._connection or connection is None:
+            self._connection = None
             self.registered = False
             self._wake.set()
 
-    async def _tell(self, names: set[str] | None) -> None:
-        """One registration, with the named topics or (None) all. Raises when the nameserver did not take
-        it."""
+    async def _register(self, names: set[str] | None) -> None:
+        """Sends one registration: with the named topics, or all if `names` is None. Raises EpochMQError if
+        the nameserver rejects it."""
         config = self._live.current
         if names is None:
-            if self.registered and not config.force_register and not await self._outdated(config):
+            if self.registered and not config.force_register and not await self._is_outdated(config):
                 return
             body = self._bodies.full(config.broker_permission)
         elif any(name in self._topics for name in names):
             body = self._bodies.of(names, config.broker_permission)
-        else:  # only deletions: a nameserver forgets a topic when it is told to, not by registration
+        else:  # only deletions: registration cannot delete a topic at the nameserver
             return
-        if self._told_id == MASTER_ID != config.broker_id:
-            await self._succeeded(config)
+        if self._registered_id == MASTER_ID != config.broker_id:
+            await self._wait_for_successor(config)
         acting = config.enable_slave_acting_master
         header = RegisterBrokerRequestHeader(
             broker_name=config.broker_name,
@@ -289,33 +291,35 @@ class _NameserverRegistrar:
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
         command = request(RequestCode.REGISTER_BROKER, header, body)
-        answer = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
-        if answer.code != ResponseCode.SUCCESS:
-            raise EpochMQError(f"code {answer.code}: {answer.remark}")
-        self._told_id = config.broker_id
-        known = RegisterBrokerResponseHeader.decode(answer.ext)
-        for told in self._on_answer:
-            told(known)
-        if answer.body:
-            self._topics.mark_ordered((from_json(KVTable, answer.body).table or {}).keys())
+        response = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
+        if response.code != ResponseCode.SUCCESS:
+            raise EpochMQError(f"response code {response.code}: {response.remark}")
+        self._registered_id = config.broker_id
+        response_header = RegisterBrokerResponseHeader.decode(response.ext)
+        for listener in self._on_response:
+            listener(response_header)
+        if response.body:
+            self._topics.mark_ordered((from_json(KVTable, response.body).table or {}).keys())
 
-    async def _succeeded(self, config: BrokerConfig) -> None:
-        """Waits until the nameserver knows the next master, or for a while: between the two registrations
-        the group would have none, and a producer that asks for the route just then knows nowhere to send."""
+    async def _wait_for_successor(self, config: BrokerConfig) -> None:
+        """Waits, at most `SUCCESSOR_WAIT_S`, until the nameserver knows the next master. Otherwise the group
+        would have no master between the two registrations, and a producer that asks for the route then would
+        have nowhere to send."""
         loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + SUCCESSION_S
+        deadline_s = loop.time() + SUCCESSOR_WAIT_S
         while (left_s := deadline_s - loop.time()) > 0:
             command = request(RequestCode.GET_BROKER_CLUSTER_INFO)
-            answer = await self._client.call(self.addr, command, left_s * 1000)
-            if answer.code != ResponseCode.SUCCESS:
+            response = await self._client.call(self.addr, command, left_s * 1000)
+            if response.code != ResponseCode.SUCCESS:
                 return
-            group = from_json(ClusterInfo, answer.body).broker_addr_table.get(config.broker_name)
+            group = from_json(ClusterInfo, response.body).broker_addr_table.get(config.broker_name)
             if group is None or group.broker_addrs.get(MASTER_ID) != config.client_addr:
                 return
-            await asyncio.sleep(SUCCESSION_LOOK_S)
+            await asyncio.sleep(SUCCESSOR_POLL_S)
 
-    async def _outdated(self, config: BrokerConfig) -> bool:
-        """Whether the nameserver holds another version of our topics; also counts as a sign of life there."""
+    async def _is_outdated(self, config: BrokerConfig) -> bool:
+        """Whether the nameserver has another version of the topics. The request also counts as a sign of
+        life."""
         header = QueryDataVersionRequestHeader(
             broker_name=config.broker_name,
             broker_addr=config.client_addr,
@@ -323,13 +327,13 @@ class _NameserverRegistrar:
             broker_id=config.broker_id,
         )
         command = request(RequestCode.QUERY_DATA_VERSION, header, to_json(self._topics.data_version))
-        answer = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
-        if answer.code != ResponseCode.SUCCESS:
+        response = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
+        if response.code != ResponseCode.SUCCESS:
             return True
-        return bool(QueryDataVersionResponseHeader.decode(answer.ext).changed)
+        return bool(QueryDataVersionResponseHeader.decode(response.ext).changed)
 
-    async def _beat(self) -> None:
-        """With enableSlaveActingMaster, a heartbeat every brokerHeartbeatInterval."""
+    async def _send_heartbeats(self) -> None:
+        """Sends a heartbeat every brokerHeartbeatInterval, with enableSlaveActingMaster."""
         while True:
             config = self._live.current
             await asyncio.sleep(config.broker_heartbeat_interval / 1000)
@@ -351,22 +355,22 @@ class _NameserverRegistrar:
 
 
 class _RegistrationBodies:
-    """Registration bodies. The full one is kept as long as it holds: it is sent again every period, to every
-    nameserver, and a large table takes long to write."""
+    """Encodes registration bodies. Caches the full one: it goes to every nameserver every period, and a large
+    table takes long to encode."""
 
     def __init__(self, topics: TopicTable) -> None:
         self._topics = topics
         self._full: tuple[tuple[int, DataVersion, int], bytes] | None = None
 
     def full(self, permission: int) -> bytes:
-        """All topics."""
+        """The body with all topics."""
         key = (self._topics.generation, self._topics.data_version, permission)
         if self._full is None or self._full[0] != key:
             self._full = (key, self.of(self._topics.table, permission))
         return self._full[1]
 
     def of(self, names: Iterable[str], permission: int) -> bytes:
-        """Those of the named topics that exist, each with its permission within the broker's."""
+        """The body with the named topics that exist. A topic's permission is limited by the broker's."""
         both = PERM_READ | PERM_WRITE
         chosen = {name: topic for name in names if (topic := self._topics.get(name)) is not None}
         if permission & both != both:

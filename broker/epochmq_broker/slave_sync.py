@@ -27,9 +27,9 @@ import msgspec
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.message_request_modes import MessageRequestModeTable
-from epochmq_broker.processors.table_sync import KNOWN_STATE, STATE, UNCHANGED
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import MessageRequestModeSerializeWrapper, convert, from_json
@@ -189,7 +189,7 @@ class SlaveSync:
         """Copies all tables now. Raises EpochMQError if the master does not respond or none is followed, and
         OSError if a file cannot be written."""
         if self.master is None:
-            raise EpochMQError("no master is followed")
+            raise EpochMQError("this broker follows no master whose tables it could copy")
         await self._round(self.master)
 
     def align_with_log(self) -> None:
@@ -326,11 +326,11 @@ class SlaveSync:
 
     async def _read_modes(self, body: bytes) -> ApplyCopy:
         answer = from_json(MessageRequestModeSerializeWrapper, body)
-        return lambda: self._modes.follow(answer)
+        return lambda: self._modes.replace_all(answer)
 
     async def _read_delays(self, body: bytes) -> ApplyCopy:
         answer = from_json(_DelayOffsetTableBody, body)
-        return lambda: self._delays.follow(answer.offset_table, answer.data_version)
+        return lambda: self._delays.replace_all(answer.offset_table, answer.data_version)
 
     async def _read_offsets(self, body: bytes) -> ApplyCopy:
         quoted = await _quote_keys(body)

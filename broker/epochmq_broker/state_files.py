@@ -1,10 +1,10 @@
-"""The broker's tables on disk: `config/topics.json`, `subscriptionGroup.json` and `consumerOffset.json`, in
-the shape of RocketMQ's ConfigManagers, so that a Java broker opens what this one left and the other way
-round.
+"""Reads and writes the broker's tables on disk: `config/topics.json`, `subscriptionGroup.json` and
+`consumerOffset.json`.
 
-Topics and groups are given to the writer in the round of the event loop that changed them, offsets when their
-interval has come and anything has changed. The writer makes them durable on its own thread; a kill loses no
-topic or group that was there before it.
+The files have the format of RocketMQ's ConfigManagers: a Java broker can read them, and this broker those of
+a Java broker. Topics and groups go to the writer in the event-loop iteration that changed them, offsets at
+their interval if any has changed. The writer makes the files durable on its own thread. A killed broker loses
+no topic or group of an earlier iteration.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _OffsetsFile(msgspec.Struct, rename="camel"):
 
 
 class StateFiles:
-    """Loads the tables at start and keeps their files in step."""
+    """Loads the tables at the start and writes their files after changes."""
 
     def __init__(
         self,
@@ -67,12 +67,13 @@ class StateFiles:
         self._scheduled: asyncio.Handle | None = None
         self._written_changes = -1
         self.before_offsets: Callable[[Callable[[], None]], None] = lambda write: write()
-        """Calls what it is given once the consume queues are in their files, as far as they are now."""
+        """Calls its argument once the present content of the consume queues is in their files."""
         self._topic_entries = _RenderedEntries()
         self._group_entries = _RenderedEntries()
 
     def load(self) -> None:
-        """Fills the tables from their files, or the backups. Raises when both of a pair are broken."""
+        """Fills the tables from their files, or from the backups. Raises if a file and its backup are both
+        damaged."""
         topics = read_config(self._directory / TOPICS, lambda data: from_json(_TopicsFile, data))
         if topics is not None:
             self._topics.restore(topics.topic_config_table, topics.data_version)
@@ -87,7 +88,7 @@ class StateFiles:
         self._groups.on_change.append(lambda _names: self._write_soon(GROUPS, self.groups_json))
 
     def persist_offsets(self) -> None:
-        """Has consumerOffset.json written when an offset has changed since the last time."""
+        """Writes consumerOffset.json if an offset has changed since the last call."""
         changes = self._offsets.changes
         if changes == self._written_changes:
             self._writer.retry()
@@ -96,14 +97,14 @@ class StateFiles:
         data = self.offsets_json()
 
         def write() -> None:
-            if self._written_changes == changes:  # nothing newer was written meanwhile
+            if self._written_changes == changes:  # no newer state was written in the meantime
                 self._writer.write(self._directory / OFFSETS, data)
 
         self.before_offsets(write)
 
     def persist(self) -> None:
-        """Writes everything, durably, on the calling thread; for start-up and shut-down. Raises OSError; what
-        was not written is due."""
+        """Writes every file durably on the calling thread, for start and stop. Raises OSError; the writer
+        retries later."""
         if self._scheduled is not None:
             self._scheduled.cancel()
             self._scheduled = None
@@ -118,11 +119,11 @@ class StateFiles:
         self._writer.flush()
 
     def topics_json(self) -> bytes:
-        """topics.json."""
+        """Encodes topics.json."""
         return _file(self._topics.data_version, topicConfigTable=self._topic_entries.text(self._topics.table))
 
     def groups_json(self) -> bytes:
-        """subscriptionGroup.json."""
+        """Encodes subscriptionGroup.json."""
         groups = self._groups
         forbidden = {group: dict(bits) for group, bits in groups.forbidden_table.items()}
         return _file(
@@ -132,7 +133,7 @@ class StateFiles:
         )
 
     def offsets_json(self) -> bytes:
-        """consumerOffset.json."""
+        """Encodes consumerOffset.json."""
         entries = []
         for key, queues in sorted(self._offsets.table.items()):
             inner = ",".join([f"{queue_id}:{offset}" for queue_id, offset in sorted(queues.items())])
@@ -140,8 +141,9 @@ class StateFiles:
         return _file(self._offsets.data_version, offsetTable=_joined(entries))
 
     def _write_now(self, name: str, encode: Callable[[], bytes]) -> None:
-        """At once: a message may be stored and acknowledged in this very turn of the loop under a topic it
-        made, and would be out of reach if a kill left it without."""
+        """Writes a file in this event-loop iteration. A message stored under a new topic may be acknowledged
+        in the same iteration; if the broker were killed before the topic is on disk, the message would be
+        unreachable."""
         self._write_soon(name, encode)
         if self._scheduled is not None:
             self._scheduled.cancel()
@@ -152,7 +154,7 @@ class StateFiles:
         if self._scheduled is None:
             try:
                 loop = asyncio.get_running_loop()
-            except RuntimeError:  # before the loop runs: `persist` or the next change writes it
+            except RuntimeError:  # no loop runs yet: `persist` or the next change writes the file
                 return
             self._scheduled = loop.call_soon(self._write_due)
 
@@ -164,14 +166,14 @@ class StateFiles:
 
 
 class _RenderedEntries:
-    """The text of a table's entries. Values are never changed in place, so an entry is rendered again only
-    when its value is another object: writing a large table costs what changed, not what is there."""
+    """The JSON text of a table's entries. The tables replace values instead of modifying them, so an entry is
+    rendered again only if its value is another object. Writing a large table costs as much as its changes."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[object, str]] = {}
 
     def text(self, table: Mapping[str, object]) -> str:
-        """The whole table, pretty, as the value of a field of the file."""
+        """The whole table, pretty-printed, as the value of a field of the file."""
         before, known = self._known, {}
         for name, value in table.items():
             entry = before.get(name)
@@ -184,7 +186,7 @@ class _RenderedEntries:
 
 
 def _file(data_version: DataVersion, **fields: str) -> bytes:
-    """A file of fields in order, each given as its text."""
+    """A file with these fields in order; each field's value is its JSON text."""
     version = _indented(fastjson.dumps(data_version, pretty=True).decode(), 1)
     rest = "".join(f',\n\t"{name}":{text}' for name, text in fields.items())
     return f'{{\n\t"dataVersion":{version}{rest}\n}}'.encode()

@@ -1,11 +1,11 @@
-"""What went through the broker: counters for every topic, queue and group, and the rates made of them.
+"""Counts messages and bytes per topic, queue and group, and computes rates from the counters.
 
 Names, keys and windows are RocketMQ's (BrokerStatsManager, StatsItem, StoreStatsService): a minute is the
 last seven samples ten seconds apart, an hour the last seven ten minutes apart, a day the last 25 an hour
-apart. The hot path only adds to plain ints of a `Flow` it holds; `sample`, called once a second, does the
-rest.
+apart. The send and pull paths only increment integers of a `TrafficCounter`; `sample`, called once a second,
+does the rest.
 """
-# pure: the clock comes in as an argument
+# pure: the caller passes the time
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ RATE_WINDOWS_S = (10, 60, 600)
 
 
 class StatsWindow(msgspec.Struct, frozen=True):
-    """One window of a counter: the sum of the values, values per second, and the average value per call."""
+    """One window of a counter: the sum of the values, the values per second, and the average value per
+    call."""
 
     sum: int = 0
     tps: float = 0.0
@@ -46,8 +47,8 @@ class StatsWindow(msgspec.Struct, frozen=True):
 
 
 class TrafficCounter:
-    """Messages, bytes and requests that went one way on one queue. The hot path adds to the three
-    counters."""
+    """Messages, bytes and requests stored in or fetched from one queue. The send and pull paths increment
+    them."""
 
     __slots__ = ("bytes", "folded", "items", "messages", "requests")
 
@@ -56,17 +57,17 @@ class TrafficCounter:
         self.bytes = 0
         self.requests = 0
         self.folded = (0, 0, 0)
-        self.items = items  # where the sums go: (item, whether it counts bytes)
+        self.items = items  # the items to add to: (item, whether it counts bytes)
 
     def fold(self) -> None:
-        """Adds what came since the last call to the items."""
+        """Adds the increments since the last call to the items."""
         messages, size, requests = now = (self.messages, self.bytes, self.requests)
         was = self.folded
         if now == was:
             return
         self.folded = now
-        for item, sized in self.items:
-            item.value += size - was[1] if sized else messages - was[0]
+        for item, counts_bytes in self.items:
+            item.value += size - was[1] if counts_bytes else messages - was[0]
             item.times += requests - was[2]
 
 
@@ -74,8 +75,8 @@ Samples = tuple[tuple[int, int, int], ...]
 
 
 class StatsItem:
-    """One counter with its samples; a sample is (epoch ms, times, value). A row of samples has the oldest
-    first. It is a tuple: an empty deque takes 620 bytes, and a broker has six rows for each queue."""
+    """One counter and its samples, oldest first. A sample is (epoch ms, times, value). Samples are in tuples,
+    because an empty deque takes 620 bytes, and a broker has six rows of samples for each queue."""
 
     __slots__ = ("day", "hour", "minute", "times", "value")
 
@@ -87,15 +88,15 @@ class StatsItem:
         self.day: Samples = ()
 
     def next_samples(self, samples: Samples, now_ms: int, step_ms: int, samples_max: int) -> Samples:
-        """The row with a new sample; the first one gets a zero one step before it, so that the window has a
-        width."""
+        """Returns the samples with a new one. The first sample gets a zero sample one step before it, so that
+        the window has a width."""
         if not samples:
             samples = ((now_ms - step_ms, 0, 0),)
         return (*samples[1 - samples_max :], (now_ms, self.times, self.value))
 
 
 def stats_window(samples: Samples) -> StatsWindow:
-    """What a row of samples adds up to (StatsItem.computeStatsData)."""
+    """Computes a window from its samples (StatsItem.computeStatsData)."""
     if not samples:
         return StatsWindow()
     first, last = samples[0], samples[-1]
@@ -110,7 +111,7 @@ def stats_window(samples: Samples) -> StatsWindow:
 
 
 class SampledRate:
-    """A running total sampled once a second for the last ten minutes (StoreStatsService)."""
+    """A running total sampled once a second over the last ten minutes (StoreStatsService)."""
 
     __slots__ = ("_samples", "total")
 
@@ -119,11 +120,11 @@ class SampledRate:
         self._samples: deque[tuple[int, int]] = deque(maxlen=RATE_WINDOWS_S[-1] + 1)
 
     def sample(self, now_ms: int) -> None:
-        """Takes one sample; to be called once a second."""
+        """Adds a sample; called once a second."""
         self._samples.append((now_ms, self.total))
 
     def tps(self, seconds: int) -> float | None:
-        """Average per second over the last `seconds`; None while there are not enough samples."""
+        """Average per second over the last `seconds`; None without enough samples."""
         samples = self._samples
         if len(samples) <= seconds:
             return None
@@ -131,18 +132,19 @@ class SampledRate:
         return (after - before) * 1000.0 / (now - then) if now > then else 0.0
 
     def text(self) -> str:
-        """`10s 1min 10min`, as runtime info spells it: a window without enough samples stays empty."""
+        """`10s 1min 10min`, as runtime info formats rates. A window without enough samples is empty."""
         return " ".join("" if tps is None else str(tps) for tps in map(self.tps, RATE_WINDOWS_S))
 
 
 class BrokerStats:
-    """All counters of a broker. `is_system_topic` decides what the totals without system topics leave out."""
+    """All counters of a broker. `is_system_topic` selects the topics that the totals without system topics
+    omit."""
 
     def __init__(self, cluster: str, started_ms: int, is_system_topic: Callable[[str], bool]) -> None:
         self.cluster = cluster
         self.started_ms = started_ms
         self.put_failures = 0
-        self.misses = 0  # pulls that found nothing; the hot path adds to it
+        self.misses = 0  # pulls that found nothing; the pull path increments it
         self.put_total_yesterday_morning = 0
         self.put_total_today_morning = 0
         self.get_total_yesterday_morning = 0
@@ -162,11 +164,12 @@ class BrokerStats:
         self._day: int | None = None
         self._next_minute_ms = self._next_hour_ms = self._next_day_ms = started_ms
 
-    # the hot path's handles
+    # counters for the send and pull paths
 
     def put_traffic(self, topic: str, queue_id: int) -> TrafficCounter:
-        """The flow of messages stored in a queue; ask once and keep it. A flow of a deleted topic still takes
-        additions, which nobody sees: ask again when the topic table's generation has changed."""
+        """The counter of messages stored in a queue, for callers to cache. After its topic was deleted, a
+        counter still accepts increments, which nothing reads; look it up again when the topic table's
+        generation has changed."""
         traffic = self._puts.get((topic, queue_id))
         if traffic is None:
             queue = f"{topic}@{queue_id}"
@@ -185,7 +188,7 @@ class BrokerStats:
         return traffic
 
     def get_traffic(self, group: str, topic: str, queue_id: int) -> TrafficCounter:
-        """The flow of messages a group fetched from a queue; ask once and keep it."""
+        """The counter of messages that a group fetched from a queue, for callers to cache."""
         traffic = self._gets.get((group, topic, queue_id))
         if traffic is None:
             queue = f"{topic}@{queue_id}@{group}"
@@ -203,16 +206,16 @@ class BrokerStats:
             traffic = self._gets[group, topic, queue_id] = TrafficCounter(tuple(items))
         return traffic
 
-    # the rest
+    # everything else
 
     def add(self, name: str, key: str, value: int = 1, times: int = 1) -> None:
-        """Counts something that is not on the hot path, such as a message sent back."""
+        """Increments a counter outside the send and pull paths, such as that of messages sent back."""
         item = self.item(name, key)
         item.value += value
         item.times += times
 
     def item(self, name: str, key: str) -> StatsItem:
-        """The counter of that name and key, made when it is new."""
+        """Returns the counter of that name and key, and creates it if it does not exist."""
         items = self._items.setdefault(name, {})
         found = items.get(key)
         if found is None:
@@ -220,17 +223,18 @@ class BrokerStats:
         return found
 
     def find(self, name: str, key: str) -> StatsItem | None:
-        """The counter of that name and key if anything was ever counted there."""
+        """Returns the counter of that name and key if it was ever incremented."""
         item = self._items.get(name, {}).get(key)
         return None if item is None or not item.times else item
 
     def tps(self, name: str, key: str) -> float:
-        """Values per second over the last minute; 0.0 for a counter that does not exist."""
+        """Values per second over the last minute; 0.0 if the counter does not exist."""
         item = self.find(name, key)
         return 0.0 if item is None else stats_window(item.minute).tps
 
     def sample(self, now_ms: int, local_day: int) -> None:
-        """To be called once a second. `local_day` is any number that changes at local midnight."""
+        """Takes the samples that are due; called once a second. `local_day` is any number that changes at
+        local midnight."""
         self._fold()
         for rate, total in (
             (self._put_rate, self._all_put.value),
@@ -259,29 +263,29 @@ class BrokerStats:
 
     @property
     def put_total(self) -> int:
-        """Messages stored since the start, those of system topics left out."""
+        """Messages stored since the start, without system topics."""
         self._fold()
         return self.item(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster).value
 
     @property
     def get_total(self) -> int:
-        """Messages fetched since the start, those of system topics left out."""
+        """Messages fetched since the start, without system topics."""
         self._fold()
         return self.item(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster).value
 
     def forget_topic(self, topic: str) -> None:
-        """Drops the counters of a deleted topic."""
+        """Deletes the counters of a deleted topic."""
         self._drop(lambda parts: parts[0] == topic)
         self._puts = {key: traffic for key, traffic in self._puts.items() if key[0] != topic}
         self._gets = {key: traffic for key, traffic in self._gets.items() if key[1] != topic}
 
     def forget_group(self, group: str) -> None:
-        """Drops the counters of a deleted group."""
+        """Deletes the counters of a deleted group."""
         self._drop(lambda parts: len(parts) > 1 and parts[-1] == group)
         self._gets = {key: traffic for key, traffic in self._gets.items() if key[0] != group}
 
     def runtime_info(self, now_ms: int) -> dict[str, str]:
-        """The keys of GET_BROKER_RUNTIME_INFO that are about messages put and fetched."""
+        """The keys of GET_BROKER_RUNTIME_INFO about stored and fetched messages."""
         self._fold()
         puts, size = self._all_put.value, self._all_put_bytes.value
         found, missed = self._found_rate, self._miss_rate
@@ -336,7 +340,7 @@ class BrokerStats:
 
 
 def format_runtime(elapsed_ms: int) -> str:
-    """`[ 1 days, 2 hours, 3 minutes, 4 seconds ]`, as runtime info spells how long a broker has been up."""
+    """`[ 1 days, 2 hours, 3 minutes, 4 seconds ]`: the uptime as runtime info formats it."""
     minutes, seconds = divmod(max(0, elapsed_ms) // 1000, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,9 +1,10 @@
-"""The broker's subscription groups: their configuration, creation on first use, and read-forbidden topics.
+"""Holds the broker's subscription groups: configuration, creation on first use, and topics that a group may
+not read.
 
-The rules are those of RocketMQ's SubscriptionGroupManager; the table does no I/O. `on_change` callbacks are
-called after a change with the group names it touched, deleted ones included.
+The rules are those of RocketMQ's SubscriptionGroupManager. The table does no I/O. A listener in `on_change`
+is called after each change with the names of the groups that it created, changed or deleted.
 """
-# pure: state and rules only, the clock is handed in
+# pure: state and rules only; the caller passes the clock
 
 from __future__ import annotations
 
@@ -28,11 +29,11 @@ BUILT_IN_GROUPS = (
 )
 
 FORBID_READ_BIT = 2
-"""Index of the bit of the forbidden table that stops reading (PermName.INDEX_PERM_READ)."""
+"""Index of the bit in the forbidden table that forbids reading (PermName.INDEX_PERM_READ)."""
 
 
 class GroupSettings(Protocol):
-    """The broker settings the table reads, under the names BrokerConfig has for them."""
+    """The broker settings that the table reads; `BrokerConfig` has them under the same names."""
 
     @property
     def auto_create_subscription_group(self) -> bool: ...
@@ -41,7 +42,7 @@ class GroupSettings(Protocol):
 
 
 class SubscriptionGroupTable:
-    """Group name -> SubscriptionGroupConfig. A stored configuration is never changed in place; `generation`
+    """Group name -> SubscriptionGroupConfig. The table never modifies a stored configuration. `generation`
     grows with every change of a group or of the forbidden table."""
 
     def __init__(
@@ -73,18 +74,17 @@ class SubscriptionGroupTable:
 
     @property
     def table(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """The whole table, to read only."""
+        """The whole table, read-only."""
         return self._table
 
     @property
     def forbidden_table(self) -> Mapping[str, Mapping[str, int]]:
-        """Group -> topic -> bits of what is forbidden, to read only."""
+        """Group -> topic -> bits of forbidden operations, read-only."""
         return self._forbidden
 
     def find(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration. An unknown group is created with defaults when
-        autoCreateSubscriptionGroup is on (or it is one of the system's) and its name is legal; otherwise
-        None."""
+        """Returns the group's configuration. Creates an unknown group with defaults if its name is legal and
+        autoCreateSubscriptionGroup is on (or it is a system group); otherwise returns None."""
         config = self._table.get(name)
         if config is not None:
             return config
@@ -100,8 +100,8 @@ class SubscriptionGroupTable:
         return config
 
     def update(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
-        """Creates or replaces groups as an administrator asks; all or nothing. RocketMQ knows no attribute of
-        a group yet, so any attribute change is refused with a RequestError."""
+        """Creates or replaces groups for an administrator; all or nothing. RocketMQ defines no group
+        attribute yet, so any attribute change raises RequestError."""
         altered: dict[str, SubscriptionGroupConfig] = {}
         for config in configs:
             name = config.group_name
@@ -117,7 +117,7 @@ class SubscriptionGroupTable:
             self._changed(tuple(altered), versions=len(altered))
 
     def delete(self, name: str) -> bool:
-        """Forgets a group and what it may not read; whether there was one."""
+        """Deletes a group and its forbidden topics. Returns whether the group existed."""
         self._forbidden.pop(name, None)
         if self._table.pop(name, None) is None:
             return False
@@ -131,16 +131,16 @@ class SubscriptionGroupTable:
             self._table[name] = msgspec.structs.replace(config, consume_enable=False)
             self._changed((name,))
 
-    # what a group may not read
+    # topics that a group may not read
 
     def is_forbidden(self, group: str, topic: str, bit: int = FORBID_READ_BIT) -> bool:
-        """Whether that bit is set for (group, topic)."""
+        """Whether the bit is set for (group, topic)."""
         topics = self._forbidden.get(group)
         return topics is not None and bool(max(0, topics.get(topic, 0)) >> bit & 1)
 
     def forbid(self, group: str, topic: str, forbidden: bool, bit: int = FORBID_READ_BIT) -> None:
-        """Sets or clears a bit of (group, topic). The group's other topics keep theirs, where RocketMQ's
-        updateForbiddenValue forgets all of them with the last bit of one."""
+        """Sets or clears a bit of (group, topic). The group's other topics keep their bits; RocketMQ's
+        updateForbiddenValue drops all of them together with the last bit of one topic."""
         topics = dict(self._forbidden.get(group, {}))
         before = max(0, topics.get(topic, 0))
         after = before | 1 << bit if forbidden else before & ~(1 << bit)
@@ -154,7 +154,7 @@ class SubscriptionGroupTable:
             self._forbidden.pop(group, None)
         self._changed((group,))
 
-    # loading and following
+    # loading, and copying from a master
 
     def restore(
         self,
@@ -162,7 +162,8 @@ class SubscriptionGroupTable:
         forbidden: Mapping[str, Mapping[str, int]],
         data_version: DataVersion | None,
     ) -> None:
-        """Takes over what a file held: entries replace those of boot, the rest of boot stays."""
+        """Loads the content of a file. Its entries replace built-in groups of the same name; other built-in
+        groups stay."""
         self._table.update(table)
         self._forbidden.update({group: dict(topics) for group, topics in forbidden.items()})
         if data_version is not None:
@@ -175,8 +176,9 @@ class SubscriptionGroupTable:
         forbidden: Mapping[str, Mapping[str, int]],
         data_version: DataVersion,
     ) -> None:
-        """Becomes a copy of another broker's groups, version included. RocketMQ's slave keeps a forbidden
-        table of its own, so that a group may read after a switch what it may not read before."""
+        """Makes the table a copy of a master's, data version and forbidden topics included. RocketMQ's slave
+        keeps its own forbidden table, so after a change of master a group could read what was forbidden
+        before."""
         before, forbidden_before = dict(self._table), dict(self._forbidden)
         self._table.clear()
         for name, config in table.items():

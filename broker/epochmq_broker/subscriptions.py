@@ -1,8 +1,7 @@
-"""Which messages a subscription wants, as far as tags decide (RocketMQ's FilterAPI and
-ExpressionMessageFilter).
+"""Evaluates which messages a subscription selects by tag (RocketMQ's FilterAPI and ExpressionMessageFilter).
 
-A broker compares hashes of tags, the consumer the tags themselves. SQL92 expressions need
-enablePropertyFilter, which this broker does not offer yet.
+The broker compares hashes of tags, the consumer the tags themselves. SQL92 expressions need
+enablePropertyFilter, which this broker does not support.
 """
 # pure: rules over values
 
@@ -16,18 +15,19 @@ TAG = "TAG"
 
 
 class SubscriptionError(ValueError):
-    """An expression that says nothing."""
+    """The subscription's expression is empty or malformed."""
 
 
 def is_tag_type(expression_type: str | None) -> bool:
-    """Whether the expression is about tags (ExpressionType.isTagType)."""
+    """Whether the expression selects by tag (ExpressionType.isTagType)."""
     return not expression_type or expression_type == TAG
 
 
 def parse_subscription(
     topic: str, expression: str | None, expression_type: str | None, version: int
 ) -> SubscriptionData:
-    """The subscription a pull carries (FilterAPI.build). Raises SubscriptionError."""
+    """Builds the subscription of a pull that carries its expression (FilterAPI.build). Raises
+    SubscriptionError."""
     if not is_tag_type(expression_type):
         if not expression:
             raise SubscriptionError(f"Expression can't be null! {expression_type}")
@@ -51,7 +51,7 @@ def parse_subscription(
 
 
 def wanted_codes(subscription: SubscriptionData) -> frozenset[int] | None:
-    """Tags codes that match; None when every message does."""
+    """The hashes of the selected tags; None if every message matches."""
     if subscription.class_filter_mode or not is_tag_type(subscription.expression_type):
         return None
     if subscription.sub_string == SUB_ALL:

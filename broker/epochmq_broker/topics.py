@@ -1,10 +1,10 @@
-"""The broker's topic table: configuration of every topic, creation on first use, and its version.
+"""Holds the broker's topics: the configuration of each, creation on first use, and the table's data version.
 
-The rules are those of RocketMQ's TopicConfigManager; the table itself does no I/O. Whoever needs to know of a
-change (the file `config/topics.json`, the registration with the nameservers) adds a callback to `on_change`;
-it is called after the change with the names it touched, deleted ones included.
+The rules are those of RocketMQ's TopicConfigManager. The table does no I/O. A listener in `on_change` is
+called after each change with the names of the topics that it created, changed or deleted; listeners write
+`config/topics.json` and register with the nameservers.
 """
-# pure: state and rules only, the clock is handed in
+# pure: state and rules only; the caller passes the clock
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SYS_FLAG_UNIT_SUB = 2
 
 
 class TopicSettings(Protocol):
-    """The broker settings the table reads, under the names BrokerConfig has for them."""
+    """The broker settings that the table reads; `BrokerConfig` has them under the same names."""
 
     @property
     def broker_name(self) -> str: ...
@@ -48,7 +48,7 @@ class TopicSettings(Protocol):
 
 
 def built_in_topics(settings: TopicSettings) -> list[TopicConfig]:
-    """The topics every broker has from its first start (TopicConfigManager.init)."""
+    """The topics that every broker has from its first start (TopicConfigManager.init)."""
     both = PERM_READ | PERM_WRITE
     cluster, broker = settings.broker_cluster_name, settings.broker_name
     rows: list[tuple[str, int, int]] = [
@@ -77,18 +77,18 @@ def built_in_topics(settings: TopicSettings) -> list[TopicConfig]:
 def topic_config(
     name: str, queues: int, perm: int = PERM_READ | PERM_WRITE, *, sys_flag: int = 0
 ) -> TopicConfig:
-    """A topic with as many read as write queues and everything else at its default."""
+    """A topic with equal numbers of read and write queues, and defaults for everything else."""
     return TopicConfig(
         topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm, topic_sys_flag=sys_flag
     )
 
 
 class TopicTable:
-    """Topic name -> TopicConfig. A stored configuration is never changed in place: a change puts a new value
-    and bumps `generation`, so that a hot path may cache what it derived from the table and compare one int.
+    """Topic name -> TopicConfig. The table never modifies a stored configuration: a change stores a new value
+    and increments `generation`, so that a cache of derived values only has to compare one integer.
 
-    `clock_ms` gives epoch milliseconds for the data version; `state_version` the epoch of the state machine
-    in controller mode (0 otherwise).
+    `clock_ms` returns epoch milliseconds for the data version. `state_version` returns the master epoch in
+    controller mode, 0 otherwise.
     """
 
     def __init__(
@@ -120,11 +120,12 @@ class TopicTable:
 
     @property
     def table(self) -> Mapping[str, TopicConfig]:
-        """The whole table, to read only."""
+        """The whole table, read-only."""
         return self._table
 
     def is_system_topic(self, name: str) -> bool:
-        """Whether a topic belongs to the broker itself, so that clients may neither create nor delete it."""
+        """Whether a topic belongs to the broker itself. Clients can neither create nor delete such a
+        topic."""
         return name in self.system_topics or name.startswith(names.SYSTEM_TOPIC_PREFIX)
 
     def is_order(self, name: str) -> bool:
@@ -137,25 +138,26 @@ class TopicTable:
     def create_in_send(
         self, name: str, default_topic: str, client_queue_nums: int, *, sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, made after the example of `default_topic` when it is new (TBW102 in practice): its
-        permission without the inherit bit, its filter type, and the smaller of the client's and its own
-        number of queues. None when the example does not exist or may not be inherited from."""
+        """Returns the topic, and creates it if it does not exist, from the template topic `default_topic`
+        (TBW102 in practice). The new topic takes the template's permission without the inherit bit, its
+        filter type, and the smaller of the client's and the template's number of queues. None if the template
+        does not exist or does not allow inheritance."""
         config = self._table.get(name)
         if config is not None:
             return config
-        example = self._table.get(default_topic)
-        if example is None:
+        template = self._table.get(default_topic)
+        if template is None:
             return None
         if default_topic == names.AUTO_CREATE_TOPIC_KEY_TOPIC and not self.settings.auto_create_topic_enable:
-            # Loaded from a file written while auto creation was on: it must not be inherited from any more.
-            if example.perm & PERM_INHERIT:
-                self._table[default_topic] = msgspec.structs.replace(example, perm=PERM_READ | PERM_WRITE)
+            # The file was written while auto creation was on. The topic must no longer be a template.
+            if template.perm & PERM_INHERIT:
+                self._table[default_topic] = msgspec.structs.replace(template, perm=PERM_READ | PERM_WRITE)
             return None
-        if not example.perm & PERM_INHERIT:
+        if not template.perm & PERM_INHERIT:
             return None
-        queues = max(0, min(client_queue_nums, example.write_queue_nums))
-        config = topic_config(name, queues, example.perm & ~PERM_INHERIT, sys_flag=sys_flag)
-        config = msgspec.structs.replace(config, topic_filter_type=example.topic_filter_type)
+        queues = max(0, min(client_queue_nums, template.write_queue_nums))
+        config = topic_config(name, queues, template.perm & ~PERM_INHERIT, sys_flag=sys_flag)
+        config = msgspec.structs.replace(config, topic_filter_type=template.topic_filter_type)
         self.put(config)
         return config
 
@@ -168,8 +170,8 @@ class TopicTable:
         sys_flag: int = 0,
         order: bool = False,
     ) -> TopicConfig:
-        """The retry or dead-letter topic of a group, made when it is new. An existing one only follows
-        `order`."""
+        """Returns the retry or dead-letter topic of a group, and creates it if it does not exist. Of an
+        existing topic only `order` changes."""
         config = self._table.get(name)
         if config is None:
             config = msgspec.structs.replace(topic_config(name, queues, perm, sys_flag=sys_flag), order=order)
@@ -180,7 +182,7 @@ class TopicTable:
         return config
 
     def create_if_absent(self, config: TopicConfig) -> TopicConfig:
-        """The topic of that name; `config` is stored when there is none."""
+        """Returns the topic of that name, or stores `config` if there is none."""
         existing = self._table.get(config.topic_name)
         if existing is not None:
             return existing
@@ -190,13 +192,14 @@ class TopicTable:
     # changes
 
     def put(self, config: TopicConfig) -> None:
-        """Stores a configuration as it is, replacing the one of the same name."""
+        """Stores a configuration unchanged and replaces the one of the same name."""
         self._table[config.topic_name] = config
         self._changed((config.topic_name,))
 
     def update(self, configs: Iterable[TopicConfig]) -> None:
-        """Creates or replaces topics as an administrator asks: their attributes are changes (`+key`, `-key`)
-        to the stored ones. All or nothing; RequestError when an attribute change is not allowed."""
+        """Creates or replaces topics for an administrator. Attributes in `configs` are changes (`+key`,
+        `-key`) to the stored ones. All or nothing: raises RequestError if one attribute change is not
+        allowed."""
         altered: dict[str, TopicConfig] = {}
         for config in configs:
             name = config.topic_name
@@ -209,18 +212,18 @@ class TopicTable:
             altered[name] = msgspec.structs.replace(config, attributes=attributes)
         if altered:
             self._table.update(altered)
-            # RocketMQ counts one version for each topic; slaves compare versions only for equality.
+            # RocketMQ increments the version once per topic; slaves compare versions only for equality.
             self._changed(tuple(altered), versions=len(altered))
 
     def delete(self, name: str) -> bool:
-        """Forgets a topic; whether there was one."""
+        """Deletes a topic. Returns whether it existed."""
         if self._table.pop(name, None) is None:
             return False
         self._changed((name,))
         return True
 
     def set_sys_flag(self, name: str, flag: int, on: bool) -> None:
-        """Sets or clears a bit (`SYS_FLAG_UNIT`, `SYS_FLAG_UNIT_SUB`) of a topic that exists."""
+        """Sets or clears a bit (`SYS_FLAG_UNIT`, `SYS_FLAG_UNIT_SUB`) of an existing topic."""
         config = self._table.get(name)
         if config is None:
             return
@@ -229,7 +232,7 @@ class TopicTable:
             self.put(msgspec.structs.replace(config, topic_sys_flag=value))
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
-        """Marks the topics named in the nameserver's ORDER_TOPIC_CONFIG as ordered; unknown ones are
+        """Marks the topics that the nameserver's ORDER_TOPIC_CONFIG names as ordered. Unknown topics are
         skipped."""
         changed = []
         for name in topics:
@@ -241,22 +244,23 @@ class TopicTable:
             self._changed(tuple(changed))
 
     def bump_version(self) -> None:
-        """A new data version without a change of a topic: something else that registration carries has
+        """Increments the data version without a change of a topic, because something else in the registration
         changed."""
         self.data_version = self.data_version.next(self._clock_ms(), self._state_version())
 
-    # loading and following
+    # loading, and copying from a master
 
     def restore(self, table: Mapping[str, TopicConfig], data_version: DataVersion | None) -> None:
-        """Takes over what a file held: entries replace those of boot, the rest of boot stays."""
+        """Loads the content of a file. Its entries replace built-in topics of the same name; other built-in
+        topics stay."""
         self._table.update(table)
         if data_version is not None:
             self.data_version = data_version
         self.generation += 1
 
     def replace_all(self, table: Mapping[str, TopicConfig], data_version: DataVersion) -> None:
-        """Becomes a copy of another broker's table, version included (a slave following its master). An entry
-        that is equal stays the same object: whoever rendered it need not do it again."""
+        """Makes the table a copy of a master's, data version included. An equal entry stays the same object,
+        so that listeners need not render it again."""
         before = dict(self._table)
         self._table.clear()
         for name, config in table.items():

@@ -1,4 +1,4 @@
-"""Message ids for messages that come without one (RocketMQ's MessageClientIDSetter)."""
+"""Generates message ids for messages that arrive without one (RocketMQ's MessageClientIDSetter)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import time
 
 
 class UniqKeyGenerator:
-    """32 hex digits each: address, process, a number of this instance, ms since the month began, a counter.
+    """Each id has 32 hex digits: address, process id, a random number of this instance, milliseconds since
+    the month began, and a counter.
 
-    `now_ms` and the address only make ids distinct; nothing else is read from them here. Clients do show the
-    time.
+    `now_ms` and the address only make ids distinct. The broker reads nothing back from them; clients display
+    the time.
     """
 
     def __init__(self, address: str) -> None:
@@ -26,7 +27,8 @@ class UniqKeyGenerator:
         self._month_ms = self._next_month_ms = 0
 
     def next(self, now_ms: int) -> str:
-        """A new id; no two of one instance are equal within 65,536 of a millisecond."""
+        """Returns a new id. Ids of one instance are distinct unless it makes more than 65,536 in a
+        millisecond."""
         if not self._month_ms <= now_ms < self._next_month_ms:
             self._turn_month(now_ms)
         self._counter = (self._counter + 1) & 0xFFFF

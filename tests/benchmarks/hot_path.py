@@ -117,7 +117,7 @@ async def main(directory: Path) -> None:
     broker = Broker(from_properties(settings))
     await broker.start()
     try:
-        connection = RemotingConnection(broker._servers[0].dispatcher, ServerSettings())
+        connection = RemotingConnection(broker.ports.main.dispatcher, ServerSettings())
         connection.connection_made(DiscardingTransport())
         topic = {"topic": "hot", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "perm": "6"}
         topic |= {

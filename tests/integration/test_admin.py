@@ -443,7 +443,7 @@ def test_a_fenced_master_rejects_messages_and_is_not_ready(pods: Pods) -> None:
     assert send(master).code != SUCCESS
     status, reasons = sidecar.ready()
     assert status == 503
-    assert "it was fenced, and takes no messages until it is unfenced" in reasons
+    assert "it is fenced: it stores no messages until it is unfenced" in reasons
     assert not sidecar.ask("POST", "/v1/unfence").json()["fenced"]
     deliver_to(pods.group)
 
@@ -461,7 +461,7 @@ def test_a_drained_replica_leaves_the_sync_state_set_and_comes_back(pods: Pods) 
     wait_until(lambda: own_id not in (pods.members(successor) or [own_id]), what="it is out of the set")
     status, reasons = sidecar.ready()
     assert status == 503
-    assert reasons[0] == "it was drained, and takes no part until it is undrained"
+    assert reasons[0] == "it is drained: it stays out of the SyncStateSet until it is undrained"
     assert sidecar.ask("POST", "/v1/undrain").status_code == 200
     pods.wait_ready()
     wait_until(lambda: own_id in pods.members(pods.master()), what="it is in the set")
@@ -478,7 +478,7 @@ def test_readiness_follows_a_killed_master(pods: Pods) -> None:
     assert status == 503
     assert "no process listens at" in reasons[0]
     text = sidecar.get("/metrics").text
-    assert "epochmq_up 0\n" in text
+    assert "epochmq_up 0.0\n" in text
     successor = pods.master()
     assert successor is not master
     wait_until(lambda: len(pods.members(pods.master())) == 2, what="a master knows of its set")
@@ -518,7 +518,7 @@ def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:
     others = pods.others(master)
     for other in others:
         other.process.kill()
-    said = "1 replicas are in sync, minInSyncReplicas=2 are needed"
+    said = "1 replicas are in sync, but minInSyncReplicas=2"
     wait_until(lambda: pods.of(master).ready() == (503, [said]), what=said)
     assert pods.of(master).get("/live").status_code == 200
     for other in others:

@@ -1,1 +1,1 @@
-"""What a broker answers, by family of requests: each class offers its `handlers`."""
+"""Serves the requests of clients, brokers and administrators, one module per family of request codes."""

@@ -1,9 +1,9 @@
-"""Requests that were meant for the broker of another name.
+"""Rejects requests that were meant for a broker of another name.
 
-A client keeps an address for half a minute after it was last told one. Where addresses are given out again,
-as those of pods are, another group's broker may be at it by then: it would take the message, or answer a pull
-with queues of its own and so move the consumer's offset. 5.x clients say whom they mean (`bname`, `n` in the
-short form of a send); RocketMQ's brokers do not look at it.
+A client keeps using an address for half a minute after it last heard of it. Where addresses are reused, as
+those of pods are, another group's broker may have it by then. That broker would store the message, or respond
+to a pull from its own queues and so move the consumer's offset. Clients of version 5 name the broker
+(`bname`, `n` in the short form of a send); RocketMQ's brokers ignore the name.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
-LOGICAL = "__syslo__"
-"""How the names begin that stand for the brokers of a static topic (MixAll)."""
+LOGICAL_PREFIX = "__syslo__"
+"""Prefix of names that stand for the brokers of a static topic (MixAll)."""
 
-_NAMED_BY: dict[int, str] = {
+_NAME_FIELDS: dict[int, str] = {
     RequestCode.SEND_MESSAGE: "bname",
     RequestCode.SEND_MESSAGE_V2: "n",
     RequestCode.SEND_BATCH_MESSAGE: "n",
@@ -33,19 +33,19 @@ _NAMED_BY: dict[int, str] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "bname",
     RequestCode.GET_EARLIEST_MSG_STORETIME: "bname",
 }
-"""Requests about messages and queues, and the field in which they say whom they mean."""
+"""Requests about messages and queues, and the field with the broker's name."""
 
 
 def names_another_broker(named: str, broker_name: str) -> bool:
-    """Whether a request that names `named` is not for the broker `broker_name`."""
-    return bool(named) and named != broker_name and not named.startswith(LOGICAL)
+    """Whether a request with the broker name `named` is not for the broker `broker_name`."""
+    return bool(named) and named != broker_name and not named.startswith(LOGICAL_PREFIX)
 
 
 def reject_requests_for_others(
     handlers: Mapping[int, RequestHandler], live: LiveConfig
 ) -> dict[int, RequestHandler]:
-    """The handlers, which refuse what is for another broker: RequestError SYSTEM_ERROR, after which clients
-    send elsewhere or pull again later."""
+    """Wraps the handlers: a request for another broker raises RequestError SYSTEM_ERROR. A client then sends
+    to another broker, or pulls again later."""
 
     def guarded(handler: RequestHandler, field: str) -> RequestHandler:
         def handle(
@@ -62,6 +62,6 @@ def reject_requests_for_others(
         return handle
 
     return {
-        code: guarded(handler, _NAMED_BY[code]) if code in _NAMED_BY else handler
+        code: guarded(handler, _NAME_FIELDS[code]) if code in _NAME_FIELDS else handler
         for code, handler in handlers.items()
     }

@@ -1,16 +1,16 @@
-"""What clients say about themselves: heartbeats (34), farewells (35), consumer lists (38), subscription
-checks (46), offsets (14, 15) and queue locks (41, 42); and the notice (40) that a group's members have
-changed (RocketMQ's ClientManageProcessor, ConsumerManageProcessor and DefaultConsumerIdsChangeListener).
-"""
+"""Serves the requests of connected clients: heartbeats (34), unregistration (35), consumer lists (38),
+subscription checks (46), offsets (14, 15) and queue locks (41, 42); and notifies the members of a group of a
+change (40) (RocketMQ's ClientManageProcessor, ConsumerManageProcessor and
+DefaultConsumerIdsChangeListener)."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from typing import cast
 
 from epochmq_broker.clients import Channel, Client, ClientRegistry
+from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.processors.first_message_in_memory import is_first_message_in_memory
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class ClientProcessor:
-    """Keeps the registry, the offsets and the locks in step with what clients say."""
+    """Updates the registry, the offsets and the locks from clients' requests."""
 
     def __init__(
         self,
@@ -83,13 +83,13 @@ class ClientProcessor:
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
         }
 
-    # membership
+    # group membership
 
     def heartbeat(self, connection: RemotingConnection, command: Command) -> Command:
-        """Registers or refreshes everything a client is: its producer groups, its consumer groups and what
-        they subscribe. A consumer group without configuration is skipped silently, as in RocketMQ."""
+        """Registers or refreshes a client's producer groups, consumer groups and subscriptions. A consumer
+        group without configuration is skipped silently, as in RocketMQ."""
         data = from_json(HeartbeatData, command.body)
-        client = Client(connection, data.client_id, command.language, command.version, _now_ms())
+        client = Client(connection, data.client_id, command.language, command.version, now_ms())
         fingerprint = data.heartbeat_fingerprint
         resend = not fingerprint
         for consumer in data.consumer_data_set:
@@ -103,12 +103,13 @@ class ClientProcessor:
         return response(command, ResponseCode.SUCCESS, ext=ext)
 
     def _register(self, client: Client, data: ConsumerData, fingerprint: int, *, without_sub: bool) -> bool:
-        """One consumer group of a heartbeat; whether the client should send its subscriptions again."""
+        """Registers one consumer group of a heartbeat. Returns whether the client should send its
+        subscriptions again."""
         name = data.group_name
         config = self._groups.find(name)
         if config is None:
             return False
-        resend = self._clients.fingerprint(name, fingerprint)
+        resend = self._clients.fingerprint_changed(name, fingerprint)
         self._topics.create_in_send_back(
             RETRY_PREFIX + name,
             config.retry_queue_nums,
@@ -119,13 +120,12 @@ class ClientProcessor:
         self._clients.register_consumer(
             client, data, notify=config.notify_consumer_ids_changed_enable, with_subscriptions=not short
         )
-        # A short heartbeat for a group nobody has described yet (this broker has just started, or the group
-        # was empty in between): without asking, its subscriptions would stay unknown until the client
-        # rebalances.
+        # A short heartbeat of a group whose subscriptions are unknown, because this broker has just started
+        # or the group was empty: they would stay unknown until the client rebalances.
         return resend or (short and not self._clients.subscription_count(name))
 
     def unregister(self, connection: RemotingConnection, command: Command) -> Command:
-        """Takes a client out of a producer group, a consumer group, or both."""
+        """Removes a client from a producer group, a consumer group, or both."""
         header = UnregisterClientRequestHeader.decode(command.ext)
         if header.producer_group is not None:
             self._clients.unregister_producer(header.producer_group, connection)
@@ -136,7 +136,7 @@ class ClientProcessor:
         return response(command, ResponseCode.SUCCESS)
 
     def consumer_list(self, connection: RemotingConnection, command: Command) -> Command:
-        """The client ids of a group's members, among whom its queues are shared out."""
+        """Returns the client ids of a group's members, which share its queues."""
         name = GetConsumerListByGroupRequestHeader.decode(command.ext).consumer_group
         group = self._clients.group(name)
         if group is None or not group.clients:
@@ -145,7 +145,7 @@ class ClientProcessor:
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def check_client_config(self, connection: RemotingConnection, command: Command) -> Command:
-        """Whether this broker can serve a subscription; asked before a consumer starts."""
+        """Checks whether this broker supports a subscription; clients ask before a consumer starts."""
         subscription = from_json(CheckClientRequestBody, command.body).subscription_data
         if subscription is not None and subscription.expression_type not in TAG_EXPRESSIONS:
             raise RequestError(
@@ -155,8 +155,8 @@ class ClientProcessor:
         return response(command, ResponseCode.SUCCESS)
 
     def notify_group_change(self, group: str, channels: list[Channel]) -> None:
-        """Tells the members of a consumer group to share out its queues anew; a
-        `ClientRegistry.on_group_change` callback."""
+        """Notifies the members of a consumer group to rebalance; a listener for
+        `ClientRegistry.on_group_change`."""
         if not self._live.current.notify_consumer_ids_changed_enable:
             return
         header = NotifyConsumerIdsChangedRequestHeader(consumer_group=group)
@@ -165,13 +165,13 @@ class ClientProcessor:
             try:
                 connection.oneway(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header))
             except ConnectionClosedError:
-                log.debug("%s of group %s is gone before it could be told of a change", channel.remote, group)
+                log.debug("could not notify %s of a change of group %s: it is gone", channel.remote, group)
 
     # offsets
 
     def query_offset(self, connection: RemotingConnection, command: Command) -> Command:
-        """Where a group goes on reading a queue. A group without an offset starts at 0 on a young queue,
-        whose first message still is in memory, and otherwise decides by itself (QUERY_NOT_FOUND)."""
+        """Returns the offset from which a group continues on a queue. Without an offset the group starts at 0
+        if the queue's first message is still in memory; otherwise the client decides (QUERY_NOT_FOUND)."""
         header = QueryConsumerOffsetRequestHeader.decode(command.ext)
         offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
         if offset is None or offset < 0:
@@ -191,8 +191,8 @@ class ClientProcessor:
         )
 
     def update_offset(self, connection: RemotingConnection, command: Command) -> Command:
-        """Stores how far a group has come. While a reset ordered by an administrator waits for the group's
-        next pull, what the group says is taken and ignored."""
+        """Stores a group's offset. While a reset waits for the group's next pull, the request succeeds and is
+        ignored."""
         header = UpdateConsumerOffsetRequestHeader.decode(command.ext)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if group not in self._groups:
@@ -204,21 +204,17 @@ class ClientProcessor:
         self._offsets.commit(group, topic, queue_id, header.commit_offset)
         return response(command, ResponseCode.SUCCESS)
 
-    # locks
+    # queue locks
 
     def lock(self, connection: RemotingConnection, command: Command) -> Command:
-        """Locks the queues an orderly consumer was given; answers with those it got."""
+        """Locks queues for an orderly consumer. Returns those that it got."""
         body = from_json(LockBatchRequestBody, command.body)
-        granted = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, _now_ms())
-        answer = LockBatchResponseBody(lock_ok_mq_set=granted)
-        return response(command, ResponseCode.SUCCESS, body=to_json(answer))
+        granted = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, now_ms())
+        locked = LockBatchResponseBody(lock_ok_mq_set=granted)
+        return response(command, ResponseCode.SUCCESS, body=to_json(locked))
 
     def unlock(self, connection: RemotingConnection, command: Command) -> Command:
-        """Gives locked queues back."""
+        """Releases locked queues."""
         body = from_json(UnlockBatchRequestBody, command.body)
         self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
         return response(command, ResponseCode.SUCCESS)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

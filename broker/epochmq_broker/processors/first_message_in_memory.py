@@ -1,7 +1,8 @@
-"""Whether a queue still is young: RocketMQ lets a group without an offset start at 0 while the queue's first
-message is in memory (DefaultMessageStore.checkInMemByConsumeOffset). It asks the kernel for the pages; here a
-message counts as in memory while it lies within a share of the memory this process may use from the end of
-the log, which does not depend on what else the machine has been doing.
+"""Decides whether a queue's first message is still in memory: then RocketMQ lets a group without an offset
+start at 0 (DefaultMessageStore.checkInMemByConsumeOffset).
+
+RocketMQ asks the kernel for the pages. Here a message counts as in memory if it lies within a share of this
+process's memory from the end of the log. That does not depend on the machine's other work.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.store.message_store import MessageStore
 
 MEMORY_SHARE = 0.4
-"""Share of the machine's memory that the newest part of the log may be expected to have of the page cache."""
+"""The share of memory in which the page cache is assumed to hold the newest part of the log."""
 
 
 def is_first_message_in_memory(store: MessageStore, topic: str, queue_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""All of administration under one name."""
+"""Collects the handlers of all requests of mqadmin."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from epochmq_broker.processors.mqadmin_topics import MqadminTopicProcessor
 from epochmq_protocol.transport.connection import RequestHandler
 
 
-def mqadmin_handlers(parts: MqadminDependencies) -> dict[int, RequestHandler]:
-    """Request code → handler of every administration request (RocketMQ's AdminBrokerProcessor). Codes that
-    are not in it are answered REQUEST_CODE_NOT_SUPPORTED by the server."""
+def mqadmin_handlers(components: MqadminDependencies) -> dict[int, RequestHandler]:
+    """Request code → handler of every mqadmin request (RocketMQ's AdminBrokerProcessor). The server responds
+    to other codes with REQUEST_CODE_NOT_SUPPORTED."""
     return {
         code: handler
         for processor in (
@@ -25,5 +25,5 @@ def mqadmin_handlers(parts: MqadminDependencies) -> dict[int, RequestHandler]:
             MqadminStoreProcessor,
             MqadminBrokerProcessor,
         )
-        for code, handler in processor(parts).handlers().items()
+        for code, handler in processor(components).handlers().items()
     }

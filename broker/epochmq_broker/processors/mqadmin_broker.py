@@ -1,6 +1,5 @@
-"""The broker itself by administration: its settings (25, 26), its state (28) and its counters (315), as
-RocketMQ's AdminBrokerProcessor and Configuration do it.
-"""
+"""Serves mqadmin's requests about the broker itself: its settings (25, 26), its state (28) and its statistics
+(315), as RocketMQ's AdminBrokerProcessor and Configuration do."""
 
 from __future__ import annotations
 
@@ -10,7 +9,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies, now_ms
+from epochmq_broker.clock import now_ms
+from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.stats import stats_window
 from epochmq_broker.store.config_files import write_config
 from epochmq_broker.store.statuses import RunningFlags
@@ -58,19 +58,19 @@ FIXED_AT_START = frozenset(
         "tlsServerTrustCertPath",
     ]
 )
-"""What is read once, at the start. RocketMQ takes such a change, shows the new value and goes on with the old
-one."""
+"""Keys that are read once, at the start. RocketMQ accepts a change, shows the new value and continues with
+the old one."""
 
 log = logging.getLogger(__name__)
 
 
 class MqadminBrokerProcessor:
-    """What an administrator asks of the broker as a whole."""
+    """Serves requests about the broker as a whole."""
 
-    def __init__(self, parts: MqadminDependencies) -> None:
-        self._parts = parts
+    def __init__(self, components: MqadminDependencies) -> None:
+        self._components = components
         self._config_version = DataVersion(timestamp=now_ms())
-        self._config_lock = asyncio.Lock()  # one change of the file after the other
+        self._config_lock = asyncio.Lock()  # changes of the file run one after another
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -84,14 +84,15 @@ class MqadminBrokerProcessor:
     # settings
 
     async def update_config(self, connection: RemotingConnection, command: Command) -> Command:
-        """Changes settings while the broker runs: all of them or none. A value that cannot be is refused with
-        the key, the value and what was expected, where RocketMQ silently keeps the old one; unknown keys are
-        ignored, as there. The changes go into the configuration file the broker was started with, if any."""
+        """Changes settings while the broker runs; all or none. An invalid value is rejected with the key, the
+        value and the expected values; RocketMQ silently keeps the old one. Unknown keys are ignored, as
+        there. The changes are written into the configuration file with which the broker was started, if there
+        is one."""
         try:
             changes = properties.parse(command.body.decode("utf-8"))
         except UnicodeDecodeError:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
-        live = self._parts.live
+        live = self._components.live
         black = ALWAYS_BLACK | set(live.current.config_black_list.split(";"))
         if black & changes.keys():
             raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -100,8 +101,8 @@ class MqadminBrokerProcessor:
         for key in sorted(FIXED_AT_START & known.keys()):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
-                f"{key}={known[key]}: expected {before.get(key, '')}, for it is fixed while the broker runs; "
-                "change it in the configuration file and restart the broker",
+                f"{key}={known[key]}: expected {before.get(key, '')}, because the key cannot change while "
+                "the broker runs; change it in the configuration file and restart the broker",
             )
         if known:
             try:
@@ -109,7 +110,7 @@ class MqadminBrokerProcessor:
             except ConfigError as error:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
             for warning in warnings:
-                log.warning("update of the configuration by %s: %s", connection.remote, warning)
+                log.warning("configuration change by %s: %s", connection.remote, warning)
             after = live.as_properties()
             taken = {key: value for key, value in known.items() if key in after}
             if taken:
@@ -118,12 +119,12 @@ class MqadminBrokerProcessor:
                 async with self._config_lock:
                     await asyncio.to_thread(self._write_config, taken)
         if "brokerPermission" in changes:
-            await self._parts.registered()
+            await self._components.registered()
         return response(command, ResponseCode.SUCCESS)
 
     def _write_config(self, changes: Mapping[str, str]) -> None:
-        """Puts the changes into the file the broker was started with, leaving what else stands there."""
-        name = self._parts.live.as_properties().get("brokerConfigPath")
+        """Writes the changes into the broker's configuration file; the rest of the file stays."""
+        name = self._components.live.as_properties().get("brokerConfigPath")
         if not name or not changes:
             return
         path = Path(name)
@@ -131,29 +132,31 @@ class MqadminBrokerProcessor:
             text = path.read_text(encoding="utf-8")
             write_config(path, properties.rewrite(text, changes).encode())
         except OSError as error:
-            # The change is in force; that it will not outlive the process is for a person to know.
-            log.error("%s keeps its old content: %s", path, error)
+            # The change is in force, but a restart will lose it.
+            log.error(
+                "could not write the configuration change to %s, a restart will lose it: %s", path, error
+            )
 
     def config(self, connection: RemotingConnection, command: Command) -> Command:
-        """Every setting with its value, and the version of them all."""
+        """Returns every setting with its value, and their version."""
         header = GetBrokerConfigResponseHeader(version=to_json(self._config_version).decode())
-        text = properties.format(_FOR_TOOLS | self._parts.live.as_properties(), is_sorted=True)
+        text = properties.format(_FOR_TOOLS | self._components.live.as_properties(), is_sorted=True)
         return response(command, ResponseCode.SUCCESS, header=header, body=text.encode())
 
     # state
 
     def runtime_info(self, connection: RemotingConnection, command: Command) -> Command:
-        """Names and values of everything that changes while the broker runs."""
-        parts, now = self._parts, now_ms()
-        store, config = parts.store, parts.live.current
+        """Returns the names and values of everything that changes while the broker runs."""
+        components, now = self._components, now_ms()
+        store, config = components.store, components.live.current
         log_dir = str(store.config.commit_log_dir)
         used = store.disk_used_ratio
         table = {
-            **parts.stats.runtime_info(now),
-            **parts.delays.running_stats(),
+            **components.stats.runtime_info(now),
+            **components.delays.running_stats(),
             **dict.fromkeys(_THREAD_POOL_KEYS, "0"),
             **_CAPACITIES,
-            **_replication(parts),
+            **_replication(components),
             "brokerActive": "true",
             "brokerVersion": str(int(CURRENT_VERSION)),
             "brokerVersionDesc": version_name(int(CURRENT_VERSION)),
@@ -179,13 +182,13 @@ class MqadminBrokerProcessor:
             total, free = disk.f_blocks * disk.f_frsize, disk.f_bfree * disk.f_frsize
             table["commitLogDirCapacity"] = f"Total : {readable_bytes(total)}, Free : {readable_bytes(free)}."
         except OSError as error:
-            log.warning("the size of the disk of %s is unknown: %s", config.root_dir, error)
+            log.warning("could not read the disk capacity of %s: %s", config.root_dir, error)
         return response(command, ResponseCode.SUCCESS, body=to_json(KVTable(table=table)))
 
     def stats(self, connection: RemotingConnection, command: Command) -> Command:
-        """One counter over the last minute, hour and day."""
+        """Returns one counter over the last minute, hour and day."""
         header = ViewBrokerStatsDataRequestHeader.decode(command.ext)
-        item = self._parts.stats.find(header.stats_name, header.stats_key)
+        item = self._components.stats.find(header.stats_name, header.stats_key)
         if item is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
@@ -199,23 +202,23 @@ class MqadminBrokerProcessor:
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
 
-def _replication(parts: MqadminDependencies) -> dict[str, str]:
-    """What a replica under controllers adds to RocketMQ's figures: the epoch of the end of its log, up to
-    where it is confirmed, and whether it was fenced or drained."""
-    ha = parts.ha
+def _replication(components: MqadminDependencies) -> dict[str, str]:
+    """The entries that a replica under controllers adds to RocketMQ's: the last epoch of its log, the confirm
+    offset, and whether it is fenced or drained."""
+    ha = components.ha
     if not ha.controlled:
         return {}
     return {
         "epoch": str(ha.epochs.epochs.last_epoch),
         "confirmOffset": str(ha.confirm_offset),
-        "fenced": str(bool(parts.store.state.flags & RunningFlags.FENCED)).lower(),
-        "drained": str(parts.live.current.async_learner).lower(),
+        "fenced": str(bool(components.store.state.flags & RunningFlags.FENCED)).lower(),
+        "drained": str(components.live.current.async_learner).lower(),
     }
 
 
 _FOR_TOOLS = {"clientCallbackExecutorThreads": str(os.cpu_count() or 1), "useTLS": "false"}
-"""Client settings that a Java broker shows among its own: exportMetrics takes the first for the number of
-processors, exportConfigs copies the second."""
+"""Client settings that a Java broker shows among its own. `mqadmin exportMetrics` takes the first as the
+number of processors, `exportConfigs` copies the second."""
 
 _POOLS = ("send", "pull", "litePull", "query", "ack")
 _THREAD_POOL_KEYS = (
@@ -231,17 +234,18 @@ _CAPACITIES = {
     "ackThreadPoolQueueCapacity": "100000",
     "EndTransactionThreadPoolQueueCapacity": "100000",
 }
-"""RocketMQ's defaults. Requests wait in no queue here; tools show these columns all the same."""
+"""RocketMQ's defaults. Requests wait in no queue here, but tools show these columns."""
 
 
 def version_name(version: int) -> str:
-    """`V5_3_3` for 479: every release takes two numbers, its snapshot's and its own (MQVersion)."""
-    # Only the versions this broker can be are named; a new one belongs here when CURRENT_VERSION moves.
+    """`V5_3_3` for 479: every release takes two numbers, one for its snapshot and one for itself
+    (MQVersion)."""
+    # Contains only this broker's own version; add an entry whenever CURRENT_VERSION changes.
     return {479: "V5_3_3"}.get(version, str(version))
 
 
 def readable_bytes(size: int) -> str:
-    """`1.5 KiB`, as MixAll.humanReadableByteCount spells it."""
+    """`1.5 KiB`, as MixAll.humanReadableByteCount formats it."""
     if size < 1024:
         return f"{size} B"
     value, unit = float(size), 0

@@ -1,6 +1,6 @@
-"""Clients by administration: who is connected (203, 204, 328), what a group subscribes (345), and questions
-passed on to a consumer (307, 309, 223), as RocketMQ's AdminBrokerProcessor and Broker2Client do it.
-"""
+"""Serves mqadmin's requests about clients: connections (203, 204, 328), a group's subscription (345), and
+requests that are forwarded to a consumer (307, 309, 223), as RocketMQ's AdminBrokerProcessor and
+Broker2Client do."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ log = logging.getLogger(__name__)
 
 
 class MqadminClientProcessor:
-    """Everything an administrator asks about clients, or through them."""
+    """Serves requests about clients and forwards requests to them."""
 
-    def __init__(self, parts: MqadminDependencies) -> None:
-        self._parts = parts
+    def __init__(self, components: MqadminDependencies) -> None:
+        self._components = components
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -60,12 +60,12 @@ class MqadminClientProcessor:
             RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.consumer_status,
         }
 
-    # who is connected
+    # connections
 
     def consumer_connections(self, connection: RemotingConnection, command: Command) -> Command:
-        """The members of an online consumer group and what they subscribe."""
+        """Returns the members of an online consumer group and its subscriptions."""
         name = GetConsumerConnectionListRequestHeader.decode(command.ext).consumer_group
-        group = self._parts.clients.group(name)
+        group = self._components.clients.group(name)
         if group is None:
             raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
         body = ConsumerConnection(
@@ -78,16 +78,16 @@ class MqadminClientProcessor:
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def producer_connections(self, connection: RemotingConnection, command: Command) -> Command:
-        """The members of an online producer group."""
+        """Returns the members of an online producer group."""
         name = GetProducerConnectionListRequestHeader.decode(command.ext).producer_group
-        clients = self._parts.clients.producers.get(name)
+        clients = self._components.clients.producers.get(name)
         if clients is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         body = ProducerConnection(connection_set=_connections(clients.values()))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def all_producers(self, connection: RemotingConnection, command: Command) -> Command:
-        """Every producer of every group."""
+        """Returns every producer of every group."""
         data = {
             name: [
                 ProducerInfo(
@@ -99,35 +99,35 @@ class MqadminClientProcessor:
                 )
                 for client in clients.values()
             ]
-            for name, clients in self._parts.clients.producers.items()
+            for name, clients in self._components.clients.producers.items()
         }
         return response(command, ResponseCode.SUCCESS, body=to_json(ProducerTableInfo(data=data)))
 
     def subscription(self, connection: RemotingConnection, command: Command) -> Command:
-        """What a group subscribes of a topic; nothing when it does not."""
+        """Returns a group's subscription to a topic; none if it has none."""
         header = QuerySubscriptionByConsumerRequestHeader.decode(command.ext)
-        found = self._parts.clients.subscription(header.group, header.topic or "")
+        found = self._components.clients.subscription(header.group, header.topic or "")
         body = QuerySubscriptionResponseBody(subscription_data=found, group=header.group, topic=header.topic)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
-    # passed on to a consumer
+    # forwarded to a consumer
 
     async def running_info(self, connection: RemotingConnection, command: Command) -> Command:
-        """What a consumer says of itself: settings, queues, rates, threads."""
+        """Returns a consumer's own report: settings, queues, rates, threads."""
         header = GetConsumerRunningInfoRequestHeader.decode(command.ext)
         client = self._find(header.consumer_group, header.client_id)
-        return await self._pass_on(command, header.consumer_group, client, command.ext, command.body)
+        return await self._forward(command, header.consumer_group, client, command.ext, command.body)
 
     async def consume_directly(self, connection: RemotingConnection, command: Command) -> Command:
-        """Has a consumer consume one message now, named by its offset message id, and tells what came of
-        it."""
+        """Has a consumer consume one message now, named by its offset message id. Returns the consumer's
+        result."""
         header = ConsumeMessageDirectlyResultRequestHeader.decode(command.ext)
-        parts = self._parts
-        ext = {**(command.ext or {}), "brokerName": parts.live.current.broker_name}
-        topic = parts.topics.get(header.topic or "")
+        components = self._components
+        ext = {**(command.ext or {}), "brokerName": components.live.current.broker_name}
+        topic = components.topics.get(header.topic or "")
         if topic is not None:
             ext["topicSysFlag"] = str(topic.topic_sys_flag)
-        group = parts.groups.find(header.consumer_group) if header.consumer_group else None
+        group = components.groups.find(header.consumer_group) if header.consumer_group else None
         if group is not None:
             ext["groupSysFlag"] = str(group.group_sys_flag)
         client = self._find(header.consumer_group, header.client_id or "")
@@ -135,15 +135,15 @@ class MqadminClientProcessor:
             _, offset = records.parse_message_id(header.msg_id or "")
         except EpochMQError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"msgId={header.msg_id}: {error}") from None
-        record = parts.store.read(offset)
+        record = components.store.read(offset)
         if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        return await self._pass_on(command, header.consumer_group, client, ext, record)
+        return await self._forward(command, header.consumer_group, client, ext, record)
 
     async def consumer_status(self, connection: RemotingConnection, command: Command) -> Command:
-        """Where every member of a group (or one) says it is, by queue."""
+        """Returns each member's own report of its offsets by queue, for all members of a group or one."""
         header = GetConsumerStatusRequestHeader.decode(command.ext)
-        group = self._parts.clients.group(header.group)
+        group = self._components.clients.group(header.group)
         if group is None or not group.clients:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{header.group}]"
@@ -151,29 +151,29 @@ class MqadminClientProcessor:
         wanted = (header.client_addr or "").strip()
         members = [client for client in group.clients.values() if wanted in ("", client.client_id)]
         asked = GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
-        answers = await asyncio.gather(*(self._status_of(client, asked) for client in members))
+        results = await asyncio.gather(*(self._status_of(client, asked) for client in members))
         body = GetConsumerStatusBody()
-        for client, answer in zip(members, answers, strict=True):
-            if answer is not None:
-                body.consumer_table[client.client_id] = answer.message_queue_table
+        for client, result in zip(members, results, strict=True):
+            if result is not None:
+                body.consumer_table[client.client_id] = result.message_queue_table
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     async def _status_of(
         self, client: Client, asked: GetConsumerStatusRequestHeader
     ) -> GetConsumerStatusBody | None:
-        """One member's answer; None when it has none to give."""
+        """Returns one member's report, or None if it sent none."""
         try:
-            answer = await cast(RemotingConnection, client.channel).call(
+            result = await cast(RemotingConnection, client.channel).call(
                 request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked), STATUS_TIMEOUT_MS
             )
-            if answer.code == ResponseCode.SUCCESS and answer.body:
-                return from_json(GetConsumerStatusBody, answer.body)
+            if result.code == ResponseCode.SUCCESS and result.body:
+                return from_json(GetConsumerStatusBody, result.body)
         except EpochMQError as error:
-            log.info("%s of group %s did not tell its status: %s", client.client_id, asked.group, error)
+            log.info("%s of group %s did not report its status: %s", client.client_id, asked.group, error)
         return None
 
     def _find(self, group: str, client_id: str) -> Client:
-        members = self._parts.clients.group(group)
+        members = self._components.clients.group(group)
         client = None if members is None else members.find(client_id)
         if client is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
@@ -185,13 +185,13 @@ class MqadminClientProcessor:
             )
         return client
 
-    async def _pass_on(
+    async def _forward(
         self, command: Command, group: str, client: Client, ext: dict[str, str] | None, body: bytes
     ) -> Command:
-        """Sends the request on to a consumer and its answer back, whatever that says."""
-        passed = request(command.code, body=body, ext=ext)
+        """Forwards the request to a consumer and returns its response, whatever its code."""
+        forwarded = request(command.code, body=body, ext=ext)
         try:
-            answer = await cast(RemotingConnection, client.channel).call(passed, CALL_TIMEOUT_MS)
+            result = await cast(RemotingConnection, client.channel).call(forwarded, CALL_TIMEOUT_MS)
         except CallTimeoutError as error:
             raise RequestError(
                 ResponseCode.CONSUME_MSG_TIMEOUT, f"consumer <{group}> <{client.client_id}> Timeout: {error}"
@@ -201,7 +201,7 @@ class MqadminClientProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"invoke consumer <{group}> <{client.client_id}> Exception: {error}",
             ) from None
-        return response(command, answer.code, answer.remark, body=answer.body, ext=answer.ext)
+        return response(command, result.code, result.remark, body=result.body, ext=result.ext)
 
 
 def _connections(clients: Iterable[Client]) -> list[ConnectionBody]:

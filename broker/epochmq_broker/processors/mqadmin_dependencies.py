@@ -1,8 +1,8 @@
-"""What the administration processors work with, and the questions about queues that several of them ask."""
+"""Bundles the broker's components that the mqadmin processors use, with the lookups that several of them
+need."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from epochmq_broker.clients import ClientRegistry
@@ -24,7 +24,7 @@ from epochmq_protocol.topics import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class MqadminDependencies:
-    """The broker's parts that administration looks at and changes."""
+    """The broker's components that mqadmin's requests read and change."""
 
     live: LiveConfig
     store: MessageStore
@@ -39,39 +39,34 @@ class MqadminDependencies:
     ha: HAService
 
     async def registered(self) -> None:
-        """Waits until the nameservers know what was changed, no longer than a registration may take: whoever
-        asked for the change finds it in the next route."""
+        """Waits until the nameservers have the change, at most registerBrokerTimeoutMills: the next route
+        that the caller gets then contains it."""
         await self.registration.wait_until_registered(self.live.current.register_broker_timeout_mills)
 
     def message_queue(self, topic: str, queue_id: int) -> MessageQueue:
-        """A queue of this broker as bodies name it."""
+        """A queue of this broker as it appears in bodies."""
         return MessageQueue(topic, self.live.current.broker_name, queue_id)
 
     def topic(self, name: str) -> TopicConfig:
-        """The topic's configuration; RequestError TOPIC_NOT_EXIST."""
+        """Returns the topic's configuration. Raises RequestError TOPIC_NOT_EXIST."""
         config = self.topics.get(name)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         return config
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Where the queue's next message goes; 0 for a queue nobody has used."""
+        """The offset of the queue's next message; 0 for an unused queue."""
         queue = self.store.lookup.existing_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The queue's first message that still exists; 0 for a queue nobody has used."""
+        """The offset of the queue's first existing message; 0 for an unused queue."""
         queue = self.store.lookup.existing_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def subscribes(self, group: str, topic: str) -> bool:
-        """Whether a topic belongs to what the group consumes. A group of which nothing is known may consume
-        anything; one that is online consumes what it subscribes."""
+        """Whether a group consumes a topic. An online group consumes what it subscribes. A group without
+        known subscriptions counts as consuming every topic."""
         return (
             not self.clients.subscription_count(group) or self.clients.subscription(group, topic) is not None
         )
-
-
-def now_ms() -> int:
-    """Epoch milliseconds."""
-    return time.time_ns() // 1_000_000

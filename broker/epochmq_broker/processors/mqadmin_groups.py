@@ -1,6 +1,5 @@
-"""Subscription groups by administration: create and change (200, 225), delete (207), show (352), and
-forbid a group to read a topic (353), as RocketMQ's AdminBrokerProcessor does it.
-"""
+"""Serves mqadmin's requests about subscription groups: create and change (200, 225), delete (207), show
+(352), and forbid a group to read a topic (353), as RocketMQ's AdminBrokerProcessor does."""
 
 from __future__ import annotations
 
@@ -26,10 +25,10 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 
 
 class MqadminGroupProcessor:
-    """Everything an administrator does with subscription groups."""
+    """Serves requests about subscription groups."""
 
-    def __init__(self, parts: MqadminDependencies) -> None:
-        self._parts = parts
+    def __init__(self, components: MqadminDependencies) -> None:
+        self._components = components
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -42,13 +41,13 @@ class MqadminGroupProcessor:
         }
 
     def update(self, connection: RemotingConnection, command: Command) -> Command:
-        """Creates or changes one group. 5.3.3 takes any name; an empty one would be a group nobody can
-        use."""
+        """Creates or changes one group. RocketMQ 5.3.3 accepts any name; this broker rejects an empty one,
+        which no client could use."""
         self._apply([from_json(SubscriptionGroupConfig, command.body)])
         return response(command, ResponseCode.SUCCESS)
 
     def update_list(self, connection: RemotingConnection, command: Command) -> Command:
-        """Creates or changes many groups: all of them, or none when one is refused."""
+        """Creates or changes many groups: all, or none if one is rejected."""
         self._apply(from_json(SubscriptionGroupList, command.body).group_config_list)
         return response(command, ResponseCode.SUCCESS)
 
@@ -56,30 +55,30 @@ class MqadminGroupProcessor:
         for config in configs:
             if not config.group_name.strip():
                 raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified group is blank.")
-        self._parts.groups.update(configs)
+        self._components.groups.update(configs)
 
     def delete(self, connection: RemotingConnection, command: Command) -> Command:
-        """Forgets a group and, when asked to, its offsets. Deleting what does not exist succeeds."""
+        """Deletes a group and, if requested, its offsets. Succeeds if the group does not exist."""
         header = DeleteSubscriptionGroupRequestHeader.decode(command.ext)
-        self._parts.groups.delete(header.group_name)
+        self._components.groups.delete(header.group_name)
         if header.clean_offset:
-            self._parts.offsets.forget_group(header.group_name)
-        self._parts.stats.forget_group(header.group_name)
+            self._components.offsets.forget_group(header.group_name)
+        self._components.stats.forget_group(header.group_name)
         return response(command, ResponseCode.SUCCESS)
 
     def group_config(self, connection: RemotingConnection, command: Command) -> Command:
-        """One group's configuration. As with every look-up of a group, an unknown one is created when groups
-        may be."""
+        """Returns one group's configuration. As with every lookup of a group, an unknown one is created if
+        autoCreateSubscriptionGroup is on."""
         name = GetSubscriptionGroupConfigRequestHeader.decode(command.ext).group
-        config = self._parts.groups.find(name)
+        config = self._components.groups.find(name)
         if config is None:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return response(command, ResponseCode.SUCCESS, body=to_json(config))
 
     def forbid(self, connection: RemotingConnection, command: Command) -> Command:
-        """Lets a group read a topic or not (`readable` absent: only tells)."""
+        """Allows or forbids a group to read a topic; without `readable`, only returns the present state."""
         header = UpdateGroupForbiddenRequestHeader.decode(command.ext)
-        groups = self._parts.groups
+        groups = self._components.groups
         if header.readable is not None:
             groups.forbid(header.group, header.topic, not header.readable)
         body = GroupForbidden(

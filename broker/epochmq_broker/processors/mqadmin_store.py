@@ -1,6 +1,5 @@
-"""The store by administration: raw consume queues (321), cleaning (306, 329), the timer for slaves (60, 61)
-and what there is of replication (907, 908, 1007), as RocketMQ's AdminBrokerProcessor does it.
-"""
+"""Serves mqadmin's requests about the store: raw consume queues (321), cleaning (306, 329), the timer for
+slaves (60, 61) and replication (907, 908, 1007), as RocketMQ's AdminBrokerProcessor does."""
 
 from __future__ import annotations
 
@@ -19,14 +18,14 @@ from epochmq_protocol.headers import QueryConsumeQueueRequestHeader
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 UNITS_MAX = 10_000
-"""Units of a consume queue in one answer; RocketMQ has no limit but the frame's."""
+"""The maximum number of consume-queue units in one response; in RocketMQ only the frame size limits it."""
 
 
 class MqadminStoreProcessor:
-    """What an administrator asks of the files."""
+    """Serves requests about the store's files."""
 
-    def __init__(self, parts: MqadminDependencies) -> None:
-        self._parts = parts
+    def __init__(self, components: MqadminDependencies) -> None:
+        self._components = components
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -43,17 +42,18 @@ class MqadminStoreProcessor:
         }
 
     def consume_queue(self, connection: RemotingConnection, command: Command) -> Command:
-        """Units of a consume queue from an index on, and how a group would filter them."""
+        """Returns units of a consume queue from an index on, and whether a group's subscription filters
+        them."""
         header = QueryConsumeQueueRequestHeader.decode(command.ext)
-        parts, topic = self._parts, header.topic or ""
-        queue = parts.store.lookup.existing_queue(topic, header.queue_id)
+        components, topic = self._components, header.topic or ""
+        queue = components.store.lookup.existing_queue(topic, header.queue_id)
         if queue is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{header.queue_id}@{topic} is not exist!")
         body = QueryConsumeQueueResponseBody(
             max_queue_index=queue.max_offset, min_queue_index=queue.min_offset, queue_data=[]
         )
         if header.consumer_group is not None:
-            body.subscription_data = parts.clients.subscription(header.consumer_group, topic)
+            body.subscription_data = components.clients.subscription(header.consumer_group, topic)
             body.filter_data = (
                 "null" if body.subscription_data else f"{header.consumer_group}@{topic} is not online!"
             )
@@ -70,39 +70,39 @@ class MqadminStoreProcessor:
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def clean_consume_queues(self, connection: RemotingConnection, command: Command) -> Command:
-        """Deletes consume queue files whose messages are all gone."""
-        self._parts.store.clean_expired_consume_queues()
+        """Deletes consume-queue files whose messages have all expired."""
+        self._components.store.clean_expired_consume_queues()
         return response(command, ResponseCode.SUCCESS)
 
     def delete_commit_log(self, connection: RemotingConnection, command: Command) -> Command:
-        """Has the next round of cleaning delete expired files, whatever the hour."""
-        self._parts.store.log_expiry.request_expiry()
+        """Makes the next cleaning round delete expired files at any hour."""
+        self._components.store.log_expiry.request_expiry()
         return response(command, ResponseCode.SUCCESS)
 
     def timer_checkpoint(self, connection: RemotingConnection, command: Command) -> Command:
-        """There is no timer wheel; what RocketMQ says without one."""
+        """There is no timer wheel; responds as RocketMQ does without one."""
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
 
     def timer_metrics(self, connection: RemotingConnection, command: Command) -> Command:
-        """There is no timer wheel; what RocketMQ says without one."""
+        """There is no timer wheel; responds as RocketMQ does without one."""
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
 
     def ha_status(self, connection: RemotingConnection, command: Command) -> Command:
-        """A master's replicas, or a replica's master."""
-        return response(command, ResponseCode.SUCCESS, body=to_json(self._parts.ha.runtime_info()))
+        """Returns a master's replicas, or a replica's master."""
+        return response(command, ResponseCode.SUCCESS, body=to_json(self._components.ha.runtime_info()))
 
     def reset_master_flush_offset(self, connection: RemotingConnection, command: Command) -> Command:
-        """Concerns slaves only; a master takes it and does nothing."""
+        """Concerns slaves only; succeeds and does nothing."""
         return response(command, ResponseCode.SUCCESS)
 
     def epochs(self, connection: RemotingConnection, command: Command) -> Command:
-        """Epochs exist in controller mode only."""
-        ha = self._parts.ha
+        """Returns the epochs of the log, in controller mode."""
+        ha = self._components.ha
         if not ha.controlled:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
-        body = ha.epoch_cache(self._parts.live.current.broker_id)
+        body = ha.epoch_cache(self._components.live.current.broker_id)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def pop_rollback(self, connection: RemotingConnection, command: Command) -> Command:
-        """There are no pop records that could be moved; RocketMQ without its pop store says the same."""
+        """There are no pop records to move; responds as RocketMQ does without its pop store."""
         return response(command, ResponseCode.SUCCESS)

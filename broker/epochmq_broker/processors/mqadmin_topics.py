@@ -1,6 +1,5 @@
-"""Topics by administration: create and change (17, 18), delete (215), show (351), list the broker's own
-(305), and what is in them (202), as RocketMQ's AdminBrokerProcessor does it.
-"""
+"""Serves mqadmin's requests about topics: create and change (17, 18), delete (215), show (351), list the
+system topics (305), and show their offsets (202), as RocketMQ's AdminBrokerProcessor does."""
 
 from __future__ import annotations
 
@@ -35,10 +34,10 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 
 
 class MqadminTopicProcessor:
-    """Everything an administrator does with topics."""
+    """Serves requests about topics."""
 
-    def __init__(self, parts: MqadminDependencies) -> None:
-        self._parts = parts
+    def __init__(self, components: MqadminDependencies) -> None:
+        self._components = components
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -53,7 +52,7 @@ class MqadminTopicProcessor:
         }
 
     async def update(self, connection: RemotingConnection, command: Command) -> Command:
-        """Creates or changes one topic, and answers when the nameservers know it."""
+        """Creates or changes one topic; responds when the nameservers have it."""
         header = CreateTopicRequestHeader.decode(command.ext)
         self._check_name(header.topic)
         filter_type = (
@@ -63,8 +62,8 @@ class MqadminTopicProcessor:
         )
         config = TopicConfig(
             topic_name=header.topic,
-            read_queue_nums=_queues(header.read_queue_nums),
-            write_queue_nums=_queues(header.write_queue_nums),
+            read_queue_nums=_checked_queues(header.read_queue_nums),
+            write_queue_nums=_checked_queues(header.write_queue_nums),
             perm=header.perm,
             topic_filter_type=filter_type,
             topic_sys_flag=header.topic_sys_flag or 0,
@@ -75,29 +74,29 @@ class MqadminTopicProcessor:
         return response(command, ResponseCode.SUCCESS)
 
     async def update_list(self, connection: RemotingConnection, command: Command) -> Command:
-        """Creates or changes many topics: all of them, or none when one is refused."""
+        """Creates or changes many topics: all, or none if one is rejected."""
         configs = from_json(CreateTopicListRequestBody, command.body).topic_config_list
         for config in configs:
             self._check_name(config.topic_name)
-            _queues(config.read_queue_nums)
-            _queues(config.write_queue_nums)
+            _checked_queues(config.read_queue_nums)
+            _checked_queues(config.write_queue_nums)
         await self._apply(configs)
         return response(command, ResponseCode.SUCCESS)
 
     async def _apply(self, configs: Iterable[TopicConfig]) -> None:
-        parts = self._parts
+        components = self._components
         changed = []
         for config in configs:
             if (
-                not parts.live.current.enable_mixed_message_type
+                not components.live.current.enable_mixed_message_type
                 and config.attributes.get(f"+{MESSAGE_TYPE}") == "MIXED"
             ):
                 raise RequestError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
-            if config != parts.topics.get(config.topic_name):
+            if config != components.topics.get(config.topic_name):
                 changed.append(config)
         if changed:
-            parts.topics.update(changed)
-            await parts.registered()
+            components.topics.update(changed)
+            await components.registered()
 
     def _check_name(self, topic: str) -> None:
         fault = names.validate_topic(topic)
@@ -106,79 +105,80 @@ class MqadminTopicProcessor:
         self._check_not_system(topic)
 
     def _check_not_system(self, topic: str) -> None:
-        live = self._parts.live.current
-        if live.validate_system_topic_when_update_topic and self._parts.topics.is_system_topic(topic):
+        live = self._components.live.current
+        if live.validate_system_topic_when_update_topic and self._components.topics.is_system_topic(topic):
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic."
             )
 
     def delete(self, connection: RemotingConnection, command: Command) -> Command:
-        """Forgets a topic: its configuration, its consumers' offsets, its queues, its counters; with it the
-        retry topics that pop consumers made of it. Deleting what does not exist succeeds."""
+        """Deletes a topic with its configuration, its consumers' offsets, its queues and its counters, and
+        the retry topics that pop consumers made of it. Succeeds if the topic does not exist."""
         topic = DeleteTopicRequestHeader.decode(command.ext).topic
         if not topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         self._check_not_system(topic)
-        parts = self._parts
-        doomed = [topic]
-        if parts.live.current.clear_retry_topic_when_delete_topic:
-            for group in parts.offsets.groups_of(topic):
+        components = self._components
+        deleted = [topic]
+        if components.live.current.clear_retry_topic_when_delete_topic:
+            for group in components.offsets.groups_of(topic):
                 retries = (names.pop_retry_topic(topic, group, is_v2=v2) for v2 in (True, False))
-                doomed += [retry for retry in retries if retry in parts.topics]
-        for name in doomed:
-            parts.topics.delete(name)
-            parts.offsets.forget_topic(name)
-            parts.store.delete_topic(name)
-            parts.stats.forget_topic(name)
+                deleted += [retry for retry in retries if retry in components.topics]
+        for name in deleted:
+            components.topics.delete(name)
+            components.offsets.forget_topic(name)
+            components.store.delete_topic(name)
+            components.stats.forget_topic(name)
         return response(command, ResponseCode.SUCCESS)
 
     def clean_unused(self, connection: RemotingConnection, command: Command) -> Command:
-        """Deletes the queues of topics that have no configuration any more."""
-        parts = self._parts
-        for topic in parts.store.lookup.topics():
-            if topic not in parts.topics and not parts.topics.is_system_topic(topic):
-                parts.store.delete_topic(topic)
-                parts.stats.forget_topic(topic)
+        """Deletes the queues of topics that no longer have a configuration."""
+        components = self._components
+        for topic in components.store.lookup.topics():
+            if topic not in components.topics and not components.topics.is_system_topic(topic):
+                components.store.delete_topic(topic)
+                components.stats.forget_topic(topic)
         return response(command, ResponseCode.SUCCESS)
 
     def topic_config(self, connection: RemotingConnection, command: Command) -> Command:
-        """One topic's configuration."""
+        """Returns one topic's configuration."""
         name = GetTopicConfigRequestHeader.decode(command.ext).topic
-        config = self._parts.topics.get(name)
+        config = self._components.topics.get(name)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         body = TopicConfigAndQueueMapping(**msgspec.structs.asdict(config))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def system_topics(self, connection: RemotingConnection, command: Command) -> Command:
-        """Names of the broker's own topics."""
-        body = TopicList(topic_list=sorted(self._parts.topics.system_topics))
+        """Returns the names of the system topics."""
+        body = TopicList(topic_list=sorted(self._components.topics.system_topics))
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def topic_stats(self, connection: RemotingConnection, command: Command) -> Command:
-        """First and next offset of every queue of a topic, and when it was last written."""
-        parts = self._parts
+        """Returns the first and the next offset of every queue of a topic, and the time of its last
+        message."""
+        components = self._components
         name = GetTopicStatsInfoRequestHeader.decode(command.ext).topic
-        config = parts.topic(name)
-        body = TopicStatsTable(topic_put_tps=parts.stats.tps(TOPIC_PUT_NUMS, name))
+        config = components.topic(name)
+        body = TopicStatsTable(topic_put_tps=components.stats.tps(TOPIC_PUT_NUMS, name))
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-            end = parts.max_offset(name, queue_id)
-            body.offset_table[parts.message_queue(name, queue_id)] = TopicOffset(
-                min_offset=max(0, parts.min_offset(name, queue_id)),
+            end = components.max_offset(name, queue_id)
+            body.offset_table[components.message_queue(name, queue_id)] = TopicOffset(
+                min_offset=max(0, components.min_offset(name, queue_id)),
                 max_offset=max(0, end),
-                last_update_timestamp=parts.store.lookup.store_time(name, queue_id, end - 1)
+                last_update_timestamp=components.store.lookup.store_time(name, queue_id, end - 1)
                 if end > 0
                 else 0,
             )
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
 
-def _queues(count: int) -> int:
-    """RocketMQ takes any number; one that is negative or that no client could use is a mistake worth
-    naming."""
+def _checked_queues(count: int) -> int:
+    """Returns `count`. Raises RequestError if no client could use so many queues, or it is negative; RocketMQ
+    accepts any number."""
     if not 0 <= count <= QUEUES_MAX:
         raise RequestError(
-            ResponseCode.INVALID_PARAMETER, f"{count} queues: expected 0 to {QUEUES_MAX} for a topic"
+            ResponseCode.INVALID_PARAMETER, f"{count} queues for a topic: expected 0 to {QUEUES_MAX}"
         )
     return count
 

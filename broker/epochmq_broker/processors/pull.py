@@ -1,7 +1,8 @@
-"""PULL_MESSAGE and LITE_PULL_MESSAGE (RocketMQ's PullMessageProcessor and DefaultPullMessageResultHandler).
+"""Serves PULL_MESSAGE and LITE_PULL_MESSAGE (RocketMQ's PullMessageProcessor and
+DefaultPullMessageResultHandler).
 
-The checks come in Java's order, with its codes. A pull that finds nothing new is held (`long_polling`) when
-it asks to be; woken, it runs through everything once more, then without being held.
+The checks come in Java's order, with its codes. A pull that finds no new message is held (`long_polling`) if
+it asks for that. When it runs again, it goes through all checks once more, and is not held a second time.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCASTING, FORB
     4,
     5,
 )
-"""Values of the answer's forbiddenType (ForbiddenType)."""
+"""Values of the response's forbiddenType (ForbiddenType)."""
 
 PROXY_FOR_BROADCAST, PROXY_FOR_STREAM = 1, 2
 """Values of a pull's requestSource (RequestSource)."""
 
 HOLD_MAX_MS = 60_000
-"""The longest a pull is held whatever it asks; RocketMQ's clients ask for 15 to 30 s."""
+"""The longest time for which a pull is held, whatever it asks for; RocketMQ's clients ask for 15 to 30 s."""
 FILTERS_MAX = 10_000
 CARRIED_FRESH_MS = 60_000
-"""How long a parsed subscription is used again. Its version is its time, by which the registry forgets it."""
+"""How long a parsed subscription is reused. Its version is its time, by which the registry expires it."""
 
 CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -72,11 +73,11 @@ CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
-"""Of NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE the offset decides."""
+"""For NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE the code depends on the offset."""
 
 
 class PullRejectedError(RequestError):
-    """A refusal that says what it is that may not be read."""
+    """A rejection that names what may not be read."""
 
     def __init__(self, forbidden_type: int, remark: str) -> None:
         super().__init__(ResponseCode.NO_PERMISSION, remark)
@@ -84,7 +85,7 @@ class PullRejectedError(RequestError):
 
 
 class PullProcessor:
-    """Answers pulls."""
+    """Serves pulls."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class PullProcessor:
         self._codes: dict[int, tuple[SubscriptionData, frozenset[int] | None]] = {}
 
     def handlers(self) -> Mapping[int, RequestHandler]:
-        """Request code → handler, for headers the fast path does not take."""
+        """Request code → handler, for headers that the fast path does not support."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
     def fast(self) -> Mapping[bytes, FastRequestHandler]:
@@ -120,16 +121,16 @@ class PullProcessor:
         return {b'{"code":11,': self.fast_pull, b'{"code":361': self.fast_pull}
 
     def fast_pull(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
-        """A pull from its header's bytes. Raises FastPathMiss for headers it cannot take."""
+        """Serves a pull from its header's bytes. Raises FastPathMiss for headers that it does not support."""
         request = decode_pull(header)
         if request.flag & FLAG_ONEWAY or names_another_broker(
             request.broker_name, self._live.current.broker_name
         ):
             raise FastPathMiss
-        return self._answer(connection, request, held=False)
+        return self._respond(connection, request, held=False)
 
     def pull(self, connection: RemotingConnection, command: Command) -> Command | None:
-        """A pull from its command."""
+        """Serves a pull from its command."""
         header = PullMessageRequestHeader.decode(command.ext)
         request = FastPullRequest(
             code=command.code,
@@ -149,26 +150,26 @@ class PullProcessor:
             request_source=header.request_source,
             version=command.version,
         )
-        frame = self._answer(connection, request, held=False)
+        frame = self._respond(connection, request, held=False)
         if frame is not None and not command.is_oneway:
             connection.write(frame)
         return None
 
     def _rerun(self, pull: HeldPull) -> None:
-        frame = self._answer(pull.connection, pull.request, held=True)
+        frame = self._respond(pull.connection, pull.request, held=True)
         if frame is None:
-            return  # answered when what it needs has been read from the disk
+            return  # the response follows once the missing bytes are read from the disk
         pull.connection.respond_encoded(pull.request.opaque, frame)
 
-    def _answer(
+    def _respond(
         self, connection: RemotingConnection, request: FastPullRequest, *, held: bool, tries: int = 0
     ) -> bytes | None:
-        """The encoded answer, or None when it comes later: the pull is held, or needs the disk. `held`: it
+        """The encoded response, or None if it comes later: the pull is held, or needs the disk. `held`: it
         was held, and is not held again. `tries`: how often the disk has been read for it."""
         try:
-            group, topic = self._admit(connection, request)
+            group, topic = self._check(connection, request)
             subscription = self._subscription(request, group)
-            # Where the kernel does not keep what was read, the loop has to wait in the end.
+            # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
             get = self._get_resident if tries < PULL_TRIES_MAX else self._store.get
             result = self._get(request, subscription, get)
         except NotResidentError as missing:
@@ -222,7 +223,8 @@ class PullProcessor:
         held: bool,
         tries: int,
     ) -> bytes | None:
-        """Has the disk read, then runs the pull again; the answer when that cannot be."""
+        """Reads the missing bytes from the disk, then runs the pull again. Returns the response if that is
+        impossible."""
         if request.flag & FLAG_ONEWAY:
             return None
 
@@ -230,7 +232,7 @@ class PullProcessor:
             if connection.closed:
                 return
             if error is None:
-                frame = self._answer(connection, request, held=held, tries=tries + 1)
+                frame = self._respond(connection, request, held=held, tries=tries + 1)
             else:
                 frame = encode(response(_command_of(request), ResponseCode.SYSTEM_ERROR, str(error)))
             if frame is not None:
@@ -243,10 +245,10 @@ class PullProcessor:
             return encode(response(_command_of(request), error.code, error.remark))
         return None
 
-    def _admit(
+    def _check(
         self, connection: RemotingConnection, request: FastPullRequest
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-        """The checks of broker, group, topic and queue. Raises RequestError."""
+        """Checks broker, group, topic and queue. Raises RequestError."""
         config = self._live.current
         reject_pull_on_slave(config)
         if not config.broker_permission & PERM_READ:
@@ -283,8 +285,8 @@ class PullProcessor:
         return group, topic
 
     def _subscription(self, request: FastPullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
-        """What the pull wants of the topic: as it says itself, or as the group's heartbeats say. Raises
-        RequestError."""
+        """Returns the pull's subscription: the one that it carries, or the one of the group's heartbeats.
+        Raises RequestError."""
         if request.sys_flag & FLAG_SUBSCRIPTION:
             subscription = self._carried_subscription(request)
         else:
@@ -297,7 +299,7 @@ class PullProcessor:
         return subscription
 
     def _carried_subscription(self, request: FastPullRequest) -> SubscriptionData:
-        """The subscription a pull says itself; the same words mean the same object for a minute."""
+        """Returns the subscription that a pull carries; equal texts give the same object for a minute."""
         now_ms = time.time_ns() // 1_000_000
         words = (request.topic, request.subscription, request.expression_type)
         subscription = self._carried.get(words)
@@ -355,11 +357,11 @@ class PullProcessor:
             queue,
             request.queue_offset,
             request.max_msg_nums,
-            tags=self._wanted(subscription),
+            tags=self._wanted_codes(subscription),
         )
 
-    def _wanted(self, subscription: SubscriptionData) -> frozenset[int] | None:
-        """The tags codes of a subscription, worked out once for each."""
+    def _wanted_codes(self, subscription: SubscriptionData) -> frozenset[int] | None:
+        """The tags codes of a subscription, computed once per subscription."""
         if subscription.sub_string == "*":
             return None
         known = self._codes.get(id(subscription))
@@ -372,7 +374,8 @@ class PullProcessor:
         return codes
 
     def _commit(self, request: FastPullRequest, result: GetResult, *, held: bool) -> None:
-        """Notes how far the group has come: what it pulled, and what it says it has consumed."""
+        """Stores the group's offsets: the next one that it pulls, and the one that it says it has
+        consumed."""
         offsets, group, topic, queue_id = (
             self._offsets,
             request.consumer_group,
@@ -396,7 +399,7 @@ class PullProcessor:
         pull = HeldPull(
             self._store.queue(request.topic, request.queue_id),
             request.queue_offset,
-            self._wanted(subscription),
+            self._wanted_codes(subscription),
             asyncio.get_running_loop().time() + min(hold_ms, HOLD_MAX_MS) / 1000,
             connection,
             request,
@@ -405,8 +408,8 @@ class PullProcessor:
         return True
 
     def _suggested_broker(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
-        """The broker to pull from next: another one only when slaves may be read and this pull lies far
-        behind."""
+        """The id of the broker to pull from next: of another broker only if slaves may be read and this pull
+        is far behind the end of the log."""
         config = self._live.current
         if not config.slave_read_enable:
             return 0

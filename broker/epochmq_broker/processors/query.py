@@ -1,6 +1,5 @@
-"""Looking for messages and offsets: by key (12), by commit-log offset (33), by time (29), and the ends of a
-queue (30, 31, 32) (RocketMQ's QueryMessageProcessor and parts of its AdminBrokerProcessor).
-"""
+"""Finds messages and offsets: by key (12), by commit-log offset (33), by time (29), and the ends of a queue
+(30, 31, 32) (RocketMQ's QueryMessageProcessor and parts of its AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 
 
 class QueryProcessor:
-    """Reads from the store; changes nothing, not even by asking for a queue that does not exist."""
+    """Reads from the store. Changes nothing; a request for a queue that does not exist does not create it."""
 
     def __init__(self, live: LiveConfig, store: MessageStore) -> None:
         self._live = live
@@ -49,7 +48,8 @@ class QueryProcessor:
         }
 
     def query(self, connection: RemotingConnection, command: Command) -> Command:
-        """Records whose key's hash matches, newest index first; the client compares the keys themselves."""
+        """Returns records whose key's hash matches, newest index first; the client compares the keys
+        themselves."""
         header = QueryMessageRequestHeader.decode(command.ext)
         max_num = header.max_num
         if (command.ext or {}).get(UNIQUE_KEY_QUERY) == "true":
@@ -57,17 +57,17 @@ class QueryProcessor:
         found = self._store.reader.query(
             header.topic, header.key, max_num, header.begin_timestamp, header.end_timestamp
         )
-        answer = QueryMessageResponseHeader(
+        response_header = QueryMessageResponseHeader(
             index_last_update_timestamp=found.index_last_update_timestamp,
             index_last_update_phyoffset=found.index_last_update_phyoffset,
         )
         if found.body:
-            return response(command, ResponseCode.SUCCESS, header=answer, body=found.body)
+            return response(command, ResponseCode.SUCCESS, header=response_header, body=found.body)
         remark = "can not find message, maybe time range not correct"
-        return response(command, ResponseCode.QUERY_NOT_FOUND, remark, header=answer)
+        return response(command, ResponseCode.QUERY_NOT_FOUND, remark, header=response_header)
 
     def view(self, connection: RemotingConnection, command: Command) -> Command:
-        """The record at a commit-log offset."""
+        """Returns the record at a commit-log offset."""
         offset = ViewMessageRequestHeader.decode(command.ext).offset
         record = self._store.visibility.read(offset)
         if record is None:
@@ -75,7 +75,8 @@ class QueryProcessor:
         return response(command, ResponseCode.SUCCESS, body=record)
 
     def search_offset(self, connection: RemotingConnection, command: Command) -> Command:
-        """The offset of the first (LOWER) or last (UPPER) message of that store time, or its neighbour."""
+        """Returns the offset of the first (LOWER) or last (UPPER) message of that store time, or of its
+        neighbour."""
         header = SearchOffsetRequestHeader.decode(command.ext)
         upper = header.boundary_type is BoundaryType.UPPER
         offset = self._store.lookup.offset_by_time(
@@ -84,21 +85,21 @@ class QueryProcessor:
         return response(command, ResponseCode.SUCCESS, header=SearchOffsetResponseHeader(offset=offset))
 
     def max_offset(self, connection: RemotingConnection, command: Command) -> Command:
-        """Where the next message of a queue goes."""
+        """Returns the offset of a queue's next message."""
         header = GetMaxOffsetRequestHeader.decode(command.ext)
         queue = self._store.lookup.existing_queue(header.topic, header.queue_id)
         offset = 0 if queue is None else self._store.max_offset(queue)
         return response(command, ResponseCode.SUCCESS, header=GetMaxOffsetResponseHeader(offset=offset))
 
     def min_offset(self, connection: RemotingConnection, command: Command) -> Command:
-        """The first message of a queue that still exists."""
+        """Returns the offset of a queue's first existing message."""
         header = GetMinOffsetRequestHeader.decode(command.ext)
         queue = self._store.lookup.existing_queue(header.topic, header.queue_id)
         offset = 0 if queue is None else queue.min_offset
         return response(command, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=offset))
 
     def earliest_store_time(self, connection: RemotingConnection, command: Command) -> Command:
-        """Store time in epoch ms of a queue's first message; -1 when it has none."""
+        """Returns the store time in epoch ms of a queue's first message; -1 if it has none."""
         header = GetEarliestMsgStoretimeRequestHeader.decode(command.ext)
         time_ms = self._store.lookup.earliest_time(header.topic, header.queue_id)
         return response(

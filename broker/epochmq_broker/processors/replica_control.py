@@ -1,4 +1,5 @@
-"""What `epochmq promote`, `fence` and `drain` ask of a replica (`protocol.replica_control`)."""
+"""Serves the requests by which `epochmq promote`, `fence` and `drain` control a replica
+(`protocol.replica_control`)."""
 
 from __future__ import annotations
 
@@ -29,17 +30,17 @@ TIMEOUT_MAX_MS = 60_000
 
 
 class ReplicaControlProcessor:
-    """Of every broker; without controllers there is nothing to hand over and nothing to drain."""
+    """Serves them on every broker. Without controllers it rejects switchovers and drains."""
 
     def __init__(
         self,
-        steering: ReplicaControl,
+        control: ReplicaControl,
         store: MessageStore,
         ha: HAService,
         slave_sync: SlaveSync,
         replicas: ReplicasManager | None,
     ) -> None:
-        self._steering = steering
+        self._control = control
         self._store = store
         self._ha = ha
         self._copies = slave_sync
@@ -48,70 +49,78 @@ class ReplicaControlProcessor:
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
-            ReplicaControlCode.SWITCHOVER: self.hand_over,
-            ReplicaControlCode.SET_CONTROL_STATE: self.steer,
-            ReplicaControlCode.COPY_TABLES: self.copy_tables,
-            ReplicaControlCode.GET_MASTER_LOG_STATE: self.show,
+            ReplicaControlCode.SWITCHOVER: self.switch_over,
+            ReplicaControlCode.SET_CONTROL_STATE: self.set_state,
+            ReplicaControlCode.COPY_TABLES: self.copy_master_tables,
+            ReplicaControlCode.GET_MASTER_LOG_STATE: self.master_log_state,
         }
 
-    async def hand_over(self, connection: RemotingConnection, command: Command) -> Command:
-        """Answers when the other replica is the master."""
+    async def switch_over(self, connection: RemotingConnection, command: Command) -> Command:
+        """Makes another replica the master; responds when it is."""
         header = SwitchoverRequestHeader.decode(command.ext)
         if self._replicas is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another")
         timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
         switched = await self._replicas.switchover.to(header.broker_id, header.address, timeout_ms)
-        answer = SwitchoverResponseHeader(
+        response_header = SwitchoverResponseHeader(
             master_broker_id=switched.master_id,
             master_address=switched.master_address,
             master_epoch=switched.master_epoch,
             held_ms=switched.held_ms,
         )
-        return response(command, ResponseCode.SUCCESS, header=answer)
+        return response(command, ResponseCode.SUCCESS, header=response_header)
 
-    async def steer(self, connection: RemotingConnection, command: Command) -> Command:
-        """Fences or drains, or only says how it is."""
+    async def set_state(self, connection: RemotingConnection, command: Command) -> Command:
+        """Sets or clears fenced and drained; without either, only returns the present state."""
         header = ReplicaControlStateHeader.decode(command.ext)
         if header.drained and self._replicas is None:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR, "there are no controllers: nobody else is the master"
+                ResponseCode.SYSTEM_ERROR,
+                "this broker cannot be drained: it has no controllers that could elect another master",
             )
         if header.drained and self._ha.role is HARole.MASTER:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "it is the master: promote another replica first")
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                "this broker cannot be drained: it is the master; promote another replica first",
+            )
         try:
-            await self._steering.steer(fenced=header.fenced, drained=header.drained)
+            await self._control.steer(fenced=header.fenced, drained=header.drained)
         except OSError as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"it cannot be kept on disk: {error}") from None
-        now = self._steering.now
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"the new state could not be written to the disk: {error}"
+            ) from None
+        now = self._control.now
         if header.fenced is not None or header.drained is not None:
-            log.info("steered: %s", now)
+            log.info("replica control changed: fenced=%s, drained=%s", now.fenced, now.drained)
         takes = self._store.state.writable and (self._replicas is None or self._replicas.takes_messages())
         behind = self._store.replica_log.undispatched_bytes if self._ha.role is HARole.REPLICA else 0
-        answer = ReplicaControlStateHeader(
+        response_header = ReplicaControlStateHeader(
             fenced=now.fenced, drained=now.drained, takes_messages=takes, undispatched=behind
         )
-        return response(command, ResponseCode.SUCCESS, header=answer)
+        return response(command, ResponseCode.SUCCESS, header=response_header)
 
-    async def copy_tables(self, connection: RemotingConnection, command: Command) -> Command:
-        """Answers when the master's tables are copied."""
+    async def copy_master_tables(self, connection: RemotingConnection, command: Command) -> Command:
+        """Copies the master's tables; responds when they are copied."""
         try:
             await self._copies.refresh()
         except (EpochMQError, OSError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         return response(command, ResponseCode.SUCCESS)
 
-    def show(self, connection: RemotingConnection, command: Command) -> Command:
-        """Where the log ends and who is in sync, of a master."""
+    def master_log_state(self, connection: RemotingConnection, command: Command) -> Command:
+        """Returns the end of a master's log and the members of its SyncStateSet."""
         sync = self._ha.sync_state
         if self._ha.role is not HARole.MASTER or sync is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master")
-        answer = MasterLogStateHeader(
+        response_header = MasterLogStateHeader(
             broker_id=sync.self_id,
             master_epoch=self._replicas.role_transitions.epoch if self._replicas is not None else 0,
             max_offset=self._store.max_phy_offset,
             members=format_broker_ids(sync.members),
             proposed=format_broker_ids(sync.proposed or ()),
-            learners=format_broker_ids(one.broker_id for one in sync.replicas.values() if one.async_learner),
+            learners=format_broker_ids(
+                replica.broker_id for replica in sync.replicas.values() if replica.async_learner
+            ),
             set_epoch=sync.set_epoch,
         )
-        return response(command, ResponseCode.SUCCESS, header=answer)
+        return response(command, ResponseCode.SUCCESS, header=response_header)

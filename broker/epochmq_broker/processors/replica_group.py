@@ -1,4 +1,5 @@
-"""What the other members of a replica group, and its controllers, ask a broker (AdminBrokerProcessor)."""
+"""Serves the requests of the other replicas of a replica group, and of its controllers
+(AdminBrokerProcessor)."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 
 
 class ReplicaGroupProcessor:
-    """Of the main port and the VIP port."""
+    """Serves them on the main port and on the VIP port."""
 
     def __init__(self, live: LiveConfig, ha: HAService, replicas: ReplicasManager | None) -> None:
         self._live = live
@@ -34,25 +35,27 @@ class ReplicaGroupProcessor:
         }
 
     async def log_checksums(self, connection: RemotingConnection, command: Command) -> Command:
-        """A replica compares its log with this master's."""
+        """Returns checksums of a range of the master's log, with which a replica compares its own."""
         header = LogChecksumsHeader.decode(command.ext)
         wanted = LogRange(header.start_offset, header.end_offset, header.chunk_bytes)
         if not wanted.is_reasonable:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"{wanted}: no range that may be asked for")
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"{wanted}: the range or its number of chunks is out of bounds"
+            )
         self._require_epoch(header.epoch)
         log = self._ha.store.log
-        begins = max(log.min_offset, 0)
-        answer = LogChecksumsHeader(epoch=header.epoch, min_offset=begins)
-        if wanted.start < begins:
-            return response(command, ResponseCode.SUCCESS, header=answer)
+        log_start = max(log.min_offset, 0)
+        response_header = LogChecksumsHeader(epoch=header.epoch, min_offset=log_start)
+        if wanted.start < log_start:
+            return response(command, ResponseCode.SUCCESS, header=response_header)
         try:
             body = await self._ha.checksums.of(wanted)
         except ChecksumsBusyError:
             raise RequestError(ResponseCode.SYSTEM_BUSY, "other replicas compare their logs") from None
         except (OSError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{wanted}: {error}") from None
-        self._require_epoch(header.epoch)  # else it may have been cut meanwhile
-        return response(command, ResponseCode.SUCCESS, header=answer, body=body)
+        self._require_epoch(header.epoch)  # otherwise the log may have been truncated in the meantime
+        return response(command, ResponseCode.SUCCESS, header=response_header, body=body)
 
     def _require_epoch(self, epoch: int) -> None:
         last = self._ha.epochs.epochs.last_epoch
@@ -60,8 +63,8 @@ class ReplicaGroupProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"this broker is not the master of epoch {epoch}")
 
     def ha_info(self, connection: RemotingConnection, command: Command) -> Command:
-        """906: where this broker serves replicas. Only a master does; RocketMQ's brokers say it in every
-        role."""
+        """906: returns the address at which this broker serves replicas. Only a master returns it; RocketMQ's
+        brokers do in every role."""
         if self._ha.role is not HARole.MASTER:
             return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
         config = self._live.current
@@ -73,7 +76,7 @@ class ReplicaGroupProcessor:
         return response(command, ResponseCode.SUCCESS, header=header)
 
     def role_changed(self, connection: RemotingConnection, command: Command) -> Command:
-        """1008: a controller says who the master is."""
+        """1008: a controller notifies the broker of the group's master."""
         if self._replicas is not None:
             self._replicas.role_notified(command)
         return response(command, ResponseCode.SUCCESS)

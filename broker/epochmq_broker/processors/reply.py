@@ -1,14 +1,13 @@
-"""SEND_REPLY_MESSAGE and its V2: the answer of a request-reply pair (RocketMQ's ReplyMessageProcessor). The
-broker pushes it to the requester over the requester's own connection and then, unless told otherwise, stores
-it.
-"""
+"""Serves SEND_REPLY_MESSAGE and its V2: the reply of a request-reply pair (RocketMQ's ReplyMessageProcessor).
+The broker pushes the reply to the requester over the requester's own connection, and then stores it, unless
+storeReplyMessageEnable is off."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.message_writer import InnerMessage, MessageWriter
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
@@ -28,7 +27,7 @@ PUSH_TIMEOUT_MS = 10_000
 
 
 class ReplyProcessor:
-    """Delivers replies."""
+    """Delivers replies to requesters."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class ReplyProcessor:
         }
 
     async def reply(self, connection: RemotingConnection, command: Command) -> Command:
-        """Pushes first, stores second; the answer's code is that of the push."""
+        """Pushes the reply first and stores it second. The response has the push's code."""
         config = self._live.current
         ext = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
         header = send_header(command)
@@ -69,13 +68,13 @@ class ReplyProcessor:
         properties |= ext
         rendered = records.format_properties(properties)
         failure = await self._push(connection, header, properties, command.body)
-        # Zeros, so that a client can read the answer also when nothing is stored.
-        answer = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
+        # Zeros, so that a client can decode the response even if the reply is not stored.
+        response_header = SendMessageResponseHeader(msg_id="0", queue_id=queue_id, queue_offset=0)
         if config.store_reply_message_enable:
-            self._store(connection, header, properties, rendered, command.body, queue_id, answer)
+            self._store(connection, header, properties, rendered, command.body, queue_id, response_header)
         if failure is not None:
-            return response(command, ResponseCode.SYSTEM_ERROR, failure, header=answer, ext=ext)
-        return response(command, ResponseCode.SUCCESS, header=answer, ext=ext)
+            return response(command, ResponseCode.SYSTEM_ERROR, failure, header=response_header, ext=ext)
+        return response(command, ResponseCode.SUCCESS, header=response_header, ext=ext)
 
     async def _push(
         self,
@@ -84,15 +83,15 @@ class ReplyProcessor:
         properties: dict[str, str],
         body: bytes,
     ) -> str | None:
-        """Sends the reply to the requester; what went wrong, or None."""
+        """Sends the reply to the requester. Returns the error, or None."""
         client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
             return "reply message properties[REPLY_TO_CLIENT] is null"
         channel = self._clients.producer_channel(client_id)
         if not isinstance(channel, RemotingConnection) or channel.closed:
             return f"push reply message fail, channel of <{client_id}> not found."
-        now_ms = time.time_ns() // 1_000_000
-        properties["PUSH_REPLY_TIME"] = str(now_ms)
+        pushed_ms = now_ms()
+        properties["PUSH_REPLY_TIME"] = str(pushed_ms)
         host, port = records.decode_host(self._store_host)
         fields = {
             name: getattr(header, name)
@@ -104,15 +103,15 @@ class ReplyProcessor:
             **fields,
             born_host=connection.remote,
             store_host=f"{host}:{port}",
-            store_timestamp=now_ms,
+            store_timestamp=pushed_ms,
         )
         try:
-            answer = await channel.call(
+            result = await channel.call(
                 request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, push, body), PUSH_TIMEOUT_MS
             )
         except EpochMQError:
             return f"push reply message to {client_id}fail."
-        return None if answer.code == ResponseCode.SUCCESS else f"push reply message to {client_id}fail."
+        return None if result.code == ResponseCode.SUCCESS else f"push reply message to {client_id}fail."
 
     def _store(
         self,
@@ -122,9 +121,9 @@ class ReplyProcessor:
         rendered: bytes,
         body: bytes,
         queue_id: int,
-        answer: SendMessageResponseHeader,
+        response_header: SendMessageResponseHeader,
     ) -> None:
-        """Keeps the reply in its topic; a failure is nobody's business but the statistics'."""
+        """Stores the reply in its topic. Only statistics show a failure."""
         stored = self._writer.put(
             InnerMessage(
                 topic=header.topic,
@@ -141,8 +140,8 @@ class ReplyProcessor:
         if not stored.ok:
             self._stats.put_failures += 1
             return
-        answer.msg_id = records.message_id(self._store_host, stored.physical_offset)
-        answer.queue_offset = stored.queue_offset
+        response_header.msg_id = records.message_id(self._store_host, stored.physical_offset)
+        response_header.queue_offset = stored.queue_offset
         traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
         traffic.messages += 1
         traffic.bytes += stored.size

@@ -1,15 +1,15 @@
-"""SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE (RocketMQ's SendMessageProcessor): the path that knows
-every case. `send_fast` takes the plain ones.
+"""Serves SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE in every case (RocketMQ's
+SendMessageProcessor). `send_fast` serves plain messages.
 
-Not there yet: half messages of transactions are refused as a Java broker with rejectTransactionMessage=true
-does, timer messages as one without a timer wheel.
+Not supported yet: half messages of transactions are rejected as by a Java broker with
+rejectTransactionMessage=true, timer messages as by one without a timer wheel.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
+from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.message_writer import InnerMessage, MessageWriter, PutResult
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
@@ -35,7 +35,7 @@ from epochmq_protocol.topics import (
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 
 V3_4_9 = 121
-"""From this version on a client's own maxReconsumeTimes counts (MQVersion)."""
+"""From this version on, a client's own maxReconsumeTimes applies (MQVersion)."""
 DLQ_QUEUES = 1
 
 STORED_CODES = {
@@ -44,11 +44,11 @@ STORED_CODES = {
     PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
     PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
 }
-"""The statuses with which a message is in the log; all of them answer with the full header."""
+"""The statuses with which a message is in the log; responses with them have the full header."""
 
 
 def put_rejection(status: PutStatus, max_message_size: int) -> RequestError:
-    """What a message that was not stored is answered."""
+    """The response to a message that was not stored."""
     match status:
         case PutStatus.MESSAGE_ILLEGAL | PutStatus.PROPERTIES_SIZE_EXCEEDED:
             return RequestError(
@@ -78,7 +78,7 @@ def put_rejection(status: PutStatus, max_message_size: int) -> RequestError:
 
 
 class SendProcessor:
-    """Stores what producers send and answers when it is as safe as they asked for."""
+    """Stores messages of producers, and responds when they are as safe as the producer demands."""
 
     def __init__(
         self,
@@ -110,18 +110,18 @@ class SendProcessor:
         }
 
     def send(self, connection: RemotingConnection, command: Command) -> Command | None:
-        """One message, or one batch of messages."""
+        """Stores one message, or one batch of messages."""
         reject_send_on_slave(self._live.current)
         header = send_header(command)
         if not command.body:
-            # RocketMQ trips over the missing body before it looks at anything else.
+            # RocketMQ fails on the missing body before it checks anything else.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the message has no body")
         try:
             topic = self._checks.topic(header, connection.remote)
             queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
             message = self._message(connection, command.body, header, topic, queue_id)
             if self._writer.must_wait(message.properties) and not (command.is_oneway or connection.can_defer):
-                # Rejected before it is stored: a client sends again what is rejected.
+                # Reject before storing: a client sends a rejected message again.
                 raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
             if header.batch:
                 self._check_batch(header)
@@ -139,7 +139,7 @@ class SendProcessor:
         traffic.messages += stored.count
         traffic.bytes += stored.size
         traffic.requests += 1
-        return self._answer(connection, command, message, stored, queue_id)
+        return self._response(connection, command, message, stored, queue_id)
 
     def _message(
         self,
@@ -149,14 +149,14 @@ class SendProcessor:
         topic: TopicConfig,
         queue_id: int,
     ) -> InnerMessage:
-        """The message as it will be stored, as long as it is neither a retry nor delayed."""
+        """Builds the message to be stored, before a retry or a delay changes it."""
         config = self._live.current
         properties = records.parse_properties(header.properties or "")
         properties.pop("POP_CK", None)
         properties["MSG_REGION"] = config.region_id
         properties["TRACE_ON"] = "true" if config.trace_on else "false"
         if not header.batch and not properties.get("UNIQ_KEY"):
-            properties["UNIQ_KEY"] = self._uniq_keys.next(time.time_ns() // 1_000_000)
+            properties["UNIQ_KEY"] = self._uniq_keys.next(now_ms())
         properties["CLUSTER"] = config.broker_cluster_name
         sys_flag = header.sys_flag
         if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
@@ -180,9 +180,9 @@ class SendProcessor:
             )
 
     def _divert_retry(self, command: Command, header: SendHeader, message: InnerMessage) -> None:
-        """A client that could not send a message back sends it to its group's retry topic itself: the
-        dead-letter topic takes it when it was tried too often, or when the group is one of orderly consumers
-        (handleRetryAndDLQ)."""
+        """Moves a message for a retry topic to the dead-letter topic if it was tried too often, or if its
+        group consumes in order. A client sends to its group's retry topic itself if it could not send a
+        message back (handleRetryAndDLQ)."""
         if not is_retry_topic(header.topic):
             return
         group = group_of_retry_topic(header.topic)
@@ -194,7 +194,7 @@ class SendProcessor:
         times_max = config.retry_max_times
         if command.version >= V3_4_9 and header.max_reconsume_times is not None:
             times_max = header.max_reconsume_times
-        ordered = not self._locks.all_expired(group, time.time_ns() // 1_000_000)
+        ordered = not self._locks.all_expired(group, now_ms())
         if message.reconsume_times <= times_max and not ordered:
             return
         dead = self._topics.create_in_send_back(dlq_topic(group), DLQ_QUEUES)
@@ -219,7 +219,7 @@ class SendProcessor:
                 f"the broker[{self._live.current.broker_ip1}] sending transaction message is forbidden",
             )
 
-    def _answer(
+    def _response(
         self,
         connection: RemotingConnection,
         command: Command,
@@ -227,9 +227,9 @@ class SendProcessor:
         stored: PutResult,
         queue_id: int,
     ) -> Command | None:
-        """The answer, at once or (None) when the message is safe."""
+        """The response, or None if it follows once the message is safe."""
         ids = [records.message_id(self._store_host, offset) for offset in stored.physical_offsets]
-        answer = response(
+        success = response(
             command,
             STORED_CODES[stored.status],
             header=SendMessageResponseHeader(
@@ -241,25 +241,24 @@ class SendProcessor:
             ext=self._ext(),
         )
         if not self._writer.must_wait(message.properties):
-            return answer
+            return success
         if command.is_oneway:
             return None
         connection.defer(command.opaque)
 
-        def settled(status: PutStatus) -> None:
-            answer.code = STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR)
-            connection.respond(answer)
+        def respond(status: PutStatus) -> None:
+            success.code = STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR)
+            connection.respond(success)
 
-        self._writer.when_safe(stored.end, settled)
+        self._writer.when_safe(stored.end, respond)
         return None
 
     def _ext(self) -> dict[str, str]:
-        """What every answer of the send family carries, refusals too."""
+        """The ext fields of every response to a send, rejections included."""
         config = self._live.current
         return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
 
 def group_of_retry_topic(topic: str) -> str:
-    """The group of a retry topic; of a pop retry topic of the second kind the part before the `+`
-    (KeyBuilder)."""
+    """The group of a retry topic; of a version-2 pop retry topic, the part before the `+` (KeyBuilder)."""
     return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX).split("+", 1)[0]

@@ -1,7 +1,9 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later (RocketMQ's
-AbstractSendMessageProcessor.consumerSendMsgBack). It goes to the group's retry topic by way of a delay level,
-or to the dead-letter topic when it was tried often enough. The consumer then takes it for handled: the answer
-waits until the message is as safe as one that was sent. (RocketMQ answers at once.)
+"""Serves CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later (RocketMQ's
+AbstractSendMessageProcessor.consumerSendMsgBack).
+
+The message goes to the group's retry topic, delayed by a level, or to the dead-letter topic after too many
+attempts. On success the consumer considers the message handled. So the response waits until the stored
+message is as safe as one that was sent; RocketMQ responds at once.
 """
 
 from __future__ import annotations
@@ -28,11 +30,11 @@ from epochmq_protocol.topics import PERM_WRITE, dlq_topic, retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 FIRST_RETRY_LEVEL = 3
-"""Delay level of the first retry: 10 s with RocketMQ's levels."""
+"""The delay level of the first retry: 10 s with RocketMQ's levels."""
 
 
 class SendBackProcessor:
-    """Takes messages back."""
+    """Stores messages that consumers send back."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class SendBackProcessor:
         return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
 
     def send_back(self, connection: RemotingConnection, command: Command) -> Command | None:
-        """One message, named by its commit-log offset."""
+        """Takes one message back, named by its commit-log offset."""
         reject_send_on_slave(self._live.current)
         header = ConsumerSendMsgBackRequestHeader.decode(command.ext)
         config = self._live.current
@@ -86,7 +88,7 @@ class SendBackProcessor:
         times_max = group.retry_max_times
         if command.version >= V3_4_9 and header.max_reconsume_times is not None:
             times_max = header.max_reconsume_times
-        message = self._again(original, retry.topic_name, random.randrange(group.retry_queue_nums))
+        message = self._retry_message(original, retry.topic_name, random.randrange(group.retry_queue_nums))
         dead = original.reconsume_times >= times_max or header.delay_level < 0
         if dead:
             message.topic = self._topics.create_in_send_back(dlq_topic(header.group), DLQ_QUEUES).topic_name
@@ -105,21 +107,22 @@ class SendBackProcessor:
         self._stats.add(SNDBCK_PUT_NUMS, f"{message.properties['RETRY_TOPIC']}@{header.group}")
         if dead:
             self._stats.add(SNDBCK2DLQ_TIMES, f"{header.origin_topic}@{header.group}")
-        answer = response(command, ResponseCode.SUCCESS)
+        success = response(command, ResponseCode.SUCCESS)
         if not self._writer.waits or command.is_oneway:
-            return answer
+            return success
         connection.defer(command.opaque)
 
-        def settled(status: PutStatus) -> None:
+        def respond(status: PutStatus) -> None:
             if status is not PutStatus.PUT_OK:
-                answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, status.value
-            connection.respond(answer)
+                success.code, success.remark = ResponseCode.SYSTEM_ERROR, status.value
+            connection.respond(success)
 
-        self._writer.when_safe(stored.end, settled)
+        self._writer.when_safe(stored.end, respond)
         return None
 
-    def _again(self, original: MessageExt, topic: str, queue_id: int) -> InnerMessage:
-        """The message once more: same content and birth, one attempt older, its origin noted."""
+    def _retry_message(self, original: MessageExt, topic: str, queue_id: int) -> InnerMessage:
+        """Builds the retry: same content and birth time, one more attempt, with the original topic and id in
+        its properties."""
         properties = records.parse_properties(original.properties)
         properties.setdefault("RETRY_TOPIC", original.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", original.msg_id)

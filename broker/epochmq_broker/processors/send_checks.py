@@ -1,6 +1,5 @@
-"""What a send must pass before its message is looked at, in Java's order and with its codes (preSend and
-msgCheck of RocketMQ's send processors). Shared by sends and replies.
-"""
+"""Checks the header of a send or reply, in Java's order and with its codes (preSend and msgCheck of
+RocketMQ's send processors)."""
 
 from __future__ import annotations
 
@@ -27,25 +26,25 @@ _SHORT_FORM = frozenset(
 
 
 SendHeader = SendMessageRequestHeader | SendMessageRequestHeaderV2
-"""The long and the short form; their attributes are the same."""
+"""The long and the short form; they have the same attributes."""
 
 
 def send_header(command: Command) -> SendHeader:
-    """The header of a send or reply, whichever of the two forms it came in."""
+    """Decodes the header of a send or reply, in either form."""
     if command.code in _SHORT_FORM:
         return SendMessageRequestHeaderV2.decode(command.ext)
     return SendMessageRequestHeader.decode(command.ext)
 
 
 class SendChecks:
-    """The checks; they create a topic on its first message when that is allowed."""
+    """The checks. They create a topic on its first message if that is allowed."""
 
     def __init__(self, live: LiveConfig, topics: TopicTable) -> None:
         self._live = live
         self._topics = topics
 
     def topic(self, header: SendHeader, remote: str) -> TopicConfig:
-        """The configuration of the topic of an acceptable send. Raises RequestError."""
+        """Returns the topic's configuration if the send is acceptable. Raises RequestError."""
         config = self._live.current
         topics = self._topics
         topic = header.topic
@@ -88,7 +87,7 @@ class SendChecks:
 
 
 def random_queue(topic: TopicConfig) -> int:
-    """A queue for a message that leaves the choice to the broker."""
+    """Chooses a queue for a message that leaves the choice to the broker."""
     if topic.write_queue_nums <= 0:
         raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic[{topic.topic_name}] has no write queue")
     return random.randrange(topic.write_queue_nums)

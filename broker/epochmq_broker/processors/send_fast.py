@@ -1,10 +1,10 @@
-"""SEND_MESSAGE_V2 for the plain message: the hot path.
+"""Serves SEND_MESSAGE_V2 for plain messages: the fast send path.
 
-Takes a JSON header and a body and gives back the encoded answer, with nothing in between that can be kept,
-left out or bound beforehand. Whatever is not plain raises `FastPathMiss` before anything was changed, and
-`send` takes the frame from the start: another topic state, a batch, a transaction, a delay, a timer, a
-property the broker itself sets, a message without an id. Both paths store the same record and answer the
-same, which a test holds them to.
+It gets a JSON header and a body and returns the encoded response. Everything that can be cached, omitted or
+bound in advance is. For a message that is not plain it raises `FastPathMiss` before it changes anything, and
+`send` serves the frame from the beginning: for another topic state, a batch, a transaction, a delay, a timer,
+a property that the broker sets, or a message without an id. A test checks that both paths store the same
+record and respond the same.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from epochmq_protocol.transport.connection import FastRequestHandler, RemotingCo
 
 SPECIAL_PROPERTIES = frozenset(
     [
-        # what makes a message something else than plain
+        # a message with one of these is not plain
         "DELAY",
         "TRAN_MSG",
         "TIMER_DELAY_SEC",
         "TIMER_DELAY_MS",
         "TIMER_DELIVER_MS",
         "INNER_NUM",
-        # what the broker drops or sets itself
+        # the broker removes or sets these
         "POP_CK",
         "MSG_REGION",
         "TRACE_ON",
@@ -56,27 +56,26 @@ SPECIAL_PROPERTIES = frozenset(
     ]
 )
 SPECIAL_FLAGS = ~(COMPRESSED_FLAG | COMPRESSION_TYPE_COMPARATOR)
-"""Bits of sysFlag that make a message something else than plain: tags, transactions, hosts, batches."""
-END = "\x02"
+"""Bits of sysFlag of messages that are not plain: tags, transactions, hosts, batches."""
+SEPARATOR = "\x02"
 CODES_MAX = 4096
 CACHED_QUEUES_MAX = 100_000
 
 
-# What an answer says: opaque, queue id, queue offset, physical offset, unique key.
+# opaque, queue id, queue offset, physical offset, unique key
 _ResponseFields = tuple[int, int, int, int, bytes]
 
 
 class _CachedQueue(Struct, frozen=True, gc=False):
-    """All that is known of a queue before a message comes."""
+    """The data about a queue that is known before a message arrives."""
 
     queue: ConsumeQueue
     traffic: TrafficCounter
-    suffix: str  # the properties the broker adds
+    suffix: str  # the properties that the broker adds
 
 
 class FastSend:
-    """The hot path of one broker. What it knows of topics is forgotten when their table, or a setting,
-    changes."""
+    """The fast send path of one broker. Its cache is cleared when the topic table or a setting changes."""
 
     def __init__(
         self,
@@ -93,7 +92,7 @@ class FastSend:
         self._topics = topics
         self._stats = stats
         self._store_host = store_host
-        self._routes: dict[tuple[str, int], _CachedQueue] = {}
+        self._queues: dict[tuple[str, int], _CachedQueue] = {}
         self._codes: dict[str, int] = {}
         self._generation = topics.generation
         self._respond = _response_template(live.current, store_host)
@@ -105,8 +104,8 @@ class FastSend:
         return {b'{"code":310': self._handler()}
 
     def _handler(self) -> FastRequestHandler:
-        """The handler as a closure: names of its own are the cheapest there are."""
-        topics, writer, routes, codes = self._topics, self._writer, self._routes, self._codes
+        """The handler as a closure: its own variables are the cheapest to access."""
+        topics, writer, queues, codes = self._topics, self._writer, self._queues, self._codes
         append, decode, special = self._store.append, decode_send, SPECIAL_PROPERTIES
         stored = PutStatus.PUT_OK
 
@@ -114,10 +113,10 @@ class FastSend:
             request = decode(header)
             fields = request.fields
             if topics.generation != self._generation:
-                self._forget()
+                self._clear_cache()
             if fields.broker_name != self._name and names_another_broker(fields.broker_name, self._name):
                 raise FastPathMiss
-            route = routes.get((fields.topic, fields.queue_id)) or self._route(fields)
+            cached = queues.get((fields.topic, fields.queue_id)) or self._cached_queue(fields)
             properties = fields.properties
             uniq_key = tags = keys = wait = ""
             for entry in properties.split("\x02"):
@@ -139,17 +138,19 @@ class FastSend:
             if writer.gated and writer.rejection(wait or "true") is not None:
                 raise FastPathMiss
             try:
-                rendered = f"{properties}{'' if properties[-1] == END else END}{route.suffix}".encode()
+                rendered = (
+                    f"{properties}{'' if properties[-1] == SEPARATOR else SEPARATOR}{cached.suffix}".encode()
+                )
             except UnicodeEncodeError:
                 raise FastPathMiss from None
             waits = writer.waits and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
             if waits and not connection.can_defer:
-                raise FastPathMiss  # the ordinary path rejects it, before it is stored
+                raise FastPathMiss  # the ordinary path rejects the message before storing it
             code = codes.get(tags)
             if code is None:
                 code = self._code(tags)
             status, physical_offset, queue_offset, size = append(
-                route.queue,
+                cached.queue,
                 body=body,
                 properties=rendered,
                 born_timestamp=fields.born_timestamp,
@@ -162,41 +163,49 @@ class FastSend:
                 keys=keys,
             )
             if status is not stored:
-                raise FastPathMiss  # nothing has happened; the ordinary path words the refusal
+                raise FastPathMiss  # nothing has changed; the ordinary path builds the rejection
             if writer.appended is not None:
                 writer.appended()
-            traffic = route.traffic
+            traffic = cached.traffic
             traffic.messages += 1
             traffic.bytes += size
             traffic.requests += 1
             if request.flag & FLAG_ONEWAY:
                 return None
-            place = (request.opaque, fields.queue_id, queue_offset, physical_offset, uniq_key.encode())
+            response_fields = (
+                request.opaque,
+                fields.queue_id,
+                queue_offset,
+                physical_offset,
+                uniq_key.encode(),
+            )
             if waits:
-                self._answer_later(connection, place, physical_offset + size)
+                self._respond_later(connection, response_fields, physical_offset + size)
                 return None
-            return self._respond(*place)
+            return self._respond(*response_fields)
 
         return send
 
-    def _answer_later(self, connection: RemotingConnection, place: _ResponseFields, end: int) -> None:
-        """Answers when the message is safe, or when that took too long."""
-        opaque = place[0]
+    def _respond_later(
+        self, connection: RemotingConnection, response_fields: _ResponseFields, end: int
+    ) -> None:
+        """Responds when the message is safe, or after the timeout."""
+        opaque = response_fields[0]
         connection.defer(opaque)
-        frame = self._respond(*place)
+        frame = self._respond(*response_fields)
 
         def done(status: PutStatus) -> None:
             if status is PutStatus.PUT_OK:
                 connection.respond_encoded(opaque, frame)
             else:
                 respond = _response_template(self._live.current, self._store_host, STORED_CODES[status])
-                connection.respond_encoded(opaque, respond(*place))
+                connection.respond_encoded(opaque, respond(*response_fields))
 
         self._writer.when_safe(end, done)
 
-    def _route(self, fields: SendFields) -> _CachedQueue:
-        """The route of a queue, made on first use. Raises FastPathMiss when its messages are not plain, or
-        the queue is none."""
+    def _cached_queue(self, fields: SendFields) -> _CachedQueue:
+        """Returns the cache entry of a queue, and creates it on first use. Raises FastPathMiss if the queue
+        does not exist, or its messages are not plain."""
         config = self._live.current
         name, queue_id = fields.topic, fields.queue_id
         topic = self._topics.get(name)
@@ -210,35 +219,35 @@ class FastSend:
             raise FastPathMiss
         if not 0 <= queue_id < max(topic.write_queue_nums, topic.read_queue_nums):
             raise FastPathMiss
-        if len(self._routes) >= CACHED_QUEUES_MAX:
-            self._routes.clear()
-        route = _CachedQueue(
+        if len(self._queues) >= CACHED_QUEUES_MAX:
+            self._queues.clear()
+        cached = _CachedQueue(
             self._store.queue(name, queue_id),
             self._stats.put_traffic(name, queue_id),
             _suffix(config),
         )
-        self._routes[name, queue_id] = route
-        return route
+        self._queues[name, queue_id] = cached
+        return cached
 
     def _code(self, tags: str) -> int:
-        """The tags code, remembered: most messages carry one of a few tags."""
+        """Returns the tags code from a cache, because most messages have one of a few tags."""
         if len(self._codes) >= CODES_MAX:
             self._codes.clear()
         code = self._codes[tags] = tags_code(tags) if tags else 0
         return code
 
-    def _forget(self) -> None:
-        self._routes.clear()
+    def _clear_cache(self) -> None:
+        self._queues.clear()
         self._generation = self._topics.generation
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        self._forget()
+        self._clear_cache()
         self._respond = _response_template(after, self._store_host)
         self._name = after.broker_name
 
 
 def _is_plain(topic: TopicConfig) -> bool:
-    """Whether messages to this topic need nothing that only the ordinary path knows."""
+    """Whether messages of this topic need nothing that only the ordinary path does."""
     name = topic.topic_name
     kept_whole = {"queue.type", "cleanup.policy"}.isdisjoint(topic.attributes)
     single_tag = topic.topic_filter_type is TopicFilterType.SINGLE_TAG

@@ -1,10 +1,10 @@
-"""Whole tables for slaves and exports: topics (21), consumer offsets (43), delay offsets (45), groups (201)
-and message request modes (402), as RocketMQ's AdminBrokerProcessor and QueryAssignmentProcessor answer them.
+"""Serves whole tables to slaves and exports: topics (21), consumer offsets (43), delay offsets (45), groups
+(201) and message request modes (402), as RocketMQ's AdminBrokerProcessor and QueryAssignmentProcessor do.
 
-Ours is asked for them every second by each of its slaves, and a table may have tens of thousands of entries.
-So a slave of ours sends along the state of the table it copied last (ext field `knownState`), and is told
-`unchanged=true`, without a body, while the table is still in that state; other answers to it carry `state`. A
-body is written once for each state, and a large one in slices, so that senders get their turn.
+Each EpochMQ slave requests them every second, and a table may have tens of thousands of entries. So such a
+slave sends the state of the table that it copied last (ext field `knownState`). While the table is still in
+that state, the response is `unchanged=true` without a body; otherwise it carries the new `state`. A body is
+encoded once per state, and a large one in slices, so that sends are not delayed.
 """
 
 from __future__ import annotations
@@ -16,48 +16,49 @@ from json.encoder import encode_basestring
 
 from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
 from epochmq_protocol.bodies import SubscriptionGroupWrapper, TopicConfigSerializeWrapper, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
-KNOWN_STATE, STATE, UNCHANGED = "knownState", "state", "unchanged"
 SLICE = 1000
-"""Entries of the offset table that are written in one go: half a millisecond."""
+"""Entries of the offset table that are encoded without a pause for the event loop: half a millisecond."""
 
 
 class TableSyncProcessor:
-    """Answers for one broker."""
+    """Serves the tables of one broker."""
 
-    def __init__(self, parts: MqadminDependencies, request_modes: MessageRequestModeTable) -> None:
-        self._parts = parts
+    def __init__(self, components: MqadminDependencies, request_modes: MessageRequestModeTable) -> None:
+        self._components = components
         self._modes = request_modes
-        self._life = secrets.token_hex(4)  # states are counted anew in each life of the broker
+        self._incarnation = secrets.token_hex(4)  # each start of the broker counts states from 0
         self._bodies: dict[int, tuple[str, bytes]] = {}
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
-        parts = self._parts
-        topics, groups = parts.topics, parts.groups
+        components = self._components
+        topics, groups = components.topics, components.groups
         return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: self._kept(
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._cached(
                 lambda: f"{topics.generation}.{topics.data_version}", self.topics_body
             ),
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._kept(
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._cached(
                 lambda: f"{groups.generation}.{groups.data_version}", self.groups_body
             ),
-            RequestCode.GET_ALL_DELAY_OFFSET: self._kept(
-                lambda: f"{parts.delays.offsets}.{parts.delays.data_version}", parts.delays.encode
+            RequestCode.GET_ALL_DELAY_OFFSET: self._cached(
+                lambda: f"{components.delays.offsets}.{components.delays.data_version}",
+                components.delays.encode,
             ),
-            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._kept(
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._cached(
                 lambda: str(self._modes.changes), self._modes.encode
             ),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
         }
 
     def topics_body(self) -> bytes:
-        """The topics with their version."""
-        topics = self._parts.topics
+        """Encodes the topics and their data version."""
+        topics = self._components.topics
         return to_json(
             TopicConfigSerializeWrapper(
                 topic_config_table=dict(topics.table), data_version=topics.data_version
@@ -65,8 +66,8 @@ class TableSyncProcessor:
         )
 
     def groups_body(self) -> bytes:
-        """The groups, what they may not read, and their version."""
-        groups = self._parts.groups
+        """Encodes the groups, their forbidden topics and the data version."""
+        groups = self._components.groups
         return to_json(
             SubscriptionGroupWrapper(
                 subscription_group_table=dict(groups.table),
@@ -75,29 +76,29 @@ class TableSyncProcessor:
             )
         )
 
-    def _kept(self, state_of: Callable[[], str], encode: Callable[[], bytes]) -> RequestHandler:
-        def answer(connection: RemotingConnection, command: Command) -> Command:
-            state = f"{self._life}.{state_of()}"
-            if _knows(command, state):
+    def _cached(self, state_of: Callable[[], str], encode: Callable[[], bytes]) -> RequestHandler:
+        def handle(connection: RemotingConnection, command: Command) -> Command:
+            state = f"{self._incarnation}.{state_of()}"
+            if _is_current(command, state):
                 return _unchanged(command)
-            kept = self._bodies.get(command.code)
-            if kept is None or kept[0] != state:
-                kept = self._bodies[command.code] = (state, encode())
-            return _answer(command, *kept)
+            cached = self._bodies.get(command.code)
+            if cached is None or cached[0] != state:
+                cached = self._bodies[command.code] = (state, encode())
+            return _table_response(command, *cached)
 
-        return answer
+        return handle
 
     def all_offsets(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
-        """The consumers' offsets. When there are many, the entries are of slightly different times; each was
-        right when it was written, and offsets move all the time."""
-        offsets = self._parts.offsets
-        state = f"{self._life}.{offsets.changes}.{offsets.data_version}"
-        if _knows(command, state):
+        """Serves the consumer offsets. The entries of a large table are of slightly different times; each was
+        correct when it was encoded."""
+        offsets = self._components.offsets
+        state = f"{self._incarnation}.{offsets.changes}.{offsets.data_version}"
+        if _is_current(command, state):
             return _unchanged(command)
         version, rows = to_json(offsets.data_version), sorted(offsets.table.items())
         if len(rows) > SLICE:
             return self._many_offsets(command, state, version, rows)
-        return _answer(command, state, _offsets_body(version, [_offsets_entry(*row) for row in rows]))
+        return _table_response(command, state, _offsets_body(version, [_offsets_entry(*row) for row in rows]))
 
     async def _many_offsets(
         self, command: Command, state: str, version: bytes, rows: list[tuple[str, Mapping[int, int]]]
@@ -106,7 +107,7 @@ class TableSyncProcessor:
         for start in range(0, len(rows), SLICE):
             entries += [_offsets_entry(*row) for row in rows[start : start + SLICE]]
             await asyncio.sleep(0)
-        return _answer(command, state, _offsets_body(version, entries))
+        return _table_response(command, state, _offsets_body(version, entries))
 
 
 def _offsets_body(version: bytes, entries: list[str]) -> bytes:
@@ -118,7 +119,7 @@ def _offsets_entry(key: str, queues: Mapping[int, int]) -> str:
     return f"{encode_basestring(key)}:{{{inner}}}"
 
 
-def _knows(command: Command, state: str) -> bool:
+def _is_current(command: Command, state: str) -> bool:
     return (command.ext or {}).get(KNOWN_STATE) == state
 
 
@@ -126,6 +127,6 @@ def _unchanged(command: Command) -> Command:
     return response(command, ResponseCode.SUCCESS, ext={UNCHANGED: "true"})
 
 
-def _answer(command: Command, state: str, body: bytes) -> Command:
+def _table_response(command: Command, state: str, body: bytes) -> Command:
     asked = KNOWN_STATE in (command.ext or {})
     return response(command, ResponseCode.SUCCESS, body=body, ext={STATE: state} if asked else None)

@@ -38,8 +38,8 @@ from epochmq_broker.config import LiveConfig
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.ha.service import HAService
+from epochmq_broker.long_polling import PullHoldService
 from epochmq_broker.message_writer import MessageWriter
-from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.state_machine_types import MasterView
 from epochmq_broker.replicas.write_lease import WriteLease
@@ -68,7 +68,7 @@ class ReplicaDependencies:
     ha: HAService
     topics: TopicTable
     delays: DelayService
-    pull: PullProcessor
+    held_pulls: PullHoldService
     registration: NameserverRegistration
     client: RemotingClient
     slave_sync: SlaveSync
@@ -123,7 +123,7 @@ class RoleTransitions:
         if self._delivering:
             self._delivering = False
             parts.delays.stop()
-        parts.pull.hold.release()
+        parts.held_pulls.release()
         parts.ha.master_checksums = MasterChecksumClient(parts.client, view.address) if view.address else None
         # If it is the same master under another epoch, the HA connection stays.
         known = self._found[1] if self._found is not None and self._found[0] == view.address else None

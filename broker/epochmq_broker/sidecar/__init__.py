@@ -1,3 +1,3 @@
-"""The admin sidecar: HTTP for people, probes, Prometheus and the operator, beside every broker, controller
-and nameserver, whom it asks over their local socket. It holds no state of theirs, and imports nothing of
-them."""
+"""The sidecar: an HTTP server for people, probes, Prometheus and the operator, beside a broker, controller or
+nameserver. It calls that process over its admin socket, keeps no state, and imports nothing of the
+process."""

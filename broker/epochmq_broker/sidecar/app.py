@@ -1,8 +1,8 @@
-"""The HTTP surface: which path asks the process for what, who may, and how a fault looks.
+"""Serves the admin API over HTTP: paths, authorization and error responses.
 
-What the process answers is passed on as it is; nothing is kept here. Reading is open unless
-`adminReads=guarded`; whatever changes something needs a token, or a client certificate. `/live` and `/ready`
-are for probes, and always open.
+The sidecar forwards the process's results unchanged and stores nothing. Reads are open unless
+`adminReads=guarded`; changes need a token or a client certificate. `/live` and `/ready` are for probes, and
+always open.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SWITCH_MS: Final = 15_000
 DRAIN_MS: Final = 30_000
 CHANGE_MS: Final = 10_000
 CLIENT_CERTIFICATE: Final = "client_certificate"
-"""In a connection's state: whether the client has shown a certificate, which was checked."""
+"""Key in a connection's state: whether the client presented a certificate. TLS has checked it."""
 
 STATUS: Final[Mapping[FaultKind, int]] = {
     FaultKind.UNKNOWN: 404,
@@ -56,7 +56,7 @@ READS: Final = {
     "/v1/lease": AdminOperation.LEASE,
     "/v1/config": AdminOperation.CONFIG,
 }
-STEERS: Final = {
+CONTROLS: Final = {
     "/v1/fence": (AdminOperation.FENCE, CHANGE_MS),
     "/v1/unfence": (AdminOperation.UNFENCE, CHANGE_MS),
     "/v1/drain": (AdminOperation.DRAIN, DRAIN_MS),
@@ -65,15 +65,16 @@ STEERS: Final = {
 
 
 class LocalCall(Protocol):
-    """The process beside this one."""
+    """Calls the process beside the sidecar."""
 
     async def __call__(self, operation: str, arguments: AdminArguments | None, timeout_ms: int) -> bytes:
-        """Its answer, as JSON; EpochMQError (an AdminError when it says no)."""
+        """Returns the result as JSON. Raises EpochMQError, an AdminError if the process rejects the
+        operation."""
         ...
 
 
-class HttpRejection(Exception):  # noqa: N818 (an answer, not a fault)
-    """A request that is not passed on."""
+class HttpRejection(Exception):  # noqa: N818 (an expected response, not a failure)
+    """A request that the sidecar rejects itself, with an HTTP status."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -96,25 +97,25 @@ class _TimedHandover(msgspec.Struct, rename="camel", forbid_unknown_fields=True,
 
 
 class SidecarHandlers:
-    """The handlers."""
+    """The handlers of all paths."""
 
     def __init__(self, config: SidecarConfig, tokens: Tokens, ask: LocalCall) -> None:
         self._config = config
         self._tokens = tokens
         self._ask = ask
 
-    # Probes
+    # probes
 
     async def live(self) -> Response:
-        """Whether the process answers."""
-        return _json(await self._ask(AdminOperation.LIVE, None, self._config.socket_timeout_ms))
+        """Returns 200 if the process responds."""
+        return _json_response(await self._ask(AdminOperation.LIVE, None, self._config.socket_timeout_ms))
 
     async def ready(self) -> Response:
-        """Whether the process is ready, and if not, why."""
+        """Returns whether the process is ready, and the reasons if it is not."""
         try:
             raw = await self._ask(AdminOperation.STATE, self._config.limits, self._config.socket_timeout_ms)
         except EpochMQError as error:
-            return _json(msgspec.json.encode({"ready": False, "notReady": [str(error)]}), 503)
+            return _json_response(msgspec.json.encode({"ready": False, "notReady": [str(error)]}), 503)
         state = msgspec.json.decode(raw, type=ProcessState)
         shown = {
             "ready": state.ready,
@@ -122,102 +123,106 @@ class SidecarHandlers:
             "component": state.__struct_config__.tag,
             "role": getattr(state, "role", None),
         }
-        return _json(msgspec.json.encode(shown), 200 if state.ready else 503)
+        return _json_response(msgspec.json.encode(shown), 200 if state.ready else 503)
 
-    # Reading
+    # reads
 
     def read(self, operation: AdminOperation) -> Callable[[Request], Awaitable[Response]]:
-        """A handler that passes on what the process says."""
+        """Makes a handler that forwards a result of the process."""
         arguments = self._config.limits if operation is AdminOperation.STATE else None
 
         async def handler(request: Request) -> Response:
-            self._may_read(request)
-            return _json(await self._ask(operation, arguments, self._config.socket_timeout_ms))
+            self._authorize_read(request)
+            return _json_response(await self._ask(operation, arguments, self._config.socket_timeout_ms))
 
         return handler
 
     async def epoch_file(self, request: Request) -> Response:
-        """The file's own bytes."""
-        self._may_read(request)
+        """Returns the bytes of the epoch file."""
+        self._authorize_read(request)
         raw = await self._ask(AdminOperation.EPOCH_FILE, None, self._config.socket_timeout_ms)
         content = msgspec.json.decode(raw, type=EpochFileContent).content
         return Response(content, media_type="application/octet-stream")
 
     async def metrics(self, request: Request) -> Response:
-        """A process that does not answer is a metric, too."""
-        self._may_read(request)
+        """Returns the metrics. A process that does not respond is a metric, too."""
+        self._authorize_read(request)
         try:
             raw = await self._ask(AdminOperation.METRICS, self._config.limits, self._config.socket_timeout_ms)
         except EpochMQError as error:
-            return Response(metrics.silent(str(error)), media_type=metrics.CONTENT_TYPE)
+            return Response(metrics.unresponsive(str(error)), media_type=metrics.CONTENT_TYPE)
         text = metrics.exposition(msgspec.json.decode(raw, type=MetricValues))
         return Response(text, media_type=metrics.CONTENT_TYPE)
 
-    # Changing
+    # changes
 
-    def steer(self, operation: AdminOperation, default_ms: int) -> Callable[[Request], Awaitable[Response]]:
-        """A handler that has something done."""
+    def control(self, operation: AdminOperation, default_ms: int) -> Callable[[Request], Awaitable[Response]]:
+        """Makes a handler that has the process change its control state."""
 
         async def handler(request: Request) -> Response:
-            self._may_write(request)
+            self._authorize_change(request)
             body = await _body(request, _Timed)
-            return _json(await self._ask(operation, None, _timeout_ms(body.timeout_ms, default_ms)))
+            return _json_response(await self._ask(operation, None, _timeout_ms(body.timeout_ms, default_ms)))
 
         return handler
 
     async def promote(self, request: Request) -> Response:
-        """Another master."""
-        self._may_write(request)
+        """Makes a replica the master: the named one, or the one beside this sidecar."""
+        self._authorize_change(request)
         body = await _body(request, _TimedPromote)
         timeout_ms = _timeout_ms(body.timeout_ms, SWITCH_MS)
-        return _json(
+        return _json_response(
             await self._ask(AdminOperation.PROMOTE, PromoteArguments(broker_id=body.broker_id), timeout_ms)
         )
 
     async def handover(self, request: Request) -> Response:
-        """Any other master."""
-        self._may_write(request)
+        """Makes any other replica the master."""
+        self._authorize_change(request)
         body = await _body(request, _TimedHandover)
         timeout_ms = _timeout_ms(body.timeout_ms, SWITCH_MS + body.linger_ms)
-        return _json(
+        return _json_response(
             await self._ask(AdminOperation.HANDOVER, HandoverArguments(linger_ms=body.linger_ms), timeout_ms)
         )
 
     async def log_level(self, request: Request) -> Response:
-        """Another log level."""
-        self._may_write(request)
+        """Sets a log level."""
+        self._authorize_change(request)
         body = await _body(request, LogLevelArguments)
-        return _json(await self._ask(AdminOperation.LOG_LEVEL, body, CHANGE_MS))
+        return _json_response(await self._ask(AdminOperation.LOG_LEVEL, body, CHANGE_MS))
 
     async def change_config(self, request: Request) -> Response:
-        """Other settings: an object of keys and values."""
-        self._may_write(request)
+        """Changes settings; the body is an object of keys and values."""
+        self._authorize_change(request)
         body = await _body(request, dict[str, str | int | float | bool])
         changes = {
             key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in body.items()
         }
-        return _json(
+        return _json_response(
             await self._ask(AdminOperation.CHANGE_CONFIG, ChangeConfigArguments(changes=changes), CHANGE_MS)
         )
 
-    # Who may
+    # authorization
 
-    def _may_read(self, request: Request) -> None:
+    def _authorize_read(self, request: Request) -> None:
         if self._config.admin_reads == "guarded":
-            self._may_write(request)
+            self._authorize_change(request)
 
-    def _may_write(self, request: Request) -> None:
+    def _authorize_change(self, request: Request) -> None:
         if getattr(request.state, CLIENT_CERTIFICATE, False):
             return
         if not self._tokens.exist and not self._config.admin_tls_ca_file:
-            raise HttpRejection(403, "forbidden", "nothing is changed here: adminTokenFile is not set")
+            raise HttpRejection(
+                403, "forbidden", "this sidecar changes nothing, because adminTokenFile is not set"
+            )
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not self._tokens.accepts(token.strip()):
-            raise HttpRejection(401, "unauthorized", "a bearer token, or a client certificate, is needed")
+            raise HttpRejection(
+                401, "unauthorized", "this request needs a bearer token or a client certificate"
+            )
 
 
 def make_app(config: SidecarConfig, tokens: Tokens, ask: LocalCall) -> FastAPI:
-    """The application."""
+    """Builds the application."""
     app = FastAPI(title="EpochMQ admin", version="v1", docs_url=None, redoc_url=None)
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     sidecar = SidecarHandlers(config, tokens, ask)
@@ -233,52 +238,52 @@ def make_app(config: SidecarConfig, tokens: Tokens, ask: LocalCall) -> FastAPI:
     route("GET", "/v1/epoch-file", sidecar.epoch_file)
     route("POST", "/v1/promote", sidecar.promote)
     route("POST", "/v1/handover", sidecar.handover)
-    for path, (operation, default_ms) in STEERS.items():
-        route("POST", path, sidecar.steer(operation, default_ms))
+    for path, (operation, default_ms) in CONTROLS.items():
+        route("POST", path, sidecar.control(operation, default_ms))
     route("PUT", "/v1/log-level", sidecar.log_level)
     route("PATCH", "/v1/config", sidecar.change_config)
-    app.add_exception_handler(HttpRejection, _refused)
-    app.add_exception_handler(EpochMQError, _failed)
+    app.add_exception_handler(HttpRejection, _respond_to_rejection)
+    app.add_exception_handler(EpochMQError, _respond_to_error)
     return app
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _respond_to_rejection(request: Request, error: Exception) -> Response:
     assert isinstance(error, HttpRejection)
     headers = {"WWW-Authenticate": "Bearer"} if error.status == 401 else None
-    return _fault(error.status, error.kind, str(error), headers)
+    return _error_response(error.status, error.kind, str(error), headers)
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def _respond_to_error(request: Request, error: Exception) -> Response:
     if isinstance(error, AdminError):
-        return _fault(STATUS[error.kind], error.kind, error.message)
+        return _error_response(STATUS[error.kind], error.kind, error.message)
     if isinstance(error, CallTimeoutError):
-        return _fault(504, FaultKind.TIMEOUT, str(error))
+        return _error_response(504, FaultKind.TIMEOUT, str(error))
     if isinstance(error, RemoteProtocolError):
-        return _fault(502, "broken", str(error))
-    return _fault(503, "silent", str(error))
+        return _error_response(502, "broken", str(error))
+    return _error_response(503, "silent", str(error))
 
 
-def _fault(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    return _json(msgspec.json.encode({"error": {"kind": kind, "message": message}}), status, headers)
+def _error_response(
+    status: int, kind: str, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    return _json_response(msgspec.json.encode({"error": {"kind": kind, "message": message}}), status, headers)
 
 
-def _json(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+def _json_response(content: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     return Response(content, status, headers, media_type="application/json")
 
 
 async def _body(request: Request, kind: type[T]) -> T:
-    """The body as this type; an empty one is an empty object."""
+    """Decodes the body as this type; an empty body counts as an empty object."""
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
         if len(data) > BODY_MAX_BYTES:
-            raise HttpRejection(
-                413, FaultKind.INVALID, f"a body of at most {BODY_MAX_BYTES} bytes is expected"
-            )
+            raise HttpRejection(413, FaultKind.INVALID, f"the body has more than {BODY_MAX_BYTES} bytes")
     try:
         return msgspec.json.decode(bytes(data) or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpRejection(400, FaultKind.INVALID, f"the body: {error}") from None
+        raise HttpRejection(400, FaultKind.INVALID, f"the body is invalid: {error}") from None
 
 
 def _timeout_ms(wanted: Any, default_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""The sidecar's settings, as its properties file has them."""
+"""Reads the sidecar's settings from a properties file."""
 
 from __future__ import annotations
 
@@ -20,40 +20,41 @@ Text = Annotated[str, Meta(min_length=1)]
 
 
 class SidecarConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One sidecar's settings. Paths that are empty leave out what they are for."""
+    """One sidecar's settings. An empty path disables what it is for."""
 
     bind_address: Text = "0.0.0.0"
     listen_port: Port = 9880
     admin_socket_path: Text = "/run/epochmq/admin.sock"
-    """Where the process beside it listens: its own `adminSocketPath`."""
+    """The admin socket of the process: the same as in that process's configuration."""
     admin_token_file: str = ""
-    """Tokens, one a line; each of them will do, so that a new one can be handed out before the old one is
-    taken back."""
+    """Tokens, one per line. All of them are valid, so that a new one can be distributed before the old one is
+    removed."""
     admin_tls_cert_file: str = ""
     admin_tls_key_file: str = ""
     admin_tls_ca_file: str = ""
-    """Client certificates signed by these may do what a token may."""
+    """A client certificate signed by one of these authorizes as a token does."""
     admin_tls_client_auth: Literal["optional", "require"] = "optional"
-    """With a CA: whether a connection without a certificate is taken. The kubelet's probes have none."""
+    """With a CA file: whether connections without a certificate are accepted. The kubelet's probes have
+    none."""
     admin_reads: Literal["open", "guarded"] = "open"
-    """Whether reading needs a token or certificate, too; `/live` and `/ready` never do."""
+    """`guarded`: reads need a token or certificate, too; `/live` and `/ready` never do."""
     ready_max_lag_bytes: NotNegative = MAX_LAG_BYTES_DEFAULT
     ready_max_lag_ms: NotNegative = MAX_LAG_MS_DEFAULT
-    """A replica that lacks more, or has lacked something for longer, is not ready."""
+    """A replica that lacks more bytes, or has lacked any for longer, is not ready."""
     socket_timeout_ms: Annotated[int, Meta(ge=10, le=60_000)] = 1000
-    """How long the process may take to say how it is; after it, it is not alive."""
+    """The process must report its state within this time; otherwise it counts as not alive."""
     credentials_period_ms: Annotated[int, Meta(ge=100, le=60_000)] = 1000
-    """How often at most token and certificates are looked at for a change."""
+    """The minimum time between two checks whether token and certificate files have changed."""
 
     @property
     def limits(self) -> ReadinessLimits:
-        """What readiness is judged by."""
+        """The lag up to which a replica is ready."""
         return ReadinessLimits(max_lag_bytes=self.ready_max_lag_bytes, max_lag_ms=self.ready_max_lag_ms)
 
 
 def load(path: str | None, overrides: Mapping[str, str] | None = None) -> tuple[SidecarConfig, list[str]]:
-    """(settings, warnings) from a file, or the defaults; `overrides` win. ConfigError names key, value and
-    expectation."""
+    """Reads (settings, warnings) from a file, or returns the defaults. `overrides` take precedence.
+    ConfigError names key, value and expected values."""
     text = ""
     if path is not None:
         try:
@@ -71,9 +72,11 @@ def _check(config: SidecarConfig) -> None:
         raise ConfigError("adminTlsKeyFile", config.admin_tls_key_file, "set together with adminTlsCertFile")
     if config.admin_tls_ca_file and not config.admin_tls_cert_file:
         raise ConfigError(
-            "adminTlsCaFile", config.admin_tls_ca_file, "nothing, or adminTlsCertFile and adminTlsKeyFile too"
+            "adminTlsCaFile",
+            config.admin_tls_ca_file,
+            "set together with adminTlsCertFile and adminTlsKeyFile",
         )
     if config.admin_tls_client_auth == "require" and not config.admin_tls_ca_file:
-        raise ConfigError("adminTlsClientAuth", "require", "adminTlsCaFile, by which clients are checked")
+        raise ConfigError("adminTlsClientAuth", "require", "set together with adminTlsCaFile")
     if config.admin_reads == "guarded" and not (config.admin_token_file or config.admin_tls_ca_file):
         raise ConfigError("adminReads", "guarded", "adminTokenFile or adminTlsCaFile, or nobody could read")

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, and the certificates of both sides."""
+"""Loads the tokens and certificates that authorize clients, and the server's certificate."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ TOKEN_MIN_CHARS: Final = 16
 
 
 class Tokens:
-    """The bearer tokens in force."""
+    """The valid bearer tokens."""
 
     def __init__(self, config: SidecarConfig) -> None:
-        """ConfigError when the file cannot be used."""
+        """Raises ConfigError if the file is unusable."""
         path = config.admin_token_file
         self._digests: FileBackedValue[tuple[bytes, ...]] | None = None
         if path:
@@ -30,11 +30,11 @@ class Tokens:
 
     @property
     def exist(self) -> bool:
-        """Whether there are any."""
+        """Whether a token file is configured."""
         return self._digests is not None
 
     def accepts(self, token: str) -> bool:
-        """Whether this is one of them, in a time that says nothing about them."""
+        """Whether the token is valid. The comparison takes constant time."""
         if self._digests is None:
             return False
         given = hashlib.sha256(token.encode()).digest()
@@ -58,26 +58,28 @@ def _read_tokens(path: str) -> tuple[bytes, ...]:
 def server_context(
     config: SidecarConfig, now_ns: Callable[[], int] = time.monotonic_ns
 ) -> ssl.SSLContext | None:
-    """The context to listen with, None without a certificate. Each handshake goes on with the certificates
-    that are in force by then. ConfigError when they cannot be used."""
+    """Builds the TLS context to listen with; None without a certificate. Each handshake uses the certificates
+    that are current then. Raises ConfigError if they are unusable."""
     if not config.admin_tls_cert_file:
         return None
     paths = (config.admin_tls_cert_file, config.admin_tls_key_file, config.admin_tls_ca_file)
-    watched = FileBackedValue(
+    current_context = FileBackedValue(
         [path for path in paths if path], lambda: _make_context(config), config.credentials_period_ms, now_ns
     )
-    front = _make_context(config)
+    listening = _make_context(config)
 
-    def turn(connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = watched.current
+    def use_current(
+        connection: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext
+    ) -> None:
+        connection.context = current_context.current
 
-    front.sni_callback = turn  # called for every handshake, with a name or without
-    return front
+    listening.sni_callback = use_current  # called for every handshake, with or without a server name
+    return listening
 
 
 def _make_context(config: SidecarConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # A resumed session would not be checked against the certificates of today: there are none.
+    # No session tickets: a resumed session would not be checked against the current certificates.
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0
     cert, key, ca = config.admin_tls_cert_file, config.admin_tls_key_file, config.admin_tls_ca_file

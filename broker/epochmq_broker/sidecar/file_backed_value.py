@@ -1,4 +1,5 @@
-"""A value made of files, made anew when they change: looked at when it is used, at most once a period."""
+"""Keeps a value that is made of files, and makes it again when they change. It checks the files when the
+value is used, at most once per period."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ T = TypeVar("T")
 
 
 class FileBackedValue(Generic[T]):
-    """While the files cannot be used (one of them is gone, or a certificate and a key do not fit, in the
-    middle of being replaced) the last value stays; the log says so once."""
+    """A value made of files. While the files are unusable (one is missing, or certificate and key do not
+    match because they are being replaced), the previous value stays, and the log says so once."""
 
     def __init__(
         self,
@@ -26,46 +27,50 @@ class FileBackedValue(Generic[T]):
         period_ms: int,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """Loads at once. ConfigError when that cannot be."""
+        """Loads the value. Raises ConfigError if that fails."""
         self._paths = [Path(path) for path in paths]
         self._load = load
         self._period_ns = period_ms * 1_000_000
         self._now_ns = now_ns
-        self._seen = self._look()
-        self._looked_ns = now_ns()
-        self._complaint = ""
+        self._loaded_identities = self._identities()
+        self._checked_ns = now_ns()
+        self._logged_error = ""
         self._value = load()
 
     @property
     def current(self) -> T:
-        """The value as of the last look."""
+        """The value as of the latest check."""
         now_ns = self._now_ns()
-        if now_ns - self._looked_ns >= self._period_ns:
-            self._looked_ns = now_ns
+        if now_ns - self._checked_ns >= self._period_ns:
+            self._checked_ns = now_ns
             self._refresh()
         return self._value
 
     def _refresh(self) -> None:
-        seen = self._look()
-        if seen == self._seen:
+        identities = self._identities()
+        if identities == self._loaded_identities:
             return
         try:
             self._value = self._load()
         except ConfigError as error:
-            # Tried again at the next look, changed or not: they may have been read between two writes.
-            if str(error) != self._complaint:
-                self._complaint = str(error)
-                log.error("the former one stays in use: %s", error)
+            # Retry at the next check even if nothing changes: the read may have been between two writes.
+            if str(error) != self._logged_error:
+                self._logged_error = str(error)
+                log.error("could not reload %s, the previous content stays in use: %s", self._names(), error)
             return
-        self._seen, self._complaint = seen, ""
-        log.info("read anew: %s", ", ".join(map(str, self._paths)))
+        self._loaded_identities, self._logged_error = identities, ""
+        log.info("reloaded %s", self._names())
 
-    def _look(self) -> tuple[object, ...]:
+    def _names(self) -> str:
+        return ", ".join(map(str, self._paths))
+
+    def _identities(self) -> tuple[object, ...]:
         return tuple(_identity(path) for path in self._paths)
 
 
 def _identity(path: Path) -> object:
-    """What changes when a file is written or replaced; links, as Kubernetes makes them, are followed."""
+    """The attributes that change when a file is written or replaced. Follows links, as Kubernetes makes
+    them."""
     try:
         found = path.stat()
     except OSError:

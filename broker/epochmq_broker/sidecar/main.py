@@ -1,4 +1,5 @@
-"""The process `epochmq admin`: settings in, one sidecar until SIGTERM or SIGINT, exit status out."""
+"""Runs the process `epochmq admin`: reads the settings, serves until SIGTERM or SIGINT, and returns the exit
+code."""
 
 from __future__ import annotations
 
@@ -27,12 +28,13 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 CONNECTIONS_MAX: Final = 64
 IDLE_S: Final = 10.0
-"""A client that has begun no request for so long, twice at most, is let go."""
+"""A connection without a request for this time, or at most twice as long, is closed."""
 STOP_GRACE_S: Final = 3
 
 
 def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
-    """Serves. 0: stopped in order; 1: it could not listen; 2: a setting cannot be, said on stderr."""
+    """Serves. Returns 0 after an orderly stop, 1 if it cannot listen, 2 for an invalid setting, which it
+    logs."""
     logging_setup.configure()
     try:
         config, warnings = load(config_path, overrides)
@@ -50,43 +52,43 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
 
 
 class HTTPConnection(H11Protocol):
-    """Says whether its client has shown a certificate, and is closed when that client asks for nothing:
-    connections are few, and probes need theirs."""
+    """Records whether the client presented a certificate, and closes an idle connection, because the number
+    of connections is limited and probes need some."""
 
-    _seen: object = None
-    """The latest request when it was looked at last."""
+    _checked_request: object = None
+    """The latest request at the previous check."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """asyncio: connected; the handshake, with its checks, is over."""
+        """asyncio: connected; the TLS handshake is complete."""
         shown = bool(transport.get_extra_info("peercert"))
         self.app_state = {**self.app_state, CLIENT_CERTIFICATE: shown}
         super().connection_made(transport)
-        self._look_later()
+        self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio: it is over."""
+        """asyncio: the connection is closed."""
         self._timer.cancel()
         super().connection_lost(exc)
 
-    def _look_later(self) -> None:
-        self._timer = self.loop.call_later(IDLE_S, self._look)
+    def _schedule_check(self) -> None:
+        self._timer = self.loop.call_later(IDLE_S, self._close_if_idle)
 
-    def _look(self) -> None:
+    def _close_if_idle(self) -> None:
         request = self.cycle
         is_idle = request is None or request.response_complete
-        if is_idle and request is self._seen:
+        if is_idle and request is self._checked_request:
             self.transport.close()
             return
-        self._seen = request
-        self._look_later()
+        self._checked_request = request
+        self._schedule_check()
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's, which ends with status 0 when it is asked to end."""
+    """Uvicorn's server, but signals only set `should_exit`, so that the exit code is 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are ours."""
+        """Leaves the signal handlers to `_serve`."""
         yield
 
 
@@ -118,9 +120,9 @@ async def _serve(config: SidecarConfig, tokens: Tokens, context: ssl.SSLContext 
         asyncio.get_running_loop().add_signal_handler(number, stop)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     scheme = "https" if context is not None else "http"
-    log.info("serves %s at %s://%s", config.admin_socket_path, scheme, _address(config))
+    log.info("sidecar of %s serves at %s://%s", config.admin_socket_path, scheme, _address(config))
     await server.serve(sockets=[listener])
-    log.info("the sidecar has stopped")
+    log.info("sidecar stopped")
     return EXIT_OK
 
 

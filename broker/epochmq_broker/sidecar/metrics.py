@@ -1,12 +1,17 @@
 # pure: a state as Prometheus text
-"""The metrics of one process, in the text format of Prometheus (0.0.4)."""
+"""Formats the metrics of one process as Prometheus text (0.0.4)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from epochmq_protocol.admin_api.results import BrokerState, ControllerState, MetricValues, NameserverState
 
+PREFIX = "epochmq_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 HELP: dict[str, str] = {
@@ -59,54 +64,59 @@ HELP: dict[str, str] = {
     "nameserver_broker_names": "Broker names that are registered.",
     "nameserver_topics": "Topics that are known.",
 }
-"""Every metric, without `epochmq_`."""
+"""Metric, without `PREFIX` → its description."""
 
 
-class _Text:
-    """Samples, gathered by metric."""
+class _Samples(Collector):
+    """Samples of one scrape, by metric."""
 
     def __init__(self) -> None:
-        self._samples: dict[str, list[str]] = {}
+        self._families: dict[str, Metric] = {}
 
     def add(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
-        """None: there is nothing to say."""
+        """Adds a sample of `epochmq_<name>`; none if the value is unknown (None)."""
         if value is None:
             return
-        inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        braces = f"{{{inner}}}" if inner else ""
-        shown = repr(float(value)) if isinstance(value, float) else str(int(value))
-        self._samples.setdefault(name, []).append(f"epochmq_{name}{braces} {shown}")
+        full_name = f"{PREFIX}{name}"
+        family = self._families.get(name)
+        if family is None:
+            if name.endswith("_total"):
+                family = CounterMetricFamily(full_name, HELP[name])
+            else:
+                family = GaugeMetricFamily(full_name, HELP[name])
+            self._families[name] = family
+        family.add_sample(full_name, dict(labels), float(value))
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics, in the order of their first samples."""
+        return self._families.values()
 
     def text(self) -> str:
-        """All of them."""
-        lines = []
-        for name, samples in self._samples.items():
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# HELP epochmq_{name} {HELP[name]}", f"# TYPE epochmq_{name} {kind}", *samples]
-        return "".join(line + "\n" for line in lines)
+        """The samples in the text format."""
+        return generate_latest(self).decode()
 
 
-def silent(why: str) -> str:
-    """The metrics of a process that does not answer."""
-    text = _Text()
-    text.add("up", 0, {})
-    return text.text() + "".join(f"# {line}\n" for line in why.splitlines())
+def unresponsive(reason: str) -> str:
+    """The metrics of a process that does not respond; the reason is in comments."""
+    samples = _Samples()
+    samples.add("up", 0, {})
+    return samples.text() + "".join(f"# {line}\n" for line in reason.splitlines())
 
 
 def exposition(found: MetricValues) -> str:
-    """The metrics of a process that answers."""
-    text, state = _Text(), found.state
-    text.add("up", 1, {})
+    """The metrics of a process that responds."""
+    samples, state = _Samples(), found.state
+    samples.add("up", 1, {})
     if isinstance(state, BrokerState):
-        _broker(text, state, found.values)
+        _broker(samples, state, found.values)
     elif isinstance(state, ControllerState):
-        _controller(text, state)
+        _controller(samples, state)
     else:
-        _nameserver(text, state)
-    return text.text()
+        _nameserver(samples, state)
+    return samples.text()
 
 
-def _broker(text: _Text, state: BrokerState, figures: Mapping[str, float]) -> None:
+def _broker(samples: _Samples, state: BrokerState, figures: Mapping[str, float]) -> None:
     labels = {"cluster": state.cluster, "broker_name": state.broker_name}
     if state.broker_id is not None:
         labels["broker_id"] = str(state.broker_id)
@@ -128,15 +138,15 @@ def _broker(text: _Text, state: BrokerState, figures: Mapping[str, float]) -> No
         **{name: value for name, value in figures.items() if name in HELP},
     }
     for role in ("master", "replica", "none"):
-        text.add("broker_role", state.role == role, {**labels, "role": role})
+        samples.add("broker_role", state.role == role, {**labels, "role": role})
     for name, value in values.items():
-        text.add(name, value, labels)
+        samples.add(name, value, labels)
 
 
-def _controller(text: _Text, state: ControllerState) -> None:
+def _controller(samples: _Samples, state: ControllerState) -> None:
     labels = {"group": state.group, "id": state.id}
     for role in ("leader", "follower", "candidate"):
-        text.add("controller_role", state.role == role, {**labels, "role": role})
+        samples.add("controller_role", state.role == role, {**labels, "role": role})
     values = {
         "ready": state.ready,
         "controller_term": state.term,
@@ -147,32 +157,28 @@ def _controller(text: _Text, state: ControllerState) -> None:
         "controller_applied_index": state.applied_index,
     }
     for name, value in values.items():
-        text.add(name, value, labels)
+        samples.add(name, value, labels)
     for group in state.groups:
         of = {"cluster": group.cluster, "broker_name": group.broker_name}
-        text.add("group_has_master", group.master_broker_id is not None, of)
-        text.add("group_master_epoch", group.master_epoch, of)
-        text.add("group_sync_state_set_size", len(group.sync_state_set), of)
-        text.add("group_replicas", len(group.replicas), of)
-        text.add("group_replicas_alive", sum(replica.alive for replica in group.replicas), of)
-        text.add("group_replicas_in_doubt", sum(replica.in_doubt for replica in group.replicas), of)
-        text.add("group_waits", group.waits is not None, of)
+        samples.add("group_has_master", group.master_broker_id is not None, of)
+        samples.add("group_master_epoch", group.master_epoch, of)
+        samples.add("group_sync_state_set_size", len(group.sync_state_set), of)
+        samples.add("group_replicas", len(group.replicas), of)
+        samples.add("group_replicas_alive", sum(replica.alive for replica in group.replicas), of)
+        samples.add("group_replicas_in_doubt", sum(replica.in_doubt for replica in group.replicas), of)
+        samples.add("group_waits", group.waits is not None, of)
     if state.nameserver is not None:
         part = state.nameserver
-        _routes(text, part.address, part.brokers, part.broker_names, part.topics)
+        _routes(samples, part.address, part.brokers, part.broker_names, part.topics)
 
 
-def _nameserver(text: _Text, state: NameserverState) -> None:
-    text.add("ready", state.ready, {"address": state.address})
-    _routes(text, state.address, state.brokers, state.broker_names, state.topics)
+def _nameserver(samples: _Samples, state: NameserverState) -> None:
+    samples.add("ready", state.ready, {"address": state.address})
+    _routes(samples, state.address, state.brokers, state.broker_names, state.topics)
 
 
-def _routes(text: _Text, address: str, brokers: int, broker_names: int, topics: int) -> None:
+def _routes(samples: _Samples, address: str, brokers: int, broker_names: int, topics: int) -> None:
     labels = {"address": address}
-    text.add("nameserver_brokers", brokers, labels)
-    text.add("nameserver_broker_names", broker_names, labels)
-    text.add("nameserver_topics", topics, labels)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    samples.add("nameserver_brokers", brokers, labels)
+    samples.add("nameserver_broker_names", broker_names, labels)
+    samples.add("nameserver_topics", topics, labels)

@@ -1,6 +1,7 @@
-# pure: what the paths are, for people and programs
-"""The OpenAPI description: a summary, a schema and an example for every path. Schemas are those of
-`protocol.admin_api.results`; the examples are values of these types, so that they cannot be of others."""
+# pure: data only
+"""Builds the OpenAPI description of the sidecar: a summary, a schema and an example for every path. The
+schemas are those of `protocol.admin_api.results`, and the examples are values of these types, so that they
+cannot disagree."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ NAMESERVER: Final = results.NameserverState(
 _SWITCHED: Final = results.SwitchoverResult(
     moved=True, master_broker_id=2, master_address="10.0.0.12:10911", master_epoch=4, held_ms=58
 )
-_STEERED: Final = results.ReplicaControlResult(fenced=True, drained=False, takes_messages=False)
+_CONTROLLED: Final = results.ReplicaControlResult(fenced=True, drained=False, takes_messages=False)
 _READY: Final = {
     "ready": False,
     "notReady": ["it is not in the SyncStateSet [1, 2]; it lacks 52428800 bytes"],
@@ -81,7 +82,7 @@ _FAULT: Final = {"error": {"kind": "refused", "message": "this broker is not the
 
 Example = tuple[str, Any]
 
-_ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] = {
+_RESPONSES: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] = {
     ("GET", "/live"): (
         "Whether the process answers at its local socket",
         results.ProcessLiveness,
@@ -94,7 +95,7 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ),
     ("GET", "/metrics"): ("Metrics for Prometheus, as text", None, []),
     ("GET", "/v1/state"): (
-        "Everything at a glance",
+        "The whole state",
         results.ProcessState,  # type: ignore[dict-item]
         [("broker", MASTER), ("controller", CONTROLLER), ("nameserver", NAMESERVER)],
     ),
@@ -117,7 +118,7 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
     ),
     ("GET", "/v1/epoch-file"): ("The bytes of epochFileCheckpoint", None, []),
     ("GET", "/v1/sync-state-set"): (
-        "Who is in sync",
+        "The members of the SyncStateSet",
         results.SyncStateSetState,
         [
             (
@@ -127,7 +128,7 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
         ],
     ),
     ("GET", "/v1/lag"): (
-        "How far replicas are behind",
+        "The lag of replicas",
         results.ReplicationLag,
         [
             (
@@ -147,7 +148,7 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
         ],
     ),
     ("GET", "/v1/lease"): (
-        "A master's right to write",
+        "A master's write lease",
         results.LeaseState,
         [
             (
@@ -167,13 +168,13 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
         [("some", results.EffectiveConfig(config={"brokerName": "orders", "flushDiskType": "ASYNC_FLUSH"}))],
     ),
     ("POST", "/v1/promote"): (
-        "Make a replica the master: the one with this id, or the one that is asked",
+        "Make a replica the master: the one with this id, or the one that serves the request",
         results.SwitchoverResult,
         [("moved", _SWITCHED)],
     ),
     ("POST", "/v1/handover"): (
-        "Give the mastership, or a controller's leadership, to the best of the others; done at once where "
-        "there is none to give",
+        "Give the mastership to the most advanced replica, or a controller's leadership to another; succeeds "
+        "at once on a process that has neither",
         results.SwitchoverResult,
         [
             ("moved", _SWITCHED),
@@ -182,17 +183,17 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
         ],
     ),
     ("POST", "/v1/fence"): (
-        "Take no messages, also after a restart",
+        "Store no messages, even after a restart",
         results.ReplicaControlResult,
-        [("now", _STEERED)],
+        [("now", _CONTROLLED)],
     ),
     ("POST", "/v1/unfence"): (
-        "Take messages again",
+        "Store messages again",
         results.ReplicaControlResult,
         [("now", results.ReplicaControlResult(fenced=False, drained=False, takes_messages=True))],
     ),
     ("POST", "/v1/drain"): (
-        "Give the mastership away and leave the SyncStateSet, also after a restart",
+        "Give the mastership away and leave the SyncStateSet, even after a restart",
         results.ReplicaControlResult,
         [
             (
@@ -204,17 +205,17 @@ _ANSWERS: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]] =
         ],
     ),
     ("POST", "/v1/undrain"): (
-        "Take part again",
+        "Join the SyncStateSet again",
         results.ReplicaControlResult,
         [("now", results.ReplicaControlResult(fenced=False, drained=False, takes_messages=False))],
     ),
     ("PUT", "/v1/log-level"): (
-        "Set the level of a logger of the process; of all, without a name",
+        "Set the level of one logger of the process; without a name, of all",
         results.LogLevelResult,
         [("debug", results.LogLevelResult(logger="epochmq_broker.ha", level="DEBUG", before="INFO"))],
     ),
     ("PATCH", "/v1/config"): (
-        "Change settings that may change while the process runs: all of these or none",
+        "Change settings while the process runs; all or none",
         results.EffectiveConfig,
         [("some", results.EffectiveConfig(config={"fileReservedTime": "48"}))],
     ),
@@ -235,32 +236,32 @@ _REF: Final = "#/components/schemas/{name}"
 
 
 def describe(method: str, path: str) -> dict[str, Any]:
-    """What FastAPI is told of a path."""
-    summary, kind, examples = _ANSWERS[method, path]
-    found: dict[str, Any] = {"summary": summary, "operation_id": f"{method.lower()}{path.replace('/', '-')}"}
+    """The arguments with which FastAPI adds the route of a path."""
+    summary, kind, examples = _RESPONSES[method, path]
+    route: dict[str, Any] = {"summary": summary, "operation_id": f"{method.lower()}{path.replace('/', '-')}"}
     if kind is not None or examples:
         (schema,), _ = msgspec.json.schema_components([kind or dict[str, Any]], ref_template=_REF)
-        shown = {name: {"value": msgspec.to_builtins(value)} for name, value in examples}
-        content = {"application/json": {"schema": schema, "examples": shown}}
-        found["responses"] = {"503" if path == "/ready" else "200": {"content": content}}
-        found["responses"].setdefault("200", {"description": summary})
-        for answer in found["responses"].values():
+        examples_by_name = {name: {"value": msgspec.to_builtins(value)} for name, value in examples}
+        content = {"application/json": {"schema": schema, "examples": examples_by_name}}
+        route["responses"] = {"503" if path == "/ready" else "200": {"content": content}}
+        route["responses"].setdefault("200", {"description": summary})
+        for answer in route["responses"].values():
             answer["description"] = summary
     body = _BODIES.get((method, path))
     if body is not None:
         fault = {"application/json": {"example": _FAULT}}
-        found["responses"]["409"] = {"description": "It cannot be now", "content": fault}
-        found["responses"]["401"] = {"description": "A token, or a client certificate, is needed"}
+        route["responses"]["409"] = {"description": "The process rejects the operation now", "content": fault}
+        route["responses"]["401"] = {"description": "The request needs a token or a client certificate"}
         extra = {"required": False, "content": {"application/json": {"example": body}}}
-        found["openapi_extra"] = {"requestBody": extra, "security": [{"token": []}]}
-    return found
+        route["openapi_extra"] = {"requestBody": extra, "security": [{"token": []}]}
+    return route
 
 
 def openapi(app: FastAPI) -> dict[str, Any]:
-    """The whole description, made at the first request for it."""
+    """Returns the whole description, built at the first request for it."""
     if app.openapi_schema is None:
         schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        kinds = {kind for _, kind, _ in _ANSWERS.values() if kind is not None}
+        kinds = {kind for _, kind, _ in _RESPONSES.values() if kind is not None}
         _, components = msgspec.json.schema_components(kinds, ref_template=_REF)
         schema.setdefault("components", {}).setdefault("schemas", {}).update(components)
         schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -268,5 +269,5 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     return app.openapi_schema
 
 
-PATHS: Final = frozenset(_ANSWERS)
+PATHS: Final = frozenset(_RESPONSES)
 """Every (method, path)."""

@@ -1,4 +1,4 @@
-"""A broker without its ports: requests go in as bytes over a connection whose other end is the test."""
+"""Runs a broker without its ports: requests go in as bytes over a connection whose other end is the test."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SMALL = {
 
 
 class Wire:
-    """The socket's side of a connection: keeps what is written."""
+    """The transport of a connection; records what is written."""
 
     def __init__(self, peer: tuple[str, int] = PEER) -> None:
         self.peer = peer
@@ -57,7 +57,7 @@ class Wire:
         return {"peername": self.peer, "sockname": (HOST, 10911)}.get(name, default)
 
     def get_write_buffer_size(self) -> int:
-        """Nothing waits: the test takes all at once."""
+        """Nothing waits: the test takes all bytes at once."""
         return 0
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -65,7 +65,7 @@ class Wire:
 
 
 class Peer:
-    """One client: sends commands, collects what comes back by opaque, and answers what the broker asks."""
+    """One client: sends commands, collects responses by opaque, and records the broker's requests."""
 
     def __init__(self, dispatcher: RequestDispatcher, peer: tuple[str, int] = PEER) -> None:
         self.wire = Wire(peer)
@@ -77,19 +77,19 @@ class Peer:
         self.requests: list[Command] = []
 
     def send(self, command: Command) -> int:
-        """Sends a command; its opaque."""
+        """Sends a command. Returns its opaque."""
         command.opaque = next(self._opaques)
         self.connection.data_received(encode(command))
         return command.opaque
 
     def call(self, command: Command) -> Command:
-        """The answer to a command that is answered at once."""
+        """Sends a command and returns its immediate response."""
         opaque = self.send(command)
         self.collect()
         return self.answers.pop(opaque)
 
     async def answer(self, opaque: int, timeout_s: float = 120) -> Command:
-        """The answer to a command sent before, when it comes."""
+        """Waits for the response to a command sent before."""
         async with asyncio.timeout(timeout_s):
             while True:
                 self.collect()
@@ -99,7 +99,7 @@ class Peer:
                 await self.wire.wrote.wait()
 
     def collect(self) -> None:
-        """Sorts what was written into answers and requests."""
+        """Sorts the written frames into responses and requests."""
         for data in self.wire.written:
             for frame in self._splitter.feed(data):
                 command = decode(frame)
@@ -110,28 +110,28 @@ class Peer:
         self.wire.written.clear()
 
     def close(self) -> None:
-        """The connection is lost."""
+        """Closes the connection."""
         self.connection.connection_lost(None)
 
 
 class Bench:
-    """A broker and its dispatchers: `fast` as it serves, `ordinary` without the hot paths."""
+    """A broker and two dispatchers: `fast` as in production, `ordinary` without the fast paths."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         loaded = from_properties(SMALL | {"storePathRootDir": str(directory)} | dict(settings))
         self.broker = Broker(loaded)
-        handlers = self.broker.main_port_handlers(self.broker.handlers())
-        fast = {**self.broker.fast_send.fast(), **self.broker.pull.fast()}
+        handlers = self.broker.processors.main_port_handlers(self.broker.handlers)
+        fast = self.broker.processors.main_port_fast_handlers()
         bounds: dict[str, int] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
         self.fast = RequestDispatcher(handlers, default=None, fast=fast, **bounds)
         self.ordinary = RequestDispatcher(handlers, default=None, fast={}, **bounds)
 
     def peer(self, *, ordinary: bool = False, address: tuple[str, int] = PEER) -> Peer:
-        """A new client."""
+        """Returns a new client."""
         return Peer(self.ordinary if ordinary else self.fast, address)
 
     def record(self, topic: str, queue_id: int, offset: int) -> MessageExt:
-        """The record at a queue's offset."""
+        """Returns the record at a queue's offset."""
         queue = self.broker.store.lookup.existing_queue(topic, queue_id)
         assert queue is not None, f"{topic}-{queue_id} does not exist"
         unit = queue.unit(offset)
@@ -141,14 +141,14 @@ class Bench:
         return records.decode_record(data)
 
     def count(self, topic: str, queue_id: int = 0) -> int:
-        """Messages in a queue."""
+        """Returns the number of messages in a queue."""
         queue = self.broker.store.lookup.existing_queue(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
 
 @contextlib.asynccontextmanager
 async def running(directory: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bench]:
-    """A broker with its store open and everything but ports and nameservers at work."""
+    """Runs a broker with an open store and everything but ports and registration."""
     bench = Bench(directory, settings or {})
     await bench.broker.start_without_ports()
     try:
@@ -166,7 +166,7 @@ def send_command(
     queue_id: int = 0,
     **fields: Any,
 ) -> Command:
-    """A send as a Java client makes it, with an id of its own."""
+    """A send as a Java client makes it, with its own message id."""
     named = {"UNIQ_KEY": UNIQ_KEY, "WAIT": "true"} if properties is None else properties
     text = records.format_properties(named).decode()
     values: dict[str, Any] = {
@@ -189,7 +189,7 @@ def send_command(
 def pull_command(
     topic: str, offset: int = 0, *, queue_id: int = 0, group: str = "group", **fields: Any
 ) -> Command:
-    """A pull that carries its subscription and does not want to wait."""
+    """A pull that carries its subscription and does not wait."""
     values: dict[str, Any] = {
         "consumer_group": group,
         "topic": topic,
@@ -208,12 +208,12 @@ def pull_command(
 
 
 def command(code: int, header: Header | None = None, body: bytes = b"", **ext: str) -> Command:
-    """Any request."""
+    """Builds any request."""
     return request(code, header, body, ext or None)
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 120) -> None:
-    """Waits for a condition that the running loop brings about."""
+    """Waits until the running loop has made the condition true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come about"
@@ -221,5 +221,5 @@ async def until(condition: Callable[[], object], timeout_s: float = 120) -> None
 
 
 def bodies(messages: Iterable[MessageExt]) -> list[bytes]:
-    """The bodies of records."""
+    """Returns the bodies of records."""
     return [message.body for message in messages]

@@ -1,4 +1,4 @@
-"""What stands in records for a broker that is advertised by a name."""
+"""The addresses in records and registrations of a broker that is advertised by a name."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import socket
 
 import pytest
 
-from epochmq_broker import broker
+from epochmq_broker.addresses import client_ip_address
 from epochmq_broker.config import from_properties
 
 
-def test_a_name_that_nobody_knows_yet_gives_way_to_the_hosts_own_address(
+def test_an_unresolvable_name_is_replaced_by_the_hosts_own_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def known(host: str, *_: object, **__: object) -> list[object]:
@@ -21,10 +21,10 @@ def test_a_name_that_nobody_knows_yet_gives_way_to_the_hosts_own_address(
     monkeypatch.setattr(socket, "getaddrinfo", known)
     for name, address in (("known", "127.0.0.9"), ("orders-broker-0.orders-brokers.shop.svc", "127.0.0.7")):
         config = from_properties({"brokerIP1": name, "bindAddress": "127.0.0.7"}).config
-        assert broker._ip_of(config) == address
+        assert client_ip_address(config) == address
 
 
-def test_clients_are_told_another_address_than_replicas_if_there_is_one() -> None:
+def test_clients_get_the_client_address_and_replicas_the_broker_address() -> None:
     def told(**more: str) -> tuple[str, str]:
         config = from_properties({"brokerIP1": "orders-broker-0", "bindAddress": "0.0.0.0", **more}).config
         return config.broker_addr, config.client_addr
@@ -34,4 +34,4 @@ def test_clients_are_told_another_address_than_replicas_if_there_is_one() -> Non
     assert told(clientIP="10.1.2.3") == (name, "10.1.2.3:10911")
     assert told(clientIP="fd00::3") == (name, name)
     config = from_properties({"brokerIP1": "nobody.knows.invalid", "clientIP": "10.1.2.3"}).config
-    assert broker._ip_of(config) == "10.1.2.3"
+    assert client_ip_address(config) == "10.1.2.3"

@@ -1,4 +1,4 @@
-"""A request that names another broker does nothing here: its client has an old route."""
+"""A broker rejects requests that name another broker; their client has an old route."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def requests(name: str | None) -> dict[str, Command]:
 
 @pytest.mark.parametrize("kind", requests(None))
 @pytest.mark.parametrize("ordinary", [False, True], ids=["fast", "ordinary"])
-async def test_what_names_another_broker_is_refused(bench: Bench, kind: str, *, ordinary: bool) -> None:
+async def test_a_request_for_another_broker_is_rejected(bench: Bench, kind: str, *, ordinary: bool) -> None:
     peer = bench.peer(ordinary=ordinary)
     assert peer.call(send_command(TOPIC)).code == ResponseCode.SUCCESS
     answer = peer.call(requests("broker-b")[kind])
@@ -70,7 +70,7 @@ async def test_what_names_another_broker_is_refused(bench: Bench, kind: str, *, 
 
 @pytest.mark.parametrize("name", [None, "", "broker-a", "__syslo__global__"])
 @pytest.mark.parametrize("ordinary", [False, True], ids=["fast", "ordinary"])
-async def test_what_names_this_broker_or_none_is_served(
+async def test_a_request_for_this_broker_or_without_a_name_is_served(
     bench: Bench, name: str | None, *, ordinary: bool
 ) -> None:
     peer = bench.peer(ordinary=ordinary)

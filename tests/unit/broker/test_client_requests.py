@@ -1,5 +1,4 @@
-"""What clients say about themselves: heartbeats, farewells, offsets and locks, as RocketMQ's clients send
-them."""
+"""Requests of clients as RocketMQ's clients send them: heartbeats, unregistration, offsets and locks."""
 
 from __future__ import annotations
 
@@ -92,70 +91,70 @@ async def test_a_heartbeat_registers_the_client_and_makes_the_groups_retry_topic
     retry = bench.broker.topics.get("%RETRY%g")
     assert retry is not None
     assert (retry.read_queue_nums, retry.perm) == (1, 6)
-    assert bench.broker.clients.producer_channel("c1") is peer.connection
+    assert bench.broker.tables.clients.producer_channel("c1") is peer.connection
 
 
-async def test_members_are_told_one_way_that_a_group_has_changed(bench: Bench) -> None:
+async def test_members_get_a_one_way_notice_of_a_changed_group(bench: Bench) -> None:
     one, two = bench.peer(), bench.peer()
     one.call(heartbeat("c1", "g", "T"))
     assert notices(one) == ["g"]
     two.call(heartbeat("c2", "g", "T"))
     assert (notices(one), notices(two)) == (["g"], ["g"])
-    bench.broker.clients.channel_closed(two.connection)
+    bench.broker.tables.clients.channel_closed(two.connection)
     assert notices(one) == ["g"]
     assert ids(one) == ["c1"]
 
 
-async def test_nobody_is_told_when_notices_are_switched_off(tmp_path: Path) -> None:
+async def test_no_notice_is_sent_if_notices_are_disabled(tmp_path: Path) -> None:
     async with running(tmp_path, {"notifyConsumerIdsChangedEnable": "false"}) as bench:
         peer = bench.peer()
         peer.call(heartbeat("c1", "g", "T"))
         assert notices(peer) == []
 
 
-async def test_a_short_heartbeat_asks_for_a_full_one_only_when_something_is_unknown(bench: Bench) -> None:
+async def test_a_short_heartbeat_requests_a_full_one_only_if_subscriptions_are_unknown(bench: Bench) -> None:
     def asks(peer: Peer, fingerprint: int, *, without_sub: bool) -> str:
         topics = () if without_sub else ("T",)
         answer = peer.call(heartbeat("c1", "g", *topics, fingerprint=fingerprint, without_sub=without_sub))
         return (answer.ext or {})["IS_SUB_CHANGE"]
 
     peer = bench.peer()
-    assert asks(peer, 7, without_sub=True) == "true"  # never heard what the group subscribes
+    assert asks(peer, 7, without_sub=True) == "true"  # the group's subscriptions are unknown
     assert asks(peer, 7, without_sub=False) == "false"
     assert asks(peer, 7, without_sub=True) == "false"
     assert asks(peer, 8, without_sub=True) == "true"
-    assert bench.broker.clients.subscription_count("g") == 1
+    assert bench.broker.tables.clients.subscription_count("g") == 1
 
 
-async def test_a_group_that_may_not_be_created_is_skipped_and_the_rest_of_the_heartbeat_counts(
+async def test_a_group_that_may_not_be_created_is_skipped_and_the_rest_of_the_heartbeat_applies(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, {"autoCreateSubscriptionGroup": "false"}) as bench:
         peer = bench.peer()
         assert peer.call(heartbeat("c1", "g", "T")).code == ResponseCode.SUCCESS
         assert ids(peer) == ["no consumer for this group, g"]
-        assert "p" in bench.broker.clients.producers
+        assert "p" in bench.broker.tables.clients.producers
 
 
-async def test_pull_consumers_are_left_out_when_they_are_rejected(tmp_path: Path) -> None:
+async def test_pull_consumers_are_skipped_if_they_are_disabled(tmp_path: Path) -> None:
     async with running(tmp_path, {"rejectPullConsumerEnable": "true"}) as bench:
         peer = bench.peer()
         peer.call(heartbeat("c1", "pull", "T", kind=ConsumeType.CONSUME_ACTIVELY))
         peer.call(heartbeat("c1", "push", "T"))
         assert ids(peer, "push") == ["c1"]
-        assert bench.broker.clients.group("pull") is None
+        assert bench.broker.tables.clients.group("pull") is None
 
 
-async def test_a_farewell_takes_the_client_out_of_the_groups_it_names(bench: Bench) -> None:
+async def test_unregistering_removes_the_client_from_the_named_groups(bench: Bench) -> None:
     peer = bench.peer()
     peer.call(heartbeat("c1", "g", "T"))
     header = UnregisterClientRequestHeader(client_id="c1", producer_group="p", consumer_group="g")
     assert peer.call(command(RequestCode.UNREGISTER_CLIENT, header)).code == ResponseCode.SUCCESS
-    assert bench.broker.clients.producers == {}
-    assert bench.broker.clients.group("g") is None
+    assert bench.broker.tables.clients.producers == {}
+    assert bench.broker.tables.clients.group("g") is None
 
 
-async def test_a_heartbeat_that_is_no_heartbeat_is_refused_and_the_connection_goes_on(bench: Bench) -> None:
+async def test_a_malformed_heartbeat_is_rejected_and_the_connection_stays_open(bench: Bench) -> None:
     peer = bench.peer()
     assert peer.call(command(RequestCode.HEART_BEAT, body=b"[1,2")).code == ResponseCode.SYSTEM_ERROR
     assert peer.call(heartbeat("c1", "g", "T")).code == ResponseCode.SUCCESS
@@ -194,7 +193,7 @@ def query(peer: Peer, *, topic: str = "T", zero: bool | None = None) -> int | No
     return int((answer.ext or {})["offset"])
 
 
-async def test_an_offset_is_kept_for_a_group_and_topic_that_exist(bench: Bench) -> None:
+async def test_an_offset_is_stored_for_an_existing_group_and_topic(bench: Bench) -> None:
     peer = bench.peer()
     assert update(peer, 5).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     bench.broker.groups.find("g")
@@ -204,7 +203,7 @@ async def test_an_offset_is_kept_for_a_group_and_topic_that_exist(bench: Bench) 
     assert query(peer) == 5
 
 
-async def test_a_group_without_offset_starts_at_zero_on_a_young_queue_and_decides_itself_otherwise(
+async def test_a_group_without_offset_starts_at_zero_only_if_the_first_message_is_in_memory(
     bench: Bench,
 ) -> None:
     peer = bench.peer()
@@ -215,7 +214,7 @@ async def test_a_group_without_offset_starts_at_zero_on_a_young_queue_and_decide
     assert query(peer, zero=False) is None
 
 
-async def test_while_a_reset_waits_for_the_next_pull_what_the_group_commits_is_ignored(bench: Bench) -> None:
+async def test_commits_are_ignored_while_a_reset_is_pending(bench: Bench) -> None:
     peer = bench.peer()
     peer.call(send_command("T"))
     bench.broker.groups.find("g")
@@ -236,7 +235,7 @@ def lock(peer: Peer, client_id: str, *, unlock: bool = False) -> set[MessageQueu
     return set() if unlock else from_json(LockBatchResponseBody, answer.body).lock_ok_mq_set
 
 
-async def test_a_queue_is_locked_for_one_client_until_it_gives_it_back(bench: Bench) -> None:
+async def test_a_queue_is_locked_for_one_client_until_it_unlocks_it(bench: Bench) -> None:
     peer = bench.peer()
     assert lock(peer, "c1") == {QUEUE}
     assert lock(peer, "c2") == set()

@@ -1,4 +1,4 @@
-"""Bytes that are not in memory are read on threads of their own: the loop goes on meanwhile."""
+"""Bytes that are not in memory are read on worker threads, while the event loop goes on."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEADLINE_S = 60
 
 
 class Disk:
-    """Everything is on the disk only until it has been read; reading waits for `free`."""
+    """Everything is on the disk only until it has been read; a read waits for `free`."""
 
     def __init__(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cold = True
@@ -53,13 +53,13 @@ class Disk:
         return not self.cold or mapping in self.warm
 
     def forget(self) -> None:
-        """Nothing is in memory any more."""
+        """Evicts everything from memory."""
         self.warm.clear()
         assert self._store.reader.residency is not None
         self._store.reader.residency.clear()
 
     def read(self, missing: NotResidentError) -> None:
-        """In place of `warm`."""
+        """Replaces `warm`."""
         self.reads += 1
         self.threads.add(threading.get_ident())
         assert self.free.wait(DEADLINE_S)
@@ -86,7 +86,7 @@ def pulling(offset: int = 0, **fields: Any) -> Command:
 
 
 @pytest.mark.parametrize("ordinary", [False, True])
-async def test_while_a_pull_waits_for_the_disk_sends_are_answered(
+async def test_sends_are_served_while_a_pull_waits_for_the_disk(
     bench: Bench, disk: Disk, ordinary: bool
 ) -> None:
     consumer, producer = bench.peer(ordinary=ordinary), bench.peer(ordinary=ordinary)
@@ -105,7 +105,7 @@ async def test_while_a_pull_waits_for_the_disk_sends_are_answered(
     assert threading.get_ident() not in disk.threads
 
 
-async def test_what_is_in_memory_is_answered_at_once(bench: Bench, disk: Disk) -> None:
+async def test_a_pull_of_resident_messages_is_served_at_once(bench: Bench, disk: Disk) -> None:
     disk.cold = False
     consumer = bench.peer()
     disk.free.set()
@@ -115,7 +115,7 @@ async def test_what_is_in_memory_is_answered_at_once(bench: Bench, disk: Disk) -
     assert disk.reads == reads
 
 
-async def test_an_unreadable_sector_is_an_error_for_its_reader_only(bench: Bench, disk: Disk) -> None:
+async def test_an_unreadable_sector_fails_only_the_requests_that_read_it(bench: Bench, disk: Disk) -> None:
     disk.error = StoreReadError("sector 7 cannot be read")
     disk.free.set()
     consumer, producer = bench.peer(), bench.peer()
@@ -128,7 +128,7 @@ async def test_an_unreadable_sector_is_an_error_for_its_reader_only(bench: Bench
     assert (await consumer.answer(consumer.send(pulling()))).code == ResponseCode.SUCCESS
 
 
-async def test_searching_and_viewing_wait_for_the_disk_off_the_loop(bench: Bench, disk: Disk) -> None:
+async def test_searches_and_views_wait_for_the_disk_on_worker_threads(bench: Bench, disk: Disk) -> None:
     stored = bench.record(TOPIC, 0, 1)
     producer, asking = bench.peer(), bench.peer()
     requests = [
@@ -162,7 +162,7 @@ async def test_searching_and_viewing_wait_for_the_disk_off_the_loop(bench: Bench
     assert threading.get_ident() not in disk.threads
 
 
-async def test_a_broker_that_stops_does_not_wait_for_readers(
+async def test_a_stopping_broker_does_not_wait_for_cold_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as bench:
@@ -179,11 +179,11 @@ async def test_a_broker_that_stops_does_not_wait_for_readers(
         disk.free.set()
 
 
-# The threads
+# the worker threads
 
 
 class Turns:
-    """A pool whose reads wait until they are let go, one by one."""
+    """A pool whose reads wait until the test releases them, one by one."""
 
     def __init__(self, **limits: int) -> None:
         self.begun: list[str] = []
@@ -201,7 +201,7 @@ class Turns:
         self.reads.submit(client, name, lambda error: self.ended.append(name))  # type: ignore[arg-type]
 
 
-async def test_one_client_cannot_take_all_threads_and_all_take_turns() -> None:
+async def test_one_client_cannot_occupy_all_threads_and_clients_take_turns() -> None:
     turns = Turns(threads=3, per_client=2)
     for number in range(6):
         turns.submit("a", f"a{number}")
@@ -223,7 +223,7 @@ async def test_one_client_cannot_take_all_threads_and_all_take_turns() -> None:
 
 
 @pytest.mark.parametrize(("limits", "taken"), [({"waiting_per_client": 3}, 4), ({"waiting_max": 5}, 6)])
-async def test_too_many_reads_are_refused(limits: dict[str, int], taken: int) -> None:
+async def test_too_many_cold_reads_are_rejected(limits: dict[str, int], taken: int) -> None:
     turns = Turns(threads=1, per_client=1, **limits)
     for number in range(taken):
         turns.submit("a", f"a{number}")
@@ -236,11 +236,11 @@ async def test_too_many_reads_are_refused(limits: dict[str, int], taken: int) ->
     turns.reads.stop()
 
 
-# The page cache
+# the page cache
 
 
 def evicted(path: Path, size: int) -> MappedFile:
-    """A mapped file none of whose pages is in memory."""
+    """A mapped file without any page in memory."""
     path.write_bytes(os.urandom(size))
     fd = os.open(path, os.O_RDWR)
     os.fsync(fd)
@@ -251,7 +251,7 @@ def evicted(path: Path, size: int) -> MappedFile:
     return file
 
 
-def test_pages_that_are_not_in_memory_are_told_and_can_be_brought(tmp_path: Path) -> None:
+def test_evicted_pages_are_detected_and_read_again(tmp_path: Path) -> None:
     size = 3 * page_residency.BLOCK_BYTES
     file = evicted(tmp_path / "0", size)
     known = PageResidency()
@@ -269,7 +269,7 @@ def test_pages_that_are_not_in_memory_are_told_and_can_be_brought(tmp_path: Path
     file.close()
 
 
-def test_a_failed_read_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_read_names_its_file_and_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = evicted(tmp_path / "0", 8192)
 
     def broken(fd: int, size: int, at: int) -> bytes:

@@ -1,4 +1,4 @@
-"""The broker's settings: RocketMQ's keys, Java's defaults, and refusals a person can act on."""
+"""The broker's settings: RocketMQ's keys, Java's defaults, and actionable errors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_broker_conf_written_for_java_is_read(tmp_path: Path) -> None:
     assert loaded.without_effect["sendMessageThreadPoolNums"] == "16"
 
 
-def test_overrides_win_over_the_file(tmp_path: Path) -> None:
+def test_overrides_take_precedence_over_the_file(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=from-the-file\nlistenPort=20911\n")
     assert load_broker_config(conf, {"brokerName": "given"}).config.broker_name == "given"
@@ -74,7 +74,7 @@ def test_defaults_are_those_of_java() -> None:
         ({"tls.server.mode": "enforcing"}, "tlsServerMode", "certificate"),
     ],
 )
-def test_a_bad_value_is_refused_by_key_value_and_expectation(
+def test_an_invalid_value_is_rejected_with_key_value_and_expected_values(
     text: dict[str, str], key: str, expected: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -85,7 +85,7 @@ def test_a_bad_value_is_refused_by_key_value_and_expectation(
 
 
 @pytest.mark.parametrize("key", sorted(REJECTED_UNLESS))
-def test_what_would_break_a_promise_is_refused_and_its_harmless_value_is_not(key: str) -> None:
+def test_a_key_that_would_break_a_promise_accepts_only_values_without_effect(key: str) -> None:
     harmless, _ = REJECTED_UNLESS[key]
     for value in harmless:
         assert from_properties({key: value}).warnings == ()
@@ -101,7 +101,7 @@ def test_an_unknown_key_is_warned_about_by_name_and_a_key_of_java_is_not() -> No
     assert loaded.without_effect == {"useEpollNativeSelector": "true"}
 
 
-def test_every_key_is_in_one_class_only() -> None:
+def test_every_key_is_of_exactly_one_kind() -> None:
     fields = typed_config.keys(BrokerConfig)
     assert not fields & WITHOUT_EFFECT
     assert not fields & REJECTED_UNLESS.keys()
@@ -132,9 +132,9 @@ def test_a_missing_file_is_named() -> None:
 
 
 class TestLiveConfig:
-    """Settings that change while the broker runs."""
+    """Settings change while the broker runs."""
 
-    def test_a_change_is_announced_with_what_was_before(self) -> None:
+    def test_listeners_get_the_settings_before_and_after_a_change(self) -> None:
         live = LiveConfig(from_properties({"brokerName": "b"}).config)
         seen: list[tuple[str, str]] = []
         live.on_change.append(lambda old, new: seen.append((old.flush_disk_type, new.flush_disk_type)))
@@ -142,7 +142,7 @@ class TestLiveConfig:
         assert seen == [("ASYNC_FLUSH", "SYNC_FLUSH")]
         assert live.current.broker_name == "b"
 
-    def test_one_bad_value_changes_nothing(self) -> None:
+    def test_one_invalid_value_prevents_the_whole_change(self) -> None:
         live = LiveConfig(from_properties({}).config)
         before = live.current
         with pytest.raises(ConfigError):
@@ -157,7 +157,7 @@ class TestLiveConfig:
             ({"enableControllerMode": "false"}, "enableControllerMode"),
         ],
     )
-    def test_under_controllers_roles_are_not_an_administrators(
+    def test_under_controllers_an_administrator_cannot_change_the_role(
         self, changes: dict[str, str], key: str
     ) -> None:
         settings = {"enableControllerMode": "true", "controllerAddr": "a:1"}
@@ -189,7 +189,7 @@ class TestLiveConfig:
         {"inSyncReplicas": "0"},
     ],
 )
-def test_roles_and_ids_that_contradict_each_other_are_refused(wrong: dict[str, str]) -> None:
+def test_a_role_that_contradicts_the_broker_id_is_rejected(wrong: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
         from_properties(wrong)
 

@@ -1,4 +1,4 @@
-"""Delayed messages come when their time has come, once, also over a restart."""
+"""Delayed messages are delivered once when their time has come, also after a restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def delay(bench: Bench, level: int, body: bytes = b"later", queue_id: int = 1) -
     assert bench.peer().call(send_command("T", body, properties, queue_id=queue_id)).code == 0
 
 
-async def test_a_message_comes_after_its_delay_as_it_was_sent(bench: Bench) -> None:
+async def test_a_message_is_delivered_unchanged_after_its_delay(bench: Bench) -> None:
     delay(bench, 1)
     delayed = bench.record(SCHEDULE, 0, 0)
     await until(lambda: bench.count("T", 1) == 1)
@@ -42,7 +42,7 @@ async def test_a_message_comes_after_its_delay_as_it_was_sent(bench: Bench) -> N
         delayed.born_host,
     )
     assert came.store_host == delayed.store_host
-    # RocketMQ renders the properties before it clears them: all of them stay.
+    # RocketMQ encodes the properties before it removes some: all of them stay.
     properties = records.parse_properties(came.properties)
     assert (properties["DELAY"], properties["REAL_TOPIC"], properties["REAL_QID"]) == ("1", "T", "1")
     assert properties["WAIT"] == "true"
@@ -50,10 +50,10 @@ async def test_a_message_comes_after_its_delay_as_it_was_sent(bench: Bench) -> N
     assert queue is not None
     unit = queue.unit(0)
     assert unit is not None
-    assert unit[2] == ord("a")  # the hash of its tag, no time
+    assert unit[2] == ord("a")  # the hash of its tag, not a time
 
 
-async def test_messages_of_one_level_come_in_order(bench: Bench) -> None:
+async def test_messages_of_one_level_are_delivered_in_order(bench: Bench) -> None:
     for number in range(20):
         delay(bench, 1, str(number).encode())
     await until(lambda: bench.count("T", 1) == 20)
@@ -61,7 +61,7 @@ async def test_messages_of_one_level_come_in_order(bench: Bench) -> None:
     assert came == [str(number).encode() for number in range(20)]
 
 
-async def test_a_restart_goes_on_where_it_stopped(tmp_path: Path) -> None:
+async def test_deliveries_continue_after_a_restart_at_the_written_offset(tmp_path: Path) -> None:
     async with running(tmp_path, LEVELS) as bench:
         delay(bench, 1, b"first")
         await until(lambda: bench.count("T", 1) == 1)
@@ -82,25 +82,25 @@ async def test_offsets_outside_their_queue_are_moved_to_its_nearer_end(bench: Be
     path.parent.mkdir(exist_ok=True)
     path.write_text('{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":5},"offsetTable":{3:9,2:1}}')
     broker = bench.broker
-    service = DelayService(broker.live, broker.store, broker.writer, broker.stats)
+    service = DelayService(broker.live, broker.store, broker.writer, broker.tables.stats)
     service.load()
     assert service.offsets == {3: 1, 2: 1}
     assert (service.data_version.counter, service.data_version.timestamp) == (3, 5)
 
 
-async def test_a_delivery_time_beyond_the_levels_delay_means_now(bench: Bench) -> None:
+async def test_a_message_with_a_delivery_time_beyond_the_levels_delay_is_delivered_now(bench: Bench) -> None:
     delay(bench, 1)
     queue = bench.broker.store.lookup.existing_queue(SCHEDULE, 0)
     assert queue is not None
     unit = queue.unit(0)
     assert unit is not None
-    # As a clock that was set back afterwards leaves it.
+    # as after the clock was set back
     assert queue.buffer is not None
     queue.buffer[12:20] = (unit[2] + 10**9).to_bytes(8, "big")
     await until(lambda: bench.count("T", 1) == 1)
 
 
-async def test_a_message_that_cannot_be_stored_is_tried_again(bench: Bench) -> None:
+async def test_a_delivery_that_cannot_be_stored_is_retried(bench: Bench) -> None:
     delay(bench, 1)
     bench.broker.store.state.set_flag(RunningFlags.NOT_WRITEABLE, True)
     await until(lambda: bench.broker.delays._paused_until.get(1))
@@ -110,11 +110,10 @@ async def test_a_message_that_cannot_be_stored_is_tried_again(bench: Bench) -> N
 
 
 @pytest.mark.parametrize("spoiled", [b"body of the second", b"REAL_QID\x011"])
-async def test_a_damaged_message_is_skipped_and_those_behind_it_are_delivered(
+async def test_a_damaged_message_is_skipped_and_the_next_ones_are_delivered(
     bench: Bench, caplog: pytest.LogCaptureFixture, spoiled: bytes
 ) -> None:
-    """Its checksum does not match, or it does not say where it is to go: a retry would block its level
-    for ever."""
+    """Its checksum does not match, or its target topic is missing: retries would block its level for ever."""
     for body in (b"the first", b"body of the second", b"the third"):
         delay(bench, 1, body)
     file = bench.broker.store.log.file
@@ -124,7 +123,7 @@ async def test_a_damaged_message_is_skipped_and_those_behind_it_are_delivered(
     file.map[at + len(spoiled) - 1] = ord("x")
     await until(lambda: bench.count("T", 1) == 2)
     assert [bench.record("T", 1, offset).body for offset in range(2)] == [b"the first", b"the third"]
-    assert "delay level 1 skips the damaged message 1" in caplog.text
+    assert "delay level 1 skips damaged message 1" in caplog.text
 
 
 async def test_a_failing_level_does_not_stop_the_others(
@@ -144,7 +143,7 @@ async def test_a_failing_level_does_not_stop_the_others(
     assert bench.count("T", 1) == 0
 
 
-def test_a_retried_message_keeps_where_it_came_from() -> None:
+def test_a_retried_message_keeps_its_original_topic_and_id() -> None:
     delayed = MessageExt(
         SCHEDULE,
         properties=b"DELAY\x013\x02REAL_TOPIC\x01%RETRY%g\x02REAL_QID\x010\x02RETRY_TOPIC\x01T\x02WAIT\x01false\x02",
@@ -158,13 +157,13 @@ def test_a_retried_message_keeps_where_it_came_from() -> None:
     assert "DELAY" not in message.properties
 
 
-async def test_what_runtime_info_says_of_the_levels(bench: Bench) -> None:
+async def test_runtime_info_has_the_offsets_of_every_level(bench: Bench) -> None:
     delay(bench, 1)
     await until(lambda: bench.count("T", 1) == 1)
     assert bench.broker.delays.running_stats() == {"scheduleMessageOffset_1": "1,1"}
 
 
-async def test_a_long_backlog_leaves_the_loop_to_others_and_all_levels_get_their_turn(
+async def test_a_long_backlog_does_not_block_the_event_loop_and_every_level_gets_a_turn(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("epochmq_broker.delay_service.ROUND_BUDGET_S", 0.0)

@@ -1,5 +1,4 @@
-"""Held pulls are run again once: on a matching arrival, when their time is up, or when their queue has moved
-on."""
+"""A held pull runs again once: on a matching arrival, when its time is up, or when its queue has grown."""
 
 from __future__ import annotations
 
@@ -14,21 +13,21 @@ FAR = 1e9
 
 
 class Queue:
-    """A consume queue, as far as holding pulls goes."""
+    """A consume queue, as far as long polling uses it."""
 
     def __init__(self) -> None:
         self.max_offset = 0
 
 
 class Peer:
-    """A connection, as far as holding pulls goes."""
+    """A connection, as far as long polling uses it."""
 
     def __init__(self) -> None:
         self.closed = False
 
 
 class Bench:
-    """A hold with a record of what it ran."""
+    """A hold service that records the pulls that it runs."""
 
     def __init__(self, held_max: int = 10, tick_s: float = FAR, check_s: float = FAR) -> None:
         self.queue = Queue()
@@ -49,7 +48,7 @@ class Bench:
         self.hold.hold(HeldPull(self.queue, self.queue.max_offset, tags, deadline, self.peer, name))
 
     def arrive(self, tags_code: int = 0) -> None:
-        """A message comes into the queue."""
+        """Adds a message to the queue."""
         self.queue.max_offset += 1
         self.hold.message_arrived(self.queue, self.queue.max_offset - 1, tags_code)
 
@@ -62,12 +61,12 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def soon() -> None:
-    """Lets what was scheduled for the next round of the loop run."""
+    """Lets callbacks of the next iteration of the event loop run."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
 
-async def test_an_arrival_runs_the_pulls_of_its_queue_once_after_the_present_round(bench: Bench) -> None:
+async def test_an_arrival_runs_the_pulls_of_its_queue_once_after_the_current_iteration(bench: Bench) -> None:
     bench.add("a")
     bench.add("b")
     bench.arrive()
@@ -133,7 +132,7 @@ async def test_a_pull_is_run_when_its_time_is_up() -> None:
     bench.hold.stop()
 
 
-async def test_a_missed_arrival_is_found_by_the_periodic_look() -> None:
+async def test_the_periodic_check_finds_a_missed_arrival() -> None:
     bench = Bench(tick_s=0.001, check_s=0.002)
     bench.add("missed", tags=frozenset([1]))
     bench.queue.max_offset += 1
@@ -143,14 +142,14 @@ async def test_a_missed_arrival_is_found_by_the_periodic_look() -> None:
     bench.hold.stop()
 
 
-async def test_stopping_runs_what_is_held_and_holds_nothing_more(bench: Bench) -> None:
+async def test_stop_runs_the_held_pulls_and_holds_no_more(bench: Bench) -> None:
     bench.add("last")
     bench.hold.stop()
     assert bench.ran == ["last"]
     assert bench.hold.is_full
 
 
-async def test_no_more_than_the_bound_are_held() -> None:
+async def test_at_most_held_max_pulls_are_held() -> None:
     bench = Bench(held_max=1)
     bench.add("first")
     assert bench.hold.is_full
@@ -165,7 +164,7 @@ async def test_release_runs_the_matching_pulls_only(bench: Bench) -> None:
     assert bench.hold.held == 1
 
 
-async def test_the_clock_costs_what_is_due_not_what_is_held() -> None:
+async def test_a_tick_costs_as_much_as_the_due_pulls_not_the_held_ones() -> None:
     bench = Bench(held_max=100_000, tick_s=0.01, check_s=FAR)
     looked: list[Peer] = []
 
@@ -217,10 +216,10 @@ async def test_pulls_end_in_the_order_of_their_time_and_not_before() -> None:
     assert bench.hold._buckets == {}
 
 
-async def test_arrivals_of_other_tags_bring_a_pull_back_at_the_next_look() -> None:
+async def test_arrivals_with_other_tags_end_a_pull_at_the_next_check() -> None:
     bench = Bench(tick_s=0.001, check_s=0.005)
     bench.add("other", tags=frozenset([7]))
-    bench.hold._turn.extend([Queue()] * 100_000)  # its turn does not come
+    bench.hold._to_check.extend([Queue()] * 100_000)  # its turn does not come
     bench.arrive(8)
     await asyncio.wait_for(bench.woken.wait(), 60)
     assert bench.ran == ["other"]

@@ -1,4 +1,4 @@
-"""How much memory the process may use, as its control groups say."""
+"""The memory that the process may use, according to its control groups."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_smallest_limit_of_all_groups_counts(
     assert read_memory_bytes(tmp_path / "self", mount, 64 * GIB) == expected
 
 
-def test_a_group_outside_the_mount_is_not_looked_at(tmp_path: Path) -> None:
+def test_limits_of_groups_outside_the_mount_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "memory.max").write_text("1")
     (tmp_path / "cgroup").mkdir()
     (tmp_path / "self").write_text("0::/a\n")

@@ -1,4 +1,4 @@
-"""What administrators ask and order, at the edges that mqadmin's own outputs do not show."""
+"""mqadmin's requests, in the cases that mqadmin's own output does not show."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def create(topic: str, **fields: Any) -> CreateTopicRequestHeader:
     return CreateTopicRequestHeader(topic=topic, default_topic="TBW102", **(values | fields))
 
 
-async def test_a_topic_that_is_stored_already_keeps_its_version(bench: Bench) -> None:
+async def test_an_identical_topic_keeps_the_data_version(bench: Bench) -> None:
     for _ in range(2):
         answer = await ask_later(bench, RequestCode.UPDATE_AND_CREATE_TOPIC, create("orders"))
         assert answer.code == ResponseCode.SUCCESS
@@ -117,10 +117,10 @@ async def test_a_topic_that_is_stored_already_keeps_its_version(bench: Bench) ->
         (create("x" * 128), "The specified topic is longer than topic max length."),
         (create("TBW102"), "The topic[TBW102] is conflict with system topic."),
         (create("t", attributes="+message.type=MIXED"), "MIXED message type is not supported."),
-        (create("t", read_queue_nums=-1), "-1 queues: expected 0 to 65536 for a topic"),
+        (create("t", read_queue_nums=-1), "-1 queues for a topic: expected 0 to 65536"),
     ],
 )
-async def test_a_topic_that_cannot_be_is_refused_with_the_reason(
+async def test_an_invalid_topic_is_rejected_with_the_reason(
     bench: Bench, header: CreateTopicRequestHeader, remark: str
 ) -> None:
     answer = await ask_later(bench, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
@@ -128,7 +128,7 @@ async def test_a_topic_that_cannot_be_is_refused_with_the_reason(
     assert header.topic not in bench.broker.topics or header.topic == "TBW102"
 
 
-async def test_a_list_of_topics_is_made_as_a_whole_or_not_at_all(bench: Bench) -> None:
+async def test_a_list_of_topics_is_created_as_a_whole_or_not_at_all(bench: Bench) -> None:
     good, bad = TopicConfig(topic_name="good"), TopicConfig(topic_name="bad name")
     body = to_json(CreateTopicListRequestBody(topic_config_list=[good, bad]))
     answer = await ask_later(bench, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
@@ -139,7 +139,7 @@ async def test_a_list_of_topics_is_made_as_a_whole_or_not_at_all(bench: Bench) -
     assert "good" in bench.broker.topics
 
 
-async def test_a_deleted_topic_leaves_nothing_and_starts_anew(bench: Bench) -> None:
+async def test_a_deleted_topic_leaves_nothing_behind_and_can_be_created_again(bench: Bench) -> None:
     broker = bench.broker
     bench.peer().call(send_command("T"))
     broker.offsets.commit("g", "T", 0, 1)
@@ -149,12 +149,12 @@ async def test_a_deleted_topic_leaves_nothing_and_starts_anew(bench: Bench) -> N
     assert {"T", "%RETRY%g_T", "%RETRY%g+T"}.isdisjoint(broker.topics.table)
     assert broker.offsets.table == {}
     assert broker.store.lookup.existing_queue("T", 0) is None
-    assert broker.stats.find("TOPIC_PUT_NUMS", "T") is None
+    assert broker.tables.stats.find("TOPIC_PUT_NUMS", "T") is None
     bench.peer().call(send_command("T", b"again"))
     assert bench.record("T", 0, 0).body == b"again"
 
 
-async def test_queues_whose_topic_is_gone_are_cleaned_and_others_stay(bench: Bench) -> None:
+async def test_queues_without_a_topic_are_deleted_and_others_stay(bench: Bench) -> None:
     for topic in ("gone", "here"):
         bench.peer().call(send_command(topic))
     bench.broker.topics.delete("gone")
@@ -183,7 +183,7 @@ async def test_a_group_is_forbidden_to_read_a_topic_and_allowed_again(bench: Ben
     assert [forbid(None), forbid(False), forbid(None), forbid(True)] == [True, False, False, True]
 
 
-async def test_a_deleted_group_keeps_its_offsets_unless_asked_otherwise(bench: Bench) -> None:
+async def test_deleting_a_group_keeps_its_offsets_unless_requested(bench: Bench) -> None:
     broker = bench.broker
     for clean, left in ((False, {"T@g": {0: 3}}), (True, {})):
         broker.groups.find("g")
@@ -220,7 +220,7 @@ async def test_a_reset_goes_to_the_end_to_a_time_or_to_an_offset(bench: Bench) -
         assert bench.broker.offsets.reset_pending("g", "T", 0)
 
 
-async def test_a_reset_that_cannot_be_is_refused(bench: Bench) -> None:
+async def test_an_invalid_reset_is_rejected(bench: Bench) -> None:
     assert result(await reset(bench)) == (ResponseCode.TOPIC_NOT_EXIST, "Topic T does not exist")
     put(bench, 2)
     assert result(await reset(bench)) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group g does not exist")
@@ -230,7 +230,7 @@ async def test_a_reset_that_cannot_be_is_refused(bench: Bench) -> None:
     assert not bench.broker.offsets.has_resets
 
 
-async def test_without_server_side_resets_the_online_members_are_told(tmp_path: Path) -> None:
+async def test_without_server_side_resets_the_offsets_are_pushed_to_online_members(tmp_path: Path) -> None:
     async with running(tmp_path, {"useServerSideResetOffset": "false"}) as bench:
         put(bench, 3)
         bench.broker.groups.find("g")
@@ -257,7 +257,7 @@ async def test_offsets_are_cloned_for_one_topic_or_for_all(bench: Bench) -> None
     assert bench.broker.offsets.topics_of("all") == {"a", "b"}
 
 
-async def test_correction_offsets_are_the_lowest_of_all_groups_but_never_behind_the_compared_one(
+async def test_correction_offsets_are_the_lowest_of_all_groups_unless_the_compared_group_is_behind(
     bench: Bench,
 ) -> None:
     put(bench, 9)
@@ -275,7 +275,7 @@ async def test_correction_offsets_are_the_lowest_of_all_groups_but_never_behind_
     assert bench.broker.offsets.query("slow", "T", 0) == 2
 
 
-async def test_consume_stats_leave_out_topics_an_online_group_does_not_subscribe(bench: Bench) -> None:
+async def test_consume_stats_omit_topics_that_an_online_group_does_not_subscribe(bench: Bench) -> None:
     for topic in ("a", "b"):
         put(bench, 2, topic)
         bench.broker.offsets.commit("g", topic, 0, 1)
@@ -292,7 +292,7 @@ async def test_consume_stats_leave_out_topics_an_online_group_does_not_subscribe
     assert topics(topic_list="b;nothing") == {"b"}
 
 
-async def test_a_time_span_tells_first_last_and_consumed_message_of_every_queue(bench: Bench) -> None:
+async def test_a_time_span_has_the_first_last_and_consumed_message_of_every_queue(bench: Bench) -> None:
     put(bench, 3)
     bench.broker.offsets.commit("g", "T", 0, 2)
     header = QueryConsumeTimeSpanRequestHeader(topic="T", group="g")
@@ -304,7 +304,7 @@ async def test_a_time_span_tells_first_last_and_consumed_message_of_every_queue(
     assert spans[1]["minTimeStamp"] == -1
 
 
-async def test_who_consumes_a_topic_repeats_rocketmqs_answer_for_online_groups(bench: Bench) -> None:
+async def test_the_groups_of_a_topic_contain_rocketmqs_entry_for_online_groups(bench: Bench) -> None:
     online(bench, "c1", "g", "T")
     bench.broker.offsets.commit("h", "T", 0, 1)
     header = QueryTopicConsumeByWhoRequestHeader(topic="T")
@@ -315,7 +315,7 @@ async def test_who_consumes_a_topic_repeats_rocketmqs_answer_for_online_groups(b
 # clients
 
 
-async def test_a_question_to_a_consumer_is_passed_on_and_its_answer_back(bench: Bench) -> None:
+async def test_a_request_to_a_consumer_is_forwarded_and_its_response_returned(bench: Bench) -> None:
     member = online(bench, "c1", "g", "T")
     asker = bench.peer()
     header = GetConsumerRunningInfoRequestHeader(consumer_group="g", client_id="c1", jstack_enable=True)
@@ -344,13 +344,13 @@ async def test_a_message_is_consumed_directly_with_the_record_as_body(bench: Ben
     assert (await asker.answer(opaque)).code == ResponseCode.SUCCESS
 
 
-async def test_a_consumer_that_is_not_there_is_named(bench: Bench) -> None:
+async def test_a_missing_consumer_is_named(bench: Bench) -> None:
     header = GetConsumerRunningInfoRequestHeader(consumer_group="g", client_id="c1")
     answer = await ask_later(bench, RequestCode.GET_CONSUMER_RUNNING_INFO, header)
     assert result(answer) == (ResponseCode.SYSTEM_ERROR, "The Consumer <g> <c1> not online")
 
 
-async def test_a_consumer_that_leaves_while_it_is_asked_is_an_error_and_not_a_wait(bench: Bench) -> None:
+async def test_a_request_to_a_consumer_that_leaves_fails_at_once(bench: Bench) -> None:
     member = online(bench, "c1", "g", "T")
     asker = bench.peer()
     header = GetConsumerRunningInfoRequestHeader(consumer_group="g", client_id="c1")
@@ -360,7 +360,7 @@ async def test_a_consumer_that_leaves_while_it_is_asked_is_an_error_and_not_a_wa
     assert (await asker.answer(opaque)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_the_status_of_a_group_is_gathered_from_its_members(bench: Bench) -> None:
+async def test_the_status_of_a_group_is_collected_from_its_members(bench: Bench) -> None:
     member = online(bench, "c1", "g", "T")
     asker = bench.peer()
     header = GetConsumerStatusRequestHeader(topic="T", group="g")
@@ -373,7 +373,7 @@ async def test_the_status_of_a_group_is_gathered_from_its_members(bench: Bench) 
     assert body.consumer_table == {"c1": table}
 
 
-async def test_a_subscription_is_told_by_group_and_topic(bench: Bench) -> None:
+async def test_a_subscription_is_found_by_group_and_topic(bench: Bench) -> None:
     online(bench, "c1", "g", "T")
     for topic, known in (("T", True), ("other", False)):
         header = QuerySubscriptionByConsumerRequestHeader(group="g", topic=topic)
@@ -382,7 +382,7 @@ async def test_a_subscription_is_told_by_group_and_topic(bench: Bench) -> None:
 
 
 async def _request_at(peer: Peer) -> Command:
-    """The request the broker has sent to a client."""
+    """The request that the broker has sent to a client."""
     while True:
         peer.collect()
         if peer.requests:
@@ -403,7 +403,7 @@ async def set_config(bench: Bench, **changes: str) -> Command:
     return await ask_later(bench, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
 
-async def test_settings_change_all_together_or_not_at_all(bench: Bench) -> None:
+async def test_settings_change_together_or_not_at_all(bench: Bench) -> None:
     refused = await set_config(bench, maxMessageSize="2048", flushDiskType="SOMETIMES")
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert refused.remark == "flushDiskType=SOMETIMES: expected one of ASYNC_FLUSH, SYNC_FLUSH"
@@ -412,13 +412,15 @@ async def test_settings_change_all_together_or_not_at_all(bench: Bench) -> None:
     assert bench.broker.live.current.max_message_size == 2048
 
 
-async def test_what_is_fixed_at_the_start_is_refused_by_name_and_its_present_value_accepted(
+async def test_a_key_fixed_at_the_start_accepts_only_its_present_value(
     bench: Bench,
 ) -> None:
     port = str(bench.broker.live.current.listen_port)
     refused = await set_config(bench, listenPort="12345")
     assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert (refused.remark or "").startswith(f"listenPort=12345: expected {port}, for it is fixed")
+    assert (refused.remark or "").startswith(
+        f"listenPort=12345: expected {port}, because the key cannot change"
+    )
     assert (await set_config(bench, listenPort=port)).code == ResponseCode.SUCCESS
 
 
@@ -431,7 +433,9 @@ async def test_black_listed_settings_cannot_be_changed(tmp_path: Path, key: str)
         )
 
 
-async def test_a_change_is_written_into_the_file_and_the_rest_of_it_stays(tmp_path: Path) -> None:
+async def test_a_change_is_written_into_the_configuration_file_and_the_rest_of_it_stays(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "broker.conf"
     path.write_text("# ours\nmaxMessageSize = 4096\n")
     async with running(tmp_path / "store", {"brokerConfigPath": str(path)}) as bench:
@@ -440,7 +444,7 @@ async def test_a_change_is_written_into_the_file_and_the_rest_of_it_stays(tmp_pa
     assert path.with_name("broker.conf.bak").read_text() == "# ours\nmaxMessageSize = 4096\n"
 
 
-async def test_the_settings_version_moves_on_with_a_change_and_only_then(bench: Bench) -> None:
+async def test_the_settings_version_increments_with_a_change_only(bench: Bench) -> None:
     def counter() -> int:
         answer = ask(bench, RequestCode.GET_BROKER_CONFIG)
         assert properties.parse(answer.body.decode())["brokerName"] == "broker-a"
@@ -463,7 +467,7 @@ async def test_runtime_info_has_the_numbers_cluster_list_needs(bench: Bench) -> 
     assert all(isinstance(value, str) for value in table.values())
 
 
-async def test_a_counter_nobody_has_is_not_there(bench: Bench) -> None:
+async def test_an_unknown_counter_is_not_found(bench: Bench) -> None:
     header = ViewBrokerStatsDataRequestHeader(stats_name="TOPIC_PUT_NUMS", stats_key="nothing")
     assert result(ask(bench, RequestCode.VIEW_BROKER_STATS_DATA, header)) == (
         ResponseCode.SYSTEM_ERROR,
@@ -471,7 +475,7 @@ async def test_a_counter_nobody_has_is_not_there(bench: Bench) -> None:
     )
 
 
-async def test_units_of_a_consume_queue_are_shown_from_an_index_on(bench: Bench) -> None:
+async def test_units_of_a_consume_queue_are_returned_from_an_index_on(bench: Bench) -> None:
     put(bench, 3)
 
     def units(index: int, count: int) -> Command:
@@ -485,7 +489,7 @@ async def test_units_of_a_consume_queue_are_shown_from_an_index_on(bench: Bench)
     assert len(fastjson.loads(units(0, 2**31 - 1).body)["queueData"]) == 3
 
 
-async def test_a_group_can_be_set_to_pull_a_topic_but_not_to_pop_it_and_the_choice_outlives_the_broker(
+async def test_a_group_can_be_set_to_pull_a_topic_but_not_to_pop_it_and_a_restart_keeps_the_mode(
     tmp_path: Path,
 ) -> None:
     def mode(bench: Bench, mode: MessageRequestMode) -> Command:
@@ -502,7 +506,7 @@ async def test_a_group_can_be_set_to_pull_a_topic_but_not_to_pop_it_and_the_choi
     assert modes["messageRequestModeMap"]["T"]["g"]["mode"] == "PULL"
 
 
-async def test_what_slaves_copy_is_what_the_files_hold(bench: Bench) -> None:
+async def test_slaves_get_the_tables_as_in_the_files(bench: Bench) -> None:
     put(bench, 1)
     bench.broker.offsets.commit("g", "T", 0, 1)
     topics = fastjson.loads(ask(bench, RequestCode.GET_ALL_TOPIC_CONFIG).body)
@@ -516,5 +520,5 @@ async def test_what_slaves_copy_is_what_the_files_hold(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("code", [RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS])
-async def test_what_a_timer_would_know_is_refused_without_one(bench: Bench, code: int) -> None:
+async def test_requests_for_the_timer_are_rejected(bench: Bench, code: int) -> None:
     assert ask(bench, code).code == ResponseCode.SYSTEM_ERROR

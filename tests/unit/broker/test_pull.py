@@ -1,4 +1,4 @@
-"""Pulls: what they bring, which code each situation has, and how they wait."""
+"""Pulls: the messages they return, the code of each situation, and how they wait."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture(params=["fast", "ordinary"])
 def path(request: pytest.FixtureRequest) -> str:
-    """Which way a pull takes."""
+    """The path that a pull takes."""
     return str(request.param)
 
 
 def fill(peer: Peer, *tags: str, topic: str = TOPIC) -> None:
-    """Sends one message for each tag; its body is its number."""
+    """Sends one message per tag; its body is its number."""
     for number, tag in enumerate(tags):
         properties = {"UNIQ_KEY": UNIQ_KEY} | ({"TAGS": tag} if tag else {})
         assert peer.call(send_command(topic, str(number).encode(), properties)).code == 0
@@ -53,7 +53,7 @@ def fill(peer: Peer, *tags: str, topic: str = TOPIC) -> None:
 def heartbeat(
     topic: str = TOPIC, tags: str = "*", version: int = 1, model: str = "CLUSTERING", kind: str = "TAG"
 ) -> Command:
-    """A push consumer of `group` that subscribes a topic."""
+    """Registers a push consumer of `group` that subscribes a topic."""
     words = set() if tags == "*" else set(tags.split("||"))
     subscription = SubscriptionData(
         topic=topic,
@@ -79,7 +79,7 @@ def heartbeat(
 
 
 def positions(answer: Command) -> tuple[int, int, int]:
-    """(next, min, max) of an answer."""
+    """(next, min, max) of a response."""
     ext = answer.ext or {}
     return int(ext["nextBeginOffset"]), int(ext["minOffset"]), int(ext["maxOffset"])
 
@@ -112,7 +112,7 @@ async def test_only_messages_with_the_wanted_tags_come(bench: Bench, path: str) 
 
 
 class TestStatuses:
-    """Where a pull stands in its queue decides its code and where to go on."""
+    """The pull's position in its queue decides the code and the next offset."""
 
     @pytest.mark.parametrize(
         ("count", "offset", "code", "remark", "next_offset"),
@@ -134,14 +134,16 @@ class TestStatuses:
         assert positions(answer) == (next_offset, 0, count)
         assert answer.body == b""
 
-    async def test_nothing_that_matches_is_a_reason_to_ask_again_further_on(self, bench: Bench) -> None:
+    async def test_without_a_match_the_client_continues_after_the_scanned_messages(
+        self, bench: Bench
+    ) -> None:
         peer = bench.peer()
         fill(peer, "a", "a")
         answer = peer.call(pull_command(TOPIC, subscription="b"))
         assert (answer.code, answer.remark) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE")
         assert positions(answer)[0] == 2
 
-    async def test_a_reset_ordered_by_an_administrator_is_told_once(self, bench: Bench) -> None:
+    async def test_a_pull_returns_a_pending_reset_once(self, bench: Bench) -> None:
         peer = bench.peer()
         fill(peer, "a", "b")
         bench.broker.offsets.assign_reset("group", TOPIC, 0, 1)
@@ -152,12 +154,12 @@ class TestStatuses:
 
 
 class TestRefusals:
-    """Who may not pull what."""
+    """Pulls that are rejected."""
 
     def expect(
         self, bench: Bench, code: int, forbidden: str | None = None, topic: str = TOPIC, **fields: Any
     ) -> Command:
-        """One pull that is refused, in the same way on both paths."""
+        """Sends one pull that is rejected, in the same way on both paths."""
         pull = pull_command(topic, **fields)
         answer = bench.peer().call(pull)
         other = bench.peer(ordinary=True).call(pull)
@@ -166,11 +168,11 @@ class TestRefusals:
         assert (answer.ext or {}).get("forbiddenType") == forbidden
         return answer
 
-    async def test_a_broker_that_may_not_be_read(self, bench: Bench) -> None:
+    async def test_a_broker_without_read_permission(self, bench: Bench) -> None:
         bench.broker.live.update({"brokerPermission": "2"})
         self.expect(bench, ResponseCode.NO_PERMISSION, "1")
 
-    async def test_lite_pulls_where_they_are_off(self, bench: Bench) -> None:
+    async def test_lite_pulls_if_they_are_disabled(self, bench: Bench) -> None:
         fill(bench.peer(), "a")
         for ordinary in (False, True):
             peer = bench.peer(ordinary=ordinary)
@@ -180,11 +182,11 @@ class TestRefusals:
             answer = peer.call(pull_command(TOPIC, code=RequestCode.LITE_PULL_MESSAGE))
             assert (answer.code, answer.ext) == (ResponseCode.NO_PERMISSION, {"forbiddenType": "1"})
 
-    async def test_an_unknown_group_where_groups_are_not_made(self, tmp_path: Path) -> None:
+    async def test_an_unknown_group_without_auto_creation(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"autoCreateSubscriptionGroup": "false"}) as bench:
             self.expect(bench, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
 
-    async def test_a_group_that_is_switched_off(self, bench: Bench) -> None:
+    async def test_a_group_whose_consumption_is_disabled(self, bench: Bench) -> None:
         group = bench.broker.groups.find("group")
         assert group is not None
         bench.broker.groups.update([msgspec.structs.replace(group, consume_enable=False)])
@@ -193,17 +195,17 @@ class TestRefusals:
     async def test_an_unknown_topic(self, bench: Bench) -> None:
         self.expect(bench, ResponseCode.TOPIC_NOT_EXIST, topic="Unknown")
 
-    async def test_a_topic_that_may_not_be_read(self, bench: Bench) -> None:
+    async def test_a_topic_without_read_permission(self, bench: Bench) -> None:
         topic = bench.broker.topics.get(TOPIC)
         assert topic is not None
         bench.broker.topics.put(msgspec.structs.replace(topic, perm=2))
         self.expect(bench, ResponseCode.NO_PERMISSION, "3")
 
     @pytest.mark.parametrize("queue_id", [-1, 1024])
-    async def test_a_queue_that_is_none(self, bench: Bench, queue_id: int) -> None:
+    async def test_a_queue_that_does_not_exist(self, bench: Bench, queue_id: int) -> None:
         self.expect(bench, ResponseCode.INVALID_PARAMETER, queue_id=queue_id)
 
-    async def test_an_expression_that_says_nothing(self, bench: Bench) -> None:
+    async def test_an_empty_expression(self, bench: Bench) -> None:
         self.expect(bench, ResponseCode.SUBSCRIPTION_PARSE_FAILED, subscription="||")
 
     async def test_expressions_other_than_tags(self, bench: Bench) -> None:
@@ -212,7 +214,7 @@ class TestRefusals:
 
 
 class TestKnownSubscriptions:
-    """A pull without a subscription of its own relies on the group's heartbeats."""
+    """A pull without its own subscription uses the group's heartbeats."""
 
     async def test_nobody_of_the_group_is_online(self, bench: Bench) -> None:
         answer = bench.peer().call(pull_command(TOPIC, sys_flag=0))
@@ -253,7 +255,7 @@ class TestKnownSubscriptions:
         answer = peer.call(pull_command(TOPIC, sys_flag=0))
         assert (answer.code, answer.ext) == (ResponseCode.NO_PERMISSION, {"forbiddenType": "4"})
 
-    async def test_a_changed_subscription_counts_at_once(self, bench: Bench) -> None:
+    async def test_a_changed_subscription_takes_effect_at_once(self, bench: Bench) -> None:
         peer = bench.peer()
         fill(peer, "a", "b")
         peer.call(heartbeat(tags="a"))
@@ -264,9 +266,9 @@ class TestKnownSubscriptions:
 
 
 class TestWaiting:
-    """A pull at the end of its queue waits when it asks to."""
+    """A pull at the end of its queue waits if it asks to."""
 
-    async def test_it_is_answered_when_a_message_comes(self, bench: Bench, path: str) -> None:
+    async def test_a_held_pull_gets_the_next_message(self, bench: Bench, path: str) -> None:
         peer = bench.peer(ordinary=path == "ordinary")
         opaque = peer.send(pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION))
         peer.collect()
@@ -277,7 +279,7 @@ class TestWaiting:
         assert bodies(records.decode_records(answer.body)) == [b"0", b"1"]
         assert peer.connection.in_flight == 0
 
-    async def test_a_message_with_another_tag_does_not_end_the_waiting(self, bench: Bench) -> None:
+    async def test_a_message_with_another_tag_does_not_end_the_wait(self, bench: Bench) -> None:
         peer = bench.peer()
         opaque = peer.send(pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION, subscription="b"))
         fill(peer, "a")
@@ -288,30 +290,30 @@ class TestWaiting:
         answer = await peer.answer(opaque)
         assert positions(answer)[0] == 2
 
-    async def test_it_ends_with_nothing_when_its_time_is_up(self, bench: Bench, path: str) -> None:
+    async def test_a_held_pull_ends_empty_when_its_time_is_up(self, bench: Bench, path: str) -> None:
         peer = bench.peer(ordinary=path == "ordinary")
         opaque = peer.send(pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION, suspend_timeout_millis=100))
         answer = await peer.answer(opaque)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
         assert positions(answer) == (0, 0, 0)
 
-    async def test_without_long_polling_it_waits_the_short_time(self, tmp_path: Path) -> None:
+    async def test_without_long_polling_a_pull_waits_the_short_polling_time(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"longPollingEnable": "false", "shortPollingTimeMills": "50"}) as bench:
             peer = bench.peer()
             opaque = peer.send(pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION))
             assert (await peer.answer(opaque)).code == ResponseCode.PULL_NOT_FOUND
 
-    async def test_a_pull_that_does_not_ask_to_is_answered_at_once(self, bench: Bench) -> None:
+    async def test_a_pull_that_does_not_ask_to_wait_ends_at_once(self, bench: Bench) -> None:
         assert bench.peer().call(pull_command(TOPIC)).code == ResponseCode.PULL_NOT_FOUND
 
-    async def test_woken_it_passes_all_checks_again(self, bench: Bench) -> None:
+    async def test_a_held_pull_passes_all_checks_again_before_its_response(self, bench: Bench) -> None:
         peer = bench.peer()
         opaque = peer.send(pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION))
         bench.broker.live.update({"brokerPermission": "2"})
         fill(bench.peer(), "a")
         assert (await peer.answer(opaque)).code == ResponseCode.NO_PERMISSION
 
-    async def test_a_deleted_topic_ends_the_waiting(self, bench: Bench) -> None:
+    async def test_deleting_the_topic_ends_the_wait(self, bench: Bench) -> None:
         peer = bench.peer()
         fill(peer, "a", topic="Auto")
         opaque = peer.send(pull_command("Auto", 1, sys_flag=SUSPEND | SUBSCRIPTION))
@@ -323,19 +325,19 @@ class TestWaiting:
         peer.send(pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION))
         peer.close()
         fill(bench.peer(), "a")
-        await until(lambda: bench.broker.pull.hold.held == 0)
+        await until(lambda: bench.broker.processors.pull.hold.held == 0)
         assert bench.fast.in_flight == 0
 
-    async def test_one_that_may_not_be_answered_does_not_wait(self, bench: Bench) -> None:
+    async def test_a_one_way_pull_is_not_held(self, bench: Bench) -> None:
         peer = bench.peer()
         pull = pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION)
         pull.flag |= FLAG_ONEWAY
         peer.send(pull)
         peer.collect()
         assert not peer.answers
-        assert bench.broker.pull.hold.held == 0
+        assert bench.broker.processors.pull.hold.held == 0
 
-    async def test_with_sync_flush_a_message_comes_when_the_disk_has_it(self, tmp_path: Path) -> None:
+    async def test_with_sync_flush_a_held_pull_gets_a_message_after_its_flush(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
             consumer, producer = bench.peer(), bench.peer()
             opaque = consumer.send(pull_command(TOPIC, sys_flag=SUSPEND | SUBSCRIPTION))
@@ -346,9 +348,9 @@ class TestWaiting:
 
 
 class TestOffsets:
-    """A pull tells how far its group has come."""
+    """A pull commits its group's offset."""
 
-    async def test_the_offset_it_carries_is_stored_when_it_says_so(self, bench: Bench, path: str) -> None:
+    async def test_a_pull_with_the_commit_flag_commits_its_offset(self, bench: Bench, path: str) -> None:
         peer = bench.peer(ordinary=path == "ordinary")
         fill(peer, "a", "b")
         peer.call(pull_command(TOPIC, 1, sys_flag=SUBSCRIPTION, commit_offset=1))
@@ -366,22 +368,22 @@ class TestOffsets:
         assert bench.broker.offsets.query("group", TOPIC, 0) == 7
 
 
-async def test_a_reader_far_behind_is_sent_to_a_slave_where_slaves_may_be_read(tmp_path: Path) -> None:
+async def test_a_consumer_far_behind_is_sent_to_a_slave_if_slaves_may_be_read(tmp_path: Path) -> None:
     settings = {"slaveReadEnable": "true", "accessMessageInMemoryMaxRatio": "40"}
     async with running(tmp_path, settings) as bench:
         peer = bench.peer()
         fill(peer, "a", "b")
         near = peer.call(pull_command(TOPIC)).ext or {}
-        bench.broker.pull._memory_bytes = 0
+        bench.broker.processors.pull._memory_bytes = 0
         far = peer.call(pull_command(TOPIC, max_msg_nums=1)).ext or {}
         assert (near["suggestWhichBrokerId"], far["suggestWhichBrokerId"]) == ("0", "1")
 
 
-async def test_what_was_fetched_is_counted(bench: Bench) -> None:
+async def test_fetched_messages_are_counted(bench: Bench) -> None:
     peer = bench.peer()
     fill(peer, "a", "b")
     answer = peer.call(pull_command(TOPIC))
     peer.call(pull_command(TOPIC, 2))
-    flow = bench.broker.stats.get_traffic("group", TOPIC, 0)
+    flow = bench.broker.tables.stats.get_traffic("group", TOPIC, 0)
     assert (flow.messages, flow.bytes, flow.requests) == (2, len(answer.body), 1)
-    assert bench.broker.stats.misses == 1
+    assert bench.broker.tables.stats.misses == 1

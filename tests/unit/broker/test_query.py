@@ -1,4 +1,4 @@
-"""Messages and offsets are found by key, place and time."""
+"""Messages and offsets are found by key, log offset and time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_messages_are_found_by_key_and_by_unique_key(bench: Bench) -> None
         assert (answer.ext or {})["indexLastUpdatePhyoffset"] == str(last.physical_offset)
 
 
-async def test_a_query_for_a_unique_key_may_bring_more_than_it_asks(bench: Bench) -> None:
+async def test_a_query_for_a_unique_key_may_return_more_than_it_asks_for(bench: Bench) -> None:
     header = QueryMessageRequestHeader(
         topic="T", key="shared", max_num=1, begin_timestamp=0, end_timestamp=EVER
     )
@@ -54,14 +54,14 @@ async def test_a_query_for_a_unique_key_may_bring_more_than_it_asks(bench: Bench
     assert len(records.decode_records(unique.body)) == 3
 
 
-async def test_a_key_nobody_has_is_not_found(bench: Bench) -> None:
+async def test_an_unknown_key_is_not_found(bench: Bench) -> None:
     header = QueryMessageRequestHeader(
         topic="T", key="none", max_num=10, begin_timestamp=0, end_timestamp=EVER
     )
     assert bench.peer().call(command(RequestCode.QUERY_MESSAGE, header)).code == ResponseCode.QUERY_NOT_FOUND
 
 
-async def test_a_message_is_found_by_its_place_in_the_log(bench: Bench) -> None:
+async def test_a_message_is_found_by_its_log_offset(bench: Bench) -> None:
     stored = bench.record("T", 1, 1)
     header = ViewMessageRequestHeader(offset=stored.physical_offset)
     answer = bench.peer().call(command(RequestCode.VIEW_MESSAGE_BY_ID, header))
@@ -73,8 +73,8 @@ async def test_a_message_is_found_by_its_place_in_the_log(bench: Bench) -> None:
     assert nowhere.remark == f"can not find message by the offset, {1 << 40}"
 
 
-async def test_a_message_that_readers_may_not_see_yet_is_not_found_by_its_place(bench: Bench) -> None:
-    """Unconfirmed, it may be cut off again; its place may then hold another message."""
+async def test_an_unconfirmed_message_is_not_found_by_its_log_offset(bench: Bench) -> None:
+    """Unconfirmed, it may be truncated; its log offset may then hold another message."""
     stored = bench.record("T", 1, 1)
     end = stored.physical_offset + stored.store_size
     view = ViewMessageRequestHeader(offset=stored.physical_offset)
@@ -97,7 +97,7 @@ async def test_the_ends_of_a_queue_and_its_first_store_time(bench: Bench) -> Non
     assert earliest.ext == {"timestamp": str(bench.record("T", 1, 0).store_timestamp)}
 
 
-async def test_asking_for_a_queue_does_not_make_it(bench: Bench) -> None:
+async def test_a_request_for_a_queue_does_not_create_it(bench: Bench) -> None:
     peer = bench.peer()
     answer = peer.call(
         command(RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(topic="None", queue_id=0))

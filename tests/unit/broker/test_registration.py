@@ -1,4 +1,4 @@
-"""Every nameserver is told, each by itself: in full first, then what changes, and of the end."""
+"""Registration with every nameserver independently: in full first, then changes, and the unregistration."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ FIRST, SECOND = "127.53.8.1:9876", "127.53.8.2:9876"
 
 
 class Link:
-    """Stands in for a connection."""
+    """Replaces a connection."""
 
     def __init__(self) -> None:
         self.on_close: list[Callable[[Link], None]] = []
 
 
 class Nameservers:
-    """Stands in for a RemotingClient: keeps what each address was told, answers, fails or hangs as told."""
+    """Replaces a RemotingClient: records the requests to each address, and responds, fails or hangs as
+    configured."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, Command]] = []
@@ -48,7 +49,7 @@ class Nameservers:
         return self.links.setdefault(addr, Link())
 
     def lose(self, addr: str) -> None:
-        """The connection to an address is lost."""
+        """Closes the connection to an address."""
         link = self.links.pop(addr)
         for listener in link.on_close:
             listener(link)
@@ -70,12 +71,12 @@ class Nameservers:
         return response(command, ResponseCode.SUCCESS, body=body)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits until what was told fulfils the condition."""
+        """Waits until the requests to an address satisfy the condition."""
         async with asyncio.timeout(120), self._changed:
             await self._changed.wait_for(condition)
 
     def registrations(self, addr: str) -> list[RegisterBrokerBody]:
-        """The bodies of all registrations at an address."""
+        """Returns the bodies of all registrations at an address."""
         return [
             from_json(RegisterBrokerBody, command.body)
             for told, command in self.told
@@ -122,7 +123,7 @@ async def test_at_start_every_nameserver_gets_all_topics(bench: Bench) -> None:
     assert bench.registration.registered == {FIRST: True, SECOND: True}
 
 
-async def test_nameservers_are_told_the_address_that_is_for_clients() -> None:
+async def test_nameservers_get_the_address_for_clients() -> None:
     bench = Bench(clientIP="127.53.8.10", brokerIP1="orders-broker-0.orders-brokers.shop.svc")
     bench.registration.start()
     assert await bench.registration.wait_until_registered(60_000)
@@ -134,7 +135,7 @@ async def test_nameservers_are_told_the_address_that_is_for_clients() -> None:
     assert bench.servers.told[-1][1].ext["brokerAddr"] == "127.53.8.10:20911"
 
 
-async def test_a_changed_topic_is_told_alone_and_at_once(bench: Bench) -> None:
+async def test_a_changed_topic_is_registered_alone_and_at_once(bench: Bench) -> None:
     bench.registration.start()
     await bench.registration.wait_until_registered(60_000)
     bench.topics.put(topic_config("New", 4))
@@ -164,7 +165,7 @@ async def test_a_nameserver_that_hangs_does_not_delay_the_other(bench: Bench) ->
     assert bench.registration.registered == {FIRST: False, SECOND: True}
 
 
-async def test_a_nameserver_that_comes_back_gets_everything_first(bench: Bench) -> None:
+async def test_a_nameserver_that_comes_back_gets_a_full_registration_first(bench: Bench) -> None:
     bench.servers.dead.add(FIRST)
     bench.registration.start()
     await bench.registration.wait_until_registered(60_000)
@@ -176,7 +177,7 @@ async def test_a_nameserver_that_comes_back_gets_everything_first(bench: Bench) 
     assert set(body.topic_config_serialize_wrapper.topic_config_table) == set(bench.topics)
 
 
-async def test_a_lost_connection_leads_to_a_full_registration_at_once(bench: Bench) -> None:
+async def test_a_full_registration_follows_a_lost_connection_at_once(bench: Bench) -> None:
     bench.registration.start()
     await bench.registration.wait_until_registered(60_000)
     bench.servers.lose(FIRST)
@@ -208,7 +209,7 @@ async def test_topics_of_the_order_configuration_become_ordered(bench: Bench) ->
     assert bench.topics.is_order("BenchmarkTest")
 
 
-async def test_the_nameservers_are_told_of_the_end_unless_they_never_knew() -> None:
+async def test_a_stop_unregisters_from_every_nameserver_that_knows_the_broker() -> None:
     bench = Bench()
     bench.servers.dead.add(SECOND)
     bench.registration.start()
@@ -223,7 +224,7 @@ async def test_the_nameservers_are_told_of_the_end_unless_they_never_knew() -> N
     assert UnRegisterBrokerRequestHeader.decode(goodbye[1].ext).broker_addr == "127.53.8.9:20911"
 
 
-async def test_nameservers_can_be_added_and_taken_away(bench: Bench) -> None:
+async def test_nameservers_can_be_added_and_removed(bench: Bench) -> None:
     bench.registration.start()
     await bench.registration.wait_until_registered(60_000)
     third = "127.53.8.3:9876"
@@ -232,7 +233,7 @@ async def test_nameservers_can_be_added_and_taken_away(bench: Bench) -> None:
     assert bench.registration.registered == {SECOND: True, third: True}
 
 
-async def test_with_an_acting_master_there_are_heartbeats_and_a_time_out() -> None:
+async def test_with_an_acting_master_the_broker_sends_heartbeats_and_their_timeout() -> None:
     bench = Bench(enableSlaveActingMaster="true", brokerHeartbeatInterval="10")
     bench.registration.start()
     await bench.servers.until(
@@ -244,10 +245,11 @@ async def test_with_an_acting_master_there_are_heartbeats_and_a_time_out() -> No
     await bench.registration.stop()
 
 
-async def test_who_is_master_no_more_says_so_when_the_next_one_is_known(
+async def test_a_former_master_registers_as_slave_after_the_next_master_has_registered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody would be the master for a moment, and a client that asks just then had nowhere to send."""
+    """Otherwise the group would have no master for a moment, and a client that asks then would have nowhere
+    to send."""
     own, servers = bench.live.current.broker_addr, bench.servers
     bench.registration.start()
     assert await bench.registration.wait_until_registered(60_000)
@@ -265,8 +267,8 @@ async def test_who_is_master_no_more_says_so_when_the_next_one_is_known(
         next(command.ext for _, command in servers.told if command.code == RequestCode.REGISTER_BROKER)
     )
     assert header.broker_id == 2
-    # Where nobody follows, the nameserver is told all the same.
-    monkeypatch.setattr(registration, "SUCCESSION_S", 0.05)
+    # Without a successor the broker registers, too.
+    monkeypatch.setattr(registration, "SUCCESSOR_WAIT_S", 0.05)
     bench.live.set_role(0, "SYNC_MASTER")
     bench.topics.bump_version()
     bench.registration.refresh()

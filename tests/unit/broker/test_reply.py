@@ -1,4 +1,4 @@
-"""Replies reach the requester over its own connection and are stored after."""
+"""Replies reach the requester over its own connection, and are stored afterwards."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def requester(bench: Bench) -> Peer:
 
 
 def reply(client_id: str | None = "asker") -> Command:
-    """A consumer's answer."""
+    """A consumer's reply."""
     properties = {"UNIQ_KEY": UNIQ_KEY, "CORRELATION_ID": "c1", "MSG_TYPE": "reply", "TTL": "3000"}
     if client_id is not None:
         properties["REPLY_TO_CLIENT"] = client_id
@@ -40,7 +40,7 @@ def reply(client_id: str | None = "asker") -> Command:
 
 
 async def push_to(peer: Peer, code: int = ResponseCode.SUCCESS) -> Command:
-    """The push the requester gets; it answers with `code`."""
+    """Waits for the push to the requester, and responds to it with `code`."""
     await until(lambda: (peer.collect(), peer.requests)[1])
     push = peer.requests.pop()
     peer.connection.data_received(encode(response(push, code)))
@@ -65,7 +65,7 @@ async def test_a_reply_is_pushed_and_stored(bench: Bench) -> None:
     assert "PUSH_REPLY_TIME" not in records.parse_properties(stored.properties)
 
 
-async def test_a_requester_that_is_gone_is_said_to_be(bench: Bench) -> None:
+async def test_a_missing_requester_is_reported(bench: Bench) -> None:
     consumer = bench.peer()
     answer = await consumer.answer(consumer.send(reply("nobody")))
     assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -73,21 +73,21 @@ async def test_a_requester_that_is_gone_is_said_to_be(bench: Bench) -> None:
     assert bench.count(REPLY_TOPIC) == 1
 
 
-async def test_a_reply_to_nobody_is_refused(bench: Bench) -> None:
+async def test_a_reply_without_a_requester_is_rejected(bench: Bench) -> None:
     consumer = bench.peer()
     answer = await consumer.answer(consumer.send(reply(None)))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "REPLY_TO_CLIENT" in (answer.remark or "")
 
 
-async def test_a_requester_that_refuses_the_reply(bench: Bench) -> None:
+async def test_a_requester_that_rejects_the_reply(bench: Bench) -> None:
     asker, consumer = requester(bench), bench.peer()
     opaque = consumer.send(reply())
     await push_to(asker, ResponseCode.SYSTEM_ERROR)
     assert (await consumer.answer(opaque)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_replies_are_not_stored_where_they_shall_not(tmp_path: Path) -> None:
+async def test_replies_are_not_stored_if_storing_is_disabled(tmp_path: Path) -> None:
     async with running(tmp_path, {"storeReplyMessageEnable": "false"}) as bench:
         asker, consumer = requester(bench), bench.peer()
         opaque = consumer.send(reply())
@@ -97,7 +97,7 @@ async def test_replies_are_not_stored_where_they_shall_not(tmp_path: Path) -> No
         assert bench.count(REPLY_TOPIC) == 0
 
 
-async def test_a_reply_to_a_topic_nobody_may_send_to(bench: Bench) -> None:
+async def test_a_reply_to_a_topic_without_write_permission(bench: Bench) -> None:
     consumer = bench.peer()
     refused = reply()
     assert refused.ext is not None

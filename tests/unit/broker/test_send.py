@@ -1,4 +1,4 @@
-"""Sends: what is stored, what is answered, and with which code a send is refused."""
+"""Sends: the stored messages, the responses, and the codes of rejections."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 @pytest.fixture(params=["fast", "ordinary"])
 def path(request: pytest.FixtureRequest) -> str:
-    """Which way a send takes."""
+    """The path that a send takes."""
     return str(request.param)
 
 
-async def test_a_message_is_stored_as_sent_with_what_the_broker_adds(bench: Bench, path: str) -> None:
+async def test_a_message_is_stored_as_sent_with_the_brokers_properties(bench: Bench, path: str) -> None:
     peer = bench.peer(ordinary=path == "ordinary")
     command = send_command(
         "BenchmarkTest", b"body", {"UNIQ_KEY": UNIQ_KEY, "TAGS": "a", "KEYS": "k1 k2"}, queue_id=3, flag=7
@@ -87,7 +87,7 @@ async def test_messages_of_one_queue_get_consecutive_offsets(bench: Bench, path:
     assert offsets == ["0", "1", "2", "3", "4"]
 
 
-async def test_the_long_header_of_old_clients_is_taken(bench: Bench) -> None:
+async def test_the_long_header_of_old_clients_is_accepted(bench: Bench) -> None:
     header = SendMessageRequestHeader(
         producer_group="p",
         topic="BenchmarkTest",
@@ -112,7 +112,7 @@ async def test_a_message_without_an_id_gets_one(bench: Bench) -> None:
     assert records.parse_properties(stored.properties)["UNIQ_KEY"] == made
 
 
-async def test_what_the_broker_sets_itself_replaces_what_was_sent(bench: Bench) -> None:
+async def test_properties_that_the_broker_sets_replace_the_clients(bench: Bench) -> None:
     sent = {"UNIQ_KEY": UNIQ_KEY, "CLUSTER": "x", "MSG_REGION": "y", "TRACE_ON": "z", "POP_CK": "1 2 3"}
     bench.peer().call(send_command("BenchmarkTest", properties=sent))
     stored = records.parse_properties(bench.record("BenchmarkTest", 0, 0).properties)
@@ -122,7 +122,7 @@ async def test_what_the_broker_sets_itself_replaces_what_was_sent(bench: Bench) 
     assert "POP_CK" not in stored
 
 
-async def test_a_one_way_send_is_stored_and_not_answered(bench: Bench, path: str) -> None:
+async def test_a_one_way_send_is_stored_without_a_response(bench: Bench, path: str) -> None:
     peer = bench.peer(ordinary=path == "ordinary")
     command = send_command("BenchmarkTest")
     command.flag |= FLAG_ONEWAY
@@ -140,22 +140,22 @@ async def test_a_negative_queue_leaves_the_choice_to_the_broker(bench: Bench) ->
 
 
 class TestTopics:
-    """What a send does about its topic."""
+    """The effect of a send on its topic."""
 
-    async def test_an_unknown_topic_is_made_after_the_default_topic(self, bench: Bench) -> None:
+    async def test_an_unknown_topic_is_created_from_the_default_topic(self, bench: Bench) -> None:
         assert bench.peer().call(send_command("New", default_topic_queue_nums=3)).code == 0
         made = bench.broker.topics.get("New")
         assert made is not None
         assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (3, 3, 6)
 
-    async def test_an_unknown_topic_with_a_default_that_cannot_be_inherited_is_refused(
+    async def test_an_unknown_topic_is_rejected_if_its_default_topic_forbids_inheritance(
         self, bench: Bench
     ) -> None:
         answer = bench.peer().call(send_command("New", default_topic="SELF_TEST_TOPIC"))
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
         assert (answer.ext or {})["MSG_REGION"] == "DefaultRegion"
 
-    async def test_the_retry_topic_of_a_group_is_made_even_without_a_default(self, bench: Bench) -> None:
+    async def test_the_retry_topic_of_a_group_is_created_without_a_default_topic(self, bench: Bench) -> None:
         assert bench.peer().call(send_command("%RETRY%g", default_topic="none")).code == 0
         made = bench.broker.topics.get("%RETRY%g")
         assert made is not None
@@ -177,14 +177,16 @@ class TestTopics:
             ("OFFSET_MOVED_EVENT", ResponseCode.NO_PERMISSION),
         ],
     )
-    async def test_topics_nobody_may_send_to(self, bench: Bench, topic: str, code: int) -> None:
+    async def test_topics_that_no_client_may_send_to(self, bench: Bench, topic: str, code: int) -> None:
         assert bench.peer().call(send_command(topic)).code == code
 
-    async def test_a_queue_beyond_the_topic_is_refused(self, bench: Bench, path: str) -> None:
+    async def test_a_queue_id_beyond_the_topics_queues_is_rejected(self, bench: Bench, path: str) -> None:
         answer = bench.peer(ordinary=path == "ordinary").call(send_command("BenchmarkTest", queue_id=1024))
         assert answer.code == ResponseCode.INVALID_PARAMETER
 
-    async def test_more_read_than_write_queues_still_take_messages(self, bench: Bench, path: str) -> None:
+    async def test_with_more_read_than_write_queues_every_queue_accepts_messages(
+        self, bench: Bench, path: str
+    ) -> None:
         config = bench.broker.topics.get("BenchmarkTest")
         assert config is not None
         bench.broker.topics.put(msgspec.structs.replace(config, write_queue_nums=2, read_queue_nums=4))
@@ -192,7 +194,7 @@ class TestTopics:
         assert peer.call(send_command("BenchmarkTest", queue_id=3)).code == 0
         assert peer.call(send_command("BenchmarkTest", queue_id=4)).code == ResponseCode.INVALID_PARAMETER
 
-    async def test_a_broker_that_may_not_be_written_refuses_ordered_topics_only(
+    async def test_a_broker_without_write_permission_rejects_sends_to_ordered_topics_only(
         self, bench: Bench, path: str
     ) -> None:
         peer = bench.peer(ordinary=path == "ordinary")
@@ -203,14 +205,14 @@ class TestTopics:
         bench.broker.live.update({"brokerPermission": "6"})
         assert peer.call(send_command("BenchmarkTest")).code == 0
 
-    async def test_a_topic_of_many_tags_marks_its_messages(self, bench: Bench) -> None:
+    async def test_a_multi_tag_topic_marks_its_messages(self, bench: Bench) -> None:
         config = bench.broker.topics.get("BenchmarkTest")
         assert config is not None
         bench.broker.topics.put(msgspec.structs.replace(config, topic_filter_type=TopicFilterType.MULTI_TAG))
         bench.peer().call(send_command("BenchmarkTest"))
         assert bench.record("BenchmarkTest", 0, 0).sys_flag == records.MULTI_TAGS_FLAG
 
-    async def test_a_compacted_topic_wants_a_key(self, bench: Bench) -> None:
+    async def test_a_compacted_topic_requires_a_key(self, bench: Bench) -> None:
         config = bench.broker.topics.get("BenchmarkTest")
         assert config is not None
         bench.broker.topics.put(msgspec.structs.replace(config, attributes={"cleanup.policy": "COMPACTION"}))
@@ -220,9 +222,9 @@ class TestTopics:
 
 
 class TestRefusals:
-    """What is refused, and how."""
+    """Sends that are rejected."""
 
-    async def test_before_the_hour_of_opening_nothing_is_taken(self, tmp_path: Path, path: str) -> None:
+    async def test_sends_before_the_start_time_are_rejected(self, tmp_path: Path, path: str) -> None:
         async with running(tmp_path, {"startAcceptSendRequestTimeStamp": str(2**52)}) as bench:
             answer = bench.peer(ordinary=path == "ordinary").call(send_command("BenchmarkTest"))
             assert answer.code == ResponseCode.SYSTEM_ERROR
@@ -244,7 +246,7 @@ class TestRefusals:
         answer = bench.peer(ordinary=path == "ordinary").call(command)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
-    async def test_half_messages_of_transactions_are_not_there_yet(self, bench: Bench) -> None:
+    async def test_half_messages_of_transactions_are_rejected(self, bench: Bench) -> None:
         answer = bench.peer().call(
             send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "TRAN_MSG": "true"})
         )
@@ -252,7 +254,7 @@ class TestRefusals:
         assert answer.remark == f"the broker[{HOST}] sending transaction message is forbidden"
 
     @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-    async def test_timer_messages_are_not_there_yet(self, bench: Bench, name: str) -> None:
+    async def test_timer_messages_are_rejected(self, bench: Bench, name: str) -> None:
         answer = bench.peer().call(
             send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, name: "9"})
         )
@@ -265,7 +267,7 @@ class TestRefusals:
         )
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
-    async def test_a_full_disk_is_said_to_be_one(self, bench: Bench, path: str) -> None:
+    async def test_a_full_disk_is_reported(self, bench: Bench, path: str) -> None:
         bench.broker.store.state.set_flag(RunningFlags.DISK_FULL, True)
         answer = bench.peer(ordinary=path == "ordinary").call(send_command("BenchmarkTest"))
         assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
@@ -288,38 +290,38 @@ class TestRetriesSentByClients:
         properties = {"UNIQ_KEY": UNIQ_KEY, "DELAY": "3", "RETRY_TOPIC": "T"}
         return send_command("%RETRY%g", properties=properties, **fields)
 
-    async def test_it_waits_for_its_level(self, bench: Bench) -> None:
+    async def test_a_retry_waits_for_its_delay_level(self, bench: Bench) -> None:
         assert bench.peer().call(self.retry(reconsume_times=1)).code == 0
         assert bench.count("SCHEDULE_TOPIC_XXXX", 2) == 1
 
-    async def test_one_tried_too_often_goes_to_the_dead_letters(self, bench: Bench) -> None:
+    async def test_a_message_retried_too_often_goes_to_the_dead_letter_topic(self, bench: Bench) -> None:
         answer = bench.peer().call(self.retry(reconsume_times=3, max_reconsume_times=2))
         assert answer.code == 0
         stored = bench.record("%DLQ%g", 0, 0)
         assert records.parse_properties(stored.properties)["DELAY"] == "-1"
         assert bench.count("SCHEDULE_TOPIC_XXXX", 2) == 0
 
-    async def test_the_groups_own_limit_counts_when_the_client_names_none(self, bench: Bench) -> None:
+    async def test_the_groups_retry_limit_applies_if_the_client_names_none(self, bench: Bench) -> None:
         assert bench.peer().call(self.retry(reconsume_times=16)).code == 0
         assert bench.count("%DLQ%g") == 0
         assert bench.peer().call(self.retry(reconsume_times=17)).code == 0
         assert bench.count("%DLQ%g") == 1
 
-    async def test_a_group_that_holds_queue_locks_is_ordered_and_skips_the_retries(
-        self, bench: Bench
-    ) -> None:
-        bench.broker.locks.lock("g", [MessageQueue("T", "broker-a", 0)], "client", int(time.time() * 1000))
+    async def test_a_group_with_queue_locks_consumes_in_order_and_skips_retries(self, bench: Bench) -> None:
+        bench.broker.tables.locks.lock(
+            "g", [MessageQueue("T", "broker-a", 0)], "client", int(time.time() * 1000)
+        )
         assert bench.peer().call(self.retry(reconsume_times=1)).code == 0
         assert bench.count("%DLQ%g") == 1
 
-    async def test_an_unknown_group_is_refused_when_groups_are_not_made(self, tmp_path: Path) -> None:
+    async def test_an_unknown_group_is_rejected_without_auto_creation(self, tmp_path: Path) -> None:
         async with running(tmp_path, {"autoCreateSubscriptionGroup": "false"}) as bench:
             answer = bench.peer().call(self.retry())
             assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 class TestBatches:
-    """SEND_BATCH_MESSAGE: one request, a record for each message."""
+    """SEND_BATCH_MESSAGE: one request, one record per message."""
 
     def batch(self, topic: str = "BenchmarkTest", delay: str = "", **fields: Any) -> Command:
         """Three messages."""
@@ -351,19 +353,19 @@ class TestBatches:
         assert ext["queueOffset"] == "0"
         assert ext["transactionId"] == UNIQ_KEY
 
-    async def test_a_batch_marked_in_the_header_of_a_plain_send_is_one_too(self, bench: Bench) -> None:
+    async def test_a_plain_send_with_the_batch_flag_is_a_batch(self, bench: Bench) -> None:
         command = self.batch()
         command.code = RequestCode.SEND_MESSAGE_V2
         assert bench.peer().call(command).code == 0
         assert bench.count("BenchmarkTest") == 3
 
-    async def test_a_batch_is_stored_whole_or_not_at_all(self, bench: Bench) -> None:
+    async def test_a_batch_is_stored_as_a_whole_or_not_at_all(self, bench: Bench) -> None:
         command = self.batch()
         command.body = command.body[:-3]
         assert bench.peer().call(command).code == ResponseCode.MESSAGE_ILLEGAL
         assert bench.count("BenchmarkTest") == 0
 
-    async def test_batches_are_not_for_retries_transactions_or_delays(self, bench: Bench) -> None:
+    async def test_batches_of_retries_transactions_or_delays_are_rejected(self, bench: Bench) -> None:
         peer = bench.peer()
         assert peer.call(self.batch("%RETRY%g")).code == ResponseCode.MESSAGE_ILLEGAL
         assert peer.call(self.batch(sys_flag=4)).code == ResponseCode.MESSAGE_ILLEGAL
@@ -371,9 +373,11 @@ class TestBatches:
 
 
 class TestDelay:
-    """A DELAY property sends a message to its level's queue first."""
+    """A message with a DELAY property goes to its level's queue first."""
 
-    async def test_the_schedule_topic_holds_it_with_its_goal(self, bench: Bench) -> None:
+    async def test_a_delayed_message_waits_in_the_schedule_topic_with_its_own_topic_noted(
+        self, bench: Bench
+    ) -> None:
         command = send_command(
             "BenchmarkTest",
             properties={"UNIQ_KEY": UNIQ_KEY, "DELAY": "3", "TIMER_DELAY_MS": "5"},
@@ -392,16 +396,16 @@ class TestDelay:
         assert unit is not None
         assert unit[2] == stored.store_timestamp + 10_000
 
-    async def test_a_level_above_the_highest_is_the_highest(self, bench: Bench) -> None:
+    async def test_a_level_above_the_highest_counts_as_the_highest(self, bench: Bench) -> None:
         bench.peer().call(send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "DELAY": "99"}))
         stored = bench.record("SCHEDULE_TOPIC_XXXX", 17, 0)
         assert records.parse_properties(stored.properties)["DELAY"] == "18"
 
-    async def test_level_zero_is_no_delay(self, bench: Bench) -> None:
+    async def test_level_zero_means_no_delay(self, bench: Bench) -> None:
         bench.peer().call(send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "DELAY": "0"}))
         assert bench.count("BenchmarkTest") == 1
 
-    async def test_a_level_that_is_no_number_is_refused(self, bench: Bench) -> None:
+    async def test_a_level_that_is_not_a_number_is_rejected(self, bench: Bench) -> None:
         answer = bench.peer().call(
             send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "DELAY": "soon"})
         )
@@ -409,9 +413,9 @@ class TestDelay:
 
 
 class TestSyncFlush:
-    """With SYNC_FLUSH an answer means that the disk has the message."""
+    """With SYNC_FLUSH a response means that the message is on disk."""
 
-    async def test_the_answer_comes_after_the_flush(self, tmp_path: Path, path: str) -> None:
+    async def test_the_response_follows_the_flush(self, tmp_path: Path, path: str) -> None:
         async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
             peer = bench.peer(ordinary=path == "ordinary")
             opaque = peer.send(send_command("BenchmarkTest"))
@@ -421,13 +425,13 @@ class TestSyncFlush:
             assert answer.code == 0
             assert bench.broker.store.flushed_where >= bench.broker.store.max_phy_offset
 
-    async def test_a_message_that_says_so_does_not_wait(self, tmp_path: Path, path: str) -> None:
+    async def test_a_message_with_wait_false_does_not_wait(self, tmp_path: Path, path: str) -> None:
         async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
             peer = bench.peer(ordinary=path == "ordinary")
             command = send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "WAIT": "false"})
             assert peer.call(command).code == 0
 
-    async def test_a_disk_that_takes_too_long_is_said_to(
+    async def test_a_slow_flush_is_reported_as_a_flush_timeout(
         self, tmp_path: Path, path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         disk = threading.Event()
@@ -441,7 +445,7 @@ class TestSyncFlush:
             assert (answer.ext or {})["queueOffset"] == "0"
 
     async def test_an_overloaded_broker_rejects_before_it_stores(self, tmp_path: Path, path: str) -> None:
-        """A rejected message is sent again: if it were stored, it would be there twice."""
+        """A client sends a rejected message again; had it been stored, it would be there twice."""
         async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
             dispatcher = bench.ordinary if path == "ordinary" else bench.fast
             peer = bench.peer(ordinary=path == "ordinary")
@@ -455,7 +459,7 @@ class TestSyncFlush:
             assert peer.call(waitless).code == 0
             assert bench.count("BenchmarkTest") == 2
 
-    async def test_a_one_way_send_holds_nothing(self, tmp_path: Path, path: str) -> None:
+    async def test_a_one_way_send_waits_for_nothing(self, tmp_path: Path, path: str) -> None:
         async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
             peer = bench.peer(ordinary=path == "ordinary")
             command = send_command("BenchmarkTest")
@@ -466,10 +470,10 @@ class TestSyncFlush:
             await until(lambda: bench.broker.store.flushed_where >= bench.broker.store.max_phy_offset)
 
 
-async def test_what_was_sent_is_counted(bench: Bench, path: str) -> None:
+async def test_sent_messages_are_counted(bench: Bench, path: str) -> None:
     peer = bench.peer(ordinary=path == "ordinary")
     for _ in range(3):
         peer.call(send_command("BenchmarkTest"))
-    flow = bench.broker.stats.put_traffic("BenchmarkTest", 0)
+    flow = bench.broker.tables.stats.put_traffic("BenchmarkTest", 0)
     assert (flow.messages, flow.requests) == (3, 3)
     assert flow.bytes == bench.broker.store.max_phy_offset

@@ -1,4 +1,5 @@
-"""Messages a consumer sends back come again later, and too many failures end in the dead letters."""
+"""Messages that a consumer sends back are delivered again later; too many failures end in the dead-letter
+topic."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def send_back(offset: int = 0, **fields: Any) -> Command:
-    """Group g sends back the message at a commit-log offset."""
+    """Sends back the message at a commit-log offset, as group g."""
     values: dict[str, Any] = {"group": "g", "delay_level": 0, "origin_topic": "T"}
     return command(
         RequestCode.CONSUMER_SEND_MSG_BACK,
@@ -36,7 +37,7 @@ def send_back(offset: int = 0, **fields: Any) -> Command:
     )
 
 
-async def test_it_waits_at_level_three_the_first_time_with_its_origin_noted(bench: Bench) -> None:
+async def test_the_first_retry_waits_at_level_three_with_its_original_topic_noted(bench: Bench) -> None:
     assert bench.peer().call(send_back()).code == ResponseCode.SUCCESS
     original = bench.record("T", 0, 0)
     again = bench.record(SCHEDULE, 2, 0)
@@ -58,12 +59,12 @@ async def test_it_waits_at_level_three_the_first_time_with_its_origin_noted(benc
     assert (retry.write_queue_nums, retry.perm) == (1, 6)
 
 
-async def test_a_level_the_consumer_names_is_taken(bench: Bench) -> None:
+async def test_a_retry_waits_at_the_level_that_the_consumer_names(bench: Bench) -> None:
     assert bench.peer().call(send_back(delay_level=5)).code == ResponseCode.SUCCESS
     assert bench.count(SCHEDULE, 4) == 1
 
 
-async def test_each_further_failure_waits_a_level_longer_and_keeps_the_first_origin(bench: Bench) -> None:
+async def test_each_further_retry_waits_a_level_longer_and_keeps_the_original_topic(bench: Bench) -> None:
     peer = bench.peer()
     peer.call(send_back())
     first = bench.record(SCHEDULE, 2, 0)
@@ -76,7 +77,9 @@ async def test_each_further_failure_waits_a_level_longer_and_keeps_the_first_ori
 
 
 @pytest.mark.parametrize("fields", [{"max_reconsume_times": 0}, {"delay_level": -1}])
-async def test_what_failed_for_good_goes_to_the_dead_letters(bench: Bench, fields: dict[str, int]) -> None:
+async def test_a_message_beyond_the_retry_limit_goes_to_the_dead_letter_topic(
+    bench: Bench, fields: dict[str, int]
+) -> None:
     assert bench.peer().call(send_back(**fields)).code == ResponseCode.SUCCESS
     dead = bench.record("%DLQ%g", 0, 0)
     properties = records.parse_properties(dead.properties)
@@ -88,7 +91,7 @@ async def test_what_failed_for_good_goes_to_the_dead_letters(bench: Bench, field
     assert (topic.write_queue_nums, topic.perm) == (1, 6)
 
 
-async def test_the_groups_own_limit_counts_for_clients_that_name_none(bench: Bench) -> None:
+async def test_the_groups_retry_limit_applies_to_clients_that_name_none(bench: Bench) -> None:
     group = bench.broker.groups.find("g")
     assert group is not None
     bench.broker.groups.update([msgspec.structs.replace(group, retry_max_times=0)])
@@ -104,29 +107,29 @@ async def test_a_group_without_retry_queues_drops_the_message(bench: Bench) -> N
     assert bench.count(SCHEDULE, 2) == 0
 
 
-async def test_a_message_that_is_not_there_cannot_come_again(bench: Bench) -> None:
+async def test_a_missing_message_cannot_be_sent_back(bench: Bench) -> None:
     answer = bench.peer().call(send_back(1 << 40))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == f"look message by offset failed, {1 << 40}"
 
 
-async def test_an_unknown_group_where_groups_are_not_made(bench: Bench) -> None:
+async def test_an_unknown_group_without_auto_creation(bench: Bench) -> None:
     bench.broker.live.update({"autoCreateSubscriptionGroup": "false"})
     assert bench.peer().call(send_back(group="new")).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-async def test_a_broker_that_may_not_be_written(bench: Bench) -> None:
+async def test_a_broker_without_write_permission(bench: Bench) -> None:
     bench.broker.live.update({"brokerPermission": "4"})
     assert bench.peer().call(send_back()).code == ResponseCode.NO_PERMISSION
 
 
-async def test_a_retry_topic_that_may_not_be_written(bench: Bench) -> None:
+async def test_a_retry_topic_without_write_permission(bench: Bench) -> None:
     retry = bench.broker.topics.create_in_send_back("%RETRY%g", 1)
     bench.broker.topics.put(msgspec.structs.replace(retry, perm=4))
     assert bench.peer().call(send_back()).code == ResponseCode.NO_PERMISSION
 
 
-async def test_the_retry_topic_is_a_units_own_only_when_the_consumer_says_so(bench: Bench) -> None:
+async def test_the_retry_topic_has_the_unit_flag_only_if_the_consumer_asks_for_it(bench: Bench) -> None:
     assert bench.peer().call(send_back()).code == ResponseCode.SUCCESS
     assert bench.peer().call(send_back(group="unit", unit_mode=True)).code == ResponseCode.SUCCESS
     flags = {}

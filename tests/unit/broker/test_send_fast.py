@@ -1,4 +1,4 @@
-"""The hot path stores and answers exactly what the ordinary path does."""
+"""The fast path stores and responds exactly as the ordinary path does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def some_properties(chance: random.Random) -> str:
-    """A properties string: mostly sound, sometimes spoiled, closed or not."""
+    """A properties string: mostly valid, sometimes malformed, terminated or not."""
     names = chance.sample(NAMES, chance.randint(0, 5))
     if chance.random() < 0.2:
         names.append(chance.choice(SPECIAL))
@@ -101,7 +101,7 @@ def stored_since(broker: Broker, start: int) -> list[dict[str, Any]]:
         if len(properties.get("UNIQ_KEY", "")) == 32 and properties["UNIQ_KEY"] != UNIQ_KEY:
             properties["UNIQ_KEY"] = "made by the broker"
         fields["properties"] = properties
-        # In the schedule topic the code is a time.
+        # in the schedule topic the tags code is a time
         fields["tags_code"] = unit[2] if unit is not None and record.topic != "SCHEDULE_TOPIC_XXXX" else 0
         found.append(fields)
         start += record.store_size
@@ -109,7 +109,7 @@ def stored_since(broker: Broker, start: int) -> list[dict[str, Any]]:
 
 
 def comparable(answer: Command | None) -> object:
-    """An answer without what differs between any two messages."""
+    """A response without what differs between any two messages."""
     if answer is None:
         return None
     ext = dict(answer.ext or {})
@@ -121,7 +121,7 @@ def comparable(answer: Command | None) -> object:
     return answer.code, answer.remark, ext, answer.flag, answer.body
 
 
-async def test_both_paths_store_the_same_records_and_answer_the_same(bench: Bench) -> None:
+async def test_both_paths_store_the_same_records_and_respond_the_same(bench: Bench) -> None:
     fast, ordinary = bench.peer(), bench.peer(ordinary=True)
     broker = bench.broker
     taken = 0
@@ -138,8 +138,8 @@ async def test_both_paths_store_the_same_records_and_answer_the_same(bench: Benc
 
 
 def is_taken(bench: Bench, command: Command) -> bool:
-    """Whether the hot path takes a send."""
-    (handler,) = bench.broker.fast_send.fast().values()
+    """Whether the fast path serves a send."""
+    (handler,) = bench.broker.processors.fast_send.fast().values()
     _, header, body = split(encode(command)[4:])
     try:
         handler(bench.peer().connection, header, body)
@@ -148,7 +148,7 @@ def is_taken(bench: Bench, command: Command) -> bool:
     return True
 
 
-async def test_plain_messages_take_the_hot_path(bench: Bench) -> None:
+async def test_plain_messages_take_the_fast_path(bench: Bench) -> None:
     for properties in (
         {"UNIQ_KEY": UNIQ_KEY},
         {"UNIQ_KEY": UNIQ_KEY, "WAIT": "true", "TAGS": "a", "KEYS": "k"},
@@ -158,7 +158,7 @@ async def test_plain_messages_take_the_hot_path(bench: Bench) -> None:
     assert is_taken(bench, send_command("BenchmarkTest", sys_flag=1))
 
 
-async def test_what_is_not_plain_does_not(bench: Bench) -> None:
+async def test_other_messages_do_not_take_the_fast_path(bench: Bench) -> None:
     for command in (
         send_command("Unknown"),
         send_command("%RETRY%g"),
@@ -173,7 +173,7 @@ async def test_what_is_not_plain_does_not(bench: Bench) -> None:
     assert bench.broker.store.max_phy_offset == 0
 
 
-async def test_a_change_of_the_topic_is_seen_by_the_next_message(bench: Bench) -> None:
+async def test_a_changed_topic_affects_the_next_message(bench: Bench) -> None:
     peer = bench.peer()
     assert peer.call(send_command("Auto", queue_id=3)).code == 0
     assert is_taken(bench, send_command("Auto", queue_id=3))
@@ -181,7 +181,7 @@ async def test_a_change_of_the_topic_is_seen_by_the_next_message(bench: Bench) -
     assert not is_taken(bench, send_command("Auto", queue_id=3))
 
 
-async def test_a_change_of_the_settings_is_seen_by_the_next_message(bench: Bench) -> None:
+async def test_changed_settings_affect_the_next_message(bench: Bench) -> None:
     peer = bench.peer()
     peer.call(send_command("BenchmarkTest"))
     bench.broker.live.update({"traceOn": "false", "regionId": "north"})
@@ -193,7 +193,7 @@ async def test_a_change_of_the_settings_is_seen_by_the_next_message(bench: Bench
 
 
 @pytest.mark.parametrize("uniq_key", [UNIQ_KEY, '{"code":0,', "ü"])
-async def test_both_paths_word_a_message_that_is_stored_but_not_safe_the_same(
+async def test_both_paths_report_a_stored_but_unsafe_message_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uniq_key: str
 ) -> None:
     disk = threading.Event()
@@ -204,7 +204,7 @@ async def test_both_paths_word_a_message_that_is_stored_but_not_safe_the_same(
             command = send_command("BenchmarkTest", properties={"UNIQ_KEY": uniq_key})
             answer = await peer.answer(peer.send(command))
             fields = dict(answer.ext or {})
-            fields.pop("msgId")  # says where the message is stored, as the queue's offset does
+            fields.pop("msgId")  # depends on where the message is stored, as the queue's offset does
             answers.append((answer.code, fields.pop("queueOffset"), fields))
         disk.set()
         assert answers[0][0] == answers[1][0] == ResponseCode.FLUSH_DISK_TIMEOUT
@@ -213,7 +213,7 @@ async def test_both_paths_word_a_message_that_is_stored_but_not_safe_the_same(
         assert answers[0][2]["transactionId"] == uniq_key
 
 
-async def test_ids_that_need_escaping_come_back_whole(bench: Bench) -> None:
+async def test_ids_that_need_escaping_are_returned_unchanged(bench: Bench) -> None:
     for uniq_key in ('with "quotes"', "back\\slash", "tab\tand\nline", "ünïcode 😀", "percent %s %d"):
         for ordinary in (False, True):
             command = send_command("BenchmarkTest", properties={"UNIQ_KEY": uniq_key})
@@ -221,8 +221,8 @@ async def test_ids_that_need_escaping_come_back_whole(bench: Bench) -> None:
             assert (answer.ext or {})["transactionId"] == uniq_key
 
 
-async def test_the_key_of_the_hot_path_is_the_start_of_a_header(bench: Bench) -> None:
-    (start,) = bench.broker.fast_send.fast()
+async def test_the_key_of_the_fast_path_is_the_start_of_a_header(bench: Bench) -> None:
+    (start,) = bench.broker.processors.fast_send.fast()
     _, header, _ = split(encode(send_command("BenchmarkTest"))[4:])
     assert header.startswith(start)
     assert start == b'{"code":%d' % RequestCode.SEND_MESSAGE_V2

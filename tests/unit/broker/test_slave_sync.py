@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker import slave_sync
+from epochmq_broker import slave_sync, table_state
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.processors import table_sync
 from epochmq_broker.slave_sync import SlaveSync
@@ -51,14 +51,20 @@ class FakeMaster:
 def as_java(command: Command, answer: Command) -> Command:
     """Makes a response as that of a RocketMQ master, which knows no table states."""
     if answer.ext is not None:
-        answer.ext.pop(table_sync.STATE, None)
+        answer.ext.pop(table_state.STATE, None)
     return answer
 
 
 def sync_of(slave: Bench, line: FakeMaster) -> SlaveSync:
     broker = slave.broker
     return SlaveSync(
-        line, broker.store, broker.topics, broker.groups, broker.offsets, broker.delays, broker.request_modes
+        line,
+        broker.store,
+        broker.topics,
+        broker.groups,
+        broker.offsets,
+        broker.delays,
+        broker.tables.request_modes,
     )
 
 
@@ -91,7 +97,7 @@ def assert_equal(slave: Bench, master: Bench) -> None:
     assert ours.offsets.data_version == theirs.offsets.data_version
     assert ours.delays.offsets == theirs.delays.offsets
     assert ours.delays.data_version == theirs.delays.data_version
-    assert ours.request_modes.encode() == theirs.request_modes.encode()
+    assert ours.tables.request_modes.encode() == theirs.tables.request_modes.encode()
 
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
@@ -117,7 +123,7 @@ async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
             assert slave.broker.topics.get("orders") == master.broker.topics.get("orders")
             assert dict(slave.broker.groups.table) == dict(master.broker.groups.table)
             assert slave.broker.offsets.table == master.broker.offsets.table
-            assert slave.broker.request_modes.encode() == master.broker.request_modes.encode()
+            assert slave.broker.tables.request_modes.encode() == master.broker.tables.request_modes.encode()
 
 
 async def test_only_changed_tables_are_sent_again(tmp_path: Path) -> None:
@@ -234,7 +240,7 @@ async def test_a_table_that_an_older_master_lacks_stays_unchanged(tmp_path: Path
 
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
-        request_modes = slave.broker.request_modes.encode()
+        request_modes = slave.broker.tables.request_modes.encode()
         line = FakeMaster(master)
         line.alter = older
         sync = sync_of(slave, line)
@@ -242,7 +248,7 @@ async def test_a_table_that_an_older_master_lacks_stays_unchanged(tmp_path: Path
         await sync.refresh()
         await sync.stop()
         assert slave.broker.offsets.table == master.broker.offsets.table
-        assert slave.broker.request_modes.encode() == request_modes
+        assert slave.broker.tables.request_modes.encode() == request_modes
 
 
 async def test_a_failing_master_is_retried_and_logged_once(
@@ -343,7 +349,7 @@ async def test_a_promoted_slave_goes_on_delivering_where_the_master_was(tmp_path
         sync.follow(MASTER)
         await sync.refresh()
         await sync.stop()
-        slave.broker.config_writer.flush()
+        slave.broker.tables.file_writer.flush()
         on_disk = fastjson.loads((tmp_path / "slave" / "config" / "delayOffset.json").read_bytes())
         assert on_disk["offsetTable"] == {"3": 5, "4": 1}
         # The log that was copied ends before what was delivered of level 3.

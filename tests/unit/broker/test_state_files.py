@@ -1,4 +1,4 @@
-"""The tables come back after a restart, in files a Java broker reads."""
+"""The tables are restored after a restart, from files that a Java broker can read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.broker.kit import until
 
 
 class Settings:
-    """What the tables read."""
+    """The settings that the tables read."""
 
     broker_name = "broker-a"
     broker_cluster_name = "TestCluster"
@@ -45,7 +45,7 @@ class Tables:
         self.files.load()
 
 
-async def test_what_was_written_comes_back(tmp_path: Path) -> None:
+async def test_written_tables_are_read_back(tmp_path: Path) -> None:
     before = Tables(tmp_path)
     before.topics.put(topic_config("T", 4))
     before.groups.find("g")
@@ -61,7 +61,7 @@ async def test_what_was_written_comes_back(tmp_path: Path) -> None:
     assert after.offsets.data_version == before.offsets.data_version
 
 
-async def test_a_changed_topic_or_group_is_on_disk_soon(tmp_path: Path) -> None:
+async def test_a_changed_topic_or_group_is_written_at_once(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     tables.topics.put(topic_config("T", 4))
     tables.groups.find("g")
@@ -70,7 +70,7 @@ async def test_a_changed_topic_or_group_is_on_disk_soon(tmp_path: Path) -> None:
     assert "g" in fastjson.loads((tmp_path / GROUPS).read_bytes())["subscriptionGroupTable"]
 
 
-async def test_offsets_are_written_when_they_have_changed(tmp_path: Path) -> None:
+async def test_offsets_are_written_if_they_have_changed(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     tables.files.persist_offsets()
     assert not (tmp_path / OFFSETS).exists()
@@ -84,7 +84,7 @@ async def test_offsets_are_written_when_they_have_changed(tmp_path: Path) -> Non
     assert b'"T@g":{0:1' in (tmp_path / OFFSETS).read_bytes()
 
 
-async def test_the_backup_is_read_when_the_file_is_broken(tmp_path: Path) -> None:
+async def test_the_backup_is_read_if_the_file_is_damaged(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     tables.offsets.commit("g", "T", 0, 1)
     tables.files.persist_offsets()
@@ -96,13 +96,13 @@ async def test_the_backup_is_read_when_the_file_is_broken(tmp_path: Path) -> Non
     assert Tables(tmp_path).offsets.query("g", "T", 0) == 1
 
 
-async def test_a_broken_file_without_a_backup_stops_the_start(tmp_path: Path) -> None:
+async def test_a_damaged_file_without_a_backup_prevents_the_start(tmp_path: Path) -> None:
     (tmp_path / TOPICS).write_bytes(b"[not a table")
     with pytest.raises(Exception, match=r"topic|JSON|table"):
         Tables(tmp_path)
 
 
-async def test_the_files_are_what_the_general_writer_would_make_of_them(tmp_path: Path) -> None:
+async def test_the_files_equal_those_of_the_general_json_writer(tmp_path: Path) -> None:
     tables = Tables(tmp_path)
     tables.topics.put(topic_config("T", 4))
     tables.groups.find("g")
@@ -110,7 +110,7 @@ async def test_the_files_are_what_the_general_writer_would_make_of_them(tmp_path
     for queue_id in (10, 9, 0):
         tables.offsets.commit("g", 'odd "name"', queue_id, queue_id * 7)
     tables.offsets.commit("g2", "T", 0, 1)
-    for _ in range(2):  # the second time from what is remembered
+    for _ in range(2):  # the second time from the cache
         written = fastjson.dumps(
             {"dataVersion": tables.topics.data_version, "topicConfigTable": dict(tables.topics.table)},
             pretty=True,
@@ -131,7 +131,7 @@ async def test_the_files_are_what_the_general_writer_would_make_of_them(tmp_path
         tables.topics.delete("BenchmarkTest")
 
 
-async def test_files_of_java_are_read(tmp_path: Path) -> None:
+async def test_files_of_a_java_broker_are_read(tmp_path: Path) -> None:
     (tmp_path / TOPICS).write_text(
         '{\n\t"dataVersion":{"counter":2,"stateVersion":0,"timestamp":5},\n\t"topicConfigTable":{"T":{'
         '"attributes":{},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
@@ -147,7 +147,7 @@ async def test_files_of_java_are_read(tmp_path: Path) -> None:
 
 
 async def test_offsets_are_written_after_the_queues_and_never_older_ones(tmp_path: Path) -> None:
-    """An audit of the directory finds no consumer ahead of its queue."""
+    """An audit of the directory then finds no consumer ahead of its queue."""
     tables = Tables(tmp_path)
     waiting: list[Callable[[], None]] = []
     tables.files.before_offsets = waiting.append

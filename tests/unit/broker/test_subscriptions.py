@@ -1,4 +1,4 @@
-"""What a subscription expression wants."""
+"""The messages that a subscription expression selects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from epochmq_protocol.javahash import java_hash
 
 
 @pytest.mark.parametrize("expression", [None, "", "*"])
-def test_no_expression_means_everything(expression: str | None) -> None:
+def test_an_empty_expression_matches_every_message(expression: str | None) -> None:
     subscription = parse_subscription("T", expression, None, 1)
     assert subscription.sub_string == "*"
     assert wanted_codes(subscription) is None
@@ -21,7 +21,7 @@ def test_tags_are_separated_by_two_bars_and_compared_by_hash() -> None:
     assert wanted_codes(subscription) == {java_hash("TagA"), java_hash("TagB")}
 
 
-def test_bars_alone_say_nothing() -> None:
+def test_an_expression_of_bars_alone_is_rejected() -> None:
     with pytest.raises(SubscriptionError):
         parse_subscription("T", "||", "TAG", 1)
 

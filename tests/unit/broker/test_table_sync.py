@@ -1,4 +1,4 @@
-"""What a broker tells of all its groups at once, and of the tables that replicas copy."""
+"""The consume stats of all groups, and the tables that slaves copy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _stats(bench: Bench, *, is_order: bool = False) -> ConsumeStatsList:
     return from_json(ConsumeStatsList, answer.body)
 
 
-async def test_the_lag_of_every_group_in_every_topic_it_consumes_is_told(tmp_path: Path) -> None:
+async def test_consume_stats_contain_the_lag_of_every_group_in_every_topic(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         for topic, count in (("bills", 2), ("orders", 3)):
             for _ in range(count):
@@ -44,18 +44,18 @@ async def test_the_lag_of_every_group_in_every_topic_it_consumes_is_told(tmp_pat
         ] == []
 
 
-async def test_a_group_that_only_pulls_is_known_by_what_its_pulls_subscribe(tmp_path: Path) -> None:
+async def test_a_group_that_only_pulls_is_known_by_the_subscriptions_of_its_pulls(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         assert bench.peer().call(send_command("orders")).code == 0
-        assert bench.broker.clients.subscription("pullers", "orders") is None
+        assert bench.broker.tables.clients.subscription("pullers", "orders") is None
         pull = pull_command("orders", group="pullers", subscription="TagA", sys_flag=4)
         bench.peer().send(pull)
-        found = bench.broker.clients.subscription("pullers", "orders")
+        found = bench.broker.tables.clients.subscription("pullers", "orders")
         assert found is not None
         assert found.sub_string == "TagA"
 
 
-def test_a_table_is_encoded_once_for_each_state_it_has() -> None:
+def test_a_table_is_encoded_once_per_state() -> None:
     class Modes:
         changes = 1
         encoded = 0

@@ -1,4 +1,4 @@
-"""Ids for messages that come without one."""
+"""Ids for messages that arrive without one."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_an_id_holds_the_time_since_the_month_began() -> None:
         assert 0 <= since_ms < calendar.monthrange(now.tm_year, now.tm_mon)[1] * 86_400_000 + 3_600_000
 
 
-def test_a_host_that_is_no_address_still_gives_ids() -> None:
+def test_a_host_name_instead_of_an_address_still_gives_ids() -> None:
     assert len(UniqKeyGenerator("broker-0.example").next(1)) == 32

@@ -1,5 +1,5 @@
-"""What the tests of the broker's tables share: settings, a clock that is moved by hand, channels without a
-network."""
+"""Settings, a clock that the test advances, and channels without a network, for the tests of the broker's
+tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Clock:
-    """Epoch milliseconds that only the test moves."""
+    """Epoch milliseconds that only the test advances."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
@@ -17,13 +17,13 @@ class Clock:
         return self.now_ms
 
     def advance(self, ms: int) -> int:
-        """The time `ms` later."""
+        """Advances the clock by `ms` and returns the time."""
         self.now_ms += ms
         return self.now_ms
 
 
 class FakeChannel:
-    """A client's connection as the registry sees it."""
+    """A client's connection, as the registry sees it."""
 
     def __init__(self, remote: str = "10.0.0.1:4711") -> None:
         self.remote = remote
@@ -34,7 +34,7 @@ class FakeChannel:
 
 
 def settings(**changes: Any) -> Any:
-    """The settings the tables read, with RocketMQ's defaults."""
+    """The settings that the tables read, with RocketMQ's defaults."""
     values = {
         "broker_name": "broker-a",
         "broker_cluster_name": "TestCluster",

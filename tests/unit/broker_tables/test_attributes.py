@@ -1,4 +1,4 @@
-"""Attribute changes are spelt and limited as RocketMQ spells and limits them."""
+"""Attribute changes have RocketMQ's syntax and limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from epochmq_broker.attributes import GROUP_ATTRIBUTES, TOPIC_ATTRIBUTES, alter_
 from epochmq_protocol.errors import RequestError
 
 
-def test_a_header_spells_additions_with_a_value_and_deletions_without() -> None:
+def test_a_header_has_additions_with_a_value_and_deletions_without() -> None:
     assert parse_attributes("+message.type=FIFO,-reserve.time") == {
         "+message.type": "FIFO",
         "-reserve.time": "",
@@ -75,7 +75,9 @@ def test_allowed_changes(
         ),
     ],
 )
-def test_refused_changes_say_why(current: dict[str, str] | None, changes: dict[str, str], fault: str) -> None:
+def test_rejected_changes_give_the_reason(
+    current: dict[str, str] | None, changes: dict[str, str], fault: str
+) -> None:
     with pytest.raises(RequestError) as refused:
         alter_attributes(TOPIC_ATTRIBUTES, current, changes)
     assert refused.value.remark == fault

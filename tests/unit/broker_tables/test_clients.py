@@ -1,5 +1,5 @@
-"""The registry knows who is connected, what the groups subscribe, and when a group must share out its queues
-anew."""
+"""The registry knows the connected clients and their subscriptions, and notifies a group when it must
+rebalance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def client(channel: FakeChannel, client_id: str = "c1", now_ms: int = 0) -> Clie
 
 
 class Watched:
-    """A registry whose notices are recorded as (group, number of members told)."""
+    """A registry whose notices are recorded as (group, number of notified members)."""
 
     def __init__(self) -> None:
         self.registry = ClientRegistry()
@@ -48,7 +48,7 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_members_are_told_when_one_joins_and_when_one_leaves(watched: Watched) -> None:
+def test_members_are_notified_when_one_joins_or_leaves(watched: Watched) -> None:
     one, two = FakeChannel(), FakeChannel()
     assert watched.registry.register_consumer(client(one, "c1"), consumer("g", "t"))
     assert watched.registry.register_consumer(client(two, "c2"), consumer("g", "t"))
@@ -62,7 +62,7 @@ def test_members_are_told_when_one_joins_and_when_one_leaves(watched: Watched) -
     assert group.client_ids == ["c2"]
 
 
-def test_members_are_told_when_a_topic_comes_or_goes_but_not_for_a_newer_version_of_the_same(
+def test_members_are_notified_of_added_and_removed_topics_but_not_of_new_versions(
     watched: Watched,
 ) -> None:
     channel = FakeChannel()
@@ -89,7 +89,7 @@ def test_an_older_subscription_does_not_replace_a_newer_one(watched: Watched) ->
     assert found.sub_version == 5
 
 
-def test_broadcasting_groups_and_groups_that_opted_out_are_not_told(watched: Watched) -> None:
+def test_broadcasting_groups_and_groups_that_opted_out_are_not_notified(watched: Watched) -> None:
     watched.registry.register_consumer(
         client(FakeChannel()), consumer("b", "t", model=MessageModel.BROADCASTING)
     )
@@ -104,28 +104,28 @@ def test_a_short_heartbeat_keeps_the_known_subscriptions(watched: Watched) -> No
     assert watched.registry.subscription_count("g") == 1
 
 
-def test_a_fingerprint_is_reported_as_changed_only_against_an_earlier_one(watched: Watched) -> None:
+def test_a_first_fingerprint_does_not_count_as_changed(watched: Watched) -> None:
     registry = watched.registry
-    assert not registry.fingerprint("g", 7)
-    assert not registry.fingerprint("g", 7)
-    assert registry.fingerprint("g", 8)
-    assert registry.fingerprint("g", 0)
+    assert not registry.fingerprint_changed("g", 7)
+    assert not registry.fingerprint_changed("g", 7)
+    assert registry.fingerprint_changed("g", 8)
+    assert registry.fingerprint_changed("g", 0)
 
 
-def test_the_last_member_takes_the_group_its_topics_and_its_fingerprint_along(watched: Watched) -> None:
+def test_the_group_its_topics_and_its_fingerprint_are_removed_with_the_last_member(watched: Watched) -> None:
     registry, channel = watched.registry, FakeChannel()
-    registry.fingerprint("g", 7)
+    registry.fingerprint_changed("g", 7)
     registry.register_consumer(client(channel), consumer("g", "t"))
     assert registry.consumers_of("t") == {"t"}
     registry.unregister_consumer("g", channel)
     assert registry.group("g") is None
     assert registry.subscription("g", "t") is None
     assert registry.consumers_of("t") == set()
-    assert not registry.fingerprint("g", 9)
+    assert not registry.fingerprint_changed("g", 9)
     registry.unregister_consumer("g", channel)
 
 
-def test_a_closed_channel_leaves_every_group_it_was_in(watched: Watched) -> None:
+def test_a_closed_channel_is_removed_from_every_group(watched: Watched) -> None:
     registry, channel, other = watched.registry, FakeChannel(), FakeChannel()
     registry.register_consumer(client(channel), consumer("g1", "t"))
     registry.register_consumer(client(channel), consumer("g2", "t"))
@@ -140,7 +140,7 @@ def test_a_closed_channel_leaves_every_group_it_was_in(watched: Watched) -> None
     registry.channel_closed(channel)
 
 
-def test_a_client_id_that_changes_on_its_channel_is_taken_over_silently(watched: Watched) -> None:
+def test_a_changed_client_id_on_a_channel_replaces_the_old_one_without_a_notice(watched: Watched) -> None:
     channel = FakeChannel()
     watched.registry.register_consumer(client(channel, "old"), consumer("g", "t"))
     watched.taken()
@@ -151,7 +151,9 @@ def test_a_client_id_that_changes_on_its_channel_is_taken_over_silently(watched:
     assert group.find("old") is None
 
 
-def test_silent_channels_are_given_up_after_two_minutes_and_their_groups_told(watched: Watched) -> None:
+def test_channels_without_heartbeats_expire_after_two_minutes_and_their_groups_are_notified(
+    watched: Watched,
+) -> None:
     registry, silent, alive = watched.registry, FakeChannel(), FakeChannel()
     registry.register_consumer(client(silent, "c1", 0), consumer("g", "t"))
     registry.register_consumer(client(alive, "c2", 50), consumer("g", "t"))
@@ -165,7 +167,7 @@ def test_silent_channels_are_given_up_after_two_minutes_and_their_groups_told(wa
     assert registry.sweep(CHANNEL_EXPIRY_MS + 60) == []
 
 
-def test_a_pulls_own_subscription_serves_until_it_is_too_old(watched: Watched) -> None:
+def test_the_subscription_of_a_pull_is_used_until_it_expires(watched: Watched) -> None:
     registry = watched.registry
     generation = registry.generation
     subscription = SubscriptionData(topic="t", sub_string="a", sub_version=1000)
@@ -183,7 +185,7 @@ def test_a_pulls_own_subscription_serves_until_it_is_too_old(watched: Watched) -
     assert registry.subscription("g", "t") is None
 
 
-def test_what_a_group_says_by_heartbeat_wins_over_what_a_pull_carried(watched: Watched) -> None:
+def test_a_heartbeats_subscription_takes_precedence_over_a_pulls(watched: Watched) -> None:
     registry = watched.registry
     registry.compensate(
         "g",
@@ -198,7 +200,7 @@ def test_what_a_group_says_by_heartbeat_wins_over_what_a_pull_carried(watched: W
     assert found.sub_string == "*"
 
 
-def test_producers_are_found_by_group_in_turns_and_by_client_id(watched: Watched) -> None:
+def test_producers_are_found_by_group_round_robin_and_by_client_id(watched: Watched) -> None:
     registry, one, two = watched.registry, FakeChannel("1"), FakeChannel("2")
     registry.register_producer("p", client(one, "c1"))
     registry.register_producer("p", client(two, "c2"))

@@ -1,4 +1,4 @@
-"""Consumer offsets: what a group commits, what an administrator resets, and who consumes what."""
+"""Consumer offsets: commits of groups, resets by an administrator, and lookups by topic and group."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def table(version_step: int = 500) -> ConsumerOffsetTable:
     return ConsumerOffsetTable(Clock(), version_step=version_step)
 
 
-def test_the_last_commit_counts_also_when_it_goes_back() -> None:
+def test_the_last_commit_applies_even_if_it_is_lower() -> None:
     offsets = table()
     assert offsets.query("g", "t", 0) is None
     offsets.commit("g", "t", 0, 10)
@@ -20,14 +20,14 @@ def test_the_last_commit_counts_also_when_it_goes_back() -> None:
     assert offsets.table == {"t@g": {0: 4}}
 
 
-def test_the_version_moves_on_once_in_so_many_commits() -> None:
+def test_the_data_version_increments_every_so_many_commits() -> None:
     offsets = table(version_step=3)
     for offset in range(7):
         offsets.commit("g", "t", 0, offset)
     assert offsets.data_version.counter == 2
 
 
-def test_a_reset_wins_over_commits_until_a_pull_takes_it() -> None:
+def test_a_reset_takes_precedence_over_commits_until_a_pull_takes_it() -> None:
     offsets = table()
     offsets.commit("g", "t", 0, 10)
     offsets.assign_reset("g", "t", 0, 3)
@@ -40,14 +40,14 @@ def test_a_reset_wins_over_commits_until_a_pull_takes_it() -> None:
     assert offsets.query("g", "t", 0) == 4
 
 
-def test_a_pending_reset_is_not_looked_at_when_resets_are_the_clients_business() -> None:
+def test_a_pending_reset_is_ignored_if_clients_reset_offsets() -> None:
     offsets = ConsumerOffsetTable(Clock(), server_side_reset=False)
     offsets.assign_reset("g", "t", 0, 3)
     offsets.commit("g", "t", 0, 9)
     assert offsets.query("g", "t", 0) == 9
 
 
-def test_an_illegal_reset_is_ignored() -> None:
+def test_an_invalid_reset_is_ignored() -> None:
     offsets = table()
     offsets.assign_reset("g", "t", -1, 3)
     offsets.assign_reset("g", "t", 0, -3)
@@ -55,7 +55,7 @@ def test_an_illegal_reset_is_ignored() -> None:
     assert offsets.table == {}
 
 
-def test_what_was_pulled_is_known_apart_from_what_was_consumed() -> None:
+def test_pulled_and_consumed_offsets_are_separate() -> None:
     offsets = table()
     offsets.commit("g", "t", 0, 5)
     assert offsets.query_pull("g", "t", 0) == 5
@@ -64,7 +64,7 @@ def test_what_was_pulled_is_known_apart_from_what_was_consumed() -> None:
     assert offsets.query("g", "t", 0) == 5
 
 
-def test_topics_and_groups_are_found_by_each_other() -> None:
+def test_topics_are_found_by_group_and_groups_by_topic() -> None:
     offsets = table()
     offsets.commit("g1", "a", 0, 1)
     offsets.commit("g1", "b", 0, 1)
@@ -85,7 +85,7 @@ def test_cloned_offsets_are_independent_of_their_source() -> None:
     assert offsets.query("g3", "t", 0) is None
 
 
-def test_forgetting_a_group_or_topic_drops_its_resets_too() -> None:
+def test_forgetting_a_group_or_topic_deletes_its_resets() -> None:
     offsets = table()
     offsets.commit("g1", "t", 0, 7)
     offsets.assign_reset("g2", "t", 0, 1)
@@ -98,7 +98,7 @@ def test_forgetting_a_group_or_topic_drops_its_resets_too() -> None:
     assert not offsets.forget_topic("t")
 
 
-def test_the_lowest_offset_leaves_out_skipped_groups_and_offsets_the_store_has_passed() -> None:
+def test_the_lowest_offset_omits_skipped_groups_and_expired_offsets() -> None:
     offsets = table()
     offsets.commit("slow", "t", 0, 2)
     offsets.commit("fast", "t", 0, 9)
@@ -127,7 +127,7 @@ def test_a_file_or_master_replaces_the_table() -> None:
     assert offsets.data_version == DataVersion(5, 0, 6)
 
 
-def test_offsets_ahead_of_the_log_are_taken_back_to_its_end() -> None:
+def test_offsets_ahead_of_the_log_are_lowered_to_its_end() -> None:
     offsets = table()
     offsets.restore({"a@g": {0: 9, 1: 5, 2: 3}, "b@g": {0: 4}}, DataVersion(5, 0, 6))
     changes = offsets.changes

@@ -16,7 +16,7 @@ def test_a_queue_is_granted_to_one_client_until_its_lease_runs_out() -> None:
     assert locks.lock("g", [Q0], "one", LEASE_MS + 2) == set()
 
 
-def test_a_renewal_starts_the_lease_anew() -> None:
+def test_a_renewal_restarts_the_lease() -> None:
     locks = RebalanceLocks()
     locks.lock("g", [Q0], "one", 0)
     locks.lock("g", [Q0], "one", LEASE_MS - 1)
@@ -29,7 +29,7 @@ def test_groups_do_not_see_each_others_locks() -> None:
     assert locks.lock("h", [Q0], "two", 0) == {Q0}
 
 
-def test_only_the_owner_gives_a_lock_back() -> None:
+def test_only_the_owner_can_unlock() -> None:
     locks = RebalanceLocks()
     locks.lock("g", [Q0], "one", 0)
     locks.unlock("g", [Q0], "two")

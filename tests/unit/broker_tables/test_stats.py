@@ -1,4 +1,4 @@
-"""Counters become the sums and rates RocketMQ's tools show."""
+"""The sums and rates of counters are those that RocketMQ's tools show."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def value(stats: BrokerStats, name: str, key: str) -> tuple[int, int]:
     return (0, 0) if item is None else (item.value, item.times)
 
 
-def test_what_is_put_counts_for_its_queue_its_topic_and_the_broker() -> None:
+def test_a_stored_message_counts_for_its_queue_its_topic_and_the_broker() -> None:
     stats = broker_stats()
     put(stats, "a", 0, 3, 300)
     put(stats, "a", 1, 1, 100)
@@ -37,7 +37,7 @@ def test_what_is_put_counts_for_its_queue_its_topic_and_the_broker() -> None:
     assert stats.put_total == 4
 
 
-def test_what_is_fetched_counts_for_its_group() -> None:
+def test_a_fetched_message_counts_for_its_group() -> None:
     stats = broker_stats()
     flow = stats.get_traffic("g", "a", 2)
     flow.messages, flow.bytes, flow.requests = 32, 3200, 1
@@ -48,7 +48,7 @@ def test_what_is_fetched_counts_for_its_group() -> None:
     assert stats.get_total == 32
 
 
-def test_nothing_counted_is_no_counter() -> None:
+def test_a_counter_exists_only_after_its_first_increment() -> None:
     stats = broker_stats()
     stats.put_traffic("a", 0)
     assert stats.find(names.TOPIC_PUT_NUMS, "a") is None
@@ -68,7 +68,7 @@ def test_a_window_spans_the_last_seven_samples_of_ten_seconds() -> None:
     assert stats_window(item.minute) == StatsWindow(sum=36, tps=0.6, avgpt=6.0)
 
 
-def test_the_first_sample_gets_a_width_of_its_own() -> None:
+def test_the_first_sample_gives_the_window_a_width() -> None:
     stats = broker_stats()
     put(stats, "a", 0, 10, 0)
     stats.sample(START, 1)
@@ -79,14 +79,14 @@ def test_the_first_sample_gets_a_width_of_its_own() -> None:
     assert stats_window(item.day).sum == 10
 
 
-def test_counters_off_the_hot_path_are_added_directly() -> None:
+def test_counters_outside_the_fast_paths_are_incremented_directly() -> None:
     stats = broker_stats()
     stats.add(names.SNDBCK_PUT_NUMS, "a@g")
     stats.add(names.SNDBCK_PUT_NUMS, "a@g", 2, 1)
     assert value(stats, names.SNDBCK_PUT_NUMS, "a@g") == (3, 2)
 
 
-def test_rates_are_told_for_the_windows_that_have_enough_samples() -> None:
+def test_rates_are_reported_for_windows_with_enough_samples() -> None:
     stats = broker_stats()
     for second in range(61):
         put(stats, "a", 0, 5, 10)
@@ -100,7 +100,7 @@ def test_rates_are_told_for_the_windows_that_have_enough_samples() -> None:
     assert info["runtime"] == "[ 0 days, 0 hours, 1 minutes, 1 seconds ]"
 
 
-def test_totals_of_the_day_are_taken_at_local_midnight() -> None:
+def test_daily_totals_are_recorded_at_local_midnight() -> None:
     stats = broker_stats()
     put(stats, "a", 0, 5, 0)
     stats.sample(START, 1)
@@ -112,7 +112,7 @@ def test_totals_of_the_day_are_taken_at_local_midnight() -> None:
     assert (stats.put_total_yesterday_morning, stats.put_total_today_morning) == (5, 7)
 
 
-def test_a_deleted_topic_takes_its_counters_along_and_leaves_the_brokers() -> None:
+def test_a_deleted_topics_counters_are_deleted_and_the_brokers_stay() -> None:
     stats = broker_stats()
     put(stats, "a", 0, 5, 0)
     put(stats, "ab", 0, 1, 0)
@@ -125,7 +125,7 @@ def test_a_deleted_topic_takes_its_counters_along_and_leaves_the_brokers() -> No
     assert stats.put_total == 6
 
 
-def test_a_deleted_group_takes_its_counters_along() -> None:
+def test_a_deleted_groups_counters_are_deleted() -> None:
     stats = broker_stats()
     for group in ("g", "h"):
         flow = stats.get_traffic(group, "a", 0)
@@ -138,7 +138,7 @@ def test_a_deleted_group_takes_its_counters_along() -> None:
     assert value(stats, names.GROUP_GET_NUMS, "a@h") == (1, 1)
 
 
-def test_run_time_is_spelt_in_days_hours_minutes_and_seconds() -> None:
+def test_uptime_is_formatted_in_days_hours_minutes_and_seconds() -> None:
     assert (
         format_runtime(((1 * 24 + 2) * 60 + 3) * 60_000 + 4999) == "[ 1 days, 2 hours, 3 minutes, 4 seconds ]"
     )

@@ -1,4 +1,4 @@
-"""The group table keeps RocketMQ's rules: what is created on first use, and what a group may not read."""
+"""The group table follows RocketMQ's rules for creation on first use and for forbidden topics."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_without_auto_creation_only_system_groups_are_created() -> None:
     )
 
 
-def test_an_update_replaces_the_configuration_and_refuses_attributes_as_a_whole() -> None:
+def test_an_update_replaces_the_configuration_and_rejects_attributes_as_a_whole() -> None:
     groups = table()
     groups.update([SubscriptionGroupConfig(group_name="g", retry_max_times=3)])
     with pytest.raises(RequestError, match="unsupported key: x"):
@@ -69,7 +69,7 @@ def test_an_update_replaces_the_configuration_and_refuses_attributes_as_a_whole(
     assert "h" not in groups
 
 
-def test_a_group_is_stopped_from_consuming_by_a_new_value() -> None:
+def test_disabling_consumption_stores_a_new_configuration() -> None:
     groups = table()
     before = groups.find("g")
     groups.disable_consume("g")
@@ -78,7 +78,7 @@ def test_a_group_is_stopped_from_consuming_by_a_new_value() -> None:
     assert not groups.table["g"].consume_enable
 
 
-def test_forbidding_a_topic_leaves_the_groups_other_topics_alone() -> None:
+def test_forbidding_a_topic_keeps_the_groups_other_topics() -> None:
     groups = table()
     groups.forbid("g", "a", forbidden=True)
     groups.forbid("g", "b", forbidden=True)
@@ -99,7 +99,7 @@ def test_a_change_that_changes_nothing_keeps_the_version() -> None:
     assert (groups.data_version, groups.generation) == (version, generation)
 
 
-def test_deleting_a_group_forgets_what_it_may_not_read() -> None:
+def test_deleting_a_group_deletes_its_forbidden_topics() -> None:
     groups = table()
     groups.find("g")
     groups.forbid("g", "a", forbidden=True)
@@ -108,7 +108,7 @@ def test_deleting_a_group_forgets_what_it_may_not_read() -> None:
     assert groups.get("g") is None
 
 
-def test_what_a_file_held_is_taken_over_and_a_follower_becomes_a_copy() -> None:
+def test_a_file_replaces_entries_and_a_slave_becomes_a_copy() -> None:
     groups = table()
     groups.restore({"g": SubscriptionGroupConfig(group_name="g")}, {"g": {"a": 4}}, DataVersion(3, 0, 1))
     assert groups.is_forbidden("g", "a")

@@ -1,4 +1,4 @@
-"""The topic table keeps RocketMQ's rules: who may be made after whose example, and what a change touches."""
+"""The topic table follows RocketMQ's rules for creation from a template and for changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_new_broker_has_rocketmqs_topics_with_their_queues_and_permissions() -
     }
 
 
-def test_settings_decide_about_the_trace_topic_auto_creation_and_who_may_write_to_the_cluster_topic() -> None:
+def test_settings_control_the_trace_topic_auto_creation_and_the_cluster_topics_permission() -> None:
     topics = table(trace_topic_enable=True, auto_create_topic_enable=False, cluster_topic_enable=False)
     assert "RMQ_SYS_TRACE_TOPIC" in topics
     assert "TBW102" not in topics
@@ -48,7 +48,7 @@ def test_settings_decide_about_the_trace_topic_auto_creation_and_who_may_write_t
 
 
 @pytest.mark.parametrize(("asked", "made"), [(4, 4), (16, 8), (0, 0), (-3, 0)])
-def test_a_topic_made_on_first_send_has_the_smaller_of_both_queue_counts_and_no_inherit_bit(
+def test_a_topic_created_on_first_send_has_the_smaller_queue_count_and_no_inherit_bit(
     asked: int, made: int
 ) -> None:
     topics = table()
@@ -58,7 +58,7 @@ def test_a_topic_made_on_first_send_has_the_smaller_of_both_queue_counts_and_no_
     assert topics.get("orders") is config
 
 
-def test_an_existing_topic_is_returned_as_it_is() -> None:
+def test_an_existing_topic_is_returned_unchanged() -> None:
     topics = table()
     first = topics.create_in_send("orders", "TBW102", 4)
     seen = watch(topics)
@@ -67,20 +67,20 @@ def test_an_existing_topic_is_returned_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("example", ["unknown", "SELF_TEST_TOPIC"])
-def test_no_topic_is_made_after_an_example_that_is_missing_or_may_not_be_inherited_from(example: str) -> None:
+def test_no_topic_is_created_from_a_template_that_is_missing_or_forbids_inheritance(example: str) -> None:
     topics = table()
     assert topics.create_in_send("orders", example, 4) is None
     assert "orders" not in topics
 
 
-def test_with_auto_creation_off_a_leftover_example_is_stripped_of_its_inherit_bit() -> None:
+def test_with_auto_creation_off_a_template_from_the_file_loses_its_inherit_bit() -> None:
     topics = table(auto_create_topic_enable=False)
     topics.put(topic_config("TBW102", 8, 7))
     assert topics.create_in_send("orders", "TBW102", 4) is None
     assert topics.table["TBW102"].perm == 6
 
 
-def test_a_retry_topic_is_made_once_and_afterwards_only_follows_the_order_flag() -> None:
+def test_a_retry_topic_is_created_once_and_then_only_its_order_flag_changes() -> None:
     topics = table()
     first = topics.create_in_send_back("%RETRY%g", 2)
     assert topics.create_in_send_back("%RETRY%g", 9) is first
@@ -88,7 +88,7 @@ def test_a_retry_topic_is_made_once_and_afterwards_only_follows_the_order_flag()
     assert (ordered.read_queue_nums, ordered.order) == (2, True)
 
 
-def test_every_change_bumps_version_and_generation_and_names_the_topic() -> None:
+def test_every_change_increments_version_and_generation_and_names_the_topic() -> None:
     clock = Clock()
     topics = TopicTable(settings(), clock, state_version=lambda: 7)
     seen = watch(topics)
@@ -102,7 +102,7 @@ def test_every_change_bumps_version_and_generation_and_names_the_topic() -> None
     assert "orders" not in topics
 
 
-def test_deleting_what_is_not_there_changes_nothing() -> None:
+def test_deleting_a_missing_topic_changes_nothing() -> None:
     topics = table()
     version = topics.data_version
     assert topics.delete("orders") is False
@@ -122,7 +122,7 @@ def test_an_update_merges_attributes_into_the_stored_ones() -> None:
     assert stored.read_queue_nums == 3
 
 
-def test_an_update_of_many_topics_is_done_as_a_whole_or_not_at_all() -> None:
+def test_an_update_of_many_topics_is_applied_as_a_whole_or_not_at_all() -> None:
     topics = table()
     seen = watch(topics)
     good = TopicConfig(topic_name="good")
@@ -156,7 +156,7 @@ def test_topics_of_the_order_configuration_are_marked_and_unknown_ones_skipped()
     assert seen == [("orders",)]
 
 
-def test_what_a_file_held_replaces_what_boot_made_and_keeps_the_rest() -> None:
+def test_a_file_replaces_built_in_topics_of_the_same_name_and_keeps_the_rest() -> None:
     topics = table()
     topics.restore(
         {"TBW102": topic_config("TBW102", 3, 7), "old": topic_config("old", 2)}, DataVersion(9, 0, 1)
@@ -166,7 +166,7 @@ def test_what_a_file_held_replaces_what_boot_made_and_keeps_the_rest() -> None:
     assert topics.data_version == DataVersion(9, 0, 1)
 
 
-def test_a_follower_becomes_a_copy_version_included() -> None:
+def test_a_slave_becomes_a_copy_data_version_included() -> None:
     topics = table()
     topics.replace_all({"only": topic_config("only", 1)}, DataVersion(4, 2, 3))
     assert list(topics) == ["only"]
@@ -186,6 +186,6 @@ def test_a_follower_becomes_a_copy_version_included() -> None:
 @pytest.mark.parametrize(
     "name", ["TBW102", "CHECKPOINT_TOPIC", "TestCluster", "broker-a", "rmq_sys_anything"]
 )
-def test_the_brokers_own_topics_are_known_as_such(name: str) -> None:
+def test_system_topics_are_recognised(name: str) -> None:
     assert table().is_system_topic(name)
     assert not table().is_system_topic("orders")

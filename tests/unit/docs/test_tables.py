@@ -38,7 +38,7 @@ async def test_the_request_codes_are_those_that_are_served(tmp_path: Path) -> No
     rows = re.findall(r"^\| ([^|]+) \| (\d[^|]*) \|$", (DOCS / "rocketmq.md").read_text(), re.MULTILINE)
     broker, lacking, nameserver, controller, clients, nobody = (numbers(cell) for _, cell in rows)
     async with running(tmp_path, {}) as bench:
-        served = {int(code) for code in bench.broker.main_port_handlers(bench.broker.handlers())} & set(
+        served = set(map(int, bench.broker.processors.main_port_handlers(bench.broker.handlers))) & set(
             RequestCode
         )
     assert (lacking, clients) == (WITHOUT_THE_FEATURE, TO_CLIENTS)

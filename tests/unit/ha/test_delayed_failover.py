@@ -59,7 +59,7 @@ async def test_a_delivered_message_whose_copy_the_new_master_lacks_is_delivered_
         delays.start()
         await until(lambda: delivered(a) == 1)
         delays.persist()
-        copied.follow(delays.offsets, delays.data_version)
+        copied.replace_all(delays.offsets, delays.data_version)
         assert copied.offsets == {}, "what replicas may copy does not run ahead of what they have"
         delays.stop()
         await a.close()

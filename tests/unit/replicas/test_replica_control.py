@@ -52,20 +52,23 @@ async def test_a_control_state_that_cannot_be_saved_is_not_applied(tmp_path: Pat
         (tmp_path / "config" / f"{FILE}.tmp").mkdir()
         answer = await steer(bench, fenced=True)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "it cannot be kept on disk" in (answer.remark or "")
+        assert "the new state could not be written to the disk" in (answer.remark or "")
         assert sent(bench) == 0
 
 
 async def test_without_controllers_there_is_no_switchover(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         answer = await steer(bench, drained=True)
-        assert (answer.code, answer.remark) == (1, "there are no controllers: nobody else is the master")
+        assert (answer.code, answer.remark) == (
+            1,
+            "this broker cannot be drained: it has no controllers that could elect another master",
+        )
         peer = bench.peer()
         opaque = peer.send(request(ReplicaControlCode.SWITCHOVER, SwitchoverRequestHeader(broker_id=2)))
         answer = await peer.answer(opaque)
         assert (answer.code, answer.remark) == (1, "there are no controllers that could elect another")
         answer = await peer.answer(peer.send(request(ReplicaControlCode.COPY_TABLES)))
-        assert (answer.code, answer.remark) == (1, "no master is followed")
+        assert (answer.code, answer.remark) == (1, "this broker follows no master whose tables it could copy")
 
 
 async def test_a_drained_replica_reports_it_in_its_handshake(tmp_path: Path) -> None:

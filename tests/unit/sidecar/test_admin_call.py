@@ -1,4 +1,4 @@
-"""`epochmq admin-call`: what it asks, what it prints, and what it ends with."""
+"""`epochmq admin-call`: its calls, its output, and its exit codes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from epochmq_protocol.transport.admin_socket import AdminOperationHandler, Admin
 
 
 class Process:
-    """A process behind a socket, on a thread of its own."""
+    """Serves an admin socket on its own thread."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -96,7 +96,7 @@ def call(process: Process, *arguments: str) -> int:
     return run_process("admin-call", ["--socket", process.path, *patience, *arguments])
 
 
-def test_the_answer_is_printed(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_result_is_printed(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(process, "state", "maxLagBytes=5") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == msgspec.to_builtins(MASTER)
     assert call(process, "--timeout=90", "handover") == ExitCode.OK
@@ -109,27 +109,29 @@ def test_the_answer_is_printed(process: Process, capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_the_epoch_file_is_printed_as_it_is(
+def test_the_epoch_file_is_printed_unchanged(
     process: Process, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     assert call(process, "epoch-file") == ExitCode.OK
     assert capfdbinary.readouterr().out == b"\x00raw"
 
 
-def test_ready_ends_with_1_and_the_reasons(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ready_exits_with_1_and_prints_the_reasons(
+    process: Process, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call(process, "ready") == ExitCode.OK
     process.state = msgspec.structs.replace(MASTER, ready=False, not_ready=["the disk is full"])
     assert call(process, "ready") == ExitCode.FAILED
     assert capsys.readouterr().err == "epochmq: not ready: the disk is full\n"
 
 
-def test_what_is_refused_ends_with_1(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rejected_operation_exits_with_1(process: Process, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(process, "promote", "brokerId=2") == ExitCode.FAILED
     assert process.asked == [(AdminOperation.PROMOTE, PromoteArguments(broker_id=2))]
     assert capsys.readouterr().err == "epochmq: promote: broker 2 is not in sync\n"
 
 
-def test_nobody_behind_the_socket_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_socket_without_a_process_exits_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_process("admin-call", ["--socket", str(tmp_path / "none"), "state"]) == ExitCode.FAILED
     assert "no process listens at" in capsys.readouterr().err
 
@@ -148,7 +150,7 @@ def test_nobody_behind_the_socket_ends_with_1(tmp_path: Path, capsys: pytest.Cap
         (["change-config"], "change-config: expected KEY=VALUE"),
     ],
 )
-def test_what_is_typed_wrong_ends_with_2(
+def test_a_usage_error_exits_with_2(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_process("admin-call", arguments) == ExitCode.USAGE
@@ -157,7 +159,7 @@ def test_what_is_typed_wrong_ends_with_2(
     assert "Usage: epochmq admin-call" in shown
 
 
-def test_an_operation_that_the_process_does_not_know_ends_with_2(
+def test_an_operation_unknown_to_the_process_exits_with_2(
     process: Process, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(process, "fence") == ExitCode.USAGE

@@ -1,4 +1,4 @@
-"""The HTTP surface: what is asked of the process for which path, who may, and what a fault looks like."""
+"""The HTTP server of the sidecar: the operation of each path, authorization, and error responses."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 
 
 class Process:
-    """Stands in for the process: keeps what it is asked, answers what it is told to."""
+    """Replaces the process: records the calls and returns the configured results."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, AdminArguments | None, int]] = []
@@ -90,7 +90,7 @@ async def open_client(process: Process, tmp_path: Path) -> AsyncIterator[Client]
         ("/live", AdminOperation.LIVE),
     ],
 )
-async def test_what_the_process_says_is_passed_on(
+async def test_the_result_of_the_process_is_forwarded(
     process: Process, open_client: Client, path: str, operation: AdminOperation
 ) -> None:
     process.answer = {"some": ["thing", 1]}
@@ -100,13 +100,13 @@ async def test_what_the_process_says_is_passed_on(
     assert process.asked == [(operation, limits, 700)]
 
 
-async def test_the_epoch_file_comes_as_it_is(process: Process, open_client: Client) -> None:
+async def test_the_epoch_file_is_returned_unchanged(process: Process, open_client: Client) -> None:
     process.answer = results.EpochFileContent(path="x", content=b"\x00raw\n")
     answer = await open_client().get("/v1/epoch-file")
     assert (answer.status_code, answer.content) == (200, b"\x00raw\n")
 
 
-async def test_readiness_says_why_not(process: Process, open_client: Client) -> None:
+async def test_readiness_gives_the_reasons(process: Process, open_client: Client) -> None:
     process.answer = MASTER
     answer = await open_client().get("/ready")
     assert answer.status_code == 200
@@ -122,17 +122,17 @@ async def test_readiness_says_why_not(process: Process, open_client: Client) -> 
     )
 
 
-async def test_metrics_of_a_process_that_answers_and_of_one_that_does_not(
+async def test_metrics_of_a_process_that_responds_and_of_one_that_does_not(
     process: Process, open_client: Client
 ) -> None:
     process.answer = results.MetricValues(state=MASTER, values={})
     answer = await open_client().get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert "epochmq_up 1\n" in answer.text
+    assert "epochmq_up 1.0\n" in answer.text
     assert len(list(text_string_to_metric_families(answer.text))) > 10
     process.fault = CallTimeoutError("late")
     answer = await open_client().get("/metrics")
-    assert (answer.status_code, "epochmq_up 0\n" in answer.text) == (200, True)
+    assert (answer.status_code, "epochmq_up 0.0\n" in answer.text) == (200, True)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ async def test_metrics_of_a_process_that_answers_and_of_one_that_does_not(
         (RemoteProtocolError("no"), 502),
     ],
 )
-async def test_a_fault_has_a_status_and_says_what_it_is(
+async def test_an_error_has_a_status_a_kind_and_a_message(
     process: Process, open_client: Client, fault: EpochMQError, status: int
 ) -> None:
     process.fault = fault
@@ -196,7 +196,7 @@ WRITES = [
 
 
 @pytest.mark.parametrize(("method", "path", "body", "asked"), WRITES)
-async def test_what_changes_something_needs_a_token_or_a_certificate(
+async def test_a_change_needs_a_token_or_a_certificate(
     process: Process, open_client: Client, method: str, path: str, body: Any, asked: Any
 ) -> None:
     client = open_client()
@@ -211,14 +211,16 @@ async def test_what_changes_something_needs_a_token_or_a_certificate(
     assert (answer.status_code, process.asked) == (200, [asked, asked])
 
 
-async def test_without_any_credentials_nothing_is_changed(process: Process, open_client: Client) -> None:
+async def test_without_configured_credentials_every_change_is_rejected(
+    process: Process, open_client: Client
+) -> None:
     answer = await open_client(token=False).post("/v1/fence", headers=AUTHORIZED)
     assert answer.status_code == 403
     assert "adminTokenFile is not set" in answer.json()["error"]["message"]
     assert process.asked == []
 
 
-async def test_reading_can_be_guarded_but_probes_are_not(process: Process, open_client: Client) -> None:
+async def test_reads_can_be_guarded_and_probes_never_are(process: Process, open_client: Client) -> None:
     process.answer = MASTER
     client = open_client(admin_reads="guarded")
     guarded = ["/v1/state", "/v1/config", "/v1/epoch-file", "/metrics"]
@@ -236,14 +238,14 @@ async def test_reading_can_be_guarded_but_probes_are_not(process: Process, open_
         ("POST", "/v1/handover", b'{"timeoutMs":0}', "timeoutMs=0: expected 1 to 120000"),
         ("POST", "/v1/handover", b'{"timeoutMs":120001}', "timeoutMs=120001: expected 1 to 120000"),
         ("POST", "/v1/handover", b'{"lingerMs":90001}', "Expected `int` <= 90000"),
-        ("POST", "/v1/fence", b"[]", "the body: Expected `object`, got `array`"),
+        ("POST", "/v1/fence", b"[]", "the body is invalid: Expected `object`, got `array`"),
         ("PUT", "/v1/log-level", b'{"level":"LOUD"}', "Invalid enum value 'LOUD'"),
-        ("PATCH", "/v1/config", b'{"a":null}', "the body:"),
-        ("PATCH", "/v1/config", b"\xff", "the body:"),
-        ("PATCH", "/v1/config", b"[" * 30_000, "the body:"),
+        ("PATCH", "/v1/config", b'{"a":null}', "the body is invalid:"),
+        ("PATCH", "/v1/config", b"\xff", "the body is invalid:"),
+        ("PATCH", "/v1/config", b"[" * 30_000, "the body is invalid:"),
     ],
 )
-async def test_a_wrong_body_is_not_passed_on(
+async def test_an_invalid_body_is_not_forwarded(
     process: Process, open_client: Client, method: str, path: str, body: bytes, said: str
 ) -> None:
     answer = await open_client().request(method, path, content=body, headers=AUTHORIZED)
@@ -252,7 +254,7 @@ async def test_a_wrong_body_is_not_passed_on(
     assert process.asked == []
 
 
-async def test_a_body_that_is_too_large_is_not_read_to_its_end(process: Process, open_client: Client) -> None:
+async def test_a_body_that_is_too_large_is_not_read_completely(process: Process, open_client: Client) -> None:
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -284,7 +286,7 @@ async def test_the_description_has_every_path_with_examples_of_its_type(open_cli
         assert msgspec.convert(value["value"], results.ProcessState)
 
 
-async def test_what_is_no_path_is_not_found(open_client: Client) -> None:
+async def test_an_unknown_path_is_not_found(open_client: Client) -> None:
     client = open_client()
     assert (await client.get("/v2/state")).status_code == 404
     assert (await client.get("/v1/fence")).status_code == 405

@@ -1,4 +1,4 @@
-"""A wrong setting is named with its value and what was expected."""
+"""An invalid setting is named with its value and the expected values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from epochmq_protocol.errors import ConfigError
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
 
-def test_without_a_file_the_defaults_hold() -> None:
+def test_without_a_file_the_defaults_apply() -> None:
     config, warnings = load(None)
     assert (config.bind_address, config.listen_port) == ("0.0.0.0", 9880)
     assert config.admin_socket_path == "/run/epochmq/admin.sock"
@@ -24,7 +24,7 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert not Tokens(config).exist
 
 
-def test_a_file_and_what_wins_over_it(tmp_path: Path) -> None:
+def test_overrides_take_precedence_over_a_file(tmp_path: Path) -> None:
     path = tmp_path / "admin.conf"
     path.write_text("listenPort = 9900\nreadyMaxLagBytes=7\nadminTokenFiel=x\n")
     config, warnings = load(str(path), {"listenPort": "9901"})
@@ -38,20 +38,23 @@ def test_a_file_and_what_wins_over_it(tmp_path: Path) -> None:
         ({"listenPort": "0"}, "listenPort=0: expected a whole number from 1 to 65535"),
         ({"adminSocketPath": "run.sock"}, "adminSocketPath=run.sock: expected an absolute path"),
         ({"adminTlsCertFile": "a"}, "adminTlsKeyFile=: expected set together with adminTlsCertFile"),
-        ({"adminTlsCaFile": "a"}, "adminTlsCaFile=a: expected nothing, or adminTlsCertFile"),
-        ({"adminTlsClientAuth": "require"}, "adminTlsClientAuth=require: expected adminTlsCaFile"),
+        ({"adminTlsCaFile": "a"}, "adminTlsCaFile=a: expected set together with adminTlsCertFile"),
+        (
+            {"adminTlsClientAuth": "require"},
+            "adminTlsClientAuth=require: expected set together with adminTlsCaFile",
+        ),
         ({"adminTlsClientAuth": "maybe"}, "adminTlsClientAuth=maybe: expected one of optional, require"),
         ({"adminReads": "guarded"}, "adminReads=guarded: expected adminTokenFile or adminTlsCaFile"),
         ({"readyMaxLagMs": "-1"}, "readyMaxLagMs=-1: expected a whole number of at least 0"),
     ],
 )
-def test_what_cannot_be_is_refused(values: dict[str, str], said: str) -> None:
+def test_an_invalid_setting_is_rejected(values: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, values)
     assert said in str(caught.value)
 
 
-def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_file_that_is_not_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a readable file"):
         load(str(tmp_path / "none"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -59,7 +62,7 @@ def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path: Path) -> Non
         load(str(tmp_path / "binary"))
 
 
-def test_the_process_ends_with_2_when_a_setting_cannot_be(
+def test_the_process_exits_with_2_for_an_invalid_setting(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(None, {"adminTokenFile": str(tmp_path / "none")}) == EXIT_CONFIG

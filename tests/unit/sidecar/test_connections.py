@@ -1,4 +1,4 @@
-"""A client that asks for nothing keeps no connection."""
+"""Idle connections to the sidecar are closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from epochmq_broker.sidecar.app import CLIENT_CERTIFICATE
 
 
 class Wire:
-    """A transport that keeps what is written."""
+    """A transport that records what is written."""
 
     def __init__(self, certificate: dict[str, str] | None = None) -> None:
         self.written = b""
@@ -41,7 +41,7 @@ class Wire:
 
 
 class App:
-    """Answers when it may; keeps the state of the connection."""
+    """Responds when the test allows it; records the state of the connection."""
 
     def __init__(self) -> None:
         self.may = asyncio.Event()
@@ -78,7 +78,7 @@ REQUEST = b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 @pytest.mark.parametrize("data", [b"", b"GET /live HT", REQUEST[:-1]])
-async def test_who_begins_no_request_is_let_go(served: Any, data: bytes) -> None:
+async def test_a_connection_without_a_request_is_closed(served: Any, data: bytes) -> None:
     wire = Wire()
     connection = served.connect(wire)
     if data:
@@ -86,7 +86,7 @@ async def test_who_begins_no_request_is_let_go(served: Any, data: bytes) -> None
     await asyncio.wait_for(wire.closed.wait(), 60)
 
 
-async def test_who_waits_for_an_answer_is_not(served: Any) -> None:
+async def test_a_connection_that_waits_for_a_response_stays_open(served: Any) -> None:
     wire = Wire()
     served.connect(wire).data_received(REQUEST)
     with pytest.raises(TimeoutError):
@@ -96,7 +96,7 @@ async def test_who_waits_for_an_answer_is_not(served: Any) -> None:
     assert b"200 OK" in wire.written
 
 
-async def test_a_connection_says_whether_a_certificate_was_shown(served: Any) -> None:
+async def test_a_connection_records_whether_the_client_presented_a_certificate(served: Any) -> None:
     served.app.may.set()
     for certificate in (None, {"subject": "x"}):
         served.connect(Wire(certificate)).data_received(REQUEST)

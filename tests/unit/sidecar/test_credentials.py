@@ -1,4 +1,4 @@
-"""Tokens and certificates are taken over while the sidecar runs, and never half of them."""
+"""The sidecar reloads changed tokens and certificates while it runs, and never half of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRST, SECOND = "first-token-0123456789", "second-token-0123456789"
 
 
 class Clock:
-    """Time that a test moves."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -28,7 +28,7 @@ class Clock:
 
 
 def replace(path: Path, text: str) -> None:
-    """As Kubernetes does: another file takes the name."""
+    """Replaces a file as Kubernetes does: another file gets its name."""
     new = path.with_name("new")
     new.write_text(text)
     new.rename(path)
@@ -41,7 +41,7 @@ def number_of(path: Path) -> int:
         raise ConfigError("file", str(path), f"a number ({error})") from None
 
 
-def test_a_changed_file_is_read_at_the_next_look(tmp_path: Path) -> None:
+def test_a_changed_file_is_read_at_the_next_check(tmp_path: Path) -> None:
     path, clock = tmp_path / "f", Clock()
     path.write_text("1")
     watched = FileBackedValue([str(path)], lambda: number_of(path), 100, clock)
@@ -51,9 +51,7 @@ def test_a_changed_file_is_read_at_the_next_look(tmp_path: Path) -> None:
     assert watched.current == 2
 
 
-def test_files_that_cannot_be_used_leave_the_former_value(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unusable_files_leave_the_previous_value(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, clock = tmp_path / "f", Clock()
     path.write_text("1")
     watched = FileBackedValue([str(path)], lambda: number_of(path), 100, clock)
@@ -79,7 +77,7 @@ def test_a_file_that_kept_its_name_and_size_is_noticed(tmp_path: Path) -> None:
     assert watched.current == 2
 
 
-def test_each_token_of_the_file_will_do(tmp_path: Path) -> None:
+def test_every_token_of_the_file_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "token"
     path.write_text(f"{FIRST}\n\n  {SECOND}  \n")
     tokens = Tokens(SidecarConfig(admin_token_file=str(path)))
@@ -89,18 +87,18 @@ def test_each_token_of_the_file_will_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "short\n", "".join(f"{FIRST}-{n}\n" for n in range(9))])
-def test_a_file_without_usable_tokens_is_refused(tmp_path: Path, text: str) -> None:
+def test_a_file_without_usable_tokens_is_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "token"
     path.write_text(text)
     with pytest.raises(ConfigError, match="adminTokenFile="):
         Tokens(SidecarConfig(admin_token_file=str(path)))
 
 
-def test_without_a_file_no_token_will_do() -> None:
+def test_without_a_file_no_token_is_accepted() -> None:
     assert not Tokens(SidecarConfig()).accepts("")
 
 
-def test_certificates_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_certificates_that_do_not_match_are_rejected(tmp_path: Path) -> None:
     authority = Authority("one")
     cert, key = authority.issue(tmp_path / "a", "server")
     _, other_key = authority.issue(tmp_path / "b", "server")
@@ -120,7 +118,8 @@ def test_certificates_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
 
 def shake(server: ssl.SSLContext, client: ssl.SSLContext) -> bytes | None:
-    """A handshake in memory; the server's certificate. SSLError when one side refuses the other."""
+    """Does a TLS handshake in memory. Returns the server's certificate. Raises SSLError if one side rejects
+    the other."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     there = server.wrap_bio(to_server, to_client, server_side=True)
     here = client.wrap_bio(to_client, to_server)
@@ -145,8 +144,9 @@ def client(ca: bytes, certificate: tuple[Path, Path] | None = None) -> ssl.SSLCo
     return context
 
 
-def test_a_handshake_goes_by_the_certificates_of_today(tmp_path: Path) -> None:
-    """Own certificate and clients' authority are exchanged; who was signed by the former one is out."""
+def test_a_handshake_uses_the_current_certificates(tmp_path: Path) -> None:
+    """Both the server's certificate and the clients' authority are replaced; clients of the former authority
+    are rejected."""
     one, two = Authority("one"), Authority("two")
     cert, key = one.issue(tmp_path / "server", "server")
     old = one.issue(tmp_path / "old", "client")

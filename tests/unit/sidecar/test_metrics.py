@@ -1,4 +1,4 @@
-"""The metrics are Prometheus's format, each is described, and each is in the documents."""
+"""The metrics are in Prometheus's format; each has a description and is in the documentation."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_broker_is_described() -> None:
     assert found["epochmq_up"].samples[0].value == 1
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_values_are_omitted() -> None:
     state = msgspec.structs.replace(MASTER, lease=None, lag_bytes=None, lag_ms=None, broker_id=None)
     found = parsed(metrics.exposition(MetricValues(state=state, values={})))
     assert "epochmq_broker_lag_bytes" not in found
@@ -58,14 +58,14 @@ def test_a_controller_and_its_groups_are_described() -> None:
     assert found["epochmq_nameserver_topics"].samples[0].value == 4
 
 
-def test_a_nameserver_and_a_process_that_is_silent_are_described() -> None:
+def test_a_nameserver_and_an_unresponsive_process_are_described() -> None:
     found = parsed(metrics.exposition(MetricValues(state=NAMESERVER, values={})))
     assert found["epochmq_nameserver_brokers"].samples[0].value == 3
-    found = parsed(metrics.silent("nobody answers\nat all"))
+    found = parsed(metrics.unresponsive("nobody answers\nat all"))
     assert [sample.value for sample in found["epochmq_up"].samples] == [0]
 
 
-def test_names_with_quotes_and_line_breaks_stay_readable() -> None:
+def test_names_with_quotes_and_line_breaks_are_escaped() -> None:
     state = msgspec.structs.replace(MASTER, broker_name='a"b\\c\nd')
     found = parsed(metrics.exposition(MetricValues(state=state, values={})))
     assert found["epochmq_ready"].samples[0].labels["broker_name"] == 'a"b\\c\nd'

@@ -1,4 +1,4 @@
-"""State files are whole after a kill at any moment, and the content before is kept beside them."""
+"""State files are complete after a kill at any moment, and their former content is the backup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from epochmq_broker.store.config_files import ConfigDamagedError, read_config, write_config
 
 
-def test_what_is_written_is_read_and_what_was_there_before_is_the_backup(tmp_path: Path) -> None:
+def test_a_written_file_is_read_and_its_former_content_is_the_backup(tmp_path: Path) -> None:
     path = tmp_path / "config" / "topics.json"
     assert read_config(path, json.loads) is None
     write_config(path, b"1")
@@ -21,7 +21,7 @@ def test_what_is_written_is_read_and_what_was_there_before_is_the_backup(tmp_pat
 
 
 @pytest.mark.parametrize("damage", [b"", b"{broken", None])
-def test_a_file_that_is_empty_broken_or_gone_is_replaced_by_its_backup(
+def test_an_empty_damaged_or_missing_file_is_replaced_by_its_backup(
     tmp_path: Path, damage: bytes | None
 ) -> None:
     path = tmp_path / "topics.json"
@@ -33,14 +33,14 @@ def test_a_file_that_is_empty_broken_or_gone_is_replaced_by_its_backup(
     assert read_config(path, json.loads) == 1
 
 
-def test_a_broken_file_without_backup_is_an_error_and_not_an_empty_broker(tmp_path: Path) -> None:
+def test_a_damaged_file_without_backup_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
     path.write_bytes(b"{broken")
     with pytest.raises(ConfigDamagedError, match=r"topics.json and its backup cannot be read .*Expecting"):
         read_config(path, json.loads)
 
 
-def test_a_write_that_was_cut_short_leaves_the_old_content(tmp_path: Path) -> None:
+def test_an_interrupted_write_leaves_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "topics.json"
     write_config(path, b"1")
     path.with_name("topics.json.tmp").write_bytes(b"{half")

@@ -1,4 +1,4 @@
-"""Who is ready, by role, lag and quorum."""
+"""Readiness by role, lag and quorum."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_broker.local_api.lag_estimator import LagEstimator
-from epochmq_broker.local_api.readiness import ReadinessFacts, not_ready_reasons
+from epochmq_broker.admin_api.lag_estimator import LagEstimator
+from epochmq_broker.admin_api.readiness import ReadinessFacts, not_ready_reasons
 from epochmq_controller.controller import local_api as of_controllers
 from epochmq_protocol.admin_api.operations import ReadinessLimits
 from epochmq_protocol.admin_api.results import ControllerPeer, ControllerState
@@ -29,7 +29,7 @@ def reasons(facts: ReadinessFacts, **changes: Any) -> list[str]:
     return not_ready_reasons(msgspec.structs.replace(facts, **changes), LIMITS)
 
 
-def test_a_master_that_takes_messages_and_a_replica_that_could_are_ready() -> None:
+def test_a_master_that_stores_messages_and_a_replica_that_could_are_ready() -> None:
     assert reasons(MASTER) == []
     assert reasons(REPLICA) == []
     assert reasons(REPLICA, lag_bytes=1000, lag_ms=5000) == []
@@ -41,14 +41,14 @@ def test_a_master_that_takes_messages_and_a_replica_that_could_are_ready() -> No
         ({"may_write": False}, "the master has no write lease"),
         (
             {"replicas_enough": False, "min_in_sync_replicas": 3},
-            "2 replicas are in sync, minInSyncReplicas=3 are needed",
+            "2 replicas are in sync, but minInSyncReplicas=3",
         ),
-        ({"registered": False}, "no nameserver knows it yet"),
-        ({"fenced": True}, "it was fenced, and takes no messages until it is unfenced"),
-        ({"flaws": ("the disk is full",)}, "the disk is full"),
+        ({"registered": False}, "it is not registered with a nameserver yet"),
+        ({"fenced": True}, "it is fenced: it stores no messages until it is unfenced"),
+        ({"store_faults": ("the disk is full",)}, "the disk is full"),
     ],
 )
-def test_a_master_that_takes_no_messages_is_not_ready(changes: dict[str, Any], said: str) -> None:
+def test_a_master_that_stores_no_messages_is_not_ready(changes: dict[str, Any], said: str) -> None:
     assert reasons(MASTER, **changes) == [said]
 
 
@@ -60,11 +60,11 @@ def test_a_master_that_takes_no_messages_is_not_ready(changes: dict[str, Any], s
             {"following": False, "step": "connects"},
             "it does not follow a master: it connects",
         ),
-        ({"lag_bytes": None, "lag_ms": None}, "how much it lacks is not known"),
-        ({"lag_bytes": 1001}, "it lacks 1001 bytes, at most 1000 are allowed"),
-        ({"lag_ms": 5001}, "it has been behind for 5001 ms, at most 5000 are allowed"),
-        ({"drained": True}, "it was drained, and takes no part until it is undrained"),
-        ({"fenced": True}, "it was fenced, and takes no messages until it is unfenced"),
+        ({"lag_bytes": None, "lag_ms": None}, "its lag is unknown"),
+        ({"lag_bytes": 1001}, "it lacks 1001 bytes, more than the limit 1000"),
+        ({"lag_ms": 5001}, "it has been behind for 5001 ms, longer than the limit 5000"),
+        ({"drained": True}, "it is drained: it stays out of the SyncStateSet until it is undrained"),
+        ({"fenced": True}, "it is fenced: it stores no messages until it is unfenced"),
     ],
 )
 def test_a_replica_that_could_not_become_master_without_a_loss_is_not_ready(
@@ -73,15 +73,17 @@ def test_a_replica_that_could_not_become_master_without_a_loss_is_not_ready(
     assert reasons(REPLICA, **changes) == [said]
 
 
-def test_a_replica_in_no_syncstateset_by_its_settings_only_has_to_follow() -> None:
+def test_a_configured_learner_only_has_to_follow() -> None:
     assert reasons(REPLICA, learner=True, sync_state_set=frozenset({1})) == []
     assert reasons(REPLICA, controlled=False, broker_id=1, sync_state_set=frozenset()) == []
     assert reasons(REPLICA, controlled=False, following=False) == ["it does not follow a master: it has none"]
 
 
-def test_who_has_no_role_says_whom_it_waits_for() -> None:
+def test_a_broker_without_a_role_names_what_it_waits_for() -> None:
     assert reasons(NOBODY) == ["no leading controller is known"]
-    assert reasons(NOBODY, leading_controller="c:1") == ["the leading controller c:1 has named no master yet"]
+    assert reasons(NOBODY, leading_controller="c:1") == [
+        "the leading controller c:1 has not named a master yet"
+    ]
     assert reasons(NOBODY, controlled=False) == ["it has not started"]
 
 
@@ -105,25 +107,25 @@ CONTROLLER = ControllerState(
         ({"id": "n7"}, ["n7 does not belong to the quorum"]),
     ],
 )
-def test_a_controller_is_ready_when_it_knows_who_leads(changes: dict[str, Any], said: list[str]) -> None:
+def test_a_controller_is_ready_if_it_knows_the_leader(changes: dict[str, Any], said: list[str]) -> None:
     assert of_controllers.not_ready_reasons(msgspec.structs.replace(CONTROLLER, **changes)) == said
 
 
-def test_lag_counts_from_the_last_moment_at_which_nothing_was_lacking() -> None:
+def test_lag_counts_from_the_last_time_without_missing_bytes() -> None:
     clock = LagEstimator()
     assert clock.lag(0, 0) == (None, None)
     clock.observe(1000, 500)
     assert clock.lag(1001, 500) == (0, 0)
     clock.observe(2000, 800)
     clock.observe(3000, 900)
-    assert clock.lag(3100, 500) == (400, 2100)  # at 1000 it had all
-    assert clock.lag(3100, 850) == (50, 1100)  # it had all of 2000 by now
+    assert clock.lag(3100, 500) == (400, 2100)  # at 1000 the lag was 0
+    assert clock.lag(3100, 850) == (50, 1100)  # the lag to the end at 2000 is 0 by now
     assert clock.lag(3100, 900) == (0, 0)
     assert clock.lag(8000, 900) == (0, 0)
-    assert clock.lag(8001, 900) == (None, None)  # since the last look too much may have happened
+    assert clock.lag(8001, 900) == (None, None)  # the last observation is stale
 
 
-def test_a_replica_that_starts_far_behind_has_been_behind_since_it_was_first_looked_at() -> None:
+def test_a_replica_that_starts_far_behind_lags_since_the_first_observation() -> None:
     clock = LagEstimator()
     for second in range(1, 700):
         clock.observe(second * 1000, 10_000)
@@ -133,9 +135,9 @@ def test_a_replica_that_starts_far_behind_has_been_behind_since_it_was_first_loo
     assert ms >= 600_000
 
 
-def test_a_busy_group_with_a_quick_replica_shows_no_lag() -> None:
+def test_a_busy_group_with_a_fast_replica_has_no_lag() -> None:
     clock = LagEstimator()
     for second in range(1, 100):
         clock.observe(second * 1000, second * 1_000_000)
-        # The look's end is here a moment after it; what came since is not known yet.
+        # The replica reaches the observed end a moment later; newer bytes are not known yet.
         assert clock.lag(second * 1000 + 5, second * 1_000_000 + 3000) == (0, 0)

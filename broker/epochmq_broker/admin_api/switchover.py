@@ -1,5 +1,5 @@
-"""Planned switches as they are asked of one broker, master or not: this replica is to be the master, or not
-to be it any more."""
+"""Runs switchovers that an administrator requests from one broker, master or replica: another replica becomes
+master, or this one."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from epochmq_protocol.transport.client import RemotingClient
 T = TypeVar("T")
 
 CATCH_UP_SHARE: Final = 0.8
-"""Of the time that there is, the share in which the replica may catch up."""
+"""The share of the available time in which the replica may catch up."""
 CATCH_UP_MAX_MS: Final = 5000
-"""What one replica gets of it when another may do as well."""
-LOOK_S: Final = 0.05
-QUIET_S: Final = 2.0
-"""So long without a request to pass on, and nobody is waited for any more."""
+"""The time that one replica gets to catch up if another one could become master instead."""
+POLL_INTERVAL_S: Final = 0.05
+LINGER_IDLE_S: Final = 2.0
+"""Lingering ends after this time without a request to relay."""
 NO_CONTROLLERS: Final = "there are no controllers that could elect another"
 
 
 class SwitchoverOperations:
-    """Of one broker. `stop` waits for a switch under way."""
+    """The switchovers of one broker. `stop` waits for a running one."""
 
     def __init__(
         self, live: LiveConfig, ha: HAService, client: RemotingClient, replicas: ReplicasManager | None
@@ -49,12 +49,13 @@ class SwitchoverOperations:
         self._tasks: set[asyncio.Task[CompletedSwitchover]] = set()
 
     async def stop(self) -> None:
-        """Who asked may be gone; what was begun is brought to its end."""
+        """Waits until running switchovers have ended, even if their callers are gone."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def handover(self, timeout_ms: float) -> SwitchoverResult:
-        """The mastership goes to whoever of the SyncStateSet has the most; at once when there is nothing to
-        give, or nobody to give it to. AdminError when nobody could take it in time."""
+        """Gives the mastership to the member of the SyncStateSet with the greatest offset. Returns at once if
+        this broker is not the master or no other replica is connected. Raises AdminError if no replica took
+        the mastership in time."""
         replicas = self._replicas
         if replicas is None:
             return SwitchoverResult(moved=False, reason=NO_CONTROLLERS)
@@ -62,67 +63,67 @@ class SwitchoverOperations:
         deadline_s = loop.time() + timeout_ms / 1000
         while True:
             if self._ha.role is not HARole.MASTER:
-                return self._nothing_to_do("this broker is not the master")
+                return self._not_needed("this broker is not the master")
             in_sync, others = self._candidates()
             if not in_sync and not others:
-                return self._nothing_to_do("no other replica is connected")
+                return self._not_needed("no other replica is connected")
             why = f"none of the connected replicas {sorted(others)} is in sync"
             for broker_id in in_sync:
                 left_ms = (deadline_s - loop.time()) * 1000
                 catch_up_ms = min(left_ms * CATCH_UP_SHARE, CATCH_UP_MAX_MS)
                 try:
-                    return await self._to(replicas, broker_id, catch_up_ms, loop.time())
+                    return await self._switch_to(replicas, broker_id, catch_up_ms, loop.time())
                 except EpochMQError as error:
                     why = str(error)
-            if loop.time() + LOOK_S >= deadline_s:
-                raise AdminError(FaultKind.REFUSED, f"the mastership stays here: {why}")
-            await asyncio.sleep(LOOK_S)
+            if loop.time() + POLL_INTERVAL_S >= deadline_s:
+                raise AdminError(FaultKind.REFUSED, f"no other replica became master in time: {why}")
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     async def linger(self, linger_ms: float) -> None:
-        """Waits while requests are passed on to the next master, at most so long: who is stopped meanwhile
-        leaves clients behind that have not heard of it."""
+        """Waits while requests are relayed to the next master, at most this long. If the broker stopped at
+        once, clients that have not learned the new route would fail."""
         if self._replicas is None:
             return
         gate, loop = self._replicas.gate, asyncio.get_running_loop()
-        over_s = loop.time() + linger_ms / 1000
+        deadline_s = loop.time() + linger_ms / 1000
         relayed, since_s = gate.relayed, loop.time()
-        while gate.phase is GatePhase.RELAYING and loop.time() < min(over_s, since_s + QUIET_S):
-            await asyncio.sleep(LOOK_S)
+        while gate.phase is GatePhase.RELAYING and loop.time() < min(deadline_s, since_s + LINGER_IDLE_S):
+            await asyncio.sleep(POLL_INTERVAL_S)
             if gate.relayed != relayed:
                 relayed, since_s = gate.relayed, loop.time()
 
     def _candidates(self) -> tuple[list[int], list[int]]:
-        """(connected members of the SyncStateSet, who has the most first; other replicas that could become
-        members)."""
+        """Returns (connected members of the SyncStateSet, the greatest offset first; other connected replicas
+        that could become members)."""
         sync = self._ha.sync_state
         if sync is None:
             return [], []
-        found = [one for one in sync.replicas.values() if not one.async_learner]
-        found.sort(key=lambda one: (-one.ack_offset, one.broker_id))
-        in_sync = [one.broker_id for one in found if one.broker_id in sync.members]
-        return in_sync, [one.broker_id for one in found if one.broker_id not in sync.members]
+        found = [replica for replica in sync.replicas.values() if not replica.async_learner]
+        found.sort(key=lambda replica: (-replica.ack_offset, replica.broker_id))
+        in_sync = [replica.broker_id for replica in found if replica.broker_id in sync.members]
+        return in_sync, [replica.broker_id for replica in found if replica.broker_id not in sync.members]
 
     async def promote(self, broker_id: int | None, timeout_ms: float) -> SwitchoverResult:
-        """Makes a replica, or without an id this one, the master. AdminError or RequestError when that cannot
-        be."""
+        """Makes a replica the master: the one with this id, or without an id this broker. Raises AdminError
+        or RequestError if that is impossible."""
         replicas = self._replicas
         if replicas is None:
             raise AdminError(FaultKind.REFUSED, NO_CONTROLLERS)
         identity = replicas.state_machine.identity
         wanted = broker_id if broker_id is not None else identity.id if identity is not None else None
         if wanted is None:
-            raise AdminError(FaultKind.REFUSED, "the controllers have given this broker no id yet")
+            raise AdminError(FaultKind.REFUSED, "the controllers have not assigned this broker an id yet")
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
         if self._ha.role is HARole.MASTER:
             if identity is not None and wanted == identity.id:
-                return self._nothing_to_do("it is the master already")
-            return await self._to(replicas, wanted, timeout_ms * CATCH_UP_SHARE, deadline_s)
+                return self._not_needed("it is the master already")
+            return await self._switch_to(replicas, wanted, timeout_ms * CATCH_UP_SHARE, deadline_s)
         role = replicas.state_machine.role
         if role is None or role.address is None or self._ha.role is not HARole.REPLICA:
-            raise AdminError(FaultKind.REFUSED, "no master is known that could hand over")
+            raise AdminError(FaultKind.REFUSED, "this broker knows no master that could start a switchover")
         if wanted == role.master_id:
-            return self._nothing_to_do(f"broker {wanted} is the master already")
+            return self._not_needed(f"broker {wanted} is the master already")
         address = self._live.current.broker_addr
         if identity is None or wanted != identity.id:
             address = await self._address(replicas, wanted, deadline_s)
@@ -130,12 +131,12 @@ class SwitchoverOperations:
         header = SwitchoverRequestHeader(
             broker_id=wanted, address=address, timeout_ms=int(left_ms * CATCH_UP_SHARE)
         )
-        answer = await self._client.call(
+        response = await self._client.call(
             role.address, request(ReplicaControlCode.SWITCHOVER, header), left_ms
         )
-        if answer.code != ResponseCode.SUCCESS:
-            raise RequestError(answer.code, f"the master at {role.address}: {answer.remark}")
-        done = SwitchoverResponseHeader.decode(answer.ext)
+        if response.code != ResponseCode.SUCCESS:
+            raise RequestError(response.code, f"the master at {role.address}: {response.remark}")
+        done = SwitchoverResponseHeader.decode(response.ext)
         return SwitchoverResult(
             moved=True,
             master_broker_id=done.master_broker_id,
@@ -144,11 +145,11 @@ class SwitchoverOperations:
             held_ms=done.held_ms,
         )
 
-    async def _to(
-        self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float, patience_s: float
+    async def _switch_to(
+        self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float, give_up_s: float
     ) -> SwitchoverResult:
-        address = await self._address(replicas, broker_id, patience_s)
-        done = await self._to_its_end(replicas.switchover.to(broker_id, address, max(0, int(catch_up_ms))))
+        address = await self._address(replicas, broker_id, give_up_s)
+        done = await self._run_to_end(replicas.switchover.to(broker_id, address, max(0, int(catch_up_ms))))
         return SwitchoverResult(
             moved=True,
             master_broker_id=done.master_id,
@@ -157,33 +158,36 @@ class SwitchoverOperations:
             held_ms=done.held_ms,
         )
 
-    async def _address(self, replicas: ReplicasManager, broker_id: int, patience_s: float) -> str:
-        """Where a replica serves clients; while no controller leads they are asked again until then."""
+    async def _address(self, replicas: ReplicasManager, broker_id: int, give_up_s: float) -> str:
+        """Returns the address at which a replica serves clients. While no controller leads, asks again until
+        `give_up_s`."""
         while True:
             try:
                 found = (await replicas.members()).get(broker_id)
                 break
             except EpochMQError:
-                if asyncio.get_running_loop().time() >= patience_s:
+                if asyncio.get_running_loop().time() >= give_up_s:
                     raise
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         if found is None:
-            raise AdminError(FaultKind.REFUSED, f"broker {broker_id} is no living member of the SyncStateSet")
+            raise AdminError(
+                FaultKind.REFUSED, f"broker {broker_id} is not an alive member of the SyncStateSet"
+            )
         return found
 
-    async def _to_its_end(self, switch: Coroutine[None, None, CompletedSwitchover]) -> CompletedSwitchover:
-        """A switch is not left half way because nobody waits for it any more."""
+    async def _run_to_end(self, switch: Coroutine[None, None, CompletedSwitchover]) -> CompletedSwitchover:
+        """Waits for a switchover that goes on if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(switch, name="a planned switch")
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._task_ended)
         return await asyncio.shield(task)
 
-    def _ended(self, task: asyncio.Task[CompletedSwitchover]) -> None:
+    def _task_ended(self, task: asyncio.Task[CompletedSwitchover]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # told to whoever waited
+            task.exception()  # the caller that waits has raised it
 
-    def _nothing_to_do(self, reason: str) -> SwitchoverResult:
+    def _not_needed(self, reason: str) -> SwitchoverResult:
         role = self._replicas.state_machine.role if self._replicas is not None else None
         return SwitchoverResult(
             moved=False,

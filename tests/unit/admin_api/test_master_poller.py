@@ -1,4 +1,4 @@
-"""What a replica knows of its master."""
+"""The lag and the SyncStateSet that a replica learns from its master."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from epochmq_broker.admin_api.master_poller import MasterPoller
 from epochmq_broker.ha.service import HARole, HAService
-from epochmq_broker.local_api.master_poller import MasterPoller
 from epochmq_protocol.bodies import HARuntimeInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError
@@ -19,7 +19,7 @@ from epochmq_protocol.transport.client import RemotingClient
 
 
 class Group:
-    """A replica's own role, who its master is, and what that one answers."""
+    """A replica's own role, its master, and the responses of that master."""
 
     def __init__(self) -> None:
         self.role = HARole.REPLICA
@@ -60,7 +60,7 @@ def group() -> Group:
 
 
 async def settle(group: Group, asked: int) -> None:
-    """Until the watch has asked so often, and has its answer."""
+    """Waits until the poller has sent this many requests and has their responses."""
     async with asyncio.timeout(60):
         while len(group.asked) < asked:
             await group.calls.acquire()
@@ -73,7 +73,7 @@ def watch_of(group: Group) -> MasterPoller:
     return MasterPoller(client, cast(HAService, cast(Any, group)), lambda: group.address)
 
 
-async def test_a_master_of_ours_shows_its_end_and_who_is_in_sync(group: Group) -> None:
+async def test_an_epochmq_master_reports_its_end_and_the_syncstateset(group: Group) -> None:
     watch = watch_of(group)
     assert watch.lag(400) == (None, None)
     watch.start()
@@ -82,18 +82,18 @@ async def test_a_master_of_ours_shows_its_end_and_who_is_in_sync(group: Group) -
     assert lag_bytes == 100
     assert lag_ms is not None
     assert watch.lag(500) == (0, 0)
-    assert watch.shown is not None
-    assert (watch.shown.member_ids, watch.shown.set_epoch) == ({1, 2}, 4)
+    assert watch.latest is not None
+    assert (watch.latest.member_ids, watch.latest.set_epoch) == ({1, 2}, 4)
     await watch.stop()
 
 
-async def test_a_master_of_rocketmqs_says_its_end(group: Group) -> None:
+async def test_a_rocketmq_master_reports_its_end(group: Group) -> None:
     group.answer = rocketmq(master=True)
     watch = watch_of(group)
     watch.start()
     await settle(group, 2)
     assert watch.lag(850)[0] == 50
-    assert watch.shown is None
+    assert watch.latest is None
     assert [code for _, code in group.asked] == [
         ReplicaControlCode.GET_MASTER_LOG_STATE,
         RequestCode.GET_BROKER_HA_STATUS,
@@ -102,7 +102,9 @@ async def test_a_master_of_rocketmqs_says_its_end(group: Group) -> None:
 
 
 @pytest.mark.parametrize("answer", [silent, rocketmq(master=False)])
-async def test_who_says_nothing_of_use_is_no_news(group: Group, answer: Callable[[Command], Command]) -> None:
+async def test_an_unusable_response_changes_nothing(
+    group: Group, answer: Callable[[Command], Command]
+) -> None:
     group.answer = answer
     watch = watch_of(group)
     watch.start()
@@ -111,7 +113,7 @@ async def test_who_says_nothing_of_use_is_no_news(group: Group, answer: Callable
     await watch.stop()
 
 
-async def test_another_master_is_asked_at_once_and_the_former_one_forgotten(group: Group) -> None:
+async def test_a_new_master_is_polled_at_once_and_the_former_ones_data_discarded(group: Group) -> None:
     watch = watch_of(group)
     watch.start()
     await settle(group, 1)
@@ -124,12 +126,12 @@ async def test_another_master_is_asked_at_once_and_the_former_one_forgotten(grou
     await watch.stop()
 
 
-def test_out_for_good_is_who_is_no_member_and_cannot_become_one() -> None:
+def test_a_permanent_learner_is_not_in_the_syncstateset_and_cannot_join_it() -> None:
     told = MasterLogStateHeader(members="1,2", proposed="1,2,3", learners="3,4")
     assert [one for one in range(1, 6) if told.is_permanent_learner(one)] == [4]
 
 
-async def test_a_master_asks_nobody(group: Group) -> None:
+async def test_a_master_polls_no_broker(group: Group) -> None:
     group.role = HARole.MASTER
     watch = watch_of(group)
     watch.start()

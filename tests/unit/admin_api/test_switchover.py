@@ -1,4 +1,5 @@
-"""Planned switches as one broker is asked for them: whom it chooses, how long it waits, and what it says."""
+"""Switchovers that an administrator requests from one broker: the chosen replica, the time limits, and the
+results."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from epochmq_broker.admin_api import switchover
+from epochmq_broker.admin_api.switchover import SwitchoverOperations
 from epochmq_broker.config import LiveConfig, from_properties
 from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.ha.sync_state import ConnectedReplica
-from epochmq_broker.local_api import switchover
-from epochmq_broker.local_api.switchover import SwitchoverOperations
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.switchover import CompletedSwitchover
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
@@ -22,7 +23,7 @@ from epochmq_protocol.transport.client import RemotingClient
 
 
 class Master:
-    """Broker 1, master of 1 and whoever is connected; `switch` says what becomes of a switch."""
+    """Broker 1, the master, with these replicas; `switch` returns the result of a switchover."""
 
     def __init__(self, *replicas: ConnectedReplica, members: set[int]) -> None:
         self.role = HARole.MASTER
@@ -61,7 +62,7 @@ def switches_of(master: Master) -> SwitchoverOperations:
     )
 
 
-async def test_whoever_has_the_most_gets_it() -> None:
+async def test_the_most_advanced_replica_gets_the_mastership() -> None:
     master = Master(
         ConnectedReplica(2, ack_offset=900),
         ConnectedReplica(3, ack_offset=1000),
@@ -72,7 +73,7 @@ async def test_whoever_has_the_most_gets_it() -> None:
     assert (done.moved, done.master_broker_id, done.master_epoch, done.held_ms) == (True, 3, 4, 50)
 
 
-async def test_learners_and_who_is_not_in_sync_do_not_get_it() -> None:
+async def test_learners_and_replicas_out_of_sync_do_not_get_the_mastership() -> None:
     master = Master(
         ConnectedReplica(2, async_learner=True, ack_offset=1000),
         ConnectedReplica(3, ack_offset=1000),
@@ -83,14 +84,14 @@ async def test_learners_and_who_is_not_in_sync_do_not_get_it() -> None:
     assert master.tried == [4]
 
 
-async def test_when_one_cannot_take_it_the_next_one_may() -> None:
+async def test_if_one_replica_cannot_become_master_the_next_one_does() -> None:
     master = Master(ConnectedReplica(2, ack_offset=9), ConnectedReplica(3, ack_offset=8), members={1, 2, 3})
     master.refusals[2] = "its heartbeats do not reach them"
     assert (await switches_of(master).handover(60_000)).master_broker_id == 3
     assert master.tried == [2, 3]
 
 
-async def test_alone_or_no_master_there_is_nothing_to_do() -> None:
+async def test_without_another_replica_or_without_mastership_no_switchover_is_needed() -> None:
     alone = Master(ConnectedReplica(5, async_learner=True, ack_offset=1), members={1})
     done = await switches_of(alone).handover(60_000)
     assert (done.moved, done.reason, done.master_epoch) == (False, "no other replica is connected", 3)
@@ -99,8 +100,10 @@ async def test_alone_or_no_master_there_is_nothing_to_do() -> None:
     assert (done.moved, done.reason) == (False, "this broker is not the master")
 
 
-async def test_one_that_comes_into_sync_in_time_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchover, "LOOK_S", 0.001)
+async def test_a_replica_that_joins_the_syncstateset_in_time_gets_the_mastership(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(switchover, "POLL_INTERVAL_S", 0.001)
     master = Master(ConnectedReplica(2, ack_offset=9), members={1})
     asked = asyncio.create_task(switches_of(master).handover(10_000))
     await asyncio.sleep(0)
@@ -108,20 +111,21 @@ async def test_one_that_comes_into_sync_in_time_gets_it(monkeypatch: pytest.Monk
     assert (await asked).master_broker_id == 2
 
 
-async def test_when_nobody_can_in_time_the_mastership_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(switchover, "LOOK_S", 0.001)
+async def test_if_no_replica_can_in_time_the_mastership_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switchover, "POLL_INTERVAL_S", 0.001)
     master = Master(ConnectedReplica(2, ack_offset=9), members={1})
-    said = r"the mastership stays here: none of the connected replicas \[2\] is in sync"
+    said = r"no other replica became master in time: none of the connected replicas \[2\] is in sync"
     with pytest.raises(AdminError, match=said) as caught:
         await switches_of(master).handover(20)
     assert caught.value.kind is FaultKind.REFUSED
     master = Master(ConnectedReplica(2, ack_offset=9), members={1, 2})
     master.refusals[2] = "broker 2 still lacked 5 bytes"
-    with pytest.raises(AdminError, match="the mastership stays here: broker 2 still lacked 5 bytes"):
+    said = "no other replica became master in time: broker 2 still lacked 5 bytes"
+    with pytest.raises(AdminError, match=said):
         await switches_of(master).handover(20)
 
 
-async def test_a_switch_is_brought_to_its_end_when_nobody_waits_for_it() -> None:
+async def test_a_switchover_runs_to_its_end_without_a_waiting_caller() -> None:
     master = Master(ConnectedReplica(2, ack_offset=9), members={1, 2})
     master.held = asyncio.Event()
     made = switches_of(master)
@@ -136,9 +140,9 @@ async def test_a_switch_is_brought_to_its_end_when_nobody_waits_for_it() -> None
     assert master.role is HARole.REPLICA
 
 
-async def test_a_replica_that_is_no_member_is_not_promoted() -> None:
+async def test_a_replica_outside_the_syncstateset_is_not_promoted() -> None:
     master = Master(ConnectedReplica(2, ack_offset=9), members={1, 2})
-    with pytest.raises(AdminError, match="broker 3 is no living member of the SyncStateSet"):
+    with pytest.raises(AdminError, match="broker 3 is not an alive member of the SyncStateSet"):
         await switches_of(master).promote(3, 1000)
     done = await switches_of(master).promote(1, 1000)
     assert (done.moved, done.reason) == (False, "it is the master already")

@@ -1,13 +1,13 @@
-# pure: whether a broker is ready
-"""Whether a broker does what its role asks of it.
+# pure: rules over values
+"""Decides whether a broker is ready, that is, does what its role demands.
 
-- A master takes messages: it has a lease, where leases are granted, as many replicas as `minInSyncReplicas`
-  asks for, a store that can be written, and a nameserver that knows it.
-- A replica can become master without a loss: it is in the SyncStateSet, follows, and lacks little. One that
-  is a learner by configuration only has to follow.
-- Who has no role is not ready; nor is who was fenced, or drained, or whose log may lack messages.
+- A master stores messages: it has a lease, where leases are granted, `minInSyncReplicas` replicas, a store
+  that can be written, and a nameserver that knows it.
+- A replica can become master without losing a message: it is in the SyncStateSet, follows the master, and its
+  lag is small. A configured learner only has to follow.
+- A broker without a role is not ready; nor is one that is fenced or drained, or whose log is in doubt.
 
-That a port is open means nothing.
+An open port alone says nothing.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from epochmq_protocol.admin_api.operations import ReadinessLimits
 
 
 class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a broker. `may_write`: as far as leases go. `flaws`: what ails the store. `step`:
-    where a replica is on its way to following. `registered`: by a nameserver; None when there is none. Lags
-    are None while they are not known."""
+    """The inputs of the decision. `may_write`: as far as leases go. `step`: the replica's progress towards
+    following. `registered`: with a nameserver; None if none is configured. Lags are None while unknown."""
 
     role: Literal["master", "replica", "none"]
     controlled: bool
@@ -35,7 +34,7 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False
     learner: bool = False
     in_doubt: bool = False
-    flaws: tuple[str, ...] = ()
+    store_faults: tuple[str, ...] = ()
     leading_controller: str | None = None
     following: bool = False
     step: str = ""
@@ -45,16 +44,16 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[str]:
-    """Why the broker is not ready; nothing when it is."""
-    reasons = list(facts.flaws)
+    """Returns the reasons why the broker is not ready; none if it is."""
+    reasons = list(facts.store_faults)
     if facts.fenced:
-        reasons.append("it was fenced, and takes no messages until it is unfenced")
+        reasons.append("it is fenced: it stores no messages until it is unfenced")
     if facts.drained:
-        reasons.append("it was drained, and takes no part until it is undrained")
+        reasons.append("it is drained: it stays out of the SyncStateSet until it is undrained")
     if facts.in_doubt:
         reasons.append(
-            "its log may lack acknowledged messages (power lost, a failed disk, or a restored volume) "
-            "until it has caught up with a master"
+            "its log may lack acknowledged messages (after a power loss, a disk failure or a restored "
+            "volume) until it has caught up with a master"
         )
     if facts.role == "master":
         reasons += _master(facts)
@@ -65,7 +64,7 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
         reasons.append(
             "no leading controller is known"
             if leader is None
-            else f"the leading controller {leader} has named no master yet"
+            else f"the leading controller {leader} has not named a master yet"
         )
     else:
         reasons.append("it has not started")
@@ -78,11 +77,11 @@ def _master(facts: ReadinessFacts) -> list[str]:
         reasons.append("the master has no write lease")
     elif not facts.replicas_enough:
         reasons.append(
-            f"{len(facts.sync_state_set)} replicas are in sync, "
-            f"minInSyncReplicas={facts.min_in_sync_replicas} are needed"
+            f"{len(facts.sync_state_set)} replicas are in sync, but "
+            f"minInSyncReplicas={facts.min_in_sync_replicas}"
         )
     if facts.registered is False:
-        reasons.append("no nameserver knows it yet")
+        reasons.append("it is not registered with a nameserver yet")
     return reasons
 
 
@@ -95,10 +94,10 @@ def _replica(facts: ReadinessFacts, limits: ReadinessLimits) -> list[str]:
         reasons.append(f"it does not follow a master: it {facts.step or 'has none'}")
         return reasons
     if facts.lag_bytes is None or facts.lag_ms is None:
-        reasons.append("how much it lacks is not known")
+        reasons.append("its lag is unknown")
         return reasons
     if facts.lag_bytes > limits.max_lag_bytes:
-        reasons.append(f"it lacks {facts.lag_bytes} bytes, at most {limits.max_lag_bytes} are allowed")
+        reasons.append(f"it lacks {facts.lag_bytes} bytes, more than the limit {limits.max_lag_bytes}")
     if facts.lag_ms > limits.max_lag_ms:
-        reasons.append(f"it has been behind for {facts.lag_ms} ms, at most {limits.max_lag_ms} are allowed")
+        reasons.append(f"it has been behind for {facts.lag_ms} ms, longer than the limit {limits.max_lag_ms}")
     return reasons

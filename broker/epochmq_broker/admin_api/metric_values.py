@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
+from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.replicas.manager import ReplicasManager
@@ -18,9 +17,8 @@ def metric_values(
     replicas: ReplicasManager | None,
     cold_reads: ColdReadPool,
 ) -> dict[str, float]:
-    """By the name of the metric; a rate without enough samples is left out."""
-    now_ms = time.time_ns() // 1_000_000
-    info = stats.runtime_info(now_ms)
+    """Metric name → value. Omits a rate without enough samples."""
+    info = stats.runtime_info(now_ms())
     found = {
         "broker_messages_put_total": float(stats.put_total),
         "broker_messages_got_total": float(stats.get_total),

@@ -1,4 +1,4 @@
-"""What a broker answers at its local socket."""
+"""The results of a broker's admin API."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = Any
 
 
 class Served:
-    """A broker that serves, and its socket."""
+    """A running broker and its admin socket."""
 
     def __init__(self, directory: Path) -> None:
         host = loopback(73)
@@ -86,20 +86,20 @@ async def test_a_broker_without_controllers_is_master_and_ready(served: Served) 
     assert live.component == "broker"
 
 
-async def test_a_fence_holds_and_is_why_it_is_not_ready(served: Served) -> None:
+async def test_a_fenced_broker_is_not_ready_for_that_reason(served: Served) -> None:
     done = await served.ask(AdminOperation.FENCE, results.ReplicaControlResult)
     assert (done.fenced, done.takes_messages) == (True, False)
     state = await served.ask(AdminOperation.STATE, results.BrokerState, ReadinessLimits())
-    assert state.not_ready == ["it was fenced, and takes no messages until it is unfenced"]
+    assert state.not_ready == ["it is fenced: it stores no messages until it is unfenced"]
     done = await served.ask(AdminOperation.UNFENCE, results.ReplicaControlResult)
     assert (done.fenced, done.takes_messages) == (False, True)
 
 
-async def test_without_controllers_there_is_nothing_to_hand_over(served: Served) -> None:
+async def test_without_controllers_there_is_no_switchover(served: Served) -> None:
     done = await served.ask(AdminOperation.HANDOVER, results.SwitchoverResult)
     assert (done.moved, done.reason) == (False, "there are no controllers that could elect another")
     for operation, arguments in ((AdminOperation.PROMOTE, PromoteArguments()), (AdminOperation.DRAIN, None)):
-        with pytest.raises(AdminError, match="there are no controllers") as caught:
+        with pytest.raises(AdminError, match="no controllers") as caught:
             await served.ask(operation, results.SwitchoverResult, arguments)
         assert caught.value.kind is FaultKind.REFUSED
 
@@ -119,7 +119,7 @@ def test_secrets_among_the_settings_are_not_shown() -> None:
     }
 
 
-async def test_settings_change_by_the_brokers_own_checks(served: Served) -> None:
+async def test_a_change_of_settings_passes_the_brokers_own_checks(served: Served) -> None:
     changed = await served.ask(
         AdminOperation.CHANGE_CONFIG,
         results.EffectiveConfig,
@@ -131,7 +131,7 @@ async def test_settings_change_by_the_brokers_own_checks(served: Served) -> None
     assert (await served.ask(AdminOperation.CONFIG, results.EffectiveConfig)).config == changed.config
     for key, value, said in (
         ("fileReservedTime", "soon", "fileReservedTime=soon: expected a whole number"),
-        ("adminSocketPath", "/x", "it is fixed while the broker runs"),
+        ("adminSocketPath", "/x", "the key cannot change while the broker runs"),
         ("configBlackList", "x", "black list"),
     ):
         wanted = ChangeConfigArguments(changes={"fileReservedTime": "1", key: value})
@@ -141,14 +141,14 @@ async def test_settings_change_by_the_brokers_own_checks(served: Served) -> None
 
 
 @pytest.mark.usefixtures("levels")
-async def test_a_log_level_is_set_and_the_former_one_said(served: Served) -> None:
+async def test_setting_a_log_level_returns_the_previous_one(served: Served) -> None:
     wanted = LogLevelArguments(level="ERROR", logger="epochmq_broker.ha")
     before = (await served.ask(AdminOperation.LOG_LEVEL, results.LogLevelResult, wanted)).before
     assert before != "ERROR"
     assert (await served.ask(AdminOperation.LOG_LEVEL, results.LogLevelResult, wanted)).before == "ERROR"
 
 
-async def test_the_rest_answers_too(served: Served) -> None:
+async def test_the_other_operations_return_results(served: Served) -> None:
     assert (await served.ask(AdminOperation.LAG, results.ReplicationLag)).replicas == []
     assert (await served.ask(AdminOperation.LEASE, results.LeaseState)).may_write
     assert (await served.ask(AdminOperation.SYNC_STATE_SET, results.SyncStateSetState)).members == []

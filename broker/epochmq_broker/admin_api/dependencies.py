@@ -1,0 +1,34 @@
+"""Bundles the broker's components that the admin API reads and calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.ha.service import HAService
+from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.registration import NameserverRegistration
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_broker.replicas.replica_control import ReplicaControl
+from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_protocol.transport.client import RemotingClient
+
+
+@dataclass(frozen=True, slots=True)
+class AdminApiDependencies:
+    """The broker's components that the admin API reads and calls."""
+
+    live: LiveConfig
+    store: MessageStore
+    ha: HAService
+    writer: MessageWriter
+    stats: BrokerStats
+    registration: NameserverRegistration
+    client: RemotingClient
+    slave_sync: SlaveSync
+    replica_control: ReplicaControl
+    replicas: ReplicasManager | None
+    cold_reads: ColdReadPool

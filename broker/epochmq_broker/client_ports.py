@@ -1,0 +1,61 @@
+"""Serves clients at the main port and at the VIP port."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from epochmq_broker.config import BrokerConfig
+from epochmq_broker.request_processors import RequestProcessors
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.server import RemotingServer
+from epochmq_protocol.transport.settings import ServerSettings
+from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
+
+STOP_GRACE_S = 5.0
+"""How long a stop waits for requests in flight."""
+
+
+class ClientPorts:
+    """The main port, which serves every request, and the VIP port, which serves no pulls."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        processors: RequestProcessors,
+        handlers: Mapping[int, RequestHandler],
+        on_close: Callable[[RemotingConnection], None],
+    ) -> None:
+        self._config = config
+        settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
+        tls = _tls_settings(config)
+
+        def server(
+            handlers: Mapping[int, RequestHandler], fast: Mapping[bytes, FastRequestHandler]
+        ) -> RemotingServer:
+            return RemotingServer(handlers, settings=settings, fast=fast, tls=tls, on_close=on_close)
+
+        self.main = server(processors.main_port_handlers(handlers), processors.main_port_fast_handlers())
+        self.vip = server(processors.vip_port_handlers(handlers), processors.vip_port_fast_handlers())
+
+    async def start(self) -> None:
+        """Listens. Raises OSError or ConfigError."""
+        config = self._config
+        await self.main.start(config.bind_address, config.listen_port)
+        await self.vip.start(config.bind_address, config.vip_port)
+
+    async def stop(self) -> None:
+        """Finishes the requests in flight within `STOP_GRACE_S`, and closes both ports."""
+        await asyncio.gather(self.main.stop(STOP_GRACE_S), self.vip.stop(STOP_GRACE_S))
+
+
+def _tls_settings(config: BrokerConfig) -> TlsSettings | None:
+    if not config.tls_server_cert_path:
+        return None
+    return TlsSettings(
+        mode=TlsMode(config.tls_server_mode),
+        cert_path=config.tls_server_cert_path,
+        key_path=config.tls_server_key_path,
+        trust_path=config.tls_server_trust_cert_path or None,
+        client_auth=ClientAuth(config.tls_server_need_client_auth),
+    )

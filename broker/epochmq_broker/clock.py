@@ -1,0 +1,15 @@
+"""Reads the clocks in milliseconds."""
+
+from __future__ import annotations
+
+import time
+
+
+def now_ms() -> int:
+    """The present time in epoch milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def monotonic_ms() -> int:
+    """Milliseconds of a clock that is never set; only differences have a meaning."""
+    return time.monotonic_ns() // 1_000_000

@@ -1,0 +1,146 @@
+"""Builds the processors of a broker, and maps request codes to their handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from epochmq_broker.cold_reads import ColdReadPool, ColdReadRetrier
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.delay_service import DelayService
+from epochmq_broker.ha.service import HAService
+from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.processors.broker_name_check import reject_requests_for_others
+from epochmq_broker.processors.client import ClientProcessor
+from epochmq_broker.processors.message_request_mode import MessageRequestModeProcessor
+from epochmq_broker.processors.mqadmin import mqadmin_handlers
+from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.processors.pull import PullProcessor
+from epochmq_broker.processors.query import QueryProcessor
+from epochmq_broker.processors.replica_control import ReplicaControlProcessor
+from epochmq_broker.processors.replica_group import ReplicaGroupProcessor
+from epochmq_broker.processors.reply import ReplyProcessor
+from epochmq_broker.processors.send import SendProcessor
+from epochmq_broker.processors.send_back import SendBackProcessor
+from epochmq_broker.processors.send_fast import FastSend
+from epochmq_broker.processors.table_sync import TableSyncProcessor
+from epochmq_broker.registration import NameserverRegistration
+from epochmq_broker.replicas.manager import ReplicasManager
+from epochmq_broker.replicas.replica_control import ReplicaControl
+from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.tables import BrokerTables
+from epochmq_broker.uniq_key import UniqKeyGenerator
+from epochmq_protocol.transport.connection import FastRequestHandler, RequestHandler
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorDependencies:
+    """The broker's components that the processors use. Message ids contain `client_ip`, records
+    `store_host`."""
+
+    live: LiveConfig
+    store: MessageStore
+    writer: MessageWriter
+    ha: HAService
+    tables: BrokerTables
+    delays: DelayService
+    registration: NameserverRegistration
+    slave_sync: SlaveSync
+    replica_control: ReplicaControl
+    cold_reads: ColdReadPool
+    client_ip: str
+    store_host: bytes
+
+
+class RequestProcessors:
+    """The processors of one broker."""
+
+    def __init__(self, components: ProcessorDependencies) -> None:
+        self._components = components
+        live, store, writer, tables = components.live, components.store, components.writer, components.tables
+        store_host = components.store_host
+        self.fast_send = FastSend(live, store, writer, tables.topics, tables.stats, store_host)
+        self.pull = PullProcessor(
+            live,
+            store,
+            tables.topics,
+            tables.groups,
+            tables.clients,
+            tables.offsets,
+            tables.stats,
+            components.cold_reads,
+        )
+        self._send = SendProcessor(
+            live,
+            writer,
+            tables.topics,
+            tables.groups,
+            tables.locks,
+            tables.stats,
+            store_host,
+            UniqKeyGenerator(components.client_ip),
+        )
+        self._client = ClientProcessor(
+            live, store, tables.topics, tables.groups, tables.offsets, tables.clients, tables.locks
+        )
+        tables.clients.on_group_change.append(self._client.notify_group_change)
+
+    def handlers(self, replicas: ReplicasManager | None) -> dict[int, RequestHandler]:
+        """Request code → handler, of everything but pulls, which only the main port serves. `replicas`: the
+        broker under controllers, None without."""
+        components, tables = self._components, self._components.tables
+        live, store, writer = components.live, components.store, components.writer
+        mqadmin = MqadminDependencies(
+            live,
+            store,
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.clients,
+            tables.stats,
+            tables.files,
+            components.delays,
+            components.registration,
+            components.ha,
+        )
+        modes = tables.request_modes
+        send_back = SendBackProcessor(live, store, writer, tables.topics, tables.groups, tables.stats)
+        reply = ReplyProcessor(
+            live, writer, tables.topics, tables.clients, tables.stats, components.store_host
+        )
+        control = ReplicaControlProcessor(
+            components.replica_control, store, components.ha, components.slave_sync, replicas
+        )
+        handlers: dict[int, RequestHandler] = {
+            **mqadmin_handlers(mqadmin),
+            **MessageRequestModeProcessor(modes, tables.topics, tables.groups).handlers(),
+            **TableSyncProcessor(mqadmin, modes).handlers(),
+            **self._send.handlers(),
+            **send_back.handlers(),
+            **reply.handlers(),
+            **QueryProcessor(live, store).handlers(),
+            **ReplicaGroupProcessor(live, components.ha, replicas).handlers(),
+            **control.handlers(),
+            **self._client.handlers(),
+        }
+        handlers = ColdReadRetrier(store.reader, components.cold_reads).wrap(handlers)
+        return handlers if replicas is None else replicas.gate.guard(handlers)
+
+    def main_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        """The handlers of the main port outside the fast paths: `common` and pulls, limited to requests for
+        this broker."""
+        return reject_requests_for_others({**common, **self.pull.handlers()}, self._components.live)
+
+    def vip_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        """The handlers of the VIP port outside the fast paths: `common`, limited to requests for this
+        broker."""
+        return reject_requests_for_others(common, self._components.live)
+
+    def main_port_fast_handlers(self) -> dict[bytes, FastRequestHandler]:
+        """Start of a JSON header → handler, of sends and pulls."""
+        return {**self.fast_send.fast(), **self.pull.fast()}
+
+    def vip_port_fast_handlers(self) -> Mapping[bytes, FastRequestHandler]:
+        """Start of a JSON header → handler, of sends."""
+        return self.fast_send.fast()

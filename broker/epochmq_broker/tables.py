@@ -1,0 +1,44 @@
+"""Bundles the broker's tables: those in `config/*.json` with their files, and those in memory only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.clock import now_ms
+from epochmq_broker.config import BrokerConfig
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.message_request_modes import MessageRequestModeTable
+from epochmq_broker.rebalance_locks import RebalanceLocks
+from epochmq_broker.state_files import StateFiles
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.topics import TopicTable
+
+
+class BrokerTables:
+    """The tables of one broker. `state_version` returns the master epoch, 0 without controllers."""
+
+    def __init__(self, config: BrokerConfig, state_version: Callable[[], int]) -> None:
+        self.topics = TopicTable(config, now_ms, state_version)
+        self.groups = SubscriptionGroupTable(config, now_ms, state_version)
+        self.offsets = ConsumerOffsetTable(
+            now_ms,
+            version_step=config.consumer_offset_update_version_step,
+            server_side_reset=config.use_server_side_reset_offset,
+            state_version=state_version,
+        )
+        self.file_writer = ConfigWriter()
+        self.request_modes = MessageRequestModeTable(config.config_dir, self.file_writer.write)
+        self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.file_writer)
+        self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
+        self.locks = RebalanceLocks()
+        self.stats = BrokerStats(config.broker_cluster_name, now_ms(), self.topics.is_system_topic)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Passes new settings to the tables that keep a copy."""
+        self.topics.settings = config
+        self.groups.settings = config
+        self.offsets.version_step = config.consumer_offset_update_version_step
+        self.offsets.server_side_reset = config.use_server_side_reset_offset
