@@ -167,8 +167,8 @@ class BrokerProbe:
 
 @dataclass(frozen=True, slots=True)
 class ControllerProbe:
-    """Ready when the controller at `address` (host:port) answers and knows the group's leader, a leader has
-    applied its log, and the nameserver in the same process, if there is one, answers."""
+    """Ready when the controller at `address` (host:port) answers and knows the group's leader, has applied
+    its log if it leads itself, and the nameserver in the same process, if there is one, answers."""
 
     address: str
     group: str

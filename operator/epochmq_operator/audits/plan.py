@@ -122,7 +122,7 @@ def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float
     run, effects, outcome = _advance(settings, observed_audit, audit, names, run, now)
     if outcome is not None:
         return _ended(audit, observed, names, run, outcome, now)
-    told = (
+    started = (
         Emit(
             EventType.NORMAL,
             "AuditStarted",
@@ -132,7 +132,7 @@ def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float
     )
     status = audit_status.running(audit, observed.resource, run, observed.rejection, now)
     changed = (PatchStatus(status),) if status != status_of(observed.resource) else ()
-    return ReconciliationResult((*told, *changed, *cleaning, *effects), SOON_S)
+    return ReconciliationResult((*started, *changed, *cleaning, *effects), SOON_S)
 
 
 # Between runs
@@ -285,13 +285,13 @@ def _cut(
         return run.at_step("cut", f"waits: {cut}"), (), None
     wanted = manifests.foundation(audit, names, settings, cut, broker_name_of(group))
     effects = tuple(Apply(with_owner(one, owner)) for one in wanted)
-    told = Emit(
+    event = Emit(
         EventType.NORMAL,
         "AuditCut",
         f"audit {run.number}: up to offset {cut.confirmed} of {cut.master}, epoch {cut.epoch}",
         _key(observed, run, "cut"),
     )
-    return run.at_step("cut", "makes the cut"), (*effects, told), None
+    return run.at_step("cut", "makes the cut"), (*effects, event), None
 
 
 def _volumes(
@@ -393,7 +393,7 @@ def _ended(
     )
     if outcome.verdict:
         bad = outcome.verdict != "healthy"
-        told = Emit(
+        event = Emit(
             EventType.WARNING if bad else EventType.NORMAL,
             f"Audit{outcome.verdict.capitalize()}",
             f"audit {run.number}: {outcome.verdict}" + (f": {outcome.message}" if outcome.message else ""),
@@ -401,8 +401,8 @@ def _ended(
         )
     else:
         what = f"audit {run.number} has no verdict: {outcome.message}"
-        told = Emit(EventType.WARNING, f"Audit{outcome.reason}", what, _key(observed, run, "ended"))
-    return ReconciliationResult((told, PatchStatus(status)), 0.0)
+        event = Emit(EventType.WARNING, f"Audit{outcome.reason}", what, _key(observed, run, "ended"))
+    return ReconciliationResult((event, PatchStatus(status)), 0.0)
 
 
 def _key(observed: ObservedState, run: AuditRun, what: str) -> str:

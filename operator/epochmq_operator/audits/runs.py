@@ -26,7 +26,7 @@ def seconds_of(text: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class AuditRun:
-    """A running audit. `trigger` is what started it: `once`, the schedule's time in seconds, or the
+    """A running audit. `trigger` is what started it: `once`, a time of the schedule, or `asked` with the
     annotation's value. `step` and `message` are for users."""
 
     number: int
@@ -100,17 +100,17 @@ def outcome_of(pod: Manifest) -> RunOutcome | None:
     phase = status.get("phase")
     if phase not in ("Succeeded", "Failed"):
         return None
-    said = _said(_terminated(pod).get("message"))
-    if phase == "Succeeded" and said.get("verdict") in VERDICTS:
-        lines = said.get("findings")
-        severities = said.get("severities")
+    termination = _json_object(_terminated(pod).get("message"))
+    if phase == "Succeeded" and termination.get("verdict") in VERDICTS:
+        lines = termination.get("findings")
+        severities = termination.get("severities")
         return RunOutcome(
-            verdict=said["verdict"],
+            verdict=termination["verdict"],
             message="; ".join(map(str, lines)) if isinstance(lines, list) else "",
             severities={str(key): int(value) for key, value in severities.items()}
             if isinstance(severities, Mapping)
             else {},
-            stored=said.get("report") is True,
+            stored=termination.get("report") is True,
         )
     reason = "DeadlineExceeded" if status.get("reason") == "DeadlineExceeded" else "DriverFailed"
     return RunOutcome(reason=reason, message=f"{metadata(pod).get('name')}: {why_it_ended(pod)}")
@@ -119,7 +119,7 @@ def outcome_of(pod: Manifest) -> RunOutcome | None:
 def why_it_ended(pod: Manifest) -> str:
     """Why a pod ended, by its own termination message if it left one."""
     status, ended = pod.get("status") or {}, _terminated(pod)
-    why = _said(ended.get("message")).get("error") or status.get("message") or ended.get("message")
+    why = _json_object(ended.get("message")).get("error") or status.get("message") or ended.get("message")
     if why:
         return str(why)
     code, signal = ended.get("exitCode"), ended.get("reason")
@@ -135,7 +135,7 @@ def _terminated(pod: Manifest) -> Mapping[str, Any]:
     return {}
 
 
-def _said(text: object) -> Mapping[str, Any]:
+def _json_object(text: object) -> Mapping[str, Any]:
     try:
         found = json.loads(str(text))
     except ValueError:

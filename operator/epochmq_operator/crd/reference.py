@@ -92,9 +92,9 @@ def _values(kind: str, path: str, field: dict[str, Any]) -> str:
     if field.get("type") == "object" and "maxProperties" not in field:
         return ""
     special = EXPECTED_OF_CONTROLLERS if kind == "ControllerGroup" else {}
-    words = special.get(path) or EXPECTED.get(path) or field.get("type", "")
+    accepted = special.get(path) or EXPECTED.get(path) or field.get("type", "")
     bound = field.get("maxItems") or field.get("maxProperties")
-    return words.replace("|", "\\|") + (f"; at most {bound}" if bound else "")
+    return accepted.replace("|", "\\|") + (f"; at most {bound}" if bound else "")
 
 
 def _refusals(kind: str) -> Iterator[str]:

@@ -130,5 +130,5 @@ def _default(schema: Schema) -> Any:
     default = schema["default"]
     if not isinstance(default, dict):
         return default if default != [] else None
-    said = {name: value for name, value in default.items() if value not in (None, {}, [])}
-    return said if said or "properties" in schema else None
+    non_empty = {name: value for name, value in default.items() if value not in (None, {}, [])}
+    return non_empty if non_empty or "properties" in schema else None

@@ -1,5 +1,5 @@
-"""The schema and columns of a resource's status, which the operator writes for users, `kubectl wait` and
-`kubectl scale`."""
+"""Defines the schema and the columns of a resource's status, which the operator writes for users, `kubectl
+wait` and `kubectl scale`."""
 
 # pure: plain data.
 

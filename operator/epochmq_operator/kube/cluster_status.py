@@ -187,15 +187,15 @@ def _nameservers(observed: ObservedNamespace, controllers: Manifest) -> list[str
 
 
 def _controller(observed: ObservedNamespace, controllers: Manifest, pod: Manifest) -> ControllerStatus:
-    word = observed.states.get(_name(pod))
-    said = word if isinstance(word, ReportedControllerState) else None
+    state = observed.states.get(_name(pod))
+    reported = state if isinstance(state, ReportedControllerState) else None
     base = _pod(observed, pod, Component.CONTROLLER, "data")
     return ControllerStatus(
         **{name: getattr(base, name) for name in PodStatus.__struct_fields__},
         group=_name(controllers),
-        role=said.role if said else None,
-        term=said.term if said else None,
-        committed_index=said.committed_index if said else None,
+        role=reported.role if reported else None,
+        term=reported.term if reported else None,
+        committed_index=reported.committed_index if reported else None,
         nameserver=_address(observed, pod, Component.CONTROLLER, NAMESERVER_PORT)
         if _embeds(controllers)
         else None,
@@ -206,28 +206,28 @@ def _leading(
     observed: ObservedNamespace, controllers: Manifest
 ) -> tuple[str, ReportedControllerState] | None:
     found = [
-        (word.term or 0, _name(pod), word)
+        (state.term or 0, _name(pod), state)
         for pod in observed.of(controllers, Component.CONTROLLER)
-        if isinstance(word := observed.states.get(_name(pod)), ReportedControllerState)
-        and word.role == "leader"
+        if isinstance(state := observed.states.get(_name(pod)), ReportedControllerState)
+        and state.role == "leader"
     ]
     if not found:
         return None
-    _, name, word = max(found, key=lambda one: one[:2])
-    return name, word
+    _, name, state = max(found, key=lambda one: one[:2])
+    return name, state
 
 
 def _controller_group(observed: ObservedNamespace, controllers: Manifest) -> ControllerGroupStatus:
     leading = _leading(observed, controllers)
-    word = leading[1] if leading else None
+    state = leading[1] if leading else None
     return ControllerGroupStatus(
         name=_name(controllers),
         phase=_phase(controllers),
         leader=leading[0] if leading else None,
-        term=word.term if word else None,
-        committed_index=word.committed_index if word else None,
+        term=state.term if state else None,
+        committed_index=state.committed_index if state else None,
         nameservers=_nameservers(observed, controllers),
-        replica_groups=[_replica_group(one) for one in word.groups] if word else None,
+        replica_groups=[_replica_group(one) for one in state.groups] if state else None,
     )
 
 
@@ -285,9 +285,9 @@ def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupSt
 
 def _replica(observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGroup | None) -> ReplicaStatus:
     found = observed.states.get(_name(pod))
-    word = found if isinstance(found, ReportedBrokerState) else None
+    state = found if isinstance(found, ReportedBrokerState) else None
     base = _pod(observed, pod, Component.BROKER, "store")
-    known = word.broker_id if word else None
+    known = state.broker_id if state else None
     role = None
     if known is not None and kept is not None:
         role = "master" if kept.master_broker_id == known else "slave"
@@ -296,11 +296,11 @@ def _replica(observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGr
         broker_id=known,
         role=role,
         in_sync=kept is not None and known in kept.sync_state_set,
-        epoch=word.master_epoch if word else None,
-        max_offset=word.max_offset if word else None,
-        confirm_offset=word.confirm_offset if word else None,
-        fenced=word is not None and word.fenced,
-        drained=word is not None and word.drained,
+        epoch=state.master_epoch if state else None,
+        max_offset=state.max_offset if state else None,
+        confirm_offset=state.confirm_offset if state else None,
+        fenced=state is not None and state.fenced,
+        drained=state is not None and state.drained,
         ha_address=_address(observed, pod, Component.BROKER, BROKER_HA_PORT),
     )
 

@@ -67,7 +67,7 @@ def _run(
             _preload_content=False,
         )
         channel.run_forever(timeout=timeout_s)
-        said, wrong = channel.read_stdout(timeout=1) or "", channel.read_stderr(timeout=1) or ""
+        output, errors = channel.read_stdout(timeout=1) or "", channel.read_stderr(timeout=1) or ""
         code = channel.returncode
         channel.close()
     except (ApiException, OSError, ValueError) as error:
@@ -75,10 +75,10 @@ def _run(
         raise ReplicaControlError(f"cannot run a command in {pod}: {reason}") from None
     if code != 0:
         raise ReplicaControlError(
-            f"{pod} rejected {command[-1]}: {wrong.strip() or said.strip() or f'exit status {code}'}"
+            f"{pod} rejected {command[-1]}: {errors.strip() or output.strip() or f'exit status {code}'}"
         )
     try:
-        answer = json.loads(said)
+        answer = json.loads(output)
     except ValueError:
         answer = {}
     return answer if isinstance(answer, dict) else {}

@@ -1,4 +1,4 @@
-"""The errors of the local runtime."""
+"""Defines the errors of the local runtime."""
 
 from __future__ import annotations
 

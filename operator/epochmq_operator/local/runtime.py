@@ -170,8 +170,8 @@ def detach(state: StateDirectory) -> None:
             return
         ended, _ = os.waitpid(pid, os.WNOHANG)
         if ended or time.monotonic() > deadline:
-            said = _tail(state.supervisor_log, logged_before) or "its log is empty"
-            raise StateError(f"the supervisor did not start: {said}")
+            tail = _tail(state.supervisor_log, logged_before) or "its log is empty"
+            raise StateError(f"the supervisor did not start: {tail}")
         time.sleep(_POLL_S)
 
 

@@ -1,4 +1,4 @@
-"""The state directory: everything that a run keeps on disk, and who may change it.
+"""Reads and writes the state directory: everything that a run keeps on disk.
 
     lock              held by the supervisor for as long as it lives
     apply.lock        held by `up` and `down`, which so exclude each other
@@ -125,7 +125,7 @@ class StateDirectory:
         except OSError as error:
             raise StateError(f"{self.path} cannot be the state directory: {error.strerror}") from None
 
-    # places
+    # paths
 
     def log_path(self, pod: str) -> Path:
         """The file with a pod's output."""

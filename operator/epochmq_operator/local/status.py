@@ -238,26 +238,26 @@ def controller_group_status(group: ControllerGroup, seen: LocalObservation) -> C
     """The status of a controller group."""
     pods = seen.of(group)
     leader = leading_controller(group, pods)
-    figures = leader.readiness.controller if leader else None
+    raft_state = leader.readiness.controller if leader else None
     return ControllerGroupStatus(
         name=group.name,
         phase=_phase(pods),
         leader=leader.pod.name if leader else None,
-        term=figures.term if figures else None,
-        committed_index=figures.committed_index if figures else None,
+        term=raft_state.term if raft_state else None,
+        committed_index=raft_state.committed_index if raft_state else None,
         nameservers=nameservers_of(pods),
         replica_groups=seen.replica_groups.get(group.name),
     )
 
 
 def _controller(o: ObservedLocalPod) -> ControllerStatus:
-    figures = o.readiness.controller
+    raft_state = o.readiness.controller
     return ControllerStatus(
         **msgspec.structs.asdict(_pod(o, "data")),
         group=o.pod.group,
-        role=figures.role if figures else None,
-        term=figures.term if figures else None,
-        committed_index=figures.committed_index if figures else None,
+        role=raft_state.role if raft_state else None,
+        term=raft_state.term if raft_state else None,
+        committed_index=raft_state.committed_index if raft_state else None,
         nameserver=_nameserver(o.pod),
     )
 
@@ -294,7 +294,7 @@ def _phase(observed: list[ObservedLocalPod]) -> GroupPhase:
 
 def replica_of(group: BrokerGroup, o: ObservedLocalPod, kept: ListedReplicaGroup | None) -> ReplicaStatus:
     """The status of a replica, by its own report and by its controllers."""
-    address, figures = o.pod.port("remoting"), o.readiness.runtime_info
+    address, runtime_info = o.pod.port("remoting"), o.readiness.runtime_info
     registered = o.readiness.broker_id
     if group.controlled_by is None:
         # The only replica is always the master.
@@ -311,11 +311,11 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, kept: ListedReplicaGroup
         broker_id=broker_id,
         role=role,
         in_sync=in_sync,
-        epoch=int_or_none(figures.get("epoch")),
-        max_offset=int_or_none(figures.get("commitLogMaxOffset")),
-        confirm_offset=int_or_none(figures.get("confirmOffset")),
-        fenced=figures.get("fenced") == "true",
-        drained=figures.get("drained") == "true",
+        epoch=int_or_none(runtime_info.get("epoch")),
+        max_offset=int_or_none(runtime_info.get("commitLogMaxOffset")),
+        confirm_offset=int_or_none(runtime_info.get("confirmOffset")),
+        fenced=runtime_info.get("fenced") == "true",
+        drained=runtime_info.get("drained") == "true",
         ha_address=o.pod.port("ha"),
     )
 

@@ -1,5 +1,5 @@
-"""The steps of a broker group. One step at a time, and each only when it is safe, they lead from nothing to
-all replicas in sync.
+"""Computes the steps of a broker group. One step at a time, and each only when it is safe, they lead from
+nothing to all replicas in sync.
 
 - `guard` is done when the group has the finalizer if and only if `spec.deletionGuard` is on.
 - `controllers`: the ControllerGroup exists. Waits while the name belongs to another object.

@@ -1,4 +1,4 @@
-"""The steps that broker groups and controller groups have in common."""
+"""Computes the steps that broker groups and controller groups have in common."""
 
 # pure: data in, steps out.
 

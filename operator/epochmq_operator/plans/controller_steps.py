@@ -1,4 +1,4 @@
-"""The steps of a controller group.
+"""Computes the steps of a controller group.
 
 - `guard`, `objects`: as for a broker group.
 - `replicas`: the StatefulSets are up to date. Waits while a volume claim is being deleted, or while there are

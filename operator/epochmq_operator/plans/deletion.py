@@ -1,4 +1,4 @@
-"""The steps that delete a guarded group: only after a confirmation, and brokers before controllers.
+"""Computes the steps that delete a guarded group: only after a confirmation, and brokers before controllers.
 
 - `confirm` is done when the annotation `epochmq.io/confirm-deletion` holds the group's name, or the guard is
   off.

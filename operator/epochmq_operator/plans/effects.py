@@ -1,5 +1,5 @@
-"""The effects of a reconciliation, which its driver carries out. An effect may be carried out twice without
-harm, also by another operator after this one was killed."""
+"""Defines the effects of a reconciliation, which its driver carries out. An effect may be carried out twice
+without harm, also by another operator after this one was killed."""
 
 # pure: plain data.
 

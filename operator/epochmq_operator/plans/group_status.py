@@ -60,8 +60,8 @@ def progressing(progress: PlanProgress, outdated: list[str]) -> Condition:
     step, state = progress.step, progress.state
     if step is None or state is None:
         if outdated:
-            told = f"restart these pods one by one to apply the change: {_listed(outdated)}"
-            return Condition(ConditionType.PROGRESSING, False, "RestartPending", told)
+            message = f"restart these pods one by one to apply the change: {_listed(outdated)}"
+            return Condition(ConditionType.PROGRESSING, False, "RestartPending", message)
         return Condition(ConditionType.PROGRESSING, False, "AsWanted")
     if step.blocked:
         return Condition(ConditionType.PROGRESSING, False, f"{step.reason}Blocked", step.waits_for)
@@ -149,12 +149,12 @@ def broker_conditions(
             "neither the controllers nor the brokers report the SyncStateSet",
         )
     else:
-        said = f"{len(members)} of {observed_group.count} replicas are in the SyncStateSet {members}"
+        message = f"{len(members)} of {observed_group.count} replicas are in the SyncStateSet {members}"
         in_sync = Condition(
             ConditionType.IN_SYNC,
             observed_group.in_sync,
             "AllInSync" if observed_group.in_sync else "Behind",
-            said,
+            message,
         )
     return [
         first,

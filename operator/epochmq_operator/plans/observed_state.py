@@ -1,5 +1,5 @@
-"""The state of a group as observed in one reconciliation: objects of the API server, and the states that
-replicas reported."""
+"""Collects the state of a group as observed in one reconciliation, from objects of the API server and the
+states that replicas reported."""
 
 # pure: data in, data out.
 
@@ -35,10 +35,10 @@ STUCK_REASONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """`objects` are the watched objects of the resource's namespace, including pods and volume claims.
-    `states` are the states that replicas reported, by pod. `users` are the broker groups that name a
-    controller group. `rejection` is the API server's response to the resource's last write, if that was
-    rejected."""
+    """The observed state of a `resource`. `objects` are the watched objects of its namespace, including pods
+    and volume claims. `states` are the states that replicas reported, by pod. `users` are the broker groups
+    that name a controller group. `rejection` is the API server's response to the resource's last write, if
+    that was rejected."""
 
     resource: Manifest
     objects: Mapping[Ref, Manifest] = field(default_factory=dict)

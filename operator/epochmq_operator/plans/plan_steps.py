@@ -1,4 +1,4 @@
-"""Plans: procedures that take several reconciliations, as sequences of steps.
+"""Advances plans: procedures that take several reconciliations, as sequences of steps.
 
 A step says when it is done, what must hold before it starts (its guard), and what it does. All three are
 computed from the observed state in every reconciliation, which takes the first step that is not done.

@@ -1,5 +1,4 @@
-"""One reconciliation of one resource: computes the observed and the desired state and takes the next safe
-step."""
+"""Reconciles one resource: compares its observed with its desired state and takes the next safe step."""
 
 # pure: data in, effects out.
 
@@ -201,10 +200,10 @@ def _outcome(
         **statistics,
         "conditions": merge_conditions(listed if isinstance(listed, list) else (), found, generation, now),
     }
-    return _told(progress, made, old)
+    return _result(progress, made, old)
 
 
-def _told(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]) -> ReconciliationResult:
+def _result(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]) -> ReconciliationResult:
     """Combines Events, the status `made` with the plan's state (if it differs from the `old` one), the
     effects, and the delay."""
     if progress.state is not None:
@@ -266,4 +265,4 @@ def _deleting(observed: ObservedState, before: PlanState | None, now: float) -> 
         "phase": str(group_status.ResourcePhase.DELETING),
         "conditions": [*others, *merge_conditions(old.get("conditions") or (), conditions, generation, now)],
     }
-    return _told(progress, made, old)
+    return _result(progress, made, old)

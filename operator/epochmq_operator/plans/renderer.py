@@ -1,5 +1,5 @@
-"""The functions for manifests that plans get from their driver: rendering, comparing, and keeping immutable
-fields."""
+"""Defines the functions for manifests that plans get from their driver: rendering, comparing, and keeping
+immutable fields."""
 
 # pure: data in, data out.
 

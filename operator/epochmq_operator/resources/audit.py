@@ -1,4 +1,4 @@
-"""The model of `BrokerGroupAudit` and its validation rules."""
+"""Defines the model of `BrokerGroupAudit` and its validation rules."""
 
 from __future__ import annotations
 

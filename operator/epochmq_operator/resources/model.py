@@ -1,5 +1,6 @@
-"""The models of `BrokerGroup` and `ControllerGroup`. They are the only source of defaults and descriptions:
-the loader validates by them, and the definitions for Kubernetes and the reference are generated from them.
+"""Defines the models of `BrokerGroup` and `ControllerGroup`. They are the only source of defaults and
+descriptions: the loader validates by them, and the definitions for Kubernetes and the reference are generated
+from them.
 
 Fields that only Kubernetes acts on are marked `KUBERNETES_ONLY`; the local runtime accepts and ignores them.
 """

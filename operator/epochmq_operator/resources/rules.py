@@ -1,4 +1,4 @@
-"""Validation rules that span fields, or that compare a resource with its earlier state.
+"""Defines validation rules that span fields, or that compare a resource with its earlier state.
 
 A rule about changes is written twice, side by side: in CEL for the API server, and in Python. A test on a
 real API server checks both against one table. The message tells the user what to do; the API server puts the
