@@ -65,15 +65,7 @@ class ReadAhead:
         self._start = at
         while self._end < stop:
             count = min(stop - self._end, READ_BYTES)
-            try:
-                piece = file.pread(self._end, count)
-            except OSError as error:
-                raise OSError(
-                    error.errno,
-                    f"{file.path} cannot be read between {self._end} and {self._end + count} "
-                    f"({error.strerror}). Replace the disk, and restore the directory from a backup or from "
-                    "another replica",
-                ) from error
+            piece = read_bytes(file, self._end, count)
             pieces.append(piece.ljust(count, b"\0"))
             self._end += count
         self._bytes = b"".join(pieces)
@@ -82,6 +74,18 @@ class ReadAhead:
         """Whether the position given to the last `read` has the beginning of a record, and not of a hole,
         which a mapping must not touch."""
         return any(self._bytes[at - self._start : at - self._start + record.SIZE_AND_MAGIC.size])
+
+
+def read_bytes(file: MappedFile, at: int, count: int) -> bytes:
+    """Reads bytes of a log file. Raises OSError with advice."""
+    try:
+        return file.pread(at, count)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{file.path} cannot be read between {at} and {at + count} ({error.strerror}). Replace the disk, "
+            "and restore the directory from a backup or from another replica",
+        ) from error
 
 
 class Recovery:
@@ -156,9 +160,17 @@ class Recovery:
         return start
 
     def _read_before_mapping(self, offset: int) -> None:
+        """Reads one record, or what stands in its place, as `ReadAhead` does."""
         file = self._log.files.find(offset)
-        if file is not None:
-            ReadAhead(self._ahead.margin).read(file, offset - file.start)
+        if file is None:
+            return
+        at = offset - file.start
+        head = read_bytes(file, at, record.HEAD_V4.size)
+        if len(head) < record.HEAD_V4.size:
+            return
+        size, _ = record.SIZE_AND_MAGIC.unpack_from(head)
+        if record.HEAD_V4.size < size <= self._ahead.margin:
+            read_bytes(file, at, size)
 
     def _trim_unbacked_tails(self) -> None:
         """Removes units without a record in the log from the end of every queue. Lost pages leave such units,
