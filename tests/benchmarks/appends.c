@@ -3,16 +3,17 @@
  *
  *   appends host=A port=N group=G id=ID depth=D body=BYTES seconds=S warmup=W [pids=P,P,P]
  *
- * `depth` is the number of appends kept in flight. `id` is the leader's, which must be the peer at host:port. Appends made
- * in answer to one read leave in one write.
+ * `depth` is the number of appends in flight. `id` is the id of the leader, which must be the peer at host:port. Appends
+ * that follow from one read are written together.
  *
- * Every answer is checked: it must match an append in flight, its DLedger code (in the body) must be 200, and the indexes
- * answered must be unique and, at the end, dense. What does not hold is counted and the exit status is 5.
+ * Every response is checked. It must match an append in flight, its DLedger code (in the body) must be 200, and the
+ * indexes must be unique and, at the end, dense. Violations are counted, and the exit status is then 5.
  *
- * Prints one JSON object: appends answered inside the window that follows the warm-up, their latencies, the CPU time the
- * load itself spent and that of the processes `pids` together (utime + stime of /proc/PID/stat) in the same window.
+ * Prints one JSON object: the appends whose responses arrived inside the window after the warm-up, their latencies, the
+ * CPU time of the load itself and that of the processes `pids` together (utime + stime of /proc/PID/stat) in the same
+ * window.
  *
- * Exit status: 0, 1 usage, 2 connection lost, 3 system call failed, 4 stalled, 5 answers wrong.
+ * Exit status: 0, 1 usage, 2 connection lost, 3 system call failed, 4 stalled, 5 wrong responses.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -86,7 +87,7 @@ static double peers_cpu_s(void) {
         char path[64], line[1024];
         snprintf(path, sizeof path, "/proc/%d/stat", pids[i]);
         FILE *file = fopen(path, "r");
-        if (!file) die(3, "cannot read %s: the peer is gone", path);
+        if (!file) die(3, "cannot read %s: the peer has ended", path);
         size_t n = fread(line, 1, sizeof line - 1, file);
         fclose(file);
         line[n] = 0;
@@ -123,7 +124,7 @@ static double percentile_ms(double share) {
 
 /* ---- requests ---- */
 typedef struct {
-    uint32_t opaque; /* of the append in flight here; 0 = none */
+    uint32_t opaque; /* of the append in flight in this slot; 0 = none */
     int64_t sent_ns;
 } Slot;
 
@@ -158,7 +159,7 @@ static void make_template(void) {
     char *body = malloc(coded + 1024);
     int m = snprintf(body, 512, "{\"group\":\"%s\",\"remoteId\":\"%s\",\"body\":\"", group, id);
     for (size_t i = 0; i < coded; i++) body[m + i] = letters[i * 7 % 64];
-    if (left) { /* the last four letters hold one or two bytes */
+    if (left) { /* the last four characters encode one or two bytes */
         body[m + coded - 1] = '=';
         if (left == 1) body[m + coded - 2] = '=';
         body[m + coded - (left == 1 ? 3 : 2)] = 'A';
@@ -178,7 +179,7 @@ static void make_template(void) {
     in = malloc(IN_CAPACITY);
 }
 
-/* Opaques lie in 2^30 .. 2^31-1 and so always have ten digits: 18 bits of generation, 12 of slot. */
+/* Opaques are in 2^30 .. 2^31-1, so that they always have ten digits: 18 bits of generation, 12 of slot. */
 static void make(int slot, int64_t now) {
     uint32_t opaque = slots[slot].opaque = 0x40000000u | (generation++ & 0x3ffff) << 12 | (uint32_t)slot;
     for (int i = 9; i >= 0; i--) at_opaque[i] = (char)('0' + opaque % 10), opaque /= 10;
@@ -192,20 +193,20 @@ static void flush(void) {
     for (size_t done = 0; done < out_len;) {
         ssize_t n = write(fd, out + done, out_len - done);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) die(errno == EAGAIN ? 4 : 2, "write: %s after %ld answers", strerror(errno), answered);
+        if (n < 0) die(errno == EAGAIN ? 4 : 2, "write: %s after %ld responses", strerror(errno), answered);
         done += n;
     }
     out_len = 0;
 }
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 static long long number_after(const char *text, size_t n, const char *key, long long missing) {
     const char *at = memmem(text, n, key, strlen(key));
     return at ? strtoll(at + strlen(key), NULL, 10) : missing;
 }
 
 static void note_index(int64_t index) {
-    if (first_index < 0) first_index = index > DEPTH_MAX ? index - DEPTH_MAX : 0; /* answers may come in any order */
+    if (first_index < 0) first_index = index > DEPTH_MAX ? index - DEPTH_MAX : 0; /* responses may arrive in any order */
     int64_t place = index - first_index;
     if (place < 0) { unknown++; return; }
     if ((size_t)place / 8 >= seen_bytes) {
@@ -223,7 +224,7 @@ static void note_index(int64_t index) {
 /* One whole frame without its length prefix. */
 static void note_answer(const char *data, size_t n, int64_t now, int in_window, int going_on) {
     size_t header_len = get32(data) & 0xffffff;
-    if (n < 4 || data[0] != 0 || header_len > n - 4) die(5, "an answer is no JSON frame");
+    if (n < 4 || data[0] != 0 || header_len > n - 4) die(5, "a response is not a JSON frame");
     const char *header = data + 4, *body = header + header_len;
     size_t body_len = n - 4 - header_len;
     uint32_t opaque = (uint32_t)number_after(header, header_len, "\"opaque\":", 0);
@@ -253,7 +254,7 @@ static void run(void) {
         ssize_t got = read(fd, in + in_len, IN_CAPACITY - in_len);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0 && errno == EAGAIN) die(4, "stalled after %ld answers", answered);
-        if (got <= 0) die(2, "the peer closed the connection after %ld answers", answered);
+        if (got <= 0) die(2, "the peer closed the connection after %ld responses", answered);
         int64_t now = now_ns();
         if (!opened && now >= opens) opened = now, load_cpu_s = own_cpu_s(), cpu_s = peers_cpu_s();
         if (!closed && now >= closes) closed = now, load_cpu_s = own_cpu_s() - load_cpu_s, cpu_s = peers_cpu_s() - cpu_s;
@@ -270,7 +271,7 @@ static void run(void) {
         in_len -= done;
         flush();
     }
-    if (!opened || !closed) die(4, "no answer within the window");
+    if (!opened || !closed) die(4, "no response within the window");
     double window_s = (closed - opened) * 1e-9, appends = measured ? (double)measured : 1;
     long holes = 0;
     int begun = 0;

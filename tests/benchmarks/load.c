@@ -4,25 +4,27 @@
  *   load send host=A port=N topic=T queues=Q connections=C depth=D body=BYTES (seconds=S warmup=W | count=N) [pid=P]
  *   load pull host=A port=N topic=T queues=Q connections=C depth=D batch=M (seconds=S warmup=W | once=1) [pid=P] [crc=1]
  *
- * `depth` is the number of requests kept in flight on every connection. `send` uses SEND_MESSAGE_V2 (310) and goes round
- * the queues; `pull` uses PULL_MESSAGE (11), every (connection, place in flight) reading a queue of its own from its first
- * message to its last and again from the start (`once=1`: once, the load ends with the last message). Requests made in answer to one read leave in one write, so that the load
- * costs a fraction of what the broker does; `write=each` sends every one by a system call of its own.
+ * `depth` is the number of requests in flight on each connection. `send` uses SEND_MESSAGE_V2 (310) and takes the queues
+ * in turn. `pull` uses PULL_MESSAGE (11); each request slot of each connection reads its own queue from the first message
+ * to the last and then from the start again (`once=1`: once; the load ends with the last message). Requests that follow
+ * from one read are written together, so that the load needs much less CPU time than the broker; `write=each` writes each
+ * of them with its own system call.
  *
- * More for `send`: `rate=N` begins N sends a second at fixed moments instead of one for every answer; latencies count from
- * these moments, also while all places are in flight. `fresh=1` sends to queues that have no message yet and asks the
- * broker nothing before. `topics=N` (with `count` and `fresh=1`) sends to the topics T00000, T00001, ... in turn, to queue
- * `queue=Q` of each. `broker=NAME` is whom the sends name as their receiver. SIGUSR1 opens the measured window, SIGTERM ends it. `stall=S`: seconds without any answer that end the load (10).
+ * More options of `send`: `rate=N` starts N sends per second at fixed times, instead of one for each response; latencies
+ * count from these times, also while all slots are in use. `fresh=1` sends to queues without messages and does not query
+ * their offsets first. `topics=N` (with `count` and `fresh=1`) sends to the topics T00000, T00001, ... in turn, to queue
+ * `queue=Q` of each. `broker=NAME` is the broker name in the requests. SIGUSR1 opens the measured window, SIGTERM ends it.
+ * `stall=S`: the load fails after S seconds without a response (default 10).
  *
- * Every answer is checked: it must match a request in flight on its own connection; answered queue offsets must be unique
- * and, at the end, dense from the queue's maximum before the load; pulled records must be whole, of the queue asked for,
- * of consecutive offsets, and (crc=1) of the CRC they state. What does not hold is counted and the exit status is 5.
+ * Every response is checked. It must match a request in flight on its connection. Queue offsets must be unique and, at the
+ * end, dense from the queue's max offset before the load. Pulled records must be whole, of the requested queue, with
+ * consecutive offsets and (crc=1) with a valid CRC. Violations are counted, and the exit status is then 5.
  *
- * Prints one JSON object: messages answered inside the window that follows the warm-up, latencies of these (from the
- * moment a request is made to the return of the read that brought its answer), the CPU time the load itself spent and,
- * given `pid`, that of the process `pid` (utime + stime of /proc/PID/stat) in the same window.
+ * Prints one JSON object: the messages whose responses arrived inside the window after the warm-up, their latencies (from
+ * the creation of the request to the return of the read with its response), the CPU time of the load itself and, with
+ * `pid`, that of the process `pid` (utime + stime of /proc/PID/stat) in the same window.
  *
- * Exit status: 0, 1 usage, 2 connection lost, 3 system call failed, 4 stalled, 5 answers wrong.
+ * Exit status: 0, 1 usage, 2 connection lost, 3 system call failed, 4 stalled, 5 wrong responses.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -95,9 +97,9 @@ static void options(int argc, char **argv) {
     if (topics < 0 || topics > QUEUES_MAX || queue_id < 0 || queue_id > 9)
         die(1, "topics must be 0..%d and queue 0..9", QUEUES_MAX);
     if (topics && (!fresh || !count)) die(1, "topics needs fresh=1 and count");
-    if (topics) queues = topics; /* a place of the table is a topic then */
+    if (topics) queues = topics; /* then each entry of the table is a topic */
     if (body_bytes < 1 || body_bytes > 4 << 20) die(1, "body must be 1..4194304 bytes");
-    if ((seconds > 0) + (count > 0) + once != 1) die(1, "give one of seconds, count and once");
+    if ((seconds > 0) + (count > 0) + once != 1) die(1, "give exactly one of seconds, count and once");
 }
 
 /* ---- clocks and CPU time ---- */
@@ -118,12 +120,12 @@ static double peer_cpu_s(void) {
     if (!pid) return 0;
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     FILE *file = fopen(path, "r");
-    if (!file) die(3, "cannot read %s: the broker is gone", path);
+    if (!file) die(3, "cannot read %s: the broker has ended", path);
     size_t n = fread(line, 1, sizeof line - 1, file);
     fclose(file);
     line[n] = 0;
     unsigned long utime = 0, stime = 0;
-    char *after_name = strrchr(line, ')'); /* the name may hold blanks and brackets */
+    char *after_name = strrchr(line, ')'); /* the name may contain spaces and parentheses */
     if (after_name) sscanf(after_name + 2, "%*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &utime, &stime);
     return (double)(utime + stime) / sysconf(_SC_CLK_TCK);
 }
@@ -161,13 +163,13 @@ typedef struct {
 } Connection;
 
 typedef struct {
-    uint32_t opaque; /* of the request in flight here; 0 = none */
+    uint32_t opaque; /* of the request in flight in this slot; 0 = none */
     int connection, queue, ended;
-    int64_t sent_ns, offset; /* offset: the next to pull */
+    int64_t sent_ns, offset; /* offset: the next one to pull */
 } Slot;
 
 typedef struct {
-    int64_t first, last; /* first offset the load may be given; last it was given */
+    int64_t first, last; /* lowest offset expected; highest offset received */
     long answered;
     uint8_t *seen;
     size_t seen_bytes;
@@ -178,20 +180,20 @@ static Slot slots[SLOTS_MAX];
 static Queue table[QUEUES_MAX];
 static uint32_t generation;
 static int next_queue, pulling, epoll_fd, over, free_slots[SLOTS_MAX], free_count;
-static int64_t due_ns; /* when the next send begins, with `rate` */
+static int64_t due_ns; /* the time of the next send, with `rate` */
 static volatile sig_atomic_t told_to_open, told_to_end;
 static long made, answered, in_flight, window_messages, window_bytes, codes[CODES], other_codes;
 static long unknown, duplicates, below, broken, rewinds;
 
 /* ---- requests ---- */
-typedef struct { /* length, header length, header, body: only the digits at these places change */
+typedef struct { /* length, header length, header, body: only the digits at these positions change */
     char *frame, *at_opaque, *at_place, *at_key, *at_born;
     size_t bytes;
 } Template;
 
-static Template templates[DIGITS_MAX + 1]; /* by the number of digits of the queue's id; one alone for topics */
+static Template templates[DIGITS_MAX + 1]; /* by the number of digits of the queue id; a single one for topics */
 
-/* Opaques lie in 2^30 .. 2^31-1 and so always have ten digits: 18 bits of generation, 12 of slot. */
+/* Opaques are in 2^30 .. 2^31-1, so that they always have ten digits: 18 bits of generation, 12 of slot. */
 static uint32_t take_opaque(int slot) {
     return slots[slot].opaque = 0x40000000u | (generation++ & 0x3ffff) << 12 | (uint32_t)slot;
 }
@@ -260,7 +262,7 @@ static void flush(Connection *peer) {
     while (peer->out_done < peer->out_len) {
         ssize_t n = write(peer->fd, peer->out + peer->out_done, peer->out_len - peer->out_done);
         if (n < 0 && errno == EAGAIN) break;
-        if (n < 0) die(2, "write: %s after %ld answers", strerror(errno), answered);
+        if (n < 0) die(2, "write: %s after %ld responses", strerror(errno), answered);
         peer->out_done += n;
     }
     int left = peer->out_done < peer->out_len;
@@ -317,7 +319,7 @@ static void make(int slot, int64_t now) {
     if (each) flush(peer);
 }
 
-/* ---- answers ---- */
+/* ---- responses ---- */
 static long long number_after(const char *header, size_t n, const char *key, long long missing) {
     const char *at = memmem(header, n, key, strlen(key));
     return at ? strtoll(at + strlen(key), NULL, 10) : missing;
@@ -354,7 +356,7 @@ static uint32_t crc_of(const char *data, size_t n) {
     return ~value;
 }
 
-/* Walks the records of a pull answer; returns how many there are. */
+/* Walks over the records of a pull response; returns their number. */
 static long note_records(Slot *slot, const char *body, size_t n) {
     long records = 0;
     while (n >= 88) {
@@ -380,7 +382,7 @@ static void note_pull(Slot *slot, const char *header, size_t header_len, int cod
         if (in_window) window_messages += records;
     } else if (code == 19 && once) {
         slot->ended = 1;
-    } else if (code == 19 && slot->offset > 0) { /* the queue's end: once more from its start */
+    } else if (code == 19 && slot->offset > 0) { /* the end of the queue: continue at its start */
         slot->offset = number_after(header, header_len, "\"minOffset\":\"", 0);
         rewinds++;
     }
@@ -389,7 +391,7 @@ static void note_pull(Slot *slot, const char *header, size_t header_len, int cod
 /* One whole frame without its length prefix. */
 static void note_answer(Connection *peer, const char *data, size_t n, int64_t now, int in_window, int going_on) {
     size_t header_len = get32(data) & 0xffffff;
-    if (n < 4 || data[0] != 0 || header_len > n - 4) die(5, "an answer is no JSON frame");
+    if (n < 4 || data[0] != 0 || header_len > n - 4) die(5, "a response is not a JSON frame");
     const char *header = data + 4, *body = header + header_len;
     uint32_t opaque = (uint32_t)number_after(header, header_len, "\"opaque\":", 0);
     long long code = number_after(header, header_len, "\"code\":", -1);
@@ -418,7 +420,7 @@ static void note_answer(Connection *peer, const char *data, size_t n, int64_t no
     else if (going_on && !slots[slot].ended && (!count || made < count)) make(slot, now);
 }
 
-/* Begins what is due. A send that is due while no place is free keeps its moment, and its latency counts from it. */
+/* Starts due requests. A send that is due while no slot is free keeps its time, from which its latency counts. */
 static void make_due(int64_t now) {
     while (free_count > 0 && due_ns <= now && (!count || made < count)) {
         int slot = free_slots[--free_count];
@@ -428,7 +430,7 @@ static void make_due(int64_t now) {
     }
 }
 
-/* How long the loop may wait for answers: until the next send is due, when one can begin. */
+/* The time for which the loop may wait for responses: until the next send is due, if a slot is free. */
 static int timeout_ms(void) {
     if (rate <= 0 || !free_count || over) return stall_ms;
     int64_t left_ns = due_ns - now_ns();
@@ -438,7 +440,7 @@ static int timeout_ms(void) {
 static void receive(Connection *peer, int in_window, int going_on) {
     ssize_t got = read(peer->fd, peer->in + peer->in_len, IN_CAPACITY - peer->in_len);
     if (got < 0 && errno == EAGAIN) return;
-    if (got <= 0) die(2, "the broker closed a connection after %ld answers", answered);
+    if (got <= 0) die(2, "the broker closed a connection after %ld responses", answered);
     int64_t now = now_ns();
     peer->in_len += got;
     size_t done = 0;
@@ -468,7 +470,7 @@ static void connect_all(void) {
     }
 }
 
-/* Asks GET_MAX_OFFSET (30) or GET_MIN_OFFSET (31) of one queue, blocking. */
+/* Calls GET_MAX_OFFSET (30) or GET_MIN_OFFSET (31) for one queue, blocking. */
 static int64_t ask_offset(int code, int queue) {
     char buffer[4096];
     int n = snprintf(buffer + 8, sizeof buffer - 8,
@@ -483,7 +485,7 @@ static int64_t ask_offset(int code, int queue) {
         if (got <= 0) die(2, "the broker closed the connection at request %d", code);
         have += got;
     }
-    if (number_after(buffer, have, "\"code\":", -1) != 0) die(5, "request %d for %s/%d refused", code, topic, queue);
+    if (number_after(buffer, have, "\"code\":", -1) != 0) die(5, "request %d for %s/%d rejected", code, topic, queue);
     return number_after(buffer, have, "\"offset\":\"", 0);
 }
 
@@ -493,7 +495,7 @@ static void note_signal(int number) {
 }
 
 static void prepare(void) {
-    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}; /* epoll_wait returns all the same */
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}; /* epoll_wait returns nevertheless */
     if (sigaction(SIGTERM, &action, NULL) || sigaction(SIGUSR1, &action, NULL)) die(3, "sigaction: %s", strerror(errno));
     for (int i = 0; i < queues; i++) {
         table[i].first = fresh ? 0 : ask_offset(pulling ? 31 : 30, i);
@@ -522,7 +524,7 @@ static void run(void) {
     for (int i = 0; i < connections; i++) flush(&peers[i]);
     while (in_flight > 0 || (rate > 0 && !over && (!count || made < count))) {
         int n = epoll_wait(epoll_fd, events, CONNECTIONS_MAX, timeout_ms());
-        if (n == 0 && (rate <= 0 || !free_count || over)) die(4, "stalled: %ld of %ld requests answered", answered, made);
+        if (n == 0 && (rate <= 0 || !free_count || over)) die(4, "stalled: %ld responses to %ld requests", answered, made);
         if (n < 0 && errno != EINTR) die(3, "epoll_wait: %s", strerror(errno));
         int64_t now = now_ns();
         if (told_to_open && now < opens) opens = now;
@@ -550,7 +552,7 @@ static void run(void) {
         load_cpu_s = own_cpu_s() - load_cpu_s;
         broker_cpu_s = peer_cpu_s() - broker_cpu_s;
     }
-    window_s = opened && closed > opened ? (closed - opened) * 1e-9 : 1e-9; /* told to end before the window opened */
+    window_s = opened && closed > opened ? (closed - opened) * 1e-9 : 1e-9; /* stopped before the window opened */
 }
 
 static int report(void) {

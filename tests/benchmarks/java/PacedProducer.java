@@ -8,12 +8,12 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * A producer that begins a synchronous send at a steady pace, whatever became of the ones before: an application with
- * many threads. Arguments: nameserver, topic, milliseconds between sends. Prints a line for each send that ended:
- * start and end (System.nanoTime) and its status, or the exception's name.
+ * A producer that starts a synchronous send at fixed intervals, whatever the results of earlier ones, like an application
+ * with many threads. Arguments: nameserver, topic, milliseconds between sends. Prints a line for each finished send:
+ * start and end (System.nanoTime) and its status, or the name of the exception.
  */
 public final class PacedProducer {
-    /** More than sends can wait at a time: 3 s at most, at one in 5 ms. */
+    /** More than the number of sends that can wait at a time: at most 3 s each, one every 5 ms. */
     private static final int THREADS_MAX = 1024;
 
     private PacedProducer() {

@@ -14,10 +14,10 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Threads that send synchronously through one RocketMQ producer: what an application sees.
+ * Threads that send synchronously through one RocketMQ producer, like an application.
  *
  * <p>Arguments: nameserver, topic, threads, body bytes, warm-up seconds, measured seconds, id of the broker's process.
- * Prints one JSON object of the same shape as load.c's. A send that is not SEND_OK or throws counts as failed.
+ * Prints one JSON object like load.c. A send counts as failed if its status is not SEND_OK, or if it throws.
  */
 public final class SendLoad {
     private static final int LATENCIES_MAX = 4_000_000;
