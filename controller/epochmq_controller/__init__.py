@@ -1,1 +1,1 @@
-"""The nameserver, and the controller that keeps replica groups."""
+"""The nameserver, and the controller of replica groups."""

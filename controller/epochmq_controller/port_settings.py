@@ -1,7 +1,8 @@
-"""What a Java `.conf` says of a process's port and its connections (NettyServerConfig).
+"""Defines the settings of a process's port and its connections, as a Java `.conf` has them
+(NettyServerConfig).
 
-Keys of Java's threads and socket buffers are read and shown again; they have no effect here, where one event
-loop serves everybody.
+Keys of Java's threads and socket buffers are read and shown, but have no effect here: one event loop serves
+all connections.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ STOP_GRACE_S = 3.0
 
 
 class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of the settings of a process that listens. Defaults are those of 5.3.3."""
+    """The settings of a process that listens on a port. Defaults are those of RocketMQ 5.3.3."""
 
     bind_address: str = "0.0.0.0"
     listen_port: Port = 0
@@ -35,20 +36,20 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     server_socket_snd_buf_size: Count = 0
     server_socket_rcv_buf_size: Count = 0
     write_buffer_high_water_mark: Count = 0
-    """Unsent bytes above which a peer is not read any more; 0 leaves it to the transport."""
+    """Unsent bytes above which the server stops reading from a connection. 0: the transport's default."""
     write_buffer_low_water_mark: Count = 0
     server_socket_backlog: Positive = 1_024
     server_netty_worker_group_enable: bool = True
     server_pooled_byte_buf_allocator_enable: bool = True
     enable_shutdown_gracefully: bool = False
     shutdown_wait_time_seconds: Count = 30
-    """Grace for requests under way at a stop, when `enable_shutdown_gracefully`; else 3 s."""
+    """Time for pending requests at a stop, if `enable_shutdown_gracefully`. Otherwise 3 s."""
     use_epoll_native_selector: bool = False
     admin_socket_path: str | None = None
-    """Ours: where `epochmq admin` reaches this process; None: nowhere, and then it is not shown either."""
+    """Our own key: the socket for `epochmq admin`. None: no socket, and the key is not shown."""
 
     def server_settings(self) -> ServerSettings:
-        """What the transport is told."""
+        """The settings of the transport."""
         plain = ServerSettings()
         high = self.write_buffer_high_water_mark or plain.write_high_water_bytes
         low = self.write_buffer_low_water_mark or min(plain.write_low_water_bytes, high // 4)
@@ -61,11 +62,11 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         )
 
     def stop_grace_s(self) -> float:
-        """How long requests under way may take at a stop, seconds."""
+        """How long pending requests may take at a stop, seconds."""
         return self.shutdown_wait_time_seconds if self.enable_shutdown_gracefully else STOP_GRACE_S
 
     def check_port(self) -> None:
-        """ConfigError for what cannot be."""
+        """Checks the water marks. ConfigError if they contradict each other."""
         high, low = self.write_buffer_high_water_mark, self.write_buffer_low_water_mark
         if high and low > high:
             raise ConfigError("writeBufferLowWaterMark", low, f"at most writeBufferHighWaterMark ({high})")

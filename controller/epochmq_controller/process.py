@@ -1,4 +1,4 @@
-"""What the processes of this package share: how they log, read their file, end, and with which status."""
+"""Runs the processes of this package: logging, configuration file, signals and exit status."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ EXIT_OK, EXIT_FAILED, EXIT_BAD_CONFIG = 0, 1, 2
 
 
 class HasWarnings(Protocol):
-    """Whatever was loaded from a configuration file."""
+    """Settings that were loaded from a configuration file."""
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What a person should know about the file."""
+        """Warnings about the file."""
 
 
 L = TypeVar("L", bound=HasWarnings)
 
 
 def run(role: str, load: Callable[[], L], serve: Callable[[L], Coroutine[Any, Any, int]]) -> int:
-    """Loads the settings and serves to the end. The exit status: that of `serve`; 1 when an address cannot be
-    had or a disk failed; 2 when a setting cannot be. Both are said on stderr in a sentence."""
+    """Loads the settings and serves until the end. Returns the exit status: that of `serve`, 1 if an address
+    is not available or a disk failed, 2 for an invalid setting. Stderr explains the last two in a
+    sentence."""
     set_up_logging()
     try:
         loaded = load()
@@ -49,8 +50,7 @@ def run(role: str, load: Callable[[], L], serve: Callable[[L], Coroutine[Any, An
 
 
 def read_config(path: str | None) -> str:
-    """The text of the file given by `--config`; nothing where none is given. ConfigError when it cannot be
-    read."""
+    """The text of the file of `--config`, empty without one. ConfigError if it cannot be read."""
     if path is None:
         return ""
     try:
@@ -60,22 +60,22 @@ def read_config(path: str | None) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Settings that come from the environment: `ROCKETMQ_HOME`. The file wins over them."""
+    """The settings of the environment (`ROCKETMQ_HOME`). The file wins over them."""
     home = os.environ.get("ROCKETMQ_HOME")
     return {"rocketmqHome": home} if home else {}
 
 
 def stop_requested() -> asyncio.Event:
-    """An event of the running loop that SIGTERM and SIGINT set."""
+    """Returns an event that SIGTERM and SIGINT set."""
     loop = asyncio.get_running_loop()
-    asked = asyncio.Event()
+    requested = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    return asked
+        loop.add_signal_handler(number, requested.set)
+    return requested
 
 
 def set_up_logging(level: int = logging.INFO) -> None:
-    """Every record of this process as one line on stderr: time, level, logger, event."""
+    """Writes each log record of this process as a line on stderr: time, level, logger, event."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogfmtFormatter())
     root = logging.getLogger()
@@ -86,12 +86,12 @@ def set_up_logging(level: int = logging.INFO) -> None:
 class LogfmtFormatter(logging.Formatter):
     """`timestamp=… level=… logger=… event=…`, with `exception=…` where there is one.
 
-    By hand: structlog has this too, but loads a terminal toolkit of five megabytes and half a second, which a
-    process that must come back quickly does not need.
+    structlog can do this too, but it loads a terminal toolkit: five megabytes and half a second, which a
+    process that must restart quickly should save.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line without its end."""
+        """Formats a record as one line without a line end."""
         fields = {
             "timestamp": datetime.fromtimestamp(record.created).isoformat(timespec="microseconds"),
             "level": record.levelname.lower(),

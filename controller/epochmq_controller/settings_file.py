@@ -1,8 +1,8 @@
-"""Settings as the file, the command line and administrators give them (RocketMQ Configuration): read, shown,
-changed and kept by the same rules in every process of this package.
+"""Loads, shows, changes and saves settings, by the same rules in every process of this package (RocketMQ
+`Configuration`).
 
-A change goes into the file the process was started with, key by key; what else stands there stays. (Java
-writes every key it knows over the file, and the TLS keys, which it does not know, are gone.)
+A change is saved in the file that the process was started with, key by key; the rest of the file stays. (Java
+overwrites the file with all keys that it knows. That removes the TLS keys, which it does not know.)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from epochmq_controller import files
+from epochmq_controller import text_files
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, RequestError
@@ -28,12 +28,12 @@ C = TypeVar("C", bound=msgspec.Struct)
 
 @dataclass(frozen=True)
 class LoadedSettings(Generic[C]):
-    """What a configuration file says."""
+    """The contents of a configuration file."""
 
     config: C
     tls: TlsSettings
     extra: dict[str, str]
-    """Keys that this process does not know. Java keeps and shows them, so they are kept and shown."""
+    """Keys that this process does not know. They are kept and shown, as in Java."""
     warnings: list[str]
 
 
@@ -46,8 +46,8 @@ def load(
     without: Collection[str] = (),
     known_elsewhere: Set[str] = frozenset(),
 ) -> LoadedSettings[C]:
-    """Reads a properties text; `overrides` win over it, `defaults` lose; keys in `without` are not read.
-    Nobody is warned of keys in `known_elsewhere`. ConfigError names a key, its value and what was
+    """Loads a properties text. `overrides` win over it, and it wins over `defaults`. Keys in `without` are
+    ignored. Keys in `known_elsewhere` cause no warning. ConfigError names a key, its value and what was
     expected."""
     values = {**(defaults or {}), **properties.parse(text), **(overrides or {})}
     tls, values = tls_from_properties({key: value for key, value in values.items() if key not in without})
@@ -60,7 +60,7 @@ def load(
 
 
 def to_text(config: msgspec.Struct, extra: Mapping[str, str]) -> str:
-    """All settings as sorted `key=value` lines, as the requests for them are answered."""
+    """Formats all settings as sorted `key=value` lines, the form of responses."""
     return properties.format({**extra, **typed_config.to_properties(config)}, is_sorted=True)
 
 
@@ -73,10 +73,10 @@ def change(
     fixed: Set[str] = frozenset(),
     check: Callable[[C], None],
 ) -> tuple[C, dict[str, str]]:
-    """(the settings with what an administrator wants, and the keys that this changes). All of it or nothing:
-    RequestError NO_PERMISSION for a key in `black_list`, SYSTEM_ERROR for a bad value (Java keeps the old one
-    in silence) and for a key in `fixed`, which cannot change while the process runs. Keys that nobody knows
-    change nothing; in `extra` the others are changed in place."""
+    """Returns (the changed settings, the keys that changed) for a request that changes all keys of its body
+    or none. RequestError NO_PERMISSION for a key in `black_list`. SYSTEM_ERROR for an invalid value (Java
+    silently keeps the old one), and for a key in `fixed`, which cannot change while the process runs. Unknown
+    keys change nothing but `extra`, in place."""
     changes = properties.parse(body.decode("utf-8", "replace"))
     if not black_list.isdisjoint(changes):
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
@@ -100,12 +100,12 @@ def change(
 
 
 def save(path: str, changes: Mapping[str, str]) -> None:
-    """Puts these keys into a file and leaves what else stands there. When it cannot be written, the change
-    holds until the next start, as in Java; the log says so."""
+    """Saves these keys in a file, and keeps the rest of it. If the file cannot be written, logs an error; the
+    change holds until the next start, as in Java."""
     if not changes:
         return
     place = Path(path).expanduser()
     try:
-        files.write_text(place, properties.rewrite(files.read_text(place) or "", changes))
+        text_files.write_text(place, properties.rewrite(text_files.read_text(place) or "", changes))
     except OSError as error:
-        log.error("settings changed, but not written: %s", error)
+        log.error("the settings changed, but cannot be saved in %s: %s", place, error)

@@ -1,4 +1,4 @@
-"""Runs many seeds on several processes, and makes of a failing one a report that a person can read."""
+"""Runs many seeds in several processes, and reports a failing one in readable form."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ STORY_LINES = 120
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of world: what a seed plans, and the world that lives the plan."""
+    """A kind of world: the plan of a seed, and the world that runs it."""
 
     plan: Callable[[int], Plan]
     world: Callable[..., World]
 
     def live(self, plan: Plan, *, verbose: bool = False) -> World:
-        """Lives a plan. ViolationError when a promise was broken."""
+        """Runs a plan. ViolationError if it breaks a promise."""
         world = self.world(plan, verbose=verbose)
         world.live()
         return world
@@ -45,7 +45,7 @@ KINDS = {
 
 @dataclass
 class Tally:
-    """What a campaign has seen."""
+    """The results of a campaign."""
 
     seeds: int = 0
     steps: int = 0
@@ -55,7 +55,7 @@ class Tally:
 
 
 def run_seed(kind: str, seed: int) -> tuple[int, dict[str, int], str | None]:
-    """One seed: (steps, what the world counted, the promise it broke or None)."""
+    """Runs one seed. Returns (steps, counts, the broken promise or None)."""
     found = KINDS[kind]
     world = found.world(found.plan(seed))
     try:
@@ -69,14 +69,14 @@ def run_seed(kind: str, seed: int) -> tuple[int, dict[str, int], str | None]:
 
 def _chunk(task: tuple[str, list[int]]) -> list[tuple[int, int, dict[str, int], str | None]]:
     kind, seeds = task
-    gc.disable()  # a world lives for a tenth of a second; its cycles go when the chunk is done
+    gc.disable()  # a world takes a tenth of a second; its cycles are freed after the chunk
     results = [(seed, *run_seed(kind, seed)) for seed in seeds]
     gc.collect()
     return results
 
 
 def sweep(kind: str, seeds: Iterable[int], processes: int = PROCESSES) -> Tally:
-    """Runs all seeds, or until a few have failed."""
+    """Runs all seeds, or stops after a few failures."""
     numbers = list(seeds)
     tasks = [(kind, numbers[at : at + CHUNK]) for at in range(0, len(numbers), CHUNK)]
     tally = Tally(counts={}, failed=[])
@@ -108,7 +108,7 @@ def _results(
 
 
 def hold(kind: str, seeds: Iterable[int]) -> Tally:
-    """All seeds keep all promises, or an AssertionError tells the story of one that does not."""
+    """Checks that all seeds keep all promises. AssertionError reports the first one that does not."""
     tally = sweep(kind, seeds)
     if tally.failed:
         raise AssertionError(report(kind, min(tally.failed)))
@@ -116,8 +116,7 @@ def hold(kind: str, seeds: Iterable[int]) -> Tally:
 
 
 def report(kind: str, seed: int, seconds: float = 20.0) -> str:
-    """A failing seed as a person can read it: the least trouble that still breaks the promise, and what then
-    happens."""
+    """Reports a failing seed: the smallest plan that still breaks a promise, and its transcript."""
     found = KINDS[kind]
     shrunk = shrink(found, found.plan(seed), seconds)
     lines = [
@@ -125,7 +124,7 @@ def report(kind: str, seed: int, seconds: float = 20.0) -> str:
         f"    python -m tests.simulation {kind} {seed}",
         f"shrunk from {shrunk.events_before} to {len(shrunk.plan.events)} events in {shrunk.runs} runs:",
         *shrunk.plan.lines(),
-        "what then happens (time in ms):",
+        "transcript (time in ms):",
         *shrunk.story[-STORY_LINES:],
         f"at {shrunk.at_ms:.0f} ms: {shrunk.text}",
     ]

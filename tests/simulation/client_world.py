@@ -1,4 +1,4 @@
-"""Peers alone, with clients that propose and read."""
+"""Consensus peers with clients that propose and read."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from epochmq_dledger.core.types import OperationFailed, Proposal, ProposalCommit
 from epochmq_protocol.dledger import DLedgerResponseCode
 from tests.simulation import troubles
 from tests.simulation.clockwork import Event
-from tests.simulation.raft import PeerHost, RaftWorld, UndetectableLossError, settings_for
+from tests.simulation.peer_host import PeerHost, UndetectableLossError, settings_for
+from tests.simulation.raft_world import RaftWorld
 from tests.simulation.troubles import Plan
 
 STORED_SHARE = 0.3
-"""Of the worlds, those on the production store; the others are faster."""
+"""The share of worlds on the production store. The others are faster."""
 LEADER_BOUND_MS = 6000
-"""A quorum of healthy peers on a healthy network has a leader by then."""
+"""A quorum of healthy peers on a healthy network has a leader within this time."""
 READ_BOUND_MS = 60
-"""A read takes two round trips of the quiet network, 11 ms each, at the most."""
+"""A read takes at most two round trips of the quiet network, 11 ms each."""
 OPEN_FATE = (DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT, DLedgerResponseCode.TERM_CHANGED)
 STORED_FILE_SIZE = 16 << 10
-"""Data files of the production store, small, so that they roll; yet what is under way fits into two."""
+"""Small data files of the production store, so that new ones are created often. Unsynced entries still fit
+into two."""
 
 
 class PeerWithClients(PeerHost):
-    """A peer whose clients are simulated, too."""
+    """A peer with simulated clients."""
 
     world: ClientWorld
 
     def on_committed(self, effect: ProposalCommitted) -> None:
         self.world.acknowledged[effect.token] = (effect.index, effect.term)
 
-    def on_refused(self, effect: OperationFailed) -> None:
+    def on_failed(self, effect: OperationFailed) -> None:
         if effect.token > 0 and effect.code not in OPEN_FATE:
-            self.world.refused.add(effect.token)
+            self.world.rejected.add(effect.token)
 
     def on_read(self, effect: ReadReady) -> None:
         world = self.world
@@ -43,16 +45,16 @@ class PeerWithClients(PeerHost):
         world.served.add(effect.token)
         took_ms = world.now - world.timed.get(effect.token, world.now)
         if took_ms > READ_BOUND_MS:
-            world.fail(f"{self.name} serves a read after {took_ms:.0f} ms, though all is quiet")
+            world.fail(f"{self.name} serves a read after {took_ms:.0f} ms in a quiet world")
         if effect.index < world.reads[effect.token]:
             world.fail(
                 f"{self.name} serves a read at {effect.index}, "
-                f"but {world.reads[effect.token]} was committed when it was asked"
+                f"but {world.reads[effect.token]} was committed before the read"
             )
 
 
 def draw_duel(rng: random.Random) -> tuple[float, str, float, float]:
-    """How the arguments of `do_duel` are drawn."""
+    """Draws the arguments of `do_duel`."""
     return (
         rng.random(),
         rng.choice(("n0", "n1", "n2")),
@@ -62,7 +64,7 @@ def draw_duel(rng: random.Random) -> tuple[float, str, float, float]:
 
 
 def plan(seed: int) -> Plan:
-    """A seed's world."""
+    """Plans a seed's world."""
     rng = random.Random(f"raft {seed}")
     found = Plan(
         seed,
@@ -77,15 +79,15 @@ def plan(seed: int) -> Plan:
         },
     )
     if found.options["single"]:
-        found.quiet_ms = 40_000  # a peer that lacks a thousand entries gets them one by one
+        found.quiet_ms = 40_000  # a peer gets a thousand entries one by one
     rates = troubles.mixture(rng, troubles.PEER_RATES)
-    rates["old_debts"] = rng.choice((0, 0, 0, 4))
+    rates["figure_8"] = rng.choice((0, 0, 0, 4))
     rates["lost_tail"] = rng.choice((0, 0, 0, 4))
     return with_events(rng, found, rates, per_minute=60 * rng.choice((1, 3, 8)))
 
 
 def plan_with_disconnects(seed: int) -> Plan:
-    """The same world, but connections close: of peers that die, and of some that do not."""
+    """Plans the same world, but with closed connections: those of peers that die, and of some that do not."""
     rng = random.Random(f"departures {seed}")
     found = plan(seed)
     found.options |= {"closing": True, "beside_java": rng.random() < 0.1}
@@ -98,11 +100,11 @@ def plan_with_disconnects(seed: int) -> Plan:
 
 
 def with_events(rng: random.Random, found: Plan, rates: dict[str, float], per_minute: float) -> Plan:
-    """Events at these rates, and clients that propose and read."""
+    """Adds events at these rates, and clients that propose and read."""
     names = [f"n{i}" for i in range(found.peers)]
     until_ms = found.troubled_ms
     makers = troubles.peer_makers(names) | {
-        "old_debts": lambda r: (round(r.uniform(0, 60), 1), round(r.uniform(0, 300))),
+        "figure_8": lambda r: (round(r.uniform(0, 60), 1), round(r.uniform(0, 300))),
         "lost_tail": lambda r: (round(r.uniform(0, 300)),),
     }
     streams = [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
@@ -120,7 +122,7 @@ def with_events(rng: random.Random, found: Plan, rates: dict[str, float], per_mi
 
 
 def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[Iterator[Event]]:
-    """What befalls disks, beyond what befalls every peer's."""
+    """Adds disk faults beyond those of every world."""
 
     def who(r: random.Random) -> str:
         return "leader" if r.random() < 0.4 else r.choice(names)
@@ -140,7 +142,7 @@ def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[I
 
 
 class ClientWorld(RaftWorld):
-    """A plan's world."""
+    """The world of a plan."""
 
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         options = dict(plan.options)
@@ -149,14 +151,14 @@ class ClientWorld(RaftWorld):
         self.wanted = plan
         self.acknowledged: dict[int, tuple[int, int]] = {}
         self.bodies: dict[int, bytes] = {}
-        """What was proposed; of a proposal with several entries the last one's."""
+        """The body of each proposal; of one with several entries, the last body."""
         self.parts: set[bytes] = set()
-        """The other entries of such proposals."""
-        self.refused: set[int] = set()
+        """The other bodies of such proposals."""
+        self.rejected: set[int] = set()
         self.reads: dict[int, int] = {}
         self.reads_served = 0
         self.timed: dict[int, float] = {}
-        """When reads were asked for that must be served soon."""
+        """When reads started that must be served soon."""
         self.served: set[int] = set()
         names = tuple(f"n{i}" for i in range(plan.peers))
         for name in names:
@@ -179,13 +181,13 @@ class ClientWorld(RaftWorld):
         }
 
     def live(self) -> None:
-        """A whole life: troubles, then quiet, then the final checks."""
+        """Lives the plan: faults, then quiet, then the final checks."""
         with self.machine.installed():
             try:
                 self._live()
             except UndetectableLossError as end:
                 self.note(str(end))
-                self.happened("losses that nothing shows")
+                self.happened("undetectable losses")
 
     def _live(self) -> None:
         plan = self.wanted
@@ -200,9 +202,9 @@ class ClientWorld(RaftWorld):
         self.run(plan.troubled_ms + plan.quiet_ms)
         late = [token for token in self.timed if token not in self.served]
         if late:
-            self.fail(f"read {late[0]} was never served, though all was quiet")
+            self.fail(f"read {late[0]} was never served in a quiet world")
         if not self.beside_java and any(peer.rejoins for peer in self.peers.values()):
-            self.fail(f"{[p.name for p in self.peers.values() if p.rejoins]} never caught up")
+            self.fail(f"{[p.name for p in self.peers.values() if p.rejoins]} never recovered their lost data")
         self.check_logs()
         entries = next(iter(self.peers.values())).log.entries
         for token, (index, term) in self.acknowledged.items():
@@ -210,37 +212,37 @@ class ClientWorld(RaftWorld):
             if entry.body != self.bodies[token] or entry.term != term:
                 self.fail(f"proposal {token} was acknowledged at {index}, term {term}, but {entry} is there")
         known = {b"", *self.parts, *self.bodies.values()}
-        refused = {self.bodies[token] for token in self.refused}
+        rejected = {self.bodies[token] for token in self.rejected}
         for entry in entries:
             if entry.body not in known:
-                self.fail(f"nobody proposed {entry}")
-            if entry.body in refused:
-                self.fail(f"{entry} was refused for good, and yet committed")
+                self.fail(f"no client proposed {entry}")
+            if entry.body in rejected:
+                self.fail(f"{entry} was rejected, and yet committed")
 
     def check_leader(self) -> None:
-        """Liveness: a quorum is up and connected."""
+        """Liveness: a leader exists, and a quorum follows it."""
         leader = self.leader()
         following = [
             p for p in self.peers.values() if p.node and p.node.member.leader == (leader and leader.name)
         ]
         if leader is None or len(following) <= len(self.peers) // 2:
-            self.fail(f"nobody leads {LEADER_BOUND_MS} ms after all became quiet")
+            self.fail(f"no peer leads {LEADER_BOUND_MS} ms after the world became quiet")
 
     def ask_leader(self) -> None:
-        """Asks whoever leads for a read, which must come soon."""
+        """Reads from the leader, which must serve the read soon."""
         leader = self.leader()
         assert leader is not None
         assert leader.node is not None
         committed = leader.log.term(leader.node.member.committed_index)
         if committed != leader.node.member.term:
-            return  # it has just begun to lead
+            return  # its leadership has just begun
         token = -1 - len(self.reads)
         self.reads[token] = len(self.committed) - 1
         self.timed[token] = self.now
         leader.receive(leader.feed, ReadIndex(token))
 
     def someone(self, luck: float) -> PeerHost:
-        """Mostly one that thinks it leads."""
+        """A random peer, mostly one that leads."""
         peers = list(self.peers.values())
         leading = [peer for peer in peers if peer.node is not None and peer.node.leader is not None]
         if leading and luck < 0.9:
@@ -248,7 +250,7 @@ class ClientWorld(RaftWorld):
         return peers[int(luck * len(peers))]
 
     def do_propose(self, luck: float, size: float) -> None:
-        """A client proposes to whoever it thinks leads."""
+        """A client proposes, mostly to a leader."""
         self.propose_to(self.someone(luck), size)
 
     def propose_to(self, peer: PeerHost, size: float) -> None:
@@ -272,7 +274,7 @@ class ClientWorld(RaftWorld):
             self.at(number * 15 + 5, self.do_read, luck)
 
     def do_stale(self, pause_ms: float, deaf_ms: float) -> None:
-        """As in every world; and clients go on to propose to the leader that was replaced."""
+        """Pauses the leader as in every world. Clients keep proposing to it after it was replaced."""
         leader = self.leader()
         super().do_stale(pause_ms, deaf_ms)
         if leader is not None:
@@ -280,36 +282,37 @@ class ClientWorld(RaftWorld):
                 self.at(pause_ms + 1 + number * 40, self.propose_to, leader, 0.1)
 
     def do_duel(self, luck: float, who: str, after_ms: float, by_ms: float) -> None:
-        """In the midst of proposals the clock of one peer leaps, and it stands against a living leader."""
+        """Makes the clock of a peer leap during proposals, so that it starts an election against a live
+        leader."""
         self.do_storm(luck)
         self.at(after_ms, self.do_leap, who, by_ms)
 
-    def do_old_debts(self, dies_after_ms: float, jitter_ms: float) -> None:
-        """Raft's figure 8: a leader's entries reach nobody, it dies; so does the next one; the first leads
-        again, gives its old entries to a peer and dies; the second comes back."""
+    def do_figure_8(self, dies_after_ms: float, jitter_ms: float) -> None:
+        """Raft's figure 8: a leader's entries reach no peer, and it dies. So does the next leader. The first
+        one leads again, sends its old entries to a peer and dies. The second one returns."""
         first = self.leader()
         if first is None or not first.up:
             return
-        self.note(f"old debts of {first.name}")
+        self.note(f"uncommitted entries of {first.name} (figure 8)")
         self.do_isolate(first.name, "out", 150)
         self.do_burst(8)
         self.at(60, self._stop_named, first.name, 1300 + jitter_ms)
-        self.at(1250 + jitter_ms, self._second_debtor, first.name)
-        self.at(1300 + jitter_ms, self._watch_debtor, first.name, dies_after_ms, self.now + 4000)
+        self.at(1250 + jitter_ms, self._isolate_second, first.name)
+        self.at(1300 + jitter_ms, self._watch_first, first.name, dies_after_ms, self.now + 4000)
 
-    def _second_debtor(self, first: str) -> None:
+    def _isolate_second(self, first: str) -> None:
         second = self.leader()
         if second is not None and second.up and second.name != first and not self.quiet:
             self.do_isolate(second.name, "out", 150)
             self.do_burst(2)
             self.at(60, self._stop_named, second.name, 2500)
 
-    def _watch_debtor(self, name: str, dies_after_ms: float, until_ms: float) -> None:
+    def _watch_first(self, name: str, dies_after_ms: float, until_ms: float) -> None:
         peer = self.peer(name)
         if peer.node is not None and peer.node.leader is not None:
             self.at(dies_after_ms, self._stop_named, name, 4000)
         elif self.now < until_ms and not self.quiet:
-            self.at(5, self._watch_debtor, name, dies_after_ms, until_ms)
+            self.at(5, self._watch_first, name, dies_after_ms, until_ms)
 
     def _stop_named(self, name: str, down_ms: float) -> None:
         peer = self.peer(name)
@@ -318,8 +321,9 @@ class ClientWorld(RaftWorld):
             self.stop_peer(peer, down_ms)
 
     def do_lost_tail(self, jitter_ms: float) -> None:
-        """A leader's entries reach one peer only, no disk keeps them, and the leader dies; the others go on
-        without that peer; its sync ends after they have written other entries in the place of its own."""
+        """Sends a leader's last entries to one peer only, with no sync, and kills the leader. The others
+        continue without that peer. Its sync ends after they have written other entries at the same
+        indexes."""
         leader = self.leader()
         if leader is None or not leader.up:
             return
@@ -339,11 +343,11 @@ class ClientWorld(RaftWorld):
         self.note(f"{behind.name} may lead next")
 
     def do_hold_disk(self, who: str, duration_ms: float) -> None:
-        """A disk makes nothing durable for a while."""
+        """Blocks the syncs of a disk for a while."""
         self.peer(who).stuck_disk_until = self.now + duration_ms
 
     def do_read(self, luck: float) -> None:
-        """A client asks a leader whether it still leads."""
+        """A client reads, mostly from a leader."""
         peer = self.someone(luck)
         if peer.up:
             token = -1 - len(self.reads)

@@ -1,4 +1,4 @@
-"""Controllers with their brokers: elections, leases, SyncStateSets, and writes that must not get lost."""
+"""Controllers and their brokers: elections, leases, SyncStateSets, and writes that must not get lost."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ from tests.simulation.clockwork import Event as PlannedEvent
 from tests.simulation.clockwork import Host
 from tests.simulation.controllers import ControllerHost
 from tests.simulation.liveness import Liveness
-from tests.simulation.raft import RaftWorld, settings_for
+from tests.simulation.peer_host import settings_for
+from tests.simulation.raft_world import RaftWorld
 from tests.simulation.troubles import Make, Plan
 
 SETTLE_MS = 7_000
-"""Once the world is quiet, every group has a writing master with all its replicas in sync by then."""
+"""A quiet world has a writing master in every group, and all its replicas in sync, within this time."""
 REPLACE_MS = 4_000
-"""A dead master is replaced by then."""
+"""A dead master is replaced within this time."""
 
 BROKER_RATES = {
     "kill_broker": 8.0,
@@ -53,13 +54,13 @@ BROKER_RATES = {
     "leap_twice": 2.0,
 }
 LEASES_TOUCHED = 3
-"""For how many times its length a lease is not trusted after a clock stood still or leapt twice."""
+"""After a clock stopped or leapt twice, leases may be wrong for this many times their length."""
 
 
 def plan(
     seed: int, salt: str = "controllers", groups: int | None = None, troubled_ms: float = 45_000
 ) -> Plan:
-    """A seed's world; with so many groups, where that is said."""
+    """Plans a seed's world. `groups`: the number of groups, by default random."""
     rng = random.Random(f"{salt} {seed}")
     lease_ms = rng.choice((450, 600, 1200))
     found = Plan(
@@ -96,7 +97,7 @@ def plan(
 
 
 def broker_makers(controllers: list[str], brokers: list[str]) -> dict[str, Make]:
-    """How the arguments of each kind of brokers' trouble are drawn. The master is often the one."""
+    """How to draw the arguments of each kind of broker fault. Many of them hit the master."""
     groups = sorted({name[0] for name in brokers})
     everybody = controllers + brokers
 
@@ -130,7 +131,7 @@ def broker_makers(controllers: list[str], brokers: list[str]) -> dict[str, Make]
 
 
 class ControllerWorld(RaftWorld):
-    """A plan's world."""
+    """The world of a plan."""
 
     broker_type: type[Any] = Broker
 
@@ -149,7 +150,7 @@ class ControllerWorld(RaftWorld):
         self.lease_ms: int = options["lease_ms"]
         self.sync_ms, self.write_ms, self.pull_ms, self.silent_ms = 500, 150, 150, 1000
         self.frozen = False
-        """Whether clients and masters change nothing any more."""
+        """Whether clients and masters have stopped to change anything."""
         self.writes = 0
         self.controllers: dict[str, ControllerHost] = {}
         self.brokers: dict[str, Broker] = {}
@@ -157,10 +158,10 @@ class ControllerWorld(RaftWorld):
         self.asked_sets: set[AlterSyncStateSetRequest] = set()
         self.leapt_at: dict[str, float] = {}
         self.clocks_trusted_from = 0.0
-        """Until then a lease may outlive its time, because a clock stood still or leapt twice within it: two
-        masters may write at an instant. What either of them has acknowledged must survive all the same."""
+        """Until then a lease may last too long, because a clock stopped or leapt twice within it: two masters
+        may write at an instant. Their acknowledged writes must survive even so."""
         self.tables = ReplicaGroups()
-        """What the committed events have made so far."""
+        """The groups, as the committed events have made them."""
         self.digests: list[tuple[object, ...]] = []
         self.elections = 0
         self.grants = 0
@@ -192,7 +193,7 @@ class ControllerWorld(RaftWorld):
     # A life -------------------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """Troubles, then quiet. Some worlds run their controllers on the production store."""
+        """Lives the plan: faults, then quiet. Some worlds run their controllers on the production store."""
         with self.machine.installed() if self.stored else contextlib.nullcontext():
             self.live_through()
 
@@ -200,7 +201,8 @@ class ControllerWorld(RaftWorld):
         """A controller proposes events."""
 
     def live_through(self) -> None:
-        """Everything works again, a dead master is replaced, all tables are equal."""
+        """Checks after the faults that all works, that a dead master is replaced, and that all controllers
+        have equal groups."""
         self.plan(self.wanted.events)
         self.run(self.wanted.troubled_ms)
         self.calm()
@@ -220,24 +222,23 @@ class ControllerWorld(RaftWorld):
                 self.fail(f"the master of {group} lacks acknowledged writes")
 
     def check_working(self, dead: int = 0) -> None:
-        """A controller leads; every group has a writing master, and who lives is in sync."""
+        """Checks that a controller leads, that every group has a writing master, and that all live replicas
+        are in sync."""
         if not any(c.state_machine is not None and c.state_machine.leads for c in self.controllers.values()):
-            self.fail("no controller leads, though the world is quiet")
+            self.fail("no controller leads in a quiet world")
         for group in self.acked:
             master = self.master_of(group)
             if master is None or not master.up:
-                self.fail(
-                    f"group {group} has no living master, though the world is quiet: {self.shown(group)}"
-                )
+                self.fail(f"group {group} has no live master in a quiet world: {self.shown(group)}")
             elif not master.writable:
-                self.fail(f"{master.name} has no lease, though the world is quiet: {self.shown(group)}")
+                self.fail(f"{master.name} has no lease in a quiet world: {self.shown(group)}")
             living = [b for b in self.brokers.values() if b.group == group and b.up]
             members = self.tables.groups[group].sync_state_set
             if not dead and len(members) != len(living):
-                self.fail(f"not all are in sync, though the world is quiet: {self.shown(group)}")
+                self.fail(f"not all replicas are in sync in a quiet world: {self.shown(group)}")
 
     def shown(self, name: str) -> str:
-        """A group as it is in the tables."""
+        """Describes a group."""
         group = self.tables.get(name)
         if group is None:
             return f"{name} is unknown"
@@ -247,14 +248,14 @@ class ControllerWorld(RaftWorld):
         )
 
     def master_of(self, name: str) -> Broker | None:
-        """The broker that is master by the tables."""
+        """The broker that is master of a group."""
         group = self.tables.get(name)
         if group is None or group.master_id is None:
             return None
         return self.broker_of(name, group.master_id)
 
     def broker_of(self, group: str, broker_id: int) -> Broker | None:
-        """The group's broker with this id: its code is its name."""
+        """The group's broker with this id. Its check code contains its name."""
         known = self.tables.groups[group].replicas.get(broker_id)
         return self.brokers[known.register_check_code.split(";")[1]] if known is not None else None
 
@@ -263,14 +264,14 @@ class ControllerWorld(RaftWorld):
         return self.brokers[address.split("/")[0]]
 
     def host(self, who: str) -> Host:
-        """Also `master <group>`: the present one, or the group's first broker."""
+        """The machine of this name. `master <group>` is the present master, or the group's first broker."""
         if who.startswith("master "):
             group = who.split()[1]
             return self.master_of(group) or self.brokers[f"{group}1"]
         return super().host(who)
 
     def close(self, broker: Broker, controller: ControllerHost, channel: Channel) -> None:
-        """A connection ends, and the controller is told, unless the link is cut."""
+        """Closes a connection. The controller notices it, unless the link is cut."""
         self.at(self.delay(), self._closed, broker, controller, channel)
 
     def _closed(self, broker: Broker, controller: ControllerHost, channel: Channel) -> None:
@@ -282,8 +283,8 @@ class ControllerWorld(RaftWorld):
     def check_applied(
         self, controller: ControllerHost, state_machine: ControllerStateMachine, entry: EntryApplied
     ) -> None:
-        """Every controller's tables are what the committed events make of them; and every event is one that
-        the rules allow there and then."""
+        """Checks that all controllers have the groups that the committed events produce, and that the rules
+        allow every event."""
         event = decoded(entry.body)
         if entry.index == len(self.digests):
             if event is not None:
@@ -297,7 +298,7 @@ class ControllerWorld(RaftWorld):
             )
 
     def check_event(self, event: ControllerEvent) -> None:
-        """SyncStateSet and master change only as the rules allow."""
+        """Checks that SyncStateSet and master change only as the rules allow."""
         group = self.tables.get(event.broker_name)
         if isinstance(event, AlterSyncStateSetEvent):
             self.check_alter(group, event)
@@ -308,8 +309,8 @@ class ControllerWorld(RaftWorld):
                 self.check_elected(group, event.new_master_broker_id)
 
     def check_alter(self, group: ReplicaGroup | None, event: AlterSyncStateSetEvent) -> None:
-        """The set is one that the master of this epoch asked for as a change of this set, or the same as
-        before."""
+        """Checks that the master of this epoch requested the set as a change of the present one, or that the
+        set is the same."""
         name, new_set = event.broker_name, event.new_sync_state_set
         if group is None or group.master_id is None or group.master_id not in new_set:
             self.fail(f"{name}: the set becomes {sorted(new_set)} without its master, {self.shown(name)}")
@@ -323,7 +324,7 @@ class ControllerWorld(RaftWorld):
             self.fail(f"{name}: {sorted(new_set)} has members that nobody knows")
 
     def check_answer(self, request: ControllerRequest | None, decision: Decision) -> None:
-        """An answer is the answer to what was asked."""
+        """Checks that a response fits its request."""
         if decision.code != ResponseCode.SUCCESS:
             return
         view = decision.view
@@ -335,7 +336,8 @@ class ControllerWorld(RaftWorld):
             self.fail(f"{request} is answered {decision}")
 
     def check_elected(self, group: ReplicaGroup, broker_id: int) -> None:
-        """The new master was in sync, has all that was acknowledged, and nobody else may write."""
+        """Checks that a new master was in sync and has all acknowledged writes, and that no other broker may
+        write."""
         name = group.broker_name
         if group.master_epoch > 0 and broker_id not in group.sync_state_set:
             self.fail(f"{name}: {broker_id} is elected, but was not in sync: {self.shown(name)}")
@@ -349,8 +351,8 @@ class ControllerWorld(RaftWorld):
                 self.fail_if_clocks_are_sound(f"{name}: {broker_id} is elected while {other.name} may write")
 
     def check_only_writer(self, broker: Broker) -> None:
-        """At most one master of a group may write at any instant. Right after a lease came is the moment to
-        look: two can write together only from such a moment on."""
+        """Checks that at most one master of a group may write. Two can begin to write together only when a
+        lease arrives, so that is the moment to check."""
         self.grants += 1
         if not broker.writable:
             return
@@ -361,13 +363,13 @@ class ControllerWorld(RaftWorld):
                 )
 
     def fail_if_clocks_are_sound(self, text: str) -> None:
-        """A lease has outlived its time."""
+        """Fails if a lease lasted too long, unless a clock explains it."""
         if self.now >= self.clocks_trusted_from:
             self.fail(text)
         self.happened("two writers by a clock that stood still or leapt twice")
 
     def acknowledge(self, broker: Broker, end: int) -> None:
-        """A master tells clients that its writes up to `end` are safe."""
+        """A master acknowledges its writes up to `end`."""
         acked, log = self.acked[broker.group], broker.log
         known = min(end, len(acked))
         if known and log[known - 1] != acked[known - 1]:
@@ -383,7 +385,7 @@ class ControllerWorld(RaftWorld):
         return found
 
     def do_kill_broker(self, who: str, down_ms: float, moves: bool) -> None:
-        """kill -9; it comes back after a while, perhaps at another address."""
+        """Kills a broker (kill -9). It restarts later, perhaps at another address."""
         broker = self.broker(who)
         if broker.up:
             self.happened("brokers killed")
@@ -393,14 +395,14 @@ class ControllerWorld(RaftWorld):
             self.at(down_ms, self._start, broker, broker.life)
 
     def do_disconnect(self, who: str, controller: str) -> None:
-        """A connection breaks, for no reason."""
+        """Breaks a connection."""
         broker, target = self.broker(who), self.host(controller)
         if broker.up and not broker.paused and isinstance(target, ControllerHost):
             self.note(f"{broker.name} loses its connection to {target.name}")
             broker.disconnect(target)
 
     def do_designate(self, group: str, broker_id: int) -> None:
-        """A person wants this master."""
+        """An operator designates a master."""
         leader = self.leader()
         broker = self.brokers[f"{group}1"]
         if leader is not None and isinstance(leader, ControllerHost):
@@ -414,14 +416,14 @@ class ControllerWorld(RaftWorld):
             )
 
     def do_leap(self, who: str, by_ms: float) -> None:
-        """A machine's clock leaps, but never twice while a lease may be out: one leap is what leases bear."""
+        """Makes a machine's clock leap, but not twice within a lease: leases tolerate one leap."""
         name = self.host(who).name
         before, self.leapt_at[name] = self.leapt_at.get(name, -math.inf), self.now
         if self.now - before > 2 * self.lease_ms:
             super().do_leap(who, by_ms)
 
     def do_freeze(self, who: str, duration_ms: float) -> None:
-        """A hypervisor stops a machine, and its clock with it: the machine does not notice."""
+        """A hypervisor stops a machine and its clock, which the machine does not notice."""
         host = self.host(who)
         if host.up and not host.paused:
             self.at(duration_ms, self._thaw, host, host.life, duration_ms * host.rate)
@@ -434,7 +436,7 @@ class ControllerWorld(RaftWorld):
             host.leaps_ms -= lost_ms
 
     def do_leap_twice(self, after_ms: float, by_ms: float) -> None:
-        """The leading controller's clock leaps twice within a lease."""
+        """Makes the leading controller's clock leap twice within a lease."""
         leader = self.host("leader").name
         for wait_ms in (0.0, after_ms):
             self.at(wait_ms, super().do_leap, leader, by_ms)
@@ -443,24 +445,25 @@ class ControllerWorld(RaftWorld):
         self.happened("two leaps within a lease")
 
     def distrust_clocks(self, for_ms: float) -> None:
-        """Leases may be longer than they should be for so long, and for some time after it."""
+        """Leases may last too long during this time, and for some time after it."""
         until_ms = self.now + for_ms + LEASES_TOUCHED * self.lease_ms
         self.clocks_trusted_from = max(self.clocks_trusted_from, until_ms)
 
     def do_leap_while_electing(self, group: str, broker_id: int, after_ms: float, by_ms: float) -> None:
-        """A person wants a master, and while the old one's lease is waited out the leader's clock leaps."""
+        """An operator designates a master. While the election waits for the old lease, the leader's clock
+        leaps."""
         self.do_designate(group, broker_id)
         self.at(after_ms, self.do_leap, "leader", by_ms)
 
     def do_stuck_change(self, stuck_ms: float, who: str, group: str) -> None:
-        """A change is asked for, and more of them, while no quorum makes anything durable."""
+        """Requests changes while no quorum makes entries durable."""
         self.do_stuck_disks(stuck_ms)
         self.do_isolate(who, "both", stuck_ms)
         self.do_designate(group, 1)
 
     def do_stale_master(self, group: str, pause_ms: float, deaf_ms: float) -> None:
-        """The leader is stopped long enough to be replaced, and goes on without hearing of it at first; the
-        master reaches and hears nobody else."""
+        """Pauses the leader until it is replaced; it continues without learning of its successor at first.
+        The master can reach only this leader."""
         leader, master = self.leader(), self.master_of(group)
         if leader is None or master is None or not leader.up:
             return
@@ -473,14 +476,14 @@ class ControllerWorld(RaftWorld):
         self.do_pause(leader.name, pause_ms)
 
     def do_retire(self, group: str) -> None:
-        """A master gives up its right to write."""
+        """A master fences itself."""
         master = self.master_of(group)
         if master is not None and master.up and not master.paused and master.role is Role.MASTER:
             master.fence()
 
 
 def decoded(body: bytes) -> ControllerEvent | None:
-    """The event of an entry; what is none changes nothing."""
+    """The event of an entry, None for an entry without one."""
     try:
         return events.decode(body)
     except RemoteProtocolError:
@@ -488,7 +491,7 @@ def decoded(body: bytes) -> ControllerEvent | None:
 
 
 def digest(groups: ReplicaGroups, event: ControllerEvent | None) -> tuple[object, ...]:
-    """What the event's group looks like."""
+    """The state of the event's group."""
     group = groups.get(event.broker_name) if event is not None else None
     if group is None:
         return ()
@@ -503,5 +506,5 @@ def digest(groups: ReplicaGroups, event: ControllerEvent | None) -> tuple[object
 
 
 def controller_settings(name: str, names: tuple[str, ...]) -> RaftSettings:
-    """As the controller's own: a proposal is given up only with the leadership."""
+    """The Raft settings of a controller: no proposal times out."""
     return msgspec.structs.replace(settings_for(name, names), ack_wait_max_ms=86_400_000)

@@ -1,5 +1,5 @@
-"""Whole controllers in a simulated world: a consensus peer and the desk that production runs. What happens
-between the two here is what `epochmq_controller.controller.controller.Controller` does."""
+"""Controllers in a simulated world: a consensus peer, and production's state machine. A `ControllerHost`
+connects the two as `epochmq_controller.controller.controller.Controller` does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
 from epochmq_dledger.core import types as raft
 from epochmq_protocol.dledger import DLedgerResponseCode
 from tests.simulation.clockwork import Call
-from tests.simulation.raft import PeerHost
+from tests.simulation.peer_host import PeerHost
 
 if TYPE_CHECKING:
     from tests.simulation.brokers import Channel
@@ -81,7 +81,7 @@ class ControllerHost(PeerHost):
         self.state_machine = None
 
     def arm_state_machine(self) -> None:
-        """Keeps a timer for the desk's next deadline."""
+        """Sets the timer for the state machine's next deadline."""
         assert self.state_machine is not None
         due = (self.state_machine.next_deadline_ms() + 0.01 - self.leaps_ms) / self.rate
         if due < self.state_machine_timer_at:
@@ -123,17 +123,17 @@ class ControllerHost(PeerHost):
                 pass
 
     def apply(self) -> None:
-        """Hands what is committed to the desk."""
+        """Feeds committed entries to the state machine."""
         while self.applied < self.committed:
             self.applied += 1
             entry = self.log.entry(self.applied)
             assert entry is not None
             self.tell(EntryApplied(entry.index, entry.term, entry.body))
 
-    # The desk -----------------------------------------------------------------------------------------------
+    # The state machine --------------------------------------------------------------------------------------
 
     def tell(self, event: ControllerInput) -> None:
-        """One input after another."""
+        """Feeds inputs one after another."""
         self.state_machine_inbox.append(event)
         if self.deciding:
             return
@@ -152,7 +152,7 @@ class ControllerHost(PeerHost):
             self.arm_state_machine()
 
     def perform(self, effect: ControllerEffect) -> None:
-        """One effect of the desk."""
+        """Carries out one effect of the state machine."""
         if self.state_machine is None:
             return
         world = self.world
@@ -188,22 +188,22 @@ class ControllerHost(PeerHost):
         self.asks[self.world.sequence] = (call, request)
         return self.world.sequence
 
-    # What brokers say ---------------------------------------------------------------------------------------
+    # Brokers and operators ----------------------------------------------------------------------------------
 
     def met(self, call: Call) -> None:
-        """Somebody asks who leads (1005)."""
+        """A request for the leader (1005) has arrived."""
         node = self.node
         if node is not None:
             self.world.answer(call, (node.member.leader, node.leader is not None, node.member.term))
 
     def asked(self, call: Call, request: ControllerRequest) -> None:
-        """A request has come."""
+        """A request has arrived."""
         self.tell(GroupRequestReceived(self._token(call, request), request))
 
     def heard(
         self, channel: Channel, replica: BrokerIdentityInfo, beat: dict[str, Any], fenced: int | None
     ) -> None:
-        """A one-way heartbeat has come."""
+        """A one-way heartbeat has arrived."""
         if not channel.closed:
             self.tell(HeartbeatReceived(replica, self._beat(channel, beat), fenced))
 
@@ -216,7 +216,7 @@ class ControllerHost(PeerHost):
         fenced: int | None,
         epoch: int,
     ) -> None:
-        """A heartbeat that asks for a lease has come."""
+        """A heartbeat that requests a lease has arrived."""
         call.came_ms = self.world.now
         if not channel.closed:
             token = self._token(call, None)
@@ -226,6 +226,6 @@ class ControllerHost(PeerHost):
         return Heartbeat(last_ms=self.clock(), channel=channel, confirm_offset=0, **beat)
 
     def channel_closed(self, channel: Channel) -> None:
-        """A broker's connection has ended."""
+        """A broker's connection has closed."""
         channel.closed = True
         self.tell(ChannelClosed(channel))

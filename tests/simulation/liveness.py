@@ -1,13 +1,14 @@
-"""Liveness as checks: what must come about while enough of a world is well.
+"""Checks of liveness: what must happen in time while enough of a world is healthy.
 
-A machine is well while it runs, no link of it is cut and no disk of it is slow, stuck, full or broken. Then:
+A machine is healthy while it runs, none of its links is cut, and its disk is not slow, stuck, full or broken.
+Then:
 
-- With a majority of the controllers well, and every member of a group's SyncStateSet well, the group has a
+- If a majority of the controllers and all members of a group's SyncStateSet are healthy, the group has a
   writing master within `master_within_ms`.
-- While nothing befalls anybody, a leading controller answers a request for a lease within `answer_within_ms`:
-  at most two heartbeat rounds, that which is under way and the next one.
+- Without faults, a leading controller responds to a lease request within two heartbeat rounds, the current
+  one and the next one.
 
-Both are asked of kind networks only: where messages are lost or late by chance, nothing has a bound.
+Both hold only in networks that neither lose nor delay messages by chance.
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ if TYPE_CHECKING:
 
 LOOK_MS = 200
 CALM_MS = 2500
-"""For how long nothing may have befallen anybody before answers have a bound: a leader is elected by then,
-and knows what it needs to."""
+"""Time without faults before responses have a bound: by then a leader is elected and has applied all
+entries."""
 
 
 class Liveness:
-    """Looks at a world from time to time."""
+    """Checks a world periodically."""
 
     def __init__(self, world: ControllerWorld) -> None:
         self.world = world
         self.well_since: dict[str, float] = {}
-        """Since when a group has been well without a writing master."""
+        """Since when a group could have had a writing master, and had none."""
         self.disturbed_ms = 0.0
-        """When something befell anybody last."""
+        """The time of the last fault."""
         self.slowest_ms = 0.0
         options = world.wanted.options
         self.master_within_ms = 9_000 + options["beat_timeout_ms"] + 4 * options["lease_ms"]
         world.at(LOOK_MS, self.look)
 
     def is_kind(self) -> bool:
-        """Whether the network neither loses messages nor holds them up by chance."""
+        """Whether the network neither loses nor delays messages by chance."""
         world = self.world
         return not (world.network.drop or world.network.slow) and (
             world.quiet or world.swamped_until <= world.now
         )
 
     def unwell(self) -> set[str]:
-        """The machines that something is wrong with."""
+        """The machines that are not healthy."""
         world = self.world
         now = world.now
         found = {name for link, until_ms in world.cuts.items() if until_ms > now for name in link}
@@ -54,13 +55,13 @@ class Liveness:
         if world.quiet:
             return found
         for name, peer in world.peers.items():
-            if max(peer.slow_disk_until, peer.stuck_disk_until, peer.log.watcher.full_until) > now:
+            if max(peer.slow_disk_until, peer.stuck_disk_until, peer.log.checker.full_until) > now:
                 found.add(name)
         found |= {name for name, broker in world.brokers.items() if self.has_bad_disk(broker)}
         return found
 
     def has_bad_disk(self, broker: Host) -> bool:
-        """Whether a broker's disk fails, or is slow."""
+        """Whether a broker's disk fails or is slow."""
         disk = getattr(broker, "disk", None)
         return disk is not None and (
             disk.failed
@@ -69,7 +70,7 @@ class Liveness:
         )
 
     def look(self) -> None:
-        """Every group that could have a writing master has one, or not for long yet."""
+        """Checks that every group that could have a writing master gets one in time."""
         world = self.world
         world.at(LOOK_MS, self.look)
         if not self.is_kind():
@@ -85,12 +86,12 @@ class Liveness:
                 self.well_since.pop(group, None)
             elif world.now - self.well_since.setdefault(group, world.now) > self.master_within_ms:
                 world.fail(
-                    f"no master of {group} writes, though a quorum of controllers and the whole SyncStateSet "
-                    f"have been well for {self.master_within_ms:.0f} ms: {world.shown(group)}"
+                    f"no master of {group} writes, although a quorum of controllers and the SyncStateSet "
+                    f"have been healthy for {self.master_within_ms:.0f} ms: {world.shown(group)}"
                 )
 
     def is_served(self, name: str, unwell: set[str]) -> bool:
-        """Whether a group must have a writing master soon, and has none."""
+        """Whether a group has no writing master, but must get one soon."""
         world = self.world
         group = world.tables.get(name)
         if group is None or group.master_epoch == 0:
@@ -102,16 +103,16 @@ class Liveness:
         return all(one is not None and one.name not in unwell for one in members)
 
     def disturbed(self) -> None:
-        """Something befalls somebody."""
+        """Records a fault."""
         self.disturbed_ms = self.world.now
 
     def answered(self, name: str, took_ms: float) -> None:
-        """A leading controller has answered a request for a lease."""
+        """Checks how long a leading controller took to respond to a lease request."""
         world = self.world
         if world.now - took_ms - self.disturbed_ms < CALM_MS:
             return
         self.slowest_ms = max(self.slowest_ms, took_ms)
         within_ms = 4 * (world.network.delay_max_ms + 1) + 5
         if took_ms > within_ms and not self.unwell() and self.is_kind():
-            world.fail(f"{name} answers a request for a lease after {took_ms:.0f} ms, not {within_ms:.0f} ms")
+            world.fail(f"{name} responded to a lease request after {took_ms:.0f} ms, not {within_ms:.0f} ms")
         world.happenings["answers within the bound"] += 1

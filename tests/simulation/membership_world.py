@@ -1,6 +1,6 @@
-"""Groups that change: peers join and leave one at a time, logs lose their beginnings to snapshots, and peers
-that are far behind are sent them, while the network, the disks and the machines do what they do in every
-other world."""
+"""Groups whose members change: peers join and leave one at a time, logs lose their first entries to
+snapshots, and peers that lag far behind receive snapshots, under the faults of every other world.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ from epochmq_protocol.dledger import (
 from tests.simulation import troubles
 from tests.simulation.campaign import Kind
 from tests.simulation.clockwork import ViolationError
-from tests.simulation.raft import TICK_MS, PeerHost, RaftWorld, settings_for
+from tests.simulation.peer_host import TICK_MS, PeerHost, settings_for
+from tests.simulation.raft_world import RaftWorld
 from tests.simulation.shrink import shrink
 from tests.simulation.simulated_logs import LogChecker, StoredLog
 from tests.simulation.troubles import Plan
@@ -62,17 +63,18 @@ SNAPSHOT_ENTRIES = 15
 
 
 class CompactableLog(MemoryLog):
-    """A log that may lose its beginning to a snapshot; entries up to `durable_end` survive a kill."""
+    """A log in memory that may drop its first entries for a snapshot. Entries up to `durable_end` survive a
+    kill."""
 
     def __init__(self, world: MembershipWorld, name: str) -> None:
         super().__init__()
         self.world = world
         self.name = name
-        self.watcher = LogChecker(world, name)
+        self.checker = LogChecker(world, name)
         self.durable_end = -1
 
     def append(self, entries: list[DLedgerEntry]) -> None:
-        self.watcher.check_room()
+        self.checker.check_room()
         before = self.end_term
         for entry in entries:
             first = self.world.written.setdefault((entry.index, entry.term), (entry, before))
@@ -86,7 +88,7 @@ class CompactableLog(MemoryLog):
     def truncate(self, end_index: int) -> None:
         cut, committed = end_index + 1, self.world.committed
         if cut <= self.end_index and cut < len(committed) and self.entry(cut) == committed[cut]:
-            self.world.fail(f"{self.name} cuts entry {cut}, which is committed")
+            self.world.fail(f"{self.name} truncates entry {cut}, which is committed")
         super().truncate(end_index)
         self.durable_end = min(self.durable_end, end_index)
 
@@ -115,7 +117,8 @@ class CompactableLog(MemoryLog):
         self.durable_end = self.end_index
 
     def crash(self, kept: int | None) -> int:
-        """Entries after `kept`, or after some that was not synced, are gone; up to where it kept them."""
+        """Drops entries after `kept`, by default a random index after the synced ones. Returns the last one
+        left."""
         kept = (
             self.world.random.randint(self.durable_end, max(self.durable_end, self.end_index))
             if kept is None
@@ -126,12 +129,12 @@ class CompactableLog(MemoryLog):
 
 
 class StoredCompactableLog(StoredLog):
-    """The production store, under the same rules, on a disk that loses what was not synced."""
+    """The production store under the same rules, on a disk that loses unsynced data."""
 
     world: MembershipWorld  # type: ignore[assignment]
 
     def reset(self, entry: DLedgerEntry) -> None:
-        check_reset(self.world, self.watcher.name, self.end_index, entry)
+        check_reset(self.world, self.checker.name, self.end_index, entry)
         self.store.reset(entry)
         self.durable_end = entry.index - 1
 
@@ -140,7 +143,7 @@ class StoredCompactableLog(StoredLog):
         for removal in self.store.take_removals():
             removal()
         if not self.begin_index <= index:
-            self.world.fail(f"{self.watcher.name} has dropped entry {index}")
+            self.world.fail(f"{self.checker.name} has dropped entry {index}")
 
     def crash(self, kept: int | None) -> int:
         durable, before = self.durable_end, self.end_index
@@ -150,22 +153,22 @@ class StoredCompactableLog(StoredLog):
                 folder.crash(self.world.random)
         self.store = self.opened()
         if self.end_index < durable:
-            self.world.fail(f"{self.watcher.name} recovers entries up to {self.end_index}, not {durable}")
+            self.world.fail(f"{self.checker.name} recovers entries up to {self.end_index}, not {durable}")
         entries = self.entries
-        self.watcher.appending(entries[0].term, entries[1:]) if entries else None
+        self.checker.appending(entries[0].term, entries[1:]) if entries else None
         self.durable_end = durable
         return min(self.end_index, before)
 
 
 def check_reset(world: MembershipWorld, name: str, end_index: int, entry: DLedgerEntry) -> None:
-    """Only a snapshot may take the place of a log that has committed entries."""
+    """Checks that only a snapshot replaces a log with committed entries."""
     is_first = entry.index == 0 and not (end_index >= 0 and world.committed)
     if not is_first and world.committed[entry.index : entry.index + 1] != [entry]:
-        world.fail(f"{name} begins anew with {entry}, which is not committed")
+        world.fail(f"{name} resets its log to {entry}, which is not committed")
 
 
 class MembershipPeer(PeerHost):
-    """A peer with a state machine: the number of entries and a checksum of all bodies, in order."""
+    """A peer with a state machine: the number of entries, and a checksum of all bodies in order."""
 
     world: MembershipWorld
 
@@ -228,7 +231,7 @@ class MembershipPeer(PeerHost):
                 self.apply()
             case MembersChanged(addresses=addresses):
                 if not set(addresses) <= set(self.world.peers):
-                    self.world.fail(f"{self.name} is told of {addresses}")
+                    self.world.fail(f"{self.name} gets unknown members {addresses}")
             case SendSnapshotChunk(peer=peer, context=context, request=request, size=size):
                 assert self.stored is not None
                 assert self.stored[0].entry == request.entry
@@ -245,7 +248,7 @@ class MembershipPeer(PeerHost):
                 self.apply()
 
     def apply(self) -> None:
-        """Applies what is committed, and takes a snapshot when one is due."""
+        """Applies committed entries, and takes a snapshot if one is due."""
         while self.applied < self.committed:
             entry = self.log.entry(self.applied + 1)
             assert entry is not None, f"{self.name} has no entry {self.applied + 1} to apply"
@@ -266,20 +269,20 @@ class MembershipPeer(PeerHost):
         self.save(snapshot, data, SnapshotSaved(snapshot))
 
     def save(self, snapshot: Snapshot, data: bytes, then: RaftInput) -> None:
-        """One worker does it, one after another."""
+        """Saves a snapshot later. Snapshots are saved one after another."""
         self.saves.append((snapshot, data, then))
         self.later(self.world.random.random() * 100, self._saved)
 
     def _saved(self) -> None:
         snapshot, data, then = self.saves.popleft()
         if self.stored is not None and self.stored[0].index > snapshot.index:
-            self.world.fail(f"{self.name} puts an older snapshot in the place of a newer one")
+            self.world.fail(f"{self.name} replaces a newer snapshot by an older one")
         self.stored = snapshot, data
         self.saving = False
         self.world.counted["snapshots"] += 1
         self.feed(then)
 
-    # What the world wants to know ---------------------------------------------------------------------------
+    # Results ------------------------------------------------------------------------------------------------
 
     def on_committed(self, effect: ProposalCommitted) -> None:
         if effect.token in self.world.changes:
@@ -289,14 +292,14 @@ class MembershipPeer(PeerHost):
             self.world.acknowledged[effect.token] = (effect.index, effect.term)
             self.world.acknowledged_at[effect.token] = self.world.now
 
-    def on_refused(self, effect: OperationFailed) -> None:
+    def on_failed(self, effect: OperationFailed) -> None:
         if effect.token in self.world.changes:
-            self.world.note(f"change {self.world.changes[effect.token]} is refused: {effect.code.name}")
-            self.world.refused[effect.token] = effect.code
+            self.world.note(f"change {self.world.changes[effect.token]} failed: {effect.code.name}")
+            self.world.rejected[effect.token] = effect.code
 
     def on_read(self, effect: ReadReady) -> None:
         if effect.index < self.world.reads[effect.token]:
-            self.world.fail(f"{self.name} serves a read at {effect.index}, too old")
+            self.world.fail(f"{self.name} serves an outdated read at {effect.index}")
         self.world.counted["reads"] += 1
 
 
@@ -310,7 +313,7 @@ def _state(data: bytes) -> tuple[int, int]:
 
 
 def settings_of(name: str) -> RaftSettings:
-    """n0, n1, n2 are a group; the others wait to be added to it."""
+    """The settings of a peer. n0, n1 and n2 are a group; the others wait to be added."""
     peers = FIRST_VOTERS if name in FIRST_VOTERS else (*FIRST_VOTERS, name)
     plain = settings_for(name, peers)
     return msgspec.structs.replace(
@@ -319,7 +322,7 @@ def settings_of(name: str) -> RaftSettings:
 
 
 def plan(seed: int) -> Plan:
-    """A seed's world."""
+    """Plans a seed's world."""
     rng = random.Random(f"membership {seed}")
     found = Plan(
         seed,
@@ -349,7 +352,7 @@ def plan(seed: int) -> Plan:
 
 
 class MembershipWorld(RaftWorld):
-    """A plan's world."""
+    """The world of a plan."""
 
     peers: dict[str, MembershipPeer]  # type: ignore[assignment]
 
@@ -364,7 +367,7 @@ class MembershipWorld(RaftWorld):
         self.bodies: dict[int, bytes] = {}
         self.reads: dict[int, int] = {}
         self.changes: dict[int, str] = {}
-        self.refused: dict[int, DLedgerResponseCode] = {}
+        self.rejected: dict[int, DLedgerResponseCode] = {}
         self.states: list[tuple[int, int]] = []
         self.counted = dict.fromkeys(("installed", "snapshots", "changes", "reads"), 0)
         self.tokens = 0
@@ -397,7 +400,7 @@ class MembershipWorld(RaftWorld):
             ):
                 self.fail(f"leader completeness: {peer.name} leads term {change.term} without {entry}")
         if peer.log.end_index < 0 <= len(self.committed) - 1 and self.committed[0].term < change.term:
-            self.fail(f"leader completeness: {peer.name} leads term {change.term} with nothing")
+            self.fail(f"leader completeness: {peer.name} leads term {change.term} with an empty log")
 
     def on_commit(self, peer: PeerHost, index: int) -> None:
         assert peer.node is not None
@@ -434,14 +437,14 @@ class MembershipWorld(RaftWorld):
             self.fail(f"{peer.name} commits {entry}, which only {holders} of {voters} have durably")
 
     def check_state(self, peer: MembershipPeer) -> None:
-        """Equal applied indexes, equal tables."""
+        """State machine safety: equal applied indexes mean equal states."""
         if peer.applied >= 0 and peer.applied < len(self.states) and peer.state != self.states[peer.applied]:
             self.fail(f"{peer.name} has {peer.state} at {peer.applied}, expected {self.states[peer.applied]}")
 
-    # What befalls it ----------------------------------------------------------------------------------------
+    # Clients and operators ----------------------------------------------------------------------------------
 
     def someone(self, luck: float) -> MembershipPeer:
-        """Mostly one that thinks it leads."""
+        """A random peer, mostly one that leads."""
         leading = [one for one in self.peers.values() if one.node is not None and one.node.leader is not None]
         if leading and luck < 0.9:
             return leading[int(luck / 0.9 * len(leading))]
@@ -466,7 +469,7 @@ class MembershipWorld(RaftWorld):
             peer.receive(peer.feed, ReadIndex(token))
 
     def do_change(self, luck: float, who: str) -> None:
-        """Somebody asks for a peer to be added, or removed if it is there; never below two voters."""
+        """An operator adds a peer, or removes it if it is a member; at least two voters stay."""
         peer = self.someone(luck)
         if peer.up and peer.node is not None:
             self.change(peer, who)
@@ -482,7 +485,7 @@ class MembershipWorld(RaftWorld):
         return token
 
     def live(self) -> None:
-        """A whole life: troubles, then quiet, then the final checks."""
+        """Lives the plan: faults, then quiet, then the final checks."""
         with self.machine.installed():
             self.plan(self.wanted.events)
             self.run(self.wanted.troubled_ms)
@@ -491,8 +494,8 @@ class MembershipWorld(RaftWorld):
             self.check_end()
 
     def check_end(self) -> None:
-        """Once the world is quiet there is a leader, all its voters have everything, and every acknowledged
-        proposal is there."""
+        """Checks that a quiet world has a leader, that all its voters hold all entries, and that every
+        acknowledged proposal is among them."""
         leader = self.leader()
         if leader is None or leader.node is None:
             self.fail("nobody leads")
@@ -514,7 +517,7 @@ KIND = Kind(plan, MembershipWorld)
 
 
 def hold(seeds: range) -> dict[str, int]:
-    """All seeds keep all promises, or an AssertionError tells the story of one that does not."""
+    """Checks that all seeds keep all promises. AssertionError reports the first one that does not."""
     total: dict[str, int] = {}
     for seed in seeds:
         world = MembershipWorld(plan(seed))

@@ -1,4 +1,4 @@
-"""A mistake that somebody could make, as a small change of the source of one function."""
+"""A programming mistake, as a small change of the source of one function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Mutation:
-    """`before` stands once in the source of `owner.function`, and becomes `after`."""
+    """`before` occurs once in the source of `owner.function`, and is replaced by `after`."""
 
     mistake: str
     kind: str
@@ -22,18 +22,18 @@ class Mutation:
     before: str
     after: str
     rare: bool = False
-    """Found by one seed in a hundred or less: the soak looks for it."""
+    """Found by at most one seed in a hundred: only the soak searches for it."""
 
     @contextmanager
     def made(self) -> Iterator[None]:
-        """The mistake is there, until the block ends."""
+        """Makes the mistake until the block ends."""
         original = self.owner.__dict__[self.function]
         plain = original.fget if isinstance(original, property) else original
         source = textwrap.dedent(inspect.getsource(plain))
         if source.count(self.before) != 1:
             raise ValueError(
-                f"the mistake {self.mistake!r} can no longer be made: {self.before!r} stands "
-                f"{source.count(self.before)} times in {self.function}, expected once; make it anew"
+                f"the mistake {self.mistake!r} can no longer be made: {self.before!r} occurs "
+                f"{source.count(self.before)} times in {self.function}, expected once; adapt the mutation"
             )
         made: dict[str, Any] = {}
         code = "from __future__ import annotations\n" + source.replace(self.before, self.after)

@@ -1,5 +1,5 @@
-"""Mistakes that somebody could make in the core, in the rules or in a broker, each as a small change of the
-source of one function. The simulator must find every one of them."""
+"""Mistakes in the core, in the rules or in a broker, each as a small change of the source of one function.
+The simulator must find all of them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from epochmq_controller.replica_groups import leases, rules
 from epochmq_controller.replica_groups.leases import LeaseTable
+from epochmq_controller.replica_groups.request_queues import RequestQueues
 from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.entry_pusher import EntryPusher
@@ -21,7 +22,7 @@ from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.leader_state import LeaderState
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.node import RaftNode
-from epochmq_dledger.store import damage_detection, segments
+from epochmq_dledger.store import damage_detection, file_log, segments
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.log_files import LogFiles
 from epochmq_dledger.store.segments import Segments
@@ -57,8 +58,8 @@ def find(mutation: Mutation, seeds: Iterable[int]) -> Found | None:
 
 
 def raised_by_production(error: AssertionError, mutation: Mutation) -> bool:
-    """Whether production itself has noticed, by an assertion that it keeps. Whatever else goes wrong in a
-    simulated world is a mistake of the simulator's, and finds nothing. A story asserts what it promises."""
+    """Whether an assertion of production code has failed. Any other error in a simulated world is a mistake
+    of the simulator, and does not count. A scenario asserts its promise itself."""
     last = error.__traceback__
     assert last is not None
     while last.tb_next is not None:
@@ -68,7 +69,7 @@ def raised_by_production(error: AssertionError, mutation: Mutation) -> bool:
 
 
 def live(kind: str, seed: int) -> None:
-    """Lives a seed of a kind of world. A kind with a dot is one story, the same for every seed."""
+    """Runs a seed of a kind of world. A kind with a dot is one scenario, the same for every seed."""
     module, dot, story = kind.partition(".")
     if dot:
         getattr(importlib.import_module(f"tests.simulation.{module}"), story)()
@@ -77,7 +78,7 @@ def live(kind: str, seed: int) -> None:
 
 
 def remembered() -> dict[str, int]:
-    """The seed that found each mistake when it was looked for last."""
+    """The seed that found each mistake in the last search."""
     found: dict[str, int] = json.loads(FOUND.read_text(encoding="utf-8"))
     return found
 
@@ -90,8 +91,8 @@ def _search(task: tuple[str, int]) -> tuple[str, Found | None]:
 
 
 def search(seeds_max: int, processes: int, chosen: str = "") -> dict[str, Found | None]:
-    """Looks for every mistake (whose name has `chosen` in it), at the seed that found it last, then from 0
-    on, and remembers where it was found."""
+    """Searches seeds that find each mistake (with `chosen` in its name): first the one that found it last,
+    then from 0 on. Saves the seeds."""
     tasks = [(one.mistake, seeds_max) for one in MUTATIONS if chosen in one.mistake]
     results: dict[str, Found | None] = {}
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
@@ -115,7 +116,7 @@ RAFT = [
         "len(self.voters) // 2",
     ),
     Mutation(
-        "a leader counts what it has not synced",
+        "a leader counts entries that it has not synced",
         "raft",
         LeaderState,
         "advance_commit",
@@ -123,7 +124,7 @@ RAFT = [
         "[member.log.end_index,",
     ),
     Mutation(
-        "a follower acknowledges what it has not synced",
+        "a follower acknowledges entries that it has not synced",
         "raft",
         Follower,
         "_respond_when_durable",
@@ -171,7 +172,7 @@ RAFT = [
         "False",
     ),
     Mutation(
-        "a candidate counts refusals as votes",
+        "a candidate counts rejections as votes",
         "raft",
         Election,
         "_count_votes",
@@ -187,7 +188,7 @@ RAFT = [
         "False",
     ),
     Mutation(
-        "answers of an earlier candidacy count",
+        "responses to an earlier candidacy count",
         "raft",
         Election,
         "on_vote_response",
@@ -196,7 +197,7 @@ RAFT = [
         rare=True,
     ),
     Mutation(
-        "a restarted leader goes on in its term",
+        "a restarted leader continues in its term",
         "raft",
         Election,
         "__init__",
@@ -204,7 +205,7 @@ RAFT = [
         "self.increase_term = False",
     ),
     Mutation(
-        "a follower cuts what it has acknowledged",
+        "a follower truncates entries that it has acknowledged",
         "raft",
         Follower,
         "_truncate",
@@ -212,7 +213,7 @@ RAFT = [
         "if False:",
     ),
     Mutation(
-        "a follower believes the committed index beyond what was compared",
+        "a follower advances the committed index beyond compared entries",
         "raft",
         Follower,
         "on_push",
@@ -220,7 +221,7 @@ RAFT = [
         "self.member.commit(request.commit_index)",
     ),
     Mutation(
-        "a cut leaves the synced index where it was",
+        "a truncation does not lower the synced index",
         "raft",
         MemberState,
         "truncate",
@@ -228,7 +229,7 @@ RAFT = [
         "pass",
     ),
     Mutation(
-        "a late sync vouches for entries written since",
+        "a late sync acknowledges entries written since",
         "raft",
         RaftNode,
         "_on_synced",
@@ -237,7 +238,7 @@ RAFT = [
         rare=True,
     ),
     Mutation(
-        "a read is served without a proof",
+        "a read is served without a confirmation",
         "raft",
         HeartbeatRounds,
         "add_read",
@@ -245,7 +246,7 @@ RAFT = [
         "self._reads.append((token, 0))",
     ),
     Mutation(
-        "a read is proven by a round that began before it",
+        "a read is confirmed by a round that started before it",
         "raft",
         HeartbeatRounds,
         "add_read",
@@ -261,7 +262,7 @@ RAFT = [
         "False",
     ),
     Mutation(
-        "a leader acknowledges what is only in its log",
+        "a leader acknowledges entries that are only in its log",
         "raft",
         LeaderState,
         "advance_commit",
@@ -269,7 +270,7 @@ RAFT = [
         "self.pending[0].index <= member.log.end_index",
     ),
     Mutation(
-        "proposals written together are told one place",
+        "proposals written together report one index",
         "raft",
         Leader,
         "_append_proposals",
@@ -286,7 +287,7 @@ RAFT = [
         "deadline_ms)",
     ),
     Mutation(
-        "a refused push counts as stored",
+        "a rejected push counts as stored",
         "raft",
         EntryPusher,
         "_on_append_response",
@@ -297,7 +298,7 @@ RAFT = [
 
 STORE = [
     Mutation(
-        "a cut erases only the header of the first entry",
+        "a truncation erases only the header of the first entry",
         "store",
         segments,
         "_erase",
@@ -305,7 +306,7 @@ STORE = [
         'end = min(len(data.rstrip(b"\\0")), blank + 48)',
     ),
     Mutation(
-        "a cut is not synced",
+        "a truncation is not synced",
         "store",
         segments.Erasure,
         "run",
@@ -313,7 +314,7 @@ STORE = [
         "pass",
     ),
     Mutation(
-        "recovery leaves what lies behind the log's end",
+        "recovery keeps bytes after the end of the log",
         "store",
         FileLog,
         "open",
@@ -329,7 +330,7 @@ STORE = [
         "",
     ),
     Mutation(
-        "what a killed process left behind counts as durable",
+        "unsynced entries of a killed process count as durable",
         "store",
         Segments,
         "open",
@@ -380,15 +381,15 @@ DISKS = [
         "pass",
     ),
     Mutation(
-        "every unreadable entry is a torn end",
+        "every unreadable entry is a torn tail",
         "raft",
-        FileLog,
+        file_log,
         "_find_damage",
         "if lost is not None:",
         "if False:",
     ),
     Mutation(
-        "every torn end is damage",
+        "every torn tail is damage",
         "store",
         damage_detection,
         "find_lost_entry",
@@ -420,24 +421,24 @@ DISKS = [
         "False",
     ),
     Mutation(
-        "every read begins a round of its own",
-        "test_scenarios_raft.test_one_round_serves_all_reads_that_wait",
+        "every read starts a round of its own",
+        "test_scenarios_raft.test_one_round_confirms_all_waiting_reads",
         HeartbeatRounds,
         "is_due",
         "return self._reads[0][1] > self.number or now_ms >= self.started_ms + self._retry_ms",
         "return self._reads[-1][1] > self.number",
     ),
     Mutation(
-        "a log with committed entries is begun anew",
-        "test_scenarios_raft.test_a_leader_whose_log_begins_later_drops_nobody_s_log",
+        "a log with committed entries is reset",
+        "test_scenarios_raft.test_a_truncate_far_behind_the_end_drops_no_committed_log",
         Follower,
         "_truncate",
         "member.committed_index >= 0 if disjoint else kept < member.committed_index",
         "False if disjoint else kept < member.committed_index",
     ),
     Mutation(
-        "answers to an earlier leadership count",
-        "test_scenarios_raft.test_an_answer_to_an_earlier_leadership_proves_nothing",
+        "responses to an earlier leadership count",
+        "test_scenarios_raft.test_a_response_to_an_earlier_leadership_confirms_nothing",
         HeartbeatRounds,
         "__init__",
         "self.started_ms = now_ms",
@@ -447,16 +448,15 @@ DISKS = [
 
 CONTROLLERS = [
     Mutation(
-        "a lease is granted without a proof of leadership",
+        "a lease is granted without a leadership check",
         "controllers",
         ControllerStateMachine,
-        "_prove",
-        "self._effects.append(CheckLeadership(self._tokens))",
-        "self._effects.append(CheckLeadership(self._tokens)) if isinstance(what, str) "
-        "else self._proven(self._tokens, True)",
+        "_request_lease",
+        "state.emit(CheckLeadership(token))",
+        "self._complete_check(token, leads=True)",
     ),
     Mutation(
-        "a new leader does not wait out the leases of the one before",
+        "a new leader does not wait for the leases of its predecessor",
         "controllers",
         LeaseTable,
         "__init__",
@@ -474,7 +474,7 @@ CONTROLLERS = [
     Mutation(
         "leases are granted while an election is decided",
         "controllers",
-        ControllerStateMachine,
+        RequestQueues,
         "_must_wait",
         "leases.electing.add(name)",
         "pass",
@@ -496,31 +496,32 @@ CONTROLLERS = [
         "now_ms - self._seen_ms",
     ),
     Mutation(
-        "a controller decides before it has applied what earlier leaders committed",
+        "a controller decides before it has applied the entries of earlier leaders",
         "controllers",
         ControllerStateMachine,
-        "_led",
+        "_on_leadership",
         "self._term = term\n",
         "self._term = term\n    if term is not None:\n        self._begin_to_lead(term)\n",
     ),
     Mutation(
-        "a group goes on while its proposal's fate is open",
+        "a group continues while its proposal may still be committed",
         "controllers",
-        ControllerStateMachine,
+        RequestQueues,
         "_time_out",
         "        return\n    was_first",
         "        self._proposals = {t: n for t, n in self._proposals.items() if n != name}\n    was_first",
     ),
     Mutation(
-        "the next request is decided before the last one's events are applied",
+        "the next request is decided before the events of the last one are applied",
         "controllers",
-        ControllerStateMachine,
-        "_begin",
-        "        self._effects.append(ProposeEvents(self._tokens, bodies))\n        return False",
-        "        self._effects.append(ProposeEvents(self._tokens, bodies))\n"
-        "        self._proposals.pop(self._tokens)\n"
-        "        lane.state = READY_TO_DECIDE\n"
-        "        self._answer(job, decision)\n"
+        RequestQueues,
+        "_decide",
+        "        state.emit(ProposeEvents(token, tuple(events.encode(event) for event in decision.events)))\n"
+        "        return False",
+        "        state.emit(ProposeEvents(token, tuple(events.encode(event) for event in decision.events)))\n"
+        "        self._proposals.pop(token)\n"
+        "        queue.state = READY_TO_DECIDE\n"
+        "        self._respond(queued, decision)\n"
         "        return True",
     ),
     Mutation(
@@ -540,7 +541,7 @@ CONTROLLERS = [
         "group.replicas",
     ),
     Mutation(
-        "dead masters are looked for only when a connection closes",
+        "only closed connections reveal dead masters",
         "test_scenarios_controller.test_an_election_without_a_candidate_is_retried",
         rules,
         "_needs_election",
@@ -551,9 +552,9 @@ CONTROLLERS = [
         "a master of an older epoch may still fence",
         "controllers",
         ControllerStateMachine,
-        "_heard",
-        "and self._is_master(name, broker_id, event.fenced_epoch)",
-        "and leases.fenced.setdefault(name, 1 << 30)",
+        "_on_heartbeat",
+        "and state.is_master(name, broker_id, event.fenced_epoch)",
+        "and leases.fenced_epochs.setdefault(name, 1 << 30)",
     ),
 ]
 

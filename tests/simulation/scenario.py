@@ -1,4 +1,4 @@
-"""What scenarios share: a kind world, settled, in which exactly the told things happen."""
+"""Helpers for scenarios: a calm world with a working group, in which only the scripted faults happen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEP_MS = 5.0
 
 
 def settled(**options: Any) -> ControllerWorld:
-    """Three controllers, one group of three brokers: one is master and writes, all are in sync."""
+    """Three controllers and one group of three brokers: one is master and writes, all are in sync."""
     beats = {"groups": 1, "lease_ms": 600, "beat_ms": 200, "beat_timeout_ms": 1500, "beside_java": False}
     plan = Plan(1, Network(delay_max_ms=2), drift=0.0, options=beats | options)
     world = ControllerWorld(plan)
@@ -25,7 +25,7 @@ def settled(**options: Any) -> ControllerWorld:
 
 
 def until(world: World, holds: Callable[[], bool], within_ms: float) -> float:
-    """Lets the world go on until something holds; returns how long it took. It fails when it takes longer."""
+    """Runs the world until a condition holds. Returns the time it took. Fails after `within_ms`."""
     began = world.now
     while not holds():
         if world.now - began > within_ms:
@@ -35,7 +35,7 @@ def until(world: World, holds: Callable[[], bool], within_ms: float) -> float:
 
 
 def during(world: World, for_ms: float, holds: Callable[[], bool]) -> None:
-    """Lets the world go on for a while, in which something always holds."""
+    """Runs the world for a while, and checks that a condition always holds."""
     end = world.now + for_ms
     while world.now < end:
         assert holds(), f"no longer at {world.now:.0f} ms"
@@ -43,7 +43,7 @@ def during(world: World, for_ms: float, holds: Callable[[], bool]) -> None:
 
 
 def master(world: ControllerWorld) -> Broker:
-    """The group's master by the tables."""
+    """The group's master."""
     found = world.master_of("a")
     assert found is not None, world.shown("a")
     return found
@@ -56,13 +56,13 @@ def has_master_but(world: ControllerWorld, old: Broker) -> bool:
 
 
 def members(world: ControllerWorld) -> frozenset[int]:
-    """The SyncStateSet by the tables."""
+    """The SyncStateSet."""
     group = world.tables.get("a")
     return group.sync_state_set if group is not None else frozenset()
 
 
 def epoch(world: ControllerWorld) -> int:
-    """The master epoch by the tables."""
+    """The master epoch."""
     return world.tables.groups["a"].master_epoch
 
 
@@ -72,7 +72,7 @@ def replicas(world: ControllerWorld) -> list[Broker]:
 
 
 def leading(world: ControllerWorld) -> ControllerHost:
-    """The controller that leads, and knows what it needs to."""
+    """The controller that leads, and has applied the entries of earlier leaders."""
     found = next(
         (c for c in world.controllers.values() if c.state_machine is not None and c.state_machine.leads), None
     )
@@ -81,12 +81,13 @@ def leading(world: ControllerWorld) -> ControllerHost:
 
 
 def start(world: ControllerWorld, broker: Broker) -> None:
-    """A dead broker starts anew."""
+    """Starts a dead broker."""
     world._start(broker, broker.life)
 
 
 def ends_well(world: ControllerWorld) -> None:
-    """The troubles end: all are in sync, the master has all that was ever acknowledged, and writes go on."""
+    """Ends the faults, and checks that all replicas are in sync, that the master has all acknowledged writes,
+    and that it writes."""
     world.frozen = False
     world.calm()
     world.run(world.now + 7_000)

@@ -1,4 +1,4 @@
-"""Makes a failing plan small: leaves out events, then unkindness, while any promise is still broken."""
+"""Shrinks a failing plan: removes events and network faults while the plan still breaks a promise."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.simulation.troubles import Plan
 
 
 class Livable(Protocol):
-    """What can live a plan."""
+    """Runs plans."""
 
     def live(self, plan: Plan, *, verbose: bool = False) -> World: ...
 
 
 @dataclass
 class Shrunk:
-    """The smallest plan found that still breaks a promise, and its story, message by message."""
+    """The smallest plan that still breaks a promise, and its transcript with all messages."""
 
     plan: Plan
     text: str
@@ -30,7 +30,7 @@ class Shrunk:
 
 
 def shrink(kind: Livable, plan: Plan, seconds: float) -> Shrunk:
-    """Shrinks for at most so many seconds. ValueError when the plan breaks nothing."""
+    """Shrinks a plan for at most `seconds`. ValueError if the plan breaks no promise."""
     stop_at = time.monotonic() + seconds
     first = _fails(kind, plan)
     if first is None:
@@ -63,8 +63,8 @@ def _fails(kind: Livable, plan: Plan, *, verbose: bool = False) -> ViolationErro
 
 
 def _smaller(plan: Plan, failed_at_ms: float) -> Iterator[Plan]:
-    """Smaller plans, the boldest first: nothing after the failure; no event of one kind; a kinder network;
-    half, a quarter … of the events."""
+    """Yields smaller plans, the smallest first: without events after the failure, with a better network,
+    without events of one kind, without a half, a quarter … of the events."""
     events = plan.events
     within = [event for event in events if event.at_ms <= failed_at_ms]
     if len(within) < len(events):

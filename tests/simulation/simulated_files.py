@@ -1,15 +1,17 @@
-"""Disks on which the production log store runs in a simulated world: they know what was written, what is
-durable, and lose the difference when the power fails, sector by sector.
+"""Simulated files, on which the production log store runs in a simulated world. They know what was written
+and what is durable, and lose the difference when the power fails, sector by sector.
 
-`SimulatedOs` stands in for the `os` calls of `epochmq_dledger.store.segments` and for its folders, so that
-`FileLog` and `Segments` are the very ones that production runs. What a power failure may do here:
+`SimulatedOs` replaces the `os` calls of `epochmq_dledger.store.segments` and its directories, so that the
+simulation runs production's `FileLog` and `Segments`. Effects of a power failure:
 
-- any written sector (512 bytes) that was not synced holds what was written or what was there before, each by
-  chance: a write of several sectors is torn, a later write may survive an earlier one;
-- a file made, or removed, since its folder was synced last is there or not, in the order of those changes;
-- a file given its size but never synced may have none.
+- Each sector (512 bytes) that was written but not synced holds the new or the old bytes, by chance: a write
+  of several sectors is torn, and a later write may survive an earlier one.
+- A file that was created or removed since the last sync of its directory exists or not, in the order of these
+  changes.
+- A file that got its size but was never synced may have size 0.
 
-kill -9 loses nothing of this: the pages are the kernel's. A failed sync loses pages as a power failure does.
+kill -9 loses nothing of this, because the kernel keeps the pages. A failed sync loses pages as a power
+failure does.
 """
 
 from __future__ import annotations
@@ -32,20 +34,20 @@ FIRST_FD = 1 << 20
 
 
 class DiskState:
-    """What is wrong with one machine's disk now."""
+    """The present faults of one machine's disk."""
 
     def __init__(self) -> None:
         self.room: int | None = None
-        """Sectors that it takes before it is full; None: it has room."""
+        """Free sectors; None: unlimited."""
         self.failing: dict[str, int] = {}
-        """How many calls of a kind go well before one fails with EIO, and all after it."""
+        """The number of system calls of a kind that succeed before all later ones fail with EIO."""
         self.lies = False
-        """A sync says that all is well and makes nothing durable."""
+        """Syncs report success and make nothing durable."""
         self.failed: list[str] = []
-        """The calls that failed, as a story."""
+        """The calls that failed, in order."""
 
     def call(self, kind: str) -> None:
-        """OSError when the disk fails at this call."""
+        """Makes a system call of a kind. OSError if the disk fails it."""
         left = self.failing.get(kind)
         if left is None:
             return
@@ -56,21 +58,21 @@ class DiskState:
 
 
 class Inode:
-    """A file's bytes: as written, and as they are durable."""
+    """A file's bytes, written and durable."""
 
     __slots__ = ("allocated", "data", "disk", "durable", "synced_at", "writes")
 
     def __init__(self, disk: DiskState) -> None:
         self.disk = disk
         self.allocated: set[int] = set()
-        """The sectors that were ever written."""
+        """The sectors that were written at least once."""
         self.data = bytearray()
         self.durable = b""
         self.writes = 0
         self.synced_at = 0
 
     def crash(self, rng: random.Random) -> tuple[int, int]:
-        """The power fails: (sectors lost, of those in the midst of written ones)."""
+        """Cuts the power. Returns (sectors lost, sectors kept behind a lost one)."""
         if bytes(self.data) == self.durable:
             return 0, 0
         if len(self.durable) != len(self.data):
@@ -94,17 +96,17 @@ class Inode:
 
 
 class SimulatedFolder:
-    """What `Segments` uses of a `Path`, over names that may not be durable yet."""
+    """What `Segments` uses of a directory's `Path`, with names that may not be durable yet."""
 
     def __init__(self, disk: DiskState | None = None) -> None:
         self.disk = disk or DiskState()
         self.names: dict[str, Inode] = {}
         self.changes: list[tuple[str, Inode | None]] = []
-        """Names given and removed since the folder was last synced."""
+        """Names created and removed since the last sync of the directory."""
         self.durable: dict[str, Inode] = {}
 
     def mkdir(self, **_: object) -> None:
-        """It is there."""
+        """The directory exists already."""
 
     def iterdir(self) -> Iterator[SimulatedPath]:
         return iter([SimulatedPath(self, name) for name in self.names])
@@ -123,7 +125,7 @@ class SimulatedFolder:
         self.changes.clear()
 
     def crash(self, rng: random.Random) -> tuple[int, int]:
-        """The power fails: (what was lost, what was torn)."""
+        """Cuts the power. Returns (names and sectors lost, sectors kept behind a lost one)."""
         kept = rng.randint(0, len(self.changes))
         lost, torn = len(self.changes) - kept, 0
         for name, inode in self.changes[:kept]:
@@ -167,8 +169,8 @@ class SimulatedPath:
 
 
 class SimulatedOs:
-    """The calls of `os` that `Segments` makes. A descriptor that was duplicated stands for a sync to come:
-    what is written after the duplication is not part of it."""
+    """The `os` calls of `Segments`. A duplicated descriptor stands for a later sync, which does not cover
+    writes after the duplication."""
 
     O_RDWR, O_CREAT, O_RDONLY, SEEK_DATA = os.O_RDWR, os.O_CREAT, os.O_RDONLY, os.SEEK_DATA
     POSIX_FADV_DONTNEED = 0
@@ -212,9 +214,9 @@ class SimulatedOs:
         return bytes(self._inode(fd).data[at : at + size])
 
     def pwrite(self, fd: int, data: bytes, at: int) -> int:
-        """A full disk takes what it has room for, and then nothing. One that fails may have taken a part."""
+        """Writes. A full disk takes only a part, and then nothing. A failed call may have written a part."""
         inode = self._inode(fd)
-        self.open_files[fd] = (inode, b"", -1)  # what it writes itself, it also syncs
+        self.open_files[fd] = (inode, b"", -1)  # a sync of this descriptor covers its own writes
         size = len(data)
         fresh = [n for n in range(at // SECTOR, (at + size - 1) // SECTOR + 1) if n not in inode.allocated]
         disk = inode.disk
@@ -237,8 +239,8 @@ class SimulatedOs:
         return size
 
     def posix_fadvise(self, *_: int) -> None:
-        """Nothing is in memory that is not on the disk, but for a failed sync, after which `DiskState` lost
-        it."""
+        """Does nothing: only a failed sync leaves memory and disk different, and `DiskState` has dropped
+        those pages."""
 
     def lseek(self, fd: int, at: int, _whence: int) -> int:
         return at
@@ -265,11 +267,11 @@ class SimulatedOs:
     fsync = fdatasync
 
     def sync_directory(self, folder: SimulatedFolder) -> None:
-        """Stands in for `durable_files.sync_directory`."""
+        """Replaces `durable_files.sync_directory`."""
         folder.sync()
 
     def installed(self) -> Any:
-        """While it lasts, `Segments` runs on this machine."""
+        """Runs `Segments` on these files while the context lasts."""
         found = contextlib.ExitStack()
         for module in (segments, truncation_mark):
             found.enter_context(mock.patch.multiple(module, os=self, sync_directory=self.sync_directory))

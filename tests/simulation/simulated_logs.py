@@ -1,6 +1,7 @@
-"""The logs of simulated peers: in memory, where a kill takes entries from the end, or the production store on
-a simulated disk, where it takes sectors (see `disks`). Both watch over log matching: whatever is written at
-an index in a term is what was first written there, after the same entry."""
+"""The logs of simulated peers: in memory, where a kill drops entries from the end, or the production store on
+a simulated disk, where a kill drops sectors (see `simulated_files`). Both check log matching: an entry of an
+index and a term is always the same, after the same entry.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ from tests.simulation import simulated_files
 from tests.simulation.simulated_files import SimulatedFolder
 
 if TYPE_CHECKING:
-    from tests.simulation.raft import RaftWorld
+    from tests.simulation.raft_world import RaftWorld
     from tests.simulation.store_world import StoreWorld
 
 INDEX_FILE_SIZE = 32 * 64
 
 
 class LogChecker:
-    """One peer's log as the world checks it."""
+    """Checks one peer's log."""
 
     def __init__(self, world: RaftWorld | StoreWorld, name: str) -> None:
         self.world = world
@@ -38,7 +39,7 @@ class LogChecker:
             raise LogFullError(f"the disk of {self.name} is full")
 
     def appending(self, before: int, entries: list[DLedgerEntry]) -> None:
-        """Log matching. `before` is the term of the entry that they follow."""
+        """Checks log matching. `before` is the term of the entry that the new ones follow."""
         written = self.world.written
         for entry in entries:
             first = written.setdefault((entry.index, entry.term), (entry, before))
@@ -50,16 +51,16 @@ class LogChecker:
             before = entry.term
 
     def cutting(self, end_index: int, log: MemoryLog | FileLog) -> None:
-        """What is committed is never cut."""
+        """Checks that no committed entry is truncated."""
         committed = self.world.committed
         cut = end_index + 1
         if cut <= log.end_index and cut < len(committed) and log.entry(cut) == committed[cut]:
-            self.world.fail(f"{self.name} cuts entry {cut}, which is committed")
+            self.world.fail(f"{self.name} truncates entry {cut}, which is committed")
 
     def resetting(self, log: MemoryLog | FileLog) -> None:
-        """Nor is it dropped with the whole log."""
+        """Checks that no log with committed entries is reset."""
         if log.end_index >= 0 and self.world.committed:
-            self.world.fail(f"{self.name} drops its log, which has committed entries")
+            self.world.fail(f"{self.name} resets its log, which has committed entries")
 
 
 class MemoryLogHost(MemoryLog):
@@ -68,46 +69,46 @@ class MemoryLogHost(MemoryLog):
     def __init__(self, world: RaftWorld, name: str) -> None:
         super().__init__()
         self.world = world
-        self.watcher = LogChecker(world, name)
+        self.checker = LogChecker(world, name)
         self.durable_end = -1
 
     def append(self, entries: list[DLedgerEntry]) -> None:
-        self.watcher.check_room()
-        self.watcher.appending(self.end_term, entries)
+        self.checker.check_room()
+        self.checker.appending(self.end_term, entries)
         super().append(entries)
 
     def truncate(self, end_index: int) -> None:
-        self.watcher.cutting(end_index, self)
+        self.checker.cutting(end_index, self)
         super().truncate(end_index)
         self.durable_end = min(self.durable_end, end_index)
 
     def reset(self, entry: DLedgerEntry) -> None:
-        self.watcher.resetting(self)
+        self.checker.resetting(self)
         super().reset(entry)
         self.durable_end = -1
 
     def sync_begins(self) -> UnsyncedFiles:
-        """A sync of what is written now begins."""
+        """Starts a sync of all written entries."""
         return UnsyncedFiles()
 
     def sync_ends(self, begun: UnsyncedFiles) -> None:
-        """It has ended."""
+        """Completes a sync."""
 
     def mark_synced(self, index: int, term: int) -> None:
-        """What was written when the log ended with this entry is durable."""
+        """Marks the log as durable up to this entry."""
         if self.term(index) == term:
             self.durable_end = max(self.durable_end, index)
 
     def take_erasure(self) -> Callable[[], None]:
-        """What erases what was cut: here it is gone already."""
+        """The job that erases dropped entries: nothing, they are gone already."""
         return lambda: None
 
     def on_erasure_completed(self) -> None:
-        """It is done."""
+        """The erasure is complete."""
 
     def crash(self, kept: int | None) -> int:
-        """The machine stops: entries after `kept` are gone, by default after a random one that is synced.
-        Returns the log's end."""
+        """Stops the machine: entries after `kept` are lost, by default after a random index behind the synced
+        entries. Returns the end of the log."""
         end, durable = self.end_index, self.durable_end
         if kept is None:
             kept = self.world.random.randint(durable, end) if end > durable else end
@@ -118,38 +119,38 @@ class MemoryLogHost(MemoryLog):
         return kept
 
     def restart(self) -> None:
-        """The machine starts: what is there is durable."""
+        """Starts the machine: all entries left are durable."""
         self.durable_end = self.end_index
 
 
 class StoredLog:
-    """The production store. `crash` takes pages unless it is a mere kill -9, which takes none."""
+    """The production store. `crash` drops unsynced pages, unless it is a kill -9."""
 
     def __init__(self, world: RaftWorld | StoreWorld, name: str, file_size: int) -> None:
         self.world = world
-        self.watcher = LogChecker(world, name)
+        self.checker = LogChecker(world, name)
         self.file_size = file_size
         self.disk = simulated_files.DiskState()
         self.folders = (SimulatedFolder(self.disk), SimulatedFolder(self.disk), SimulatedFolder(self.disk))
         self.durable_end = -1
         self.committed = -1
-        """What the peer's checkpoint says."""
+        """The committed index of the peer's checkpoint."""
         self.rots = False
-        """A bit changes while the machine is off."""
+        """A bit flips while the machine is off."""
         self.damaged = False
-        """The last start has found that something is lost."""
-        self.unproven = False
-        """Something is lost, and nothing on the disk can show it."""
+        """The last start has found lost entries."""
+        self.lost_without_trace = False
+        """Entries are lost without a trace on the disk."""
         self.durable_at: dict[int, int] = {}
-        """How far the log was durable when an entry was written."""
+        """The durable index when each entry was written."""
         self.erasing: Callable[[], None] | None = None
         self.last_entries: list[DLedgerEntry] = []
-        """What was durable when something was lost last."""
+        """The durable entries before the last loss."""
         with world.machine.installed():
             self.store = self.opened()
 
     def opened(self) -> FileLog:
-        """The store as it recovers."""
+        """Opens the store, which recovers."""
         store = FileLog(Path("/nowhere"), self.file_size, INDEX_FILE_SIZE)
         store._files.data.folder, store._files.index.folder, store._mark.folder = (
             cast(Path, folder) for folder in self.folders
@@ -161,11 +162,11 @@ class StoredLog:
                 break
         self.damaged = store.damage is not None
         if store.damage is not None:
-            self.world.note(f"{self.watcher.name}: {store.damage.text}")
+            self.world.note(f"{self.checker.name}: {store.damage.text}")
             store.erase_after_end()
         return store
 
-    # What the core asks of a log ----------------------------------------------------------------------------
+    # The interface of a log ---------------------------------------------------------------------------------
 
     @property
     def begin_index(self) -> int:
@@ -190,33 +191,33 @@ class StoredLog:
         return self.store.term(index)
 
     def append(self, entries: list[DLedgerEntry]) -> None:
-        self.watcher.check_room()
+        self.checker.check_room()
         before = self.end_term
         try:
             self.store.append(entries)
         except LogFullError:
             self._check_rejected()
             raise
-        self.watcher.appending(before, entries)
+        self.checker.appending(before, entries)
         for entry in entries:
             self.durable_at[entry.index] = self.durable_end
 
     def _check_rejected(self) -> None:
-        """What was written of entries that are rejected is to be erased, if it is anything."""
+        """Checks that bytes of rejected entries will be erased."""
         self.world.happened("appends rejected half-way" if not self.is_writable else "appends rejected")
         base = self.end_pos - self.end_pos % self.file_size
         inode = self.folders[0].names.get(f"{base:020d}")
         if self.is_writable and inode is not None and any(inode.data[self.end_pos - base :]):
-            self.world.fail(f"{self.watcher.name} leaves what it has written of rejected entries")
+            self.world.fail(f"{self.checker.name} leaves bytes of rejected entries")
 
     def truncate(self, end_index: int) -> None:
-        self.watcher.cutting(end_index, self.store)
-        self.world.happened("cuts of a stored log")
+        self.checker.cutting(end_index, self.store)
+        self.world.happened("truncations of a stored log")
         self.store.truncate(end_index)
         self.durable_end = min(self.durable_end, end_index)
 
     def reset(self, entry: DLedgerEntry) -> None:
-        self.watcher.resetting(self.store)
+        self.checker.resetting(self.store)
         self.store.reset(entry)
         self.durable_end = -1
 
@@ -237,36 +238,36 @@ class StoredLog:
         self.erasing = None
         self.store.on_erasure_completed()
 
-    # What the world asks ------------------------------------------------------------------------------------
+    # The interface for the world ----------------------------------------------------------------------------
 
     @property
     def entries(self) -> list[DLedgerEntry]:
-        """All of them."""
+        """All entries."""
         if self.end_index < 0:
             return []
         found = [self.store.entry(index) for index in range(self.begin_index, self.end_index + 1)]
         if None in found:
-            self.world.fail(f"{self.watcher.name} cannot read entry {found.index(None) + self.begin_index}")
+            self.world.fail(f"{self.checker.name} cannot read entry {found.index(None) + self.begin_index}")
         return cast(list[DLedgerEntry], found)
 
     def sync_begins(self) -> UnsyncedFiles:
-        """A sync of what is written now begins."""
+        """Starts a sync of all written entries."""
         return self.store.take_unsynced()
 
     def sync_ends(self, begun: UnsyncedFiles) -> None:
-        """It has ended."""
+        """Completes a sync."""
         sync_and_close(begun)
 
     def mark_synced(self, index: int, term: int) -> None:
-        """What was written when the log ended with this entry is durable."""
+        """Marks the log as durable up to this entry."""
         self.store.mark_synced(index, term)
         if self.term(index) == term:
             self.durable_end = max(self.durable_end, index)
 
     def crash(self, kept: int | None) -> int:
-        """The machine stops. With `kept`, or by chance, it is the power that fails. Returns the log's end
-        after recovery."""
-        world, name = self.world, self.watcher.name
+        """Stops the machine. With `kept`, or by chance, its power fails. Returns the end of the log after
+        recovery."""
+        world, name = self.world, self.checker.name
         before, durable = self.end_index, self.durable_end
         lied, self.disk.lies = self.disk.lies, False
         if self.rots or lied:
@@ -285,21 +286,21 @@ class StoredLog:
         self.rots = False
         self.store = self.opened()
         entries, end = self.entries, self.end_index
-        self.watcher.appending(-1, entries)
+        self.checker.appending(-1, entries)
         if self.damaged and rotten is None and not lied:
-            world.fail(f"{name} takes its log for damaged, which it is not")
+            world.fail(f"{name} takes an undamaged log for damaged")
         whole = rotten is None and not lied
         if whole and (end < durable or (not power and not failed and end != before)):
             world.fail(f"{name} recovers entries up to {end} of {before}, of which {durable} were durable")
         if rotten is not None:
             self._check_noticed(rotten, end, durable)
-        self.unproven = end < durable and not self.damaged
+        self.lost_without_trace = end < durable and not self.damaged
         world.happened("unsynced entries lost", before - end)
         self.durable_end = min(durable, end)
         return end
 
     def _stop_erasing(self) -> None:
-        """What is being erased is so in part."""
+        """Completes a running erasure in part."""
         erase, self.erasing = self.erasing, None
         if erase is not None and self.world.random.random() < 0.7:
             self.disk.failing = {"fsync": self.world.random.randint(0, 3)}
@@ -310,7 +311,7 @@ class StoredLog:
             self.disk.failing, self.disk.failed = {}, []
 
     def _rot(self, durable: int) -> int | None:
-        """Flips a bit of a durable entry; which one it was."""
+        """Flips a bit of a durable entry. Returns its index."""
         world = self.world
         found = [entry for entry in self.last_entries if entry.index <= durable]
         if not found:
@@ -324,23 +325,23 @@ class StoredLog:
         inode.data[at] ^= 1 << world.random.randrange(8)
         inode.durable = bytes(inode.data)
         world.happened("bits rotten")
-        world.note(f"{self.watcher.name}: a bit of entry {entry.index} changes")
+        world.note(f"{self.checker.name}: a bit of entry {entry.index} flips")
         return entry.index
 
     def _check_noticed(self, rotten: int, end: int, durable: int) -> None:
-        """What shows that an entry is lost: the checkpoint, or a later one that was written when it was
-        durable, and is durable itself."""
+        """Checks that a loss is noticed. The checkpoint proves it, or a later durable entry that was written
+        when the lost one was durable."""
         shown = rotten <= self.committed
         later = range(rotten + 1, durable + 1)
         shown = shown or any(self.durable_at.get(index, -1) >= rotten for index in later)
         if shown and not self.damaged:
             self.world.fail(
-                f"{self.watcher.name} has lost entry {rotten} and does not notice; it ends at {end}"
+                f"{self.checker.name} does not notice the loss of entry {rotten}; its log ends at {end}"
             )
         if self.damaged:
             self.world.happened("damage noticed")
 
     def restart(self) -> None:
-        """The machine starts: what it has found is made durable first."""
+        """Starts the machine: syncs the recovered entries first."""
         sync_and_close(self.store.take_unsynced())
         self.durable_end = self.store.durable_index = self.end_index

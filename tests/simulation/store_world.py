@@ -1,4 +1,5 @@
-"""The production log store alone, under any history of writes, cuts, syncs, kills and power failures."""
+"""The production log store alone, under random histories of appends, truncations, syncs, kills and power
+failures."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from tests.simulation.simulated_logs import StoredLog
 from tests.simulation.troubles import Plan
 
 FILE_SIZE = 4096
-UNDER_WAY_MAX = 12
-"""Entries written and not synced; so they lie in two data files at the most, as in production."""
+UNSYNCED_MAX = 12
+"""Entries that are written and not synced. They lie in two data files at most, as in production."""
 
 
 def plan(seed: int) -> Plan:
-    """A seed's history. Mostly the entries are of one size, so that each begins where another one may have
-    begun before."""
+    """Plans a seed's history. Most entries have one size, so that an entry begins where a truncated one may
+    have begun."""
     rng = random.Random(f"store {seed}")
     found = Plan(seed, Network(), options={"size": rng.choice((16, 16, 80, None))}, quiet_ms=0)
     rates = {
@@ -47,7 +48,7 @@ def plan(seed: int) -> Plan:
 
 
 class StoreWorld(World):
-    """One log on one disk. `model` is what it must hold, `term` the newest there was."""
+    """One log on one disk. `model` is what it must hold, `term` the newest term so far."""
 
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         super().__init__(plan.seed, plan.network, verbose=verbose)
@@ -62,24 +63,24 @@ class StoreWorld(World):
         self.serial = 0
         self.life = 0
         self.syncing = -1
-        """The life in which a sync is under way."""
+        """The life in which a sync runs."""
 
     def live(self) -> None:
-        """The history, and what is left of it."""
+        """Runs the history, and checks the log."""
         with self.machine.installed():
             self.plan(self.wanted.events)
             self.run(self.wanted.troubled_ms)
             self.check()
 
     def check(self) -> None:
-        """The store holds what it must hold."""
+        """Checks that the store equals the model."""
         self.steps += 1
         if self.log.entries != self.model:
             self.fail(f"the store holds {brief(self.log.entries)}, not {brief(self.model)}")
 
     def do_append(self, count: int, luck: float) -> None:
-        """Entries of one term, in one write."""
-        if self.log.end_index - self.log.durable_end > UNDER_WAY_MAX:
+        """Appends entries of one term in one write."""
+        if self.log.end_index - self.log.durable_end > UNSYNCED_MAX:
             return
         last = self.model[-1] if self.model else None
         index = last.index if last is not None else -1
@@ -98,25 +99,24 @@ class StoreWorld(World):
         self.model.extend(entries)
 
     def do_cut(self, count: int, more: int, luck: float) -> None:
-        """The last entries go, others take their place: of a term between that of the last one left and one
-        that nobody has seen."""
+        """Truncates the last entries and appends others. Their term lies between that of the last entry left
+        and a new one."""
         if len(self.model) <= count:
             return
         kept = self.model[:-count]
         self.happened("cuts")
         self.log.truncate(kept[-1].index)
         self.lose(kept, luck)
-        self.settle()
+        self.erase()
         self.do_append(more, luck)
 
-    def settle(self) -> None:
-        """What was cut is erased, mostly: the power may fail in the midst of it."""
-        erase = self.log.take_erasure()
-        erase()
+    def erase(self) -> None:
+        """Erases dropped entries."""
+        self.log.take_erasure()()
         self.log.on_erasure_completed()
 
     def lose(self, kept: list[DLedgerEntry], luck: float) -> None:
-        """What followed these entries is gone. What comes in its place may be of an older term."""
+        """Drops all entries but these from the model. The entries that follow may be of an older term."""
         newest = self.model[-1].term if self.model else self.term
         oldest = kept[-1].term if kept else 1
         self.term = oldest + int(luck * (newest + 2 - oldest))
@@ -124,12 +124,12 @@ class StoreWorld(World):
         self.written = {key: one for key, one in self.written.items() if one[0] in kept}
 
     def do_reset(self, index: int, pos: int) -> None:
-        """The log begins anew in the midst of the group's."""
+        """Resets the log to an entry in the middle of the group's log."""
         self.term += 1
         self.written.clear()
         entry = make_entry(index, self.term, b"anew".ljust(self.size or 30, b"."), pos, FILE_SIZE)
         self.log.reset(entry)
-        self.settle()
+        self.erase()
         sync_and_close(self.log.sync_begins())
         self.log.mark_synced(entry.index, entry.term)
         self.model = [entry]
@@ -138,7 +138,7 @@ class StoreWorld(World):
         self.happened("resets")
 
     def do_sync(self, took_ms: float) -> None:
-        """All that is written becomes durable, after a while; one sync at a time."""
+        """Syncs all entries, which takes a while; one sync at a time."""
         if self.syncing == self.life:
             return
         self.syncing = self.life
@@ -154,11 +154,11 @@ class StoreWorld(World):
             self.log.mark_synced(last.index, last.term)
 
     def do_kill(self) -> None:
-        """kill -9."""
+        """Kills the process (kill -9)."""
         self.stop(None)
 
     def do_power(self) -> None:
-        """The power fails."""
+        """Cuts the power."""
         self.stop(0)
 
     def stop(self, kept: int | None) -> None:
@@ -171,6 +171,6 @@ class StoreWorld(World):
 
 
 def brief(entries: list[DLedgerEntry]) -> str:
-    """The end of a log in a few words."""
+    """Describes the end of a log in a few words."""
     shown = ", ".join(f"{e.index} of term {e.term} {e.body[:8]!r}" for e in entries[-4:])
     return f"{len(entries)} entries [… {shown}]"

@@ -1,5 +1,5 @@
-"""Changing groups keep Raft's promises; what they do when nothing goes wrong; and that the simulator finds
-mistakes in how they change."""
+"""Groups with changing members keep Raft's promises. Tests without faults show how they change. The simulator
+finds mistakes in the changes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tests.simulation.troubles import Plan
 
 
 @pytest.mark.timeout(900)
-def test_changing_groups_keep_raft_s_promises() -> None:
+def test_groups_with_changing_members_keep_raft_s_promises() -> None:
     """Election safety, log matching, leader completeness, state machine safety, durability at a quorum
-    of those who vote, one step at a time; and once the troubles end, a leader and equal tables."""
+    of the voters, one change at a time; and after the faults a leader and equal states."""
     total = hold(range(SEEDS))
     assert total["acknowledged"] > 50 * SEEDS
     assert total["changes"] > 3 * SEEDS
@@ -47,7 +47,7 @@ CALM = Network(delay_max_ms=5)
 
 
 def calm_world(**options: Any) -> MembershipWorld:
-    """A world where nothing goes wrong, with a leader."""
+    """A world without faults, with a leader."""
     world = MembershipWorld(Plan(7, CALM, drift=0.0, options=options))
     world.run(3000)
     assert world.leader() is not None
@@ -62,14 +62,14 @@ def leader_of(world: MembershipWorld) -> MembershipPeer:
 
 
 def voters_of(peer: MembershipPeer) -> tuple[str, ...]:
-    """Who votes, as the peer's log says."""
+    """The voters that the peer's log names."""
     assert peer.node is not None
     return peer.node.member.voters
 
 
-def test_a_group_of_three_becomes_five_and_three_again_and_serves_all_the_while() -> None:
-    """One leader in one term; a proposal every 10 ms is acknowledged within 300 ms; those who left know that
-    they did, and stay quiet."""
+def test_a_group_grows_from_three_to_five_and_back_while_it_serves() -> None:
+    """One leader in one term acknowledges a proposal every 10 ms, each within 300 ms. Removed peers know of
+    their removal, and stay quiet."""
     world = calm_world()
     leader = leader_of(world)
     first = next(name for name in FIRST_VOTERS if name != leader.name)
@@ -92,13 +92,13 @@ def test_a_group_of_three_becomes_five_and_three_again_and_serves_all_the_while(
     world.check_end()
 
 
-def test_a_leader_hands_over_before_it_leaves() -> None:
-    """It does not remove itself."""
+def test_a_leader_transfers_its_leadership_before_it_leaves() -> None:
+    """A leader does not remove itself."""
     world = calm_world()
     leader = leader_of(world)
     refused = world.change(leader, leader.name)
     world.run(world.now + 100)
-    assert world.refused[refused] is DLedgerResponseCode.UNEXPECTED_MEMBER
+    assert world.rejected[refused] is DLedgerResponseCode.UNEXPECTED_MEMBER
     other = next(name for name in FIRST_VOTERS if name != leader.name)
     leader.feed(TransferLeadership(other, world.token()))
     world.run(world.now + 3000)
@@ -109,14 +109,14 @@ def test_a_leader_hands_over_before_it_leaves() -> None:
     world.check_end()
 
 
-def test_one_change_at_a_time_and_what_is_so_already_is_answered() -> None:
-    """A second one is refused while the first one is under way."""
+def test_one_change_runs_at_a_time_and_one_in_effect_succeeds_at_once() -> None:
+    """A second change is rejected during the first one."""
     world = calm_world()
     leader = leader_of(world)
     world.change(leader, "n3")
     second = world.change(leader, "n4")
     world.run(world.now + 3000)
-    assert world.refused[second] is DLedgerResponseCode.REPEATED_REQUEST
+    assert world.rejected[second] is DLedgerResponseCode.REPEATED_REQUEST
     assert world.counted["changes"] == 1
     token = world.token()
     world.changes[token] = "n3, which is there"
@@ -124,21 +124,21 @@ def test_one_change_at_a_time_and_what_is_so_already_is_answered() -> None:
     assert world.counted["changes"] == 2
 
 
-def test_a_peer_that_does_not_come_up_is_given_up_and_the_group_is_as_before() -> None:
-    """It never counted."""
+def test_a_learner_that_does_not_start_is_dropped_and_the_group_stays_the_same() -> None:
+    """The learner never counted."""
     world = calm_world()
     leader = leader_of(world)
     world.peers["n3"].die()
     token = world.change(leader, "n3")
     world.run(world.now + 7000)
-    assert world.refused[token] is DLedgerResponseCode.NETWORK_ERROR
+    assert world.rejected[token] is DLedgerResponseCode.NETWORK_ERROR
     assert set(voters_of(leader)) == set(FIRST_VOTERS)
     assert len(world.leaders) == 1
     world.check_end()
 
 
-def test_a_peer_that_does_not_know_that_it_was_removed_disturbs_nobody() -> None:
-    """It was cut off while it was; back again, it stands for election as long as it runs."""
+def test_a_removed_peer_that_does_not_know_it_disturbs_no_other() -> None:
+    """The peer was isolated during its removal. Later it starts elections as long as it runs."""
     world = calm_world()
     leader = leader_of(world)
     away = next(name for name in FIRST_VOTERS if name != leader.name)
@@ -153,8 +153,8 @@ def test_a_peer_that_does_not_know_that_it_was_removed_disturbs_nobody() -> None
     world.check_end()
 
 
-def test_a_peer_that_was_away_for_long_is_sent_the_snapshot() -> None:
-    """In pieces, while the group goes on; so is a new one."""
+def test_a_peer_that_lags_far_behind_receives_the_snapshot() -> None:
+    """It receives the snapshot in chunks while the group serves. So does a new peer."""
     world = calm_world()
     leader = leader_of(world)
     away = world.peers[next(name for name in FIRST_VOTERS if name != leader.name)]
@@ -178,23 +178,23 @@ def test_a_peer_that_was_away_for_long_is_sent_the_snapshot() -> None:
     assert set(voters_of(leader_of(world))) == {*FIRST_VOTERS, "n5"}
 
 
-def test_beside_a_java_peer_nothing_is_dropped_and_nobody_joins() -> None:
-    """A peer that does not say that it is ours is DLedger's."""
+def test_beside_a_java_peer_no_entry_is_dropped_and_no_peer_joins() -> None:
+    """A peer that reports no extensions is DLedger's."""
     world = calm_world(beside_java=True)
     leader = leader_of(world)
     for number in range(100):
         world.at(number * 10, world.do_propose, 0.0, 0.5)
     token = world.change(leader, "n3")
     world.run(world.now + 3000)
-    assert world.refused[token] is DLedgerResponseCode.UNSUPPORTED
+    assert world.rejected[token] is DLedgerResponseCode.UNSUPPORTED
     assert world.counted["snapshots"] == 0
     assert leader.log.begin_index == 0
     world.check_end()
 
 
 @pytest.mark.parametrize("odd", FIRST_VOTERS)
-def test_a_peer_that_is_set_otherwise_takes_no_part(odd: str) -> None:
-    """The others go on without it, and it says why."""
+def test_a_peer_with_other_shared_settings_is_ignored(odd: str) -> None:
+    """The others continue without it, and it logs the reason."""
     world = calm_world(
         shared_settings={name: "lease=1" if name == odd else "lease=2" for name in FIRST_VOTERS}
     )
@@ -210,7 +210,7 @@ def test_a_peer_that_is_set_otherwise_takes_no_part(odd: str) -> None:
     )
 
 
-# The worlds have teeth --------------------------------------------------------------------------------------
+# Mistakes that the worlds find ------------------------------------------------------------------------------
 
 MISTAKES = [
     Mutation(

@@ -1,4 +1,4 @@
-"""The simulator finds mistakes: each of `mutations` is made in the source and must break a promise."""
+"""The simulator finds mistakes: each of `mutations` changes the source and must break a promise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS, find, remembered
 
 WINDOW = 150
-"""How many seeds are tried, from the one on that found the mistake last: small changes of a core or of the
+"""The number of seeds to try, from the last one that found the mistake. Small changes of a core or of the
 simulator change what a seed does."""
 
 
@@ -27,7 +27,7 @@ def test_a_mistake_is_found(mutation: Mutation) -> None:
     found = find(mutation, range(first, first + WINDOW))
     assert found is not None, (
         f"seeds {first} to {first + WINDOW - 1} do not find it; `python -m tests.simulation mutations 1000` "
-        "looks further and remembers the seed"
+        "searches more seeds and saves the one that finds it"
     )
 
 

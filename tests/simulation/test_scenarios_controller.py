@@ -1,6 +1,6 @@
-"""Failures that RocketMQ's controllers had, each as a small story told to controllers of ours. The numbers
-are apache/rocketmq's. Besides what a test asserts, the world checks all promises of `controller_world` all
-the time: one writing master, whoever is elected has every acknowledged write, epochs that never go back."""
+"""Failures of RocketMQ's controllers, each as a scenario for ours. The numbers are issues of apache/rocketmq.
+Beside the assertions of a test, the world checks all promises of `controller_world` all the time: one writing
+master, all acknowledged writes in an elected master, and epochs that never decrease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.simulation.scenario import (
 )
 
 REPLACED_MS = 4_000
-"""A master that vanished without a word is replaced by then."""
+"""A master that vanished is replaced within this time."""
 
 
 def test_an_expansion_is_committed_and_its_response_lost() -> None:

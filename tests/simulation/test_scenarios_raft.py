@@ -1,4 +1,4 @@
-"""Stories of single cores, each of which a mistake in them breaks."""
+"""Scenarios of single cores. A mistake in the core breaks each of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def leader() -> ScriptedNode:
     return core
 
 
-def test_one_round_serves_all_reads_that_wait() -> None:
-    """A thousand masters renew their leases: the peers get two rounds of heartbeats for it."""
+def test_one_round_confirms_all_waiting_reads() -> None:
+    """A thousand masters renew their leases with two heartbeat rounds."""
     core = leader()
     for token in range(1000):
         core.step(ReadIndex(token))
@@ -31,8 +31,8 @@ def test_one_round_serves_all_reads_that_wait() -> None:
     assert served == list(range(1000))
 
 
-def test_an_answer_to_an_earlier_leadership_proves_nothing() -> None:
-    """A leader steps down and is elected in its own term again, as it happens beside Java peers."""
+def test_a_response_to_an_earlier_leadership_confirms_nothing() -> None:
+    """A leader steps down and is elected again in its own term, as can happen beside Java peers."""
     core = leader()
     for _ in range(5):
         core.step(Tick(), later_ms=50)
@@ -49,8 +49,8 @@ def test_an_answer_to_an_earlier_leadership_proves_nothing() -> None:
         assert 7 not in served_reads(core.heartbeat_answered(one))
 
 
-def test_a_leader_whose_log_begins_later_drops_nobody_s_log() -> None:
-    """A TRUNCATE far behind the end of a log that has committed entries is refused."""
+def test_a_truncate_far_behind_the_end_drops_no_committed_log() -> None:
+    """A TRUNCATE far behind the end of a log with committed entries is rejected."""
     log = MemoryLog()
     for index in range(3):
         log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])

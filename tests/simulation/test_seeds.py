@@ -1,6 +1,6 @@
-"""Whatever the network, the disks, the clocks and the machines do: the consensus core and the controllers
-keep their promises. Seeds decide what happens; a failing one is reported with the least trouble that still
-breaks the promise, and what then happens."""
+"""The consensus core, the controllers and the groups keep their promises under faults of networks, disks,
+clocks and machines. Seeds decide what happens. The report of a failing seed contains the smallest plan that
+still breaks the promise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TROUBLES = (
     "writes to a full disk",
     "clock leaps",
 )
-"""What must befall the worlds of a campaign in plenty, or it shows nothing."""
+"""Faults that must happen often in a campaign; otherwise it proves nothing."""
 
 CLOCKS = ("frozen clocks", "two leaps within a lease")
 DISKS = (
@@ -47,11 +47,11 @@ DISKS = (
     "epochs given up",
     "doubts settled",
 )
-"""The same of worlds of groups."""
+"""The same for worlds of groups."""
 
 
 def counted(tally: Tally) -> dict[str, int]:
-    """What was counted; every trouble was there."""
+    """The counts of a campaign. Checks that every fault happened."""
     assert tally.counts is not None
     for trouble in TROUBLES:
         assert tally.counts[trouble] >= tally.seeds / 10, trouble
@@ -61,15 +61,15 @@ def counted(tally: Tally) -> dict[str, int]:
 @pytest.mark.timeout(900)
 def test_peers_keep_raft_s_promises() -> None:
     """Election safety, log matching, leader completeness, state machine safety, durability at a quorum,
-    linearizable reads; and once the troubles end, a leader and prompt reads, and equal logs with every
-    acknowledged proposal. Three worlds in ten run on the production store, whose disks tear writes, lose
+    linearizable reads; and after the faults a leader, prompt reads, and equal logs with every acknowledged
+    proposal. Three worlds in ten run on the production store, whose disks tear writes, lose
     unsynced sectors, are full or fail in any call, change bits, and lie."""
     counts = counted(hold("raft", range(RAFT_SEEDS)))
     assert counts["acknowledged"] > 100 * RAFT_SEEDS
     assert counts["reads"] > 20 * RAFT_SEEDS
     assert counts["leaderships"] > 5 * RAFT_SEEDS
     assert counts["proposals written together"] > 20 * RAFT_SEEDS
-    for of_stores in ("torn writes", "sectors lost", "cuts of a stored log"):
+    for of_stores in ("torn writes", "sectors lost", "truncations of a stored log"):
         assert counts[of_stores] > RAFT_SEEDS / 10, of_stores
     for of_disks in (
         "little room",
@@ -83,19 +83,19 @@ def test_peers_keep_raft_s_promises() -> None:
 
 
 @pytest.mark.timeout(900)
-def test_a_closed_connection_is_news_that_costs_no_promise() -> None:
-    """Followers whose leader's connection closed stand at once. Whether it has ended or not, nobody leads
-    beside another."""
+def test_closed_connections_break_no_promise() -> None:
+    """Followers whose leader's connection closed start an election at once. Whether the leader is dead or
+    not, no term has two leaders."""
     counts = hold("departures", range(DEPARTURE_SEEDS)).counts
     assert counts is not None
-    assert counts["departures noticed"] > 10 * DEPARTURE_SEEDS
+    assert counts["disconnects noticed"] > 10 * DEPARTURE_SEEDS
     assert counts["acknowledged"] > 100 * DEPARTURE_SEEDS
 
 
 @pytest.mark.timeout(900)
-def test_the_log_store_keeps_what_was_synced_and_brings_nothing_back() -> None:
-    """After any history of writes, cuts, kills and power failures the log is the one that was there, up to an
-    entry no older than the last one synced: nothing is torn, nothing that was cut is back."""
+def test_the_log_store_keeps_synced_entries_and_restores_no_truncated_ones() -> None:
+    """After any history of appends, truncations, kills and power failures the log has the same entries, at
+    least up to the last synced one: none is torn, and no truncated one is back."""
     counts = hold("store", range(STORE_SEEDS)).counts
     assert counts is not None
     for of_stores in ("power failures", "kills", "cuts", "torn writes", "unsynced entries lost"):
@@ -106,10 +106,10 @@ def test_the_log_store_keeps_what_was_synced_and_brings_nothing_back() -> None:
 @pytest.mark.timeout(900)
 def test_controllers_keep_one_writing_master_and_every_acknowledged_write() -> None:
     """At most one master may write at any instant, epochs never go back, SyncStateSets change only as the
-    rules allow, whoever is elected has every acknowledged write, all tables are equal; while enough is well
-    there is a writing master, and renewals of leases are answered, in time; and once the troubles end, every
-    group has a writing master, and a dead one is replaced in time. Some controllers run on the production
-    store, on disks that tear writes and lose what was not synced."""
+    rules allow, an elected master has every acknowledged write, and all controllers have equal groups. While
+    enough is healthy, there is a writing master, and lease renewals get responses in time. After the faults
+    every group has a writing master, and a dead one is replaced in time. Some controllers run on the
+    production store, on disks that tear writes and lose what was not synced."""
     counts = counted(hold("controllers", range(CONTROLLER_SEEDS)))
     assert counts["elections"] > 4 * CONTROLLER_SEEDS
     assert counts["leases"] > 100 * CONTROLLER_SEEDS
@@ -122,12 +122,11 @@ def test_controllers_keep_one_writing_master_and_every_acknowledged_write() -> N
 
 @pytest.mark.timeout(900)
 def test_groups_lose_nothing_that_was_acknowledged() -> None:
-    """Controllers, brokers that decide as production does, clients. Whoever becomes master has every message
-    that was acknowledged or shown to a consumer; logs are byte-identical up to what is confirmed; queue
-    offsets are dense and none is given to another message later; what was truncated does not come back; and
-    once the troubles end the logs are equal and consumers have had everything. With SYNC_FLUSH all of that
-    holds whichever machines lose power, with ASYNC_FLUSH for what any member of the SyncStateSet still
-    has."""
+    """Controllers, brokers with production's state machine, and clients. A new master has every message that
+    was acknowledged or delivered. Logs are byte-identical up to the confirm offset. Queue offsets are dense,
+    and none is reused for another message. Truncated messages do not come back. After the faults the logs are
+    equal, and consumers have received all messages. With SYNC_FLUSH all of that holds whichever machines lose
+    power, with ASYNC_FLUSH for the messages that a member of the SyncStateSet still has."""
     counts = counted(hold("groups", range(GROUP_SEEDS)))
     assert counts["elections"] > 3 * GROUP_SEEDS
     for trouble in (*CLOCKS, *DISKS):

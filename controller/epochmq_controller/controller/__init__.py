@@ -1,6 +1,7 @@
-"""The controller at work: one peer of a Raft group that keeps replica groups and elects their masters.
+"""Runs a controller: one peer of a Raft group that decides for replica groups and elects their masters.
 
-- `config`: its settings. `controller`: the Raft peer, the tables it drives, and how a request becomes events.
-- `elections`: when masters are replaced, and who is told. `processor`: request codes to answers.
-- `main`: the process.
+- `config`: its settings. `controller`: the Raft peer, and the state machine that it drives.
+- `processor` and `lease_renewals`: request codes. `notifier`: notifications of brokers. `local_api`: the
+  local socket.
+- `server`: a controller with its port. `main`: the process. `members_command`: the command for its members.
 """

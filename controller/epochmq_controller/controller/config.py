@@ -1,7 +1,8 @@
-"""The controller's settings: RocketMQ's own keys (ControllerConfig), as `controller.conf` has them, and ours.
+"""Defines and loads the controller's settings: RocketMQ's keys of a `controller.conf` (ControllerConfig), and
+our own.
 
-Keys of Java's thread pools, of JRaft and of metrics exporters are read and shown again, so that a Java
-`controller.conf` works; they have no effect here.
+Keys of Java's thread pools, of JRaft and of metrics exporters have no effect here. They are read and shown,
+so that a Java `controller.conf` works.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ IMMUTABLE_KEYS = frozenset(
 """Keys that cannot change while the process runs."""
 
 ACK_WAIT_MAX_MS = 24 * 3600 * 1000
-"""The Raft core gives up no proposal while this controller leads: until its fate is known nothing else may be
-decided about its group. The desk tells the client in time."""
+"""No proposal times out in the Raft core while this controller leads: the state machine must know whether it
+was committed before it decides for its group again. The client gets a time-out from `request_queues`."""
 
 WITHOUT_EFFECT = frozenset(
     {"jRaftGroupId", "jRaftServerId", "jRaftInitConf", "jRaftControllerRPCAddr", "jRaftElectionTimeoutMs"}
@@ -48,8 +49,8 @@ WITHOUT_EFFECT = frozenset(
     | {"clientAsyncSemaphoreValue", "connectTimeoutMillis", "channelNotActiveInterval"}
     | {"clientChannelMaxIdleTimeSeconds", "clientSocketSndBufSize", "clientSocketRcvBufSize"}
 )
-"""More keys of a Java `controller.conf` (JraftConfig, NettyClientConfig): shown when they are there, no cause
-for a warning."""
+"""Further keys of a Java `controller.conf` (JraftConfig, NettyClientConfig): shown if present, and without a
+warning."""
 
 
 class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
@@ -60,25 +61,25 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     """Where changed settings are written: the file they were read from, if there was one."""
     controller_type: str = "DLedger"
     scan_not_active_broker_interval: Positive = 500
-    """How often silent brokers are looked for, ms. Java: 5000, so that a master whose machine vanished is
-    replaced up to five seconds later than it could be."""
+    """Interval of scans for brokers without heartbeats, ms. Java: 5000, which can delay the replacement of a
+    dead master by five seconds."""
     controller_thread_pool_nums: Count = 16
     controller_request_thread_pool_queue_capacity: Positive = 50_000
-    """Requests under way; more are answered SYSTEM_BUSY."""
+    """Pending requests. Further ones are rejected with SYSTEM_BUSY."""
     controller_d_leger_group: str | None = msgspec.field(default=None, name="controllerDLegerGroup")
     controller_d_leger_peers: str | None = msgspec.field(default=None, name="controllerDLegerPeers")
     controller_d_leger_self_id: str | None = msgspec.field(default=None, name="controllerDLegerSelfId")
     mapped_file_size: FileSize = 1 << 30
-    """Bytes of a file of the Raft log. All controllers of a group must have the same."""
+    """Bytes of a file of the Raft log. All controllers of a group need the same value."""
     controller_store_path: str = ""
     elect_master_max_retry_count: Positive = 3
     enable_elect_unclean_master: bool = False
-    """Elect a replica outside the SyncStateSet when nobody in it lives: acknowledged messages may be lost."""
+    """Elect a replica outside the SyncStateSet if no member is alive. Acknowledged messages may be lost."""
     is_process_read_event: bool = False
-    """Prove leadership by a quorum round trip before reads are answered. (Java appends an entry for it.)"""
+    """Confirm leadership by a quorum round trip before responses to reads. (Java appends an entry.)"""
     notify_broker_role_changed: bool = True
     scan_inactive_master_interval: Positive = 1000
-    """How often groups without a living master are looked for, ms. Java: 5000."""
+    """Interval of scans for groups without a live master, ms. Java: 5000."""
     metrics_exporter_type: str = "DISABLE"
     metrics_grpc_exporter_target: str = ""
     metrics_grpc_exporter_header: str = ""
@@ -93,27 +94,27 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
 
     # Ours
     heart_beat_time_interval_ms: Positive = 200
-    """The leader's heartbeat to its peers, ms. DLedger: 2000. Followers stand for election after three."""
+    """Interval of the leader's heartbeats to its peers, ms. DLedger: 2000. The election timeout is three
+    intervals."""
     write_lease_ms: Positive = 300
-    """How long a master may write after it asked for a lease. A master that vanished without a word is
-    replaced no sooner than this. All controllers of a group must have the same: those that say at the
-    handshake that theirs is another do not deal with each other."""
+    """How long a master may write after it requested a lease. A dead master is replaced no sooner than this.
+    All controllers of a group need the same value: those that report different ones ignore each other."""
     controller_snapshot_entries: Count = 0
-    """After so many entries of the log the tables are saved, and the data files before are dropped, once all
-    controllers of the group are ours. 0: never, so that RocketMQ's controller can open the folder."""
+    """After this many entries of the log the controller saves a snapshot and drops earlier data files, if all
+    controllers of the group are EpochMQ's. 0: never, so that RocketMQ's controller can open the directory."""
     join_controller_group: bool = False
-    """This controller is new to a group that is at work: it waits to be added. Without effect once the log
-    says who belongs to the group."""
+    """This controller is new to a running group, and waits to be added. No effect once the log names the
+    members."""
 
     controller_bind_address: str = ""
-    """Where a controller listens whose `bindAddress` is the nameserver's around it, or not given. In a pod
-    that is every address: the DNS may not know the pod's own name yet."""
+    """Address to listen on, if `bindAddress` is missing or belongs to the nameserver in the same process. In
+    a pod this is every address: the DNS may not know the pod's name yet."""
     bind_address: str = ""
-    """Where to listen. Where none is given `load` puts this peer's own address among the peers, and its port
-    into `listen_port` whatever stands there, as Java does."""
+    """Address to listen on. Without one, `load` sets this peer's address among the peers. `load` always sets
+    `listen_port` to the peer's port, as Java does."""
 
     def black_list(self) -> frozenset[str]:
-        """Keys that an administrator may not change."""
+        """Keys that a request cannot change."""
         return BLACK_LIST | frozenset(self.config_black_list.split(";"))
 
     def addresses(self) -> dict[str, str]:
@@ -121,21 +122,21 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
         return parse_peers(self.controller_d_leger_peers or "")
 
     def store_path(self) -> Path:
-        """This peer's folder: `dledger-<id>` below the store path."""
+        """This peer's directory: `dledger-<id>` in the store path."""
         base = self.controller_store_path or "~/DLedgerController"
         return Path(base).expanduser() / f"dledger-{self.controller_d_leger_self_id}"
 
     def raft_settings(self) -> RaftSettings:
-        """What the Raft core is told."""
-        beat_ms = self.heart_beat_time_interval_ms
+        """The settings of the Raft peer."""
+        heartbeat_ms = self.heart_beat_time_interval_ms
         return RaftSettings(
             group=self.controller_d_leger_group or "",
             self_id=self.controller_d_leger_self_id or "",
             peers=tuple(self.addresses()),
             file_size=self.mapped_file_size,
-            heartbeat_interval_ms=beat_ms,
-            vote_interval_min_ms=min(300, beat_ms),
-            vote_interval_max_ms=min(1000, 3 * beat_ms),
+            heartbeat_interval_ms=heartbeat_ms,
+            vote_interval_min_ms=min(300, heartbeat_ms),
+            vote_interval_max_ms=min(1000, 3 * heartbeat_ms),
             ack_wait_max_ms=ACK_WAIT_MAX_MS,
             joining=self.join_controller_group,
             shared_settings=f"writeLeaseMs={self.write_lease_ms}",
@@ -143,18 +144,18 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
         )
 
     def state_machine_settings(self) -> ControllerStateMachineSettings:
-        """What the desk is told."""
+        """The settings of the state machine."""
         return ControllerStateMachineSettings(
             lease_ms=self.write_lease_ms,
             scan_brokers_ms=self.scan_not_active_broker_interval,
             scan_masters_ms=self.scan_inactive_master_interval,
             unclean=self.enable_elect_unclean_master,
-            prove_reads=self.is_process_read_event,
+            confirm_reads=self.is_process_read_event,
             notify=self.notify_broker_role_changed,
         )
 
     def server_settings(self) -> ServerSettings:
-        """What the transport is told."""
+        """The settings of the transport."""
         return msgspec.structs.replace(
             super().server_settings(), max_in_flight=self.controller_request_thread_pool_queue_capacity
         )
@@ -162,7 +163,7 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
 
 LoadedControllerConfig = settings_file.LoadedSettings[ControllerConfig]
 KEYS = typed_config.keys(ControllerConfig) | WITHOUT_EFFECT
-"""What may stand in a `controller.conf`."""
+"""The keys of a `controller.conf`."""
 
 
 def load(
@@ -173,8 +174,8 @@ def load(
     without: Collection[str] = (),
     known_elsewhere: Set[str] = frozenset(),
 ) -> LoadedControllerConfig:
-    """Reads the text of a `controller.conf`; `overrides` win over it, `defaults` lose; the keys in `without`
-    are meant for somebody else. ConfigError names a key, its value and what was expected."""
+    """Loads the text of a `controller.conf`. `overrides` win over it, and it wins over `defaults`. Keys in
+    `without` are ignored. ConfigError names a key, its value and what was expected."""
     loaded = settings_file.load(
         ControllerConfig,
         text,
@@ -195,7 +196,7 @@ def load(
 
 
 def check(config: ControllerConfig) -> None:
-    """Rules beyond single values. ConfigError for what cannot be."""
+    """Checks rules beyond single values. ConfigError names the key that breaks one."""
     if config.controller_type.lower() != "dledger":
         raise ConfigError("controllerType", config.controller_type, "DLedger (jRaft is not implemented)")
     if not config.controller_d_leger_group:

@@ -1,26 +1,27 @@
-"""One controller at work: a Raft peer, the desk that decides (`replicas.desk`), and what ties them together.
+"""Runs one controller: a Raft peer, the state machine that decides, and what connects them.
 
-The desk's proposals go into the peer's log, what the log has committed comes back to the desk, and answers go
-to whoever asked. Everything runs on one loop, one input after another.
+The state machine's proposals go into the peer's log, committed entries come back to the state machine, and
+responses go to the senders of requests. Everything runs on one event loop, one input after another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Callable
 
 from epochmq_controller.controller.config import ControllerConfig
+from epochmq_controller.controller.renewal_batch import RenewalBatch
 from epochmq_controller.replica_groups import snapshot
 from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.requests import ControllerRequest
 from epochmq_controller.replica_groups.rules import Decision
-from epochmq_controller.replica_groups.state_machine import NOT_LEADER, ControllerStateMachine
+from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
 from epochmq_controller.replica_groups.state_machine_types import (
+    NOT_LEADER,
     ChannelClosed,
     CheckLeadership,
     ControllerEffect,
@@ -28,7 +29,6 @@ from epochmq_controller.replica_groups.state_machine_types import (
     EntryApplied,
     GroupRequestReceived,
     HeartbeatReceived,
-    HeartbeatsReceived,
     LeadershipChanged,
     LeadershipCheckCompleted,
     LogMessage,
@@ -51,13 +51,11 @@ from epochmq_protocol.transport import RemotingClient
 
 log = logging.getLogger(__name__)
 
-PROOF_TIMEOUT_S = 5.0
-RENEWAL_BATCH_S = 0.005
-"""The least time between two batches of lease renewals. Each batch needs one quorum round trip."""
+CHECK_TIMEOUT_S = 5.0
 
 
 class Controller:
-    """Make, `start`, `stop`. `notify` is told whom to tell of a new master."""
+    """One controller: construct it, `start`, `stop`. `notify` gets the brokers to notify of a new master."""
 
     def __init__(
         self,
@@ -82,31 +80,30 @@ class Controller:
         self._notify = notify
         self._state_machine: ControllerStateMachine | None = None
         self._inputs: deque[ControllerInput] = deque()
-        self._stepping = False
+        self._is_stepping = False
         self._tokens = 0
-        self._asked: dict[int, asyncio.Future[Decision]] = {}
-        self._renewals: dict[int, Callable[[int], object]] = {}
-        self._renewal_batch: list[HeartbeatReceived] = []
-        self._batch_fed_s = -math.inf
+        self._requests: dict[int, asyncio.Future[Decision]] = {}
+        self._lease_requests: dict[int, Callable[[int], object]] = {}
+        self._renewals = RenewalBatch(self._feed)
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
-        """Its moment: uvloop's handle does not say when it is due at once."""
+        self._timer_at_s = 0.0
+        """When the timer is due. uvloop's handle does not say so if it is due at once."""
 
     def start(self) -> None:
-        """Recovers and takes part. OSError or ValueError when the folder cannot be used."""
+        """Recovers, and joins the Raft group. OSError or ValueError if the directory cannot be used."""
         self._state_machine = ControllerStateMachine(self.config.state_machine_settings(), self._now_ms())
         self.peer.start()
         members = self.peer.members
         if members != self.config.addresses():
             log.warning(
-                "the group is %s by its log, which counts; controllerDLegerPeers=%s",
+                "the log names the members %s, which count; the setting is controllerDLegerPeers=%s",
                 ";".join(f"{name}-{address}" for name, address in members.items()),
                 self.config.controller_d_leger_peers,
             )
         self._feed(TimeAdvanced())
 
     async def stop(self) -> None:
-        """Ends this controller; who still waits is told that it does not lead."""
+        """Stops this controller. Pending requests fail: it does not lead."""
         self._feed(LeadershipChanged(None))
         self._state_machine = None
         if self._timer is not None:
@@ -116,188 +113,178 @@ class Controller:
     def _now_ms(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
 
-    # What it is ---------------------------------------------------------------------------------------------
+    # State --------------------------------------------------------------------------------------------------
 
     @property
     def state_machine(self) -> ControllerStateMachine:
-        """The desk of a started controller."""
+        """The state machine of a started controller."""
         assert self._state_machine is not None, "not started"
         return self._state_machine
 
     @property
     def groups(self) -> ReplicaGroups:
-        """The replica groups as they are applied here."""
+        """The replica groups, as the applied entries have made them."""
         return self.state_machine.groups
 
     @property
     def leads(self) -> bool:
-        """Whether this controller is the leader and has applied everything that earlier leaders committed."""
+        """Whether this controller leads and has applied all entries that earlier leaders committed."""
         return self.state_machine.leads
 
     @property
     def leader_address(self) -> str | None:
-        """Where the leader is, as far as this controller knows."""
+        """The leader's address, as far as this controller knows."""
         leader = self.peer.leader_id
         return self.addresses.get(leader) if leader is not None else None
 
     def alive(self, cluster: str, name: str, broker_id: int) -> ReplicaLiveInfo | None:
-        """What a living replica's heartbeats say, None for a dead one."""
+        """What the heartbeats of a live replica say, None for a dead one."""
         return self.state_machine.alive(cluster, name, broker_id)
 
     def configure(self, config: ControllerConfig) -> None:
-        """Goes by other settings, those of `config.FIXED` excepted."""
+        """Changes the settings, except those of `config.IMMUTABLE_KEYS`."""
         self.config = config
         self.state_machine.configure(config.state_machine_settings())
 
-    # What it is asked ---------------------------------------------------------------------------------------
+    # Requests -----------------------------------------------------------------------------------------------
 
-    async def ask(self, request: ControllerRequest) -> Decision:
-        """Decides a request and commits what it calls for. RequestError when this controller does not lead,
-        or does not get a quorum in time (the outcome is then open)."""
+    async def decide(self, request: ControllerRequest) -> Decision:
+        """Decides a request and commits its events. RequestError if this controller does not lead, or gets no
+        quorum in time; in the second case the events may still be committed."""
         future: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
         self._tokens += 1
-        self._asked[self._tokens] = future
+        self._requests[self._tokens] = future
         self._feed(GroupRequestReceived(self._tokens, request))
         return await future
 
-    def heard(self, replica: BrokerIdentityInfo, beat: Heartbeat, fenced_epoch: int | None = None) -> None:
+    def receive_heartbeat(
+        self, replica: BrokerIdentityInfo, heartbeat: Heartbeat, fenced_epoch: int | None = None
+    ) -> None:
         """Takes a heartbeat. `fenced_epoch`: its sender accepts no more writes under this master epoch."""
-        self._feed_renewals()
-        self._feed(HeartbeatReceived(replica, self._stamp(beat), fenced_epoch))
+        heartbeat.last_ms = self._now_ms()
+        self._renewals.feed_now()
+        self._feed(HeartbeatReceived(replica, heartbeat, fenced_epoch))
 
-    async def heard_asking(
-        self, replica: BrokerIdentityInfo, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
+    async def request_lease(
+        self, replica: BrokerIdentityInfo, heartbeat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
     ) -> int:
-        """Takes a heartbeat that asks for a write lease under this master epoch. For how many milliseconds
-        after it *sent* the heartbeat the master may write; 0: it may not."""
+        """Takes a heartbeat that requests a write lease under this master epoch. Returns for how many
+        milliseconds after it *sent* the heartbeat the master may write, 0 without a lease."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.renew_lease(
-            replica, beat, lease_epoch, lambda lease_ms: complete_future(future, lease_ms), fenced_epoch
+            replica, heartbeat, lease_epoch, lambda lease_ms: complete_future(future, lease_ms), fenced_epoch
         )
         return await future
 
     def renew_lease(
         self,
         replica: BrokerIdentityInfo,
-        beat: Heartbeat,
+        heartbeat: Heartbeat,
         lease_epoch: int,
         done: Callable[[int], object],
         fenced_epoch: int | None = None,
     ) -> None:
-        """Does as `heard_asking`, and calls `done` with the milliseconds. Renewals that come within
-        `RENEWAL_BATCH_S` are decided together."""
+        """Like `request_lease`, but calls `done` with the milliseconds. Renewals are decided in batches."""
         self._tokens += 1
-        self._renewals[self._tokens] = done
-        self._renewal_batch.append(
-            HeartbeatReceived(replica, self._stamp(beat), fenced_epoch, lease_epoch, self._tokens)
-        )
-        if len(self._renewal_batch) == 1:
-            loop = asyncio.get_running_loop()
-            loop.call_at(max(loop.time(), self._batch_fed_s + RENEWAL_BATCH_S), self._feed_renewals)
+        self._lease_requests[self._tokens] = done
+        heartbeat.last_ms = self._now_ms()
+        self._renewals.add(HeartbeatReceived(replica, heartbeat, fenced_epoch, lease_epoch, self._tokens))
 
-    def _stamp(self, beat: Heartbeat) -> Heartbeat:
-        beat.last_ms = self._now_ms()
-        return beat
-
-    def closed(self, channel: object) -> None:
-        """A connection has ended."""
-        self._feed_renewals()
+    def channel_closed(self, channel: object) -> None:
+        """A connection has closed."""
+        self._renewals.feed_now()
         self._feed(ChannelClosed(channel))
 
     async def confirm_leadership(self) -> None:
-        """A quorum round trip. RequestError when this controller does not lead, or cannot show it."""
+        """Confirms by a quorum round trip that this controller leads. RequestError if it does not, or gets no
+        quorum."""
         try:
             if self.leads:
-                async with asyncio.timeout(PROOF_TIMEOUT_S):
+                async with asyncio.timeout(CHECK_TIMEOUT_S):
                     await self.peer.read_index()
                     return
         except (RaftOperationError, TimeoutError):
             pass
         raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
 
-    # The desk -----------------------------------------------------------------------------------------------
+    # Steps --------------------------------------------------------------------------------------------------
 
     def _feed(self, event: ControllerInput) -> None:
-        """One input after another: what comes while effects are carried out waits until all of them are."""
+        """Feeds inputs one after another. An input that arrives while effects are carried out waits until all
+        are."""
         if self._state_machine is None:
             return
         self._inputs.append(event)
-        if self._stepping:
+        if self._is_stepping:
             return
-        self._stepping = True
+        self._is_stepping = True
         try:
             while self._inputs:
                 for effect in self._state_machine.step(self._inputs.popleft(), self._now_ms()):
                     self._carry_out(effect)
         finally:
-            self._stepping = False
+            self._is_stepping = False
         self._wake_in_time(self._state_machine)
 
-    def _feed_renewals(self) -> None:
-        """Feeds the lease renewals that have come, if any: before anything else that a broker says."""
-        batch, self._renewal_batch = self._renewal_batch, []
-        if batch:
-            self._batch_fed_s = asyncio.get_running_loop().time()
-            self._feed(HeartbeatsReceived(batch))
-
     def _wake_in_time(self, state_machine: ControllerStateMachine) -> None:
-        at = state_machine.next_deadline_ms() / 1000
-        if self._timer is None or at < self._timer_at:
+        at_s = state_machine.next_deadline_ms() / 1000
+        if self._timer is None or at_s < self._timer_at_s:
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer_at = at
-            self._timer = asyncio.get_running_loop().call_at(at, self._on_time)
+            self._timer_at_s = at_s
+            self._timer = asyncio.get_running_loop().call_at(at_s, self._on_timer)
 
-    def _on_time(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         self._feed(TimeAdvanced())
 
     def _carry_out(self, effect: ControllerEffect) -> None:
         match effect:
             case RespondToLeaseRequest(token=token, lease_ms=lease_ms):
-                self._renewals.pop(token)(lease_ms)
+                self._lease_requests.pop(token)(lease_ms)
             case RespondToRequest(token=token, decision=decision):
-                answered = self._asked.pop(token)
-                if not answered.done():
-                    answered.set_result(decision)
+                request = self._requests.pop(token)
+                if not request.done():
+                    request.set_result(decision)
             case RejectRequest(token=token, code=code, remark=remark):
-                rejected = self._asked.pop(token)
+                rejected = self._requests.pop(token)
                 if not rejected.done():
                     rejected.set_exception(RequestError(code, remark))
             case ProposeEvents(token=token, bodies=bodies):
-                self.peer.submit(bodies, lambda outcome: self._settled(token, outcome))
+                self.peer.submit(bodies, lambda result: self._on_proposed(token, result))
             case CheckLeadership(token=token):
                 self.peer.confirm_leadership(
-                    lambda outcome: self._feed(
-                        LeadershipCheckCompleted(token, not isinstance(outcome, RaftOperationError))
+                    lambda result: self._feed(
+                        LeadershipCheckCompleted(token, not isinstance(result, RaftOperationError))
                     )
                 )
             case NotifyBroker():
                 self._notify(effect)
-            case LogMessage(text=text, warns=warns):
-                log.log(logging.WARNING if warns else logging.INFO, "%s", text)
+            case LogMessage(text=text, is_warning=is_warning):
+                log.log(logging.WARNING if is_warning else logging.INFO, "%s", text)
 
-    def _settled(self, token: int, outcome: AppendResult | RaftOperationError) -> None:
-        if not isinstance(outcome, RaftOperationError):
+    def _on_proposed(self, token: int, result: AppendResult | RaftOperationError) -> None:
+        if not isinstance(result, RaftOperationError):
             self._feed(ProposalCompleted(token))
-        elif outcome.code not in (
+        elif result.code not in (
             DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT,
             DLedgerResponseCode.TERM_CHANGED,
         ):
-            self._feed(ProposalCompleted(token, str(outcome)))
-        # With these two its fate is open; the desk goes on once it is committed or we no longer lead.
+            self._feed(ProposalCompleted(token, str(result)))
+        # After these two codes the events may still be committed. The state machine waits until they are, or
+        # until this controller no longer leads.
 
-    # From the log -------------------------------------------------------------------------------------------
+    # The Raft peer ------------------------------------------------------------------------------------------
 
     def _apply(self, entry: DLedgerEntry) -> None:
         self._feed(EntryApplied(entry.index, entry.term, entry.body))
 
     def save(self) -> bytes:
-        """The tables as a snapshot (`StateMachine`)."""
+        """Encodes the groups as a snapshot (`StateMachine`)."""
         return snapshot.encode(self.state_machine.groups)
 
     def restore(self, data: bytes) -> None:
-        """The tables become those of a snapshot. ValueError when it is none."""
+        """Loads the groups of a snapshot. ValueError for other bytes."""
         self._feed(SnapshotRestored(snapshot.decode(data)))
 
     def _on_role(self, change: RoleChanged) -> None:

@@ -1,10 +1,10 @@
-"""Serves lease renewals without the general machinery: the leading controller of a thousand groups receives
-more than ten thousand a second.
+"""Serves lease renewals on a fast path: the leading controller of a thousand groups gets more than ten
+thousand of them a second.
 
-A renewal is a heartbeat (904) of a broker of ours that carries `writeLeaseEpoch`. A typed decoder reads it
-straight from the header's bytes, and the response is a template. Anything else raises `FastPathMiss` and goes
-to `processor.heartbeat`: heartbeats without a lease, those of a fenced master, one-way requests, loose JSON,
-fields that are missing or out of range.
+A renewal is a heartbeat (904) of an EpochMQ broker with `writeLeaseEpoch`. A typed decoder reads the bytes of
+its header, and a template makes the response. All other heartbeats raise `FastPathMiss`, and
+`processor.heartbeat` handles them: heartbeats without a lease or of a fenced master, one-way requests, loose
+JSON, missing fields, and values out of range.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEASE_MS: Final = "writeLeaseMs"
 
 
 class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
-    """BrokerHeartbeatRequestHeader and our own fields, all that a renewal carries."""
+    """The fields of a renewal: those of BrokerHeartbeatRequestHeader, and our own."""
 
     cluster_name: str
     broker_addr: str
@@ -47,7 +47,7 @@ class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
 
 
 class _Request(msgspec.Struct, gc=False):
-    """A renewal's header. A response, or a one-way request, has another flag."""
+    """The header of a renewal. Responses and one-way requests have another flag."""
 
     fields: _Fields = msgspec.field(name="extFields")
     opaque: Int
@@ -63,25 +63,25 @@ _decode = msgspec.json.Decoder(_Request, strict=False).decode
 
 
 class LeaseRenewals:
-    """The fast handler of request 904."""
+    """The fast handler of request 904 BROKER_HEARTBEAT."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     def handlers(self) -> dict[bytes, FastRequestHandler]:
-        """By the first bytes of the header, see `RemotingServer`."""
+        """The handler by the first bytes of the header (see `RemotingServer`)."""
         return {HEADER_START: self.renew}
 
     def renew(self, connection: RemotingConnection, header: bytes, body: bytes) -> None:
-        """Takes a renewal. The response follows when a quorum has confirmed that this controller leads.
-        FastPathMiss: not a plain renewal. RequestError SYSTEM_BUSY: too many requests are under way."""
+        """Takes a renewal. The response follows once a quorum has confirmed that this controller leads.
+        FastPathMiss for other heartbeats. RequestError SYSTEM_BUSY if too many requests are pending."""
         try:
             request = _decode(header)
         except (ValueError, RecursionError):
             raise FastPathMiss("not a plain lease renewal") from None
         fields, opaque = request.fields, request.opaque
         if fields.fenced_epoch is not None:
-            raise FastPathMiss("the heartbeat of a fenced master")
+            raise FastPathMiss("a heartbeat of a fenced master")
         connection.defer(opaque)
         heartbeat = Heartbeat(
             last_ms=0,
@@ -104,7 +104,7 @@ class LeaseRenewals:
 
 
 def renewal_response(opaque: int, lease_ms: int) -> bytes:
-    """The whole frame, the bytes that `processor` would answer with; `lease_ms` 0: no lease is granted."""
+    """The frame of a response, byte for byte as `processor` makes it. `lease_ms` 0: no lease is granted."""
     granted = b'"extFields":{"%b":"%d"},' % (_LEASE_MS, lease_ms) if lease_ms else b""
     header = _RESPONSE % (granted, opaque)
     size = len(header)

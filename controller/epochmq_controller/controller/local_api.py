@@ -1,4 +1,4 @@
-"""What a controller answers at its local socket (`epochmq_protocol.admin_api`), alone or inside a
+"""Serves the operations of a controller's local socket (`epochmq_protocol.admin_api`), alone or inside a
 nameserver."""
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ROLES: Final = {RaftRole.LEADER: "leader", RaftRole.FOLLOWER: "follower", RaftRo
 
 
 class ControllerLocalApi:
-    """One controller's. `nameserver` is what the nameserver in the same process says, if there is one."""
+    """The local API of one controller. `nameserver` returns the counts of a nameserver in the same
+    process."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class ControllerLocalApi:
         self._nameserver = nameserver
 
     def operations(self) -> dict[str, AdminOperationHandler]:
-        """By name."""
+        """The handlers by operation."""
         return {
             AdminOperation.LIVE: AdminOperationHandler(AdminArguments, self._live),
             AdminOperation.STATE: AdminOperationHandler(ReadinessLimits, self._state),
@@ -67,7 +68,7 @@ class ControllerLocalApi:
         return self.state()
 
     def state(self) -> results.ControllerState:
-        """Everything at a glance, as far as this controller knows."""
+        """The state of the controller and its groups, as far as this controller knows."""
         controller = self._controller
         peer = controller.peer
         state = results.ControllerState(
@@ -102,7 +103,7 @@ class ControllerLocalApi:
                         for broker_id, replica in sorted(group.replicas.items())
                         for info in (controller.alive(group.cluster_name, name, broker_id),)
                     ],
-                    waits=controller.state_machine.waiting.get(name),
+                    waits=controller.state_machine.wait_reasons.get(name),
                 )
                 for name, group in sorted(controller.groups.groups.items())
             ],
@@ -120,33 +121,33 @@ class ControllerLocalApi:
         return redacted_config(await self.config())
 
     async def config(self) -> dict[str, str]:
-        """Every key in force."""
-        answer = await self._calls.call(request(RequestCode.GET_CONTROLLER_CONFIG))
-        return properties.parse(answer.body.decode())
+        """All settings in effect."""
+        response = await self._calls.call(request(RequestCode.GET_CONTROLLER_CONFIG))
+        return properties.parse(response.body.decode())
 
     async def _handover(self, _: HandoverArguments, timeout_ms: float) -> results.LeadershipTransferResult:
-        """The leadership goes to the peer that has the most; returns when it is known who leads. AdminError
-        when that one will not take it."""
+        """Transfers the leadership to the live peer with the longest log, and waits until the new leader is
+        known. AdminError if that peer does not take over."""
         peer = self._controller.peer
         leader = peer.node.leader
         if leader is None:
-            return self._led_by("this controller does not lead")
+            return self._not_transferred("this controller does not lead")
         others = leader.voters()
         if not others:
-            return self._led_by("it is the only controller")
+            return self._not_transferred("it is the only controller")
         best = max(others, key=lambda one: (one.alive, one.match_index))
         try:
             await peer.transfer_leadership(best.name)
         except RaftOperationError as error:
             raise AdminError(
-                FaultKind.REFUSED, f"{best.name} does not take the leadership: {error}"
+                FaultKind.REFUSED, f"controller {best.name} does not take over the leadership: {error}"
             ) from None
         while True:
             if peer.leader_id is not None:
                 return results.LeadershipTransferResult(moved=True, leader=peer.leader_id, term=peer.term)
             await asyncio.sleep(POLL_INTERVAL_S)
 
-    def _led_by(self, reason: str) -> results.LeadershipTransferResult:
+    def _not_transferred(self, reason: str) -> results.LeadershipTransferResult:
         peer = self._controller.peer
         return results.LeadershipTransferResult(
             moved=False, reason=reason, leader=peer.leader_id, term=peer.term
@@ -162,19 +163,19 @@ class ControllerLocalApi:
         return redacted_config(await self.config())
 
     async def change(self, changes: dict[str, str]) -> None:
-        """All of them or none. RequestError when they cannot be."""
+        """Changes all of these settings or none. RequestError for invalid ones."""
         body = properties.rewrite("", changes).encode()
         await self._calls.call(request(RequestCode.UPDATE_CONTROLLER_CONFIG, body=body))
 
     @staticmethod
     def knows(key: str) -> bool:
-        """Whether a key is a controller's."""
+        """Whether a key is a setting of the controller."""
         return key in KEYS
 
 
 def not_ready_reasons(state: results.ControllerState) -> list[str]:
-    """Why a controller is not ready: it is one of the quorum, and knows who leads. A leader that has lost its
-    quorum leads no more within a few heartbeats, and then knows no leader."""
+    """Why a controller is not ready. A ready one belongs to the quorum and knows the leader. A leader that
+    has lost its quorum steps down after a few heartbeats, and then knows no leader."""
     reasons = []
     if state.id not in {peer.id for peer in state.peers}:
         reasons.append(f"{state.id} does not belong to the quorum")

@@ -1,4 +1,4 @@
-"""The process `epochmq controller`: settings in, one controller until SIGTERM or SIGINT, exit status out."""
+"""Runs the process `epochmq controller`: one controller, from its settings to SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
-    """Runs a controller. 0: stopped in order; 1: it could not listen, or its disk failed; 2: a setting cannot
-    be, said on stderr."""
+    """Runs a controller. Returns 0 after an orderly stop, 1 if it could not listen or its disk failed, 2 for
+    an invalid setting, which stderr explains."""
     return process.run("controller", lambda: load(config_path, overrides or {}), serve)
 
 
 def load(config_path: str | None, overrides: Mapping[str, str]) -> configs.LoadedControllerConfig:
-    """Settings from a file, or the defaults. Changed settings are written back to that file (Java writes them
-    to `configStorePath`, which it does not read again)."""
+    """Loads the settings of a file, or the defaults. Changed settings are written back to that file. (Java
+    writes them to `configStorePath`, and never reads them.)"""
     text = process.read_config(config_path)
     if config_path is not None:
         overrides = {"configStorePath": config_path, **overrides}
@@ -30,22 +30,22 @@ def load(config_path: str | None, overrides: Mapping[str, str]) -> configs.Loade
 
 
 async def serve(loaded: configs.LoadedControllerConfig) -> int:
-    """A controller from start to the first SIGTERM or SIGINT, and its orderly stop."""
-    asked = process.stop_requested()
-    service = ControllerServer(loaded, on_fatal=lambda _: asked.set())
+    """Runs a controller until SIGTERM or SIGINT, and stops it."""
+    stop = process.stop_requested()
+    server = ControllerServer(loaded, on_fatal=lambda _: stop.set())
     path = loaded.config.admin_socket_path
-    admin = ControllerLocalApi(service.controller, service.calls)
-    local = AdminSocketServer(path, admin.operations()) if path else None
+    local_api = ControllerLocalApi(server.controller, server.calls)
+    local = AdminSocketServer(path, local_api.operations()) if path else None
     try:
-        await service.start()
+        await server.start()
         if local is not None:
             await local.start()
-        print(f"The Controller Server boot success. address {service.address}", flush=True)
-        await asked.wait()
+        print(f"The Controller Server boot success. address {server.address}", flush=True)
+        await stop.wait()
         log.info("stopping")
     finally:
         if local is not None:
             await local.stop()
-        await service.stop()
+        await server.stop()
     log.info("stopped")
-    return process.EXIT_FAILED if service.failed else process.EXIT_OK
+    return process.EXIT_FAILED if server.failed else process.EXIT_OK

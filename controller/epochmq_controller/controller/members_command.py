@@ -1,7 +1,9 @@
-"""`epochmq controller members`: who belongs to a quorum of controllers, shown and changed while it serves.
+"""Implements `epochmq controller members`: shows the members of a quorum of controllers, and changes them
+online.
 
-One of its controllers is enough to know: it says who leads. The leader is asked, and answers when the change
-is committed. A leader that is to be removed hands over first; then the next one is asked.
+The address of one controller is enough: it names the leader. The leader makes the change, and responds when
+it is committed. A leader that shall be removed first transfers its leadership; then the command asks the next
+leader.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from epochmq_protocol.transport.client import RemotingClient, split_address
 USAGE = """\
 Usage: epochmq controller members ADDRESS [--add ID-HOST:PORT | --remove ID]
 
-  Shows who belongs to the quorum of which the controller at ADDRESS (host:port) is one, or adds or removes
-  one controller. A new one must be running, with joinControllerGroup=true and controllerDLegerPeers naming
-  the present ones and itself. One change at a time; all controllers must be EpochMQ's.
+  Shows the members of the quorum that the controller at ADDRESS (host:port) belongs to, or adds or removes
+  one controller. A new controller must be running, with joinControllerGroup=true and with the present
+  controllers and itself in controllerDLegerPeers. Only one change at a time; all controllers must be
+  EpochMQ's.
 """
 
 TIMEOUT_S = 120.0
@@ -40,20 +43,20 @@ EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 EXPLANATIONS = {
     DLedgerResponseCode.UNSUPPORTED: "a controller of the quorum is not EpochMQ's: no change of the members "
     "is possible beside RocketMQ's controllers",
-    DLedgerResponseCode.REPEATED_REQUEST: "another change is under way",
+    DLedgerResponseCode.REPEATED_REQUEST: "another change is in progress",
     DLedgerResponseCode.LEADER_NOT_READY: "the leader is new, try again",
-    DLedgerResponseCode.LEADER_TRANSFERRING: "leadership is being handed over, try again",
-    DLedgerResponseCode.NETWORK_ERROR: "the new controller does not answer the leader: is it running, with "
-    "joinControllerGroup=true?",
+    DLedgerResponseCode.LEADER_TRANSFERRING: "the leader is transferring its leadership, try again",
+    DLedgerResponseCode.NETWORK_ERROR: "the new controller does not respond to the leader: is it running, "
+    "with joinControllerGroup=true?",
     DLedgerResponseCode.FALL_BEHIND_TOO_MUCH: "the new controller does not catch up with the leader",
-    DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT: "no quorum answers; the change may still be committed",
+    DLedgerResponseCode.WAIT_QUORUM_ACK_TIMEOUT: "no quorum responds; the change may still be committed",
     DLedgerResponseCode.TERM_CHANGED: "the leader changed; the change may still be committed",
-    DLedgerResponseCode.TAKE_LEADERSHIP_FAILED: "the leader that is to be removed could not hand over, try "
-    "again",
-    DLedgerResponseCode.UNEXPECTED_ARGUMENT: "such a member cannot be: expected an id without a dash, "
+    DLedgerResponseCode.TAKE_LEADERSHIP_FAILED: "the leader to be removed could not transfer its "
+    "leadership, try again",
+    DLedgerResponseCode.UNEXPECTED_ARGUMENT: "the member is invalid: expected an id without a dash, "
     "host:port, and at most nine members",
     DLedgerResponseCode.UNEXPECTED_MEMBER: "it is the only member",
-    DLedgerResponseCode.UNKNOWN_GROUP: "the leader is of another group",
+    DLedgerResponseCode.UNKNOWN_GROUP: "the leader belongs to another group",
 }
 RETRIABLE_CODES = (
     DLedgerResponseCode.NOT_LEADER,
@@ -63,12 +66,13 @@ RETRIABLE_CODES = (
 
 
 class MembersError(Exception):
-    """What a person should know."""
+    """A change of the members failed."""
 
 
 @dataclass(frozen=True)
 class MemberChange:
-    """A peer that shall belong to the group, or, without an address, no longer. None of both: a question."""
+    """A member to add or, without an address, to remove. Without an id: no change, the members are only
+    shown."""
 
     peer_id: str | None = None
     address: str | None = None
@@ -76,14 +80,14 @@ class MemberChange:
 
 @dataclass(frozen=True)
 class QuorumMembers:
-    """Who belongs to it, and who leads."""
+    """The members of a quorum, and its leader."""
 
     members: dict[str, str]
     leader: str | None
 
 
 def run(arguments: list[str]) -> int:
-    """0: shown, or done; 1: it could not be; 2: the arguments cannot be understood."""
+    """Runs the command. Returns 0 if it succeeded, 1 if it failed, 2 for invalid arguments."""
     if "--help" in arguments or "-h" in arguments:
         print(USAGE, end="")
         return EXIT_OK
@@ -103,7 +107,7 @@ def run(arguments: list[str]) -> int:
 
 
 def parse(arguments: list[str]) -> tuple[str, MemberChange]:
-    """(a controller's address, what is wanted). ValueError for what cannot be."""
+    """Parses the arguments to (address of a controller, change). ValueError for invalid ones."""
     match arguments:
         case [address]:
             return address, MemberChange()
@@ -116,11 +120,11 @@ def parse(arguments: list[str]) -> tuple[str, MemberChange]:
         case [address, "--remove", name]:
             return address, MemberChange(name)
         case _:
-            raise ValueError(f"what is {' '.join(arguments) or 'the address'}?")
+            raise ValueError(f"invalid arguments: {' '.join(arguments) or 'the address is missing'}")
 
 
 def _members(text: str) -> dict[str, str]:
-    """`n0:host:port;n1:host:port;`, as 1005 is answered, as address by id."""
+    """Parses `n0:host:port;n1:host:port;`, the form of 1005's response, to addresses by id."""
     found = {}
     for part in filter(None, text.split(";")):
         name, _, address = part.partition(":")
@@ -133,16 +137,16 @@ async def _change_within_timeout(address: str, wanted: MemberChange) -> QuorumMe
         async with asyncio.timeout(TIMEOUT_S), RemotingClient() as client:
             return await change(client, address, wanted)
     except TimeoutError:
-        raise MembersError(f"not within {TIMEOUT_S:.0f} s; the change may still be committed") from None
+        raise MembersError(f"timed out after {TIMEOUT_S:.0f} s; the change may still be committed") from None
 
 
 async def change(client: RemotingClient, address: str, wanted: MemberChange) -> QuorumMembers:
-    """Carries a change out and returns once it is committed; `wanted` may ask for nothing. MembersError says
-    why it cannot be; EpochMQError when a controller does not answer."""
+    """Makes a change and returns once it is committed. Without a change it returns the members. MembersError
+    says why it failed; EpochMQError if a controller does not respond."""
     split_address(address)
     while True:
-        answer = await client.call(address, request(RequestCode.CONTROLLER_GET_METADATA_INFO))
-        metadata = GetMetaDataResponseHeader.decode(answer.ext)
+        metadata_response = await client.call(address, request(RequestCode.CONTROLLER_GET_METADATA_INFO))
+        metadata = GetMetaDataResponseHeader.decode(metadata_response.ext)
         members = _members(metadata.peers or "")
         leader = metadata.controller_leader_id
         if wanted.peer_id is None:
@@ -152,13 +156,15 @@ async def change(client: RemotingClient, address: str, wanted: MemberChange) -> 
                 group=metadata.group, remote_id=leader, peer_id=wanted.peer_id, address=wanted.address
             )
             command = request(DLedgerRequestCode.CHANGE_MEMBERS, body=encode_body(body))
-            told = await client.call(members[leader], command, TIMEOUT_S * 1000)
-            if told.code != DLedgerResponseCode.SUCCESS:
+            response = await client.call(members[leader], command, TIMEOUT_S * 1000)
+            if response.code != DLedgerResponseCode.SUCCESS:
                 raise MembersError(f"{leader} is RocketMQ's: {EXPLANATIONS[DLedgerResponseCode.UNSUPPORTED]}")
-            outcome = decode_body(ChangeMembersResponse, told.body)
+            outcome = decode_body(ChangeMembersResponse, response.body)
             if outcome.code == DLedgerResponseCode.SUCCESS:
                 return QuorumMembers(outcome.members, outcome.leader_id)
             if outcome.code not in RETRIABLE_CODES:
                 code = DLedgerResponseCode(outcome.code)
-                raise MembersError(EXPLANATIONS.get(code, f"the leader refused: {code.name} ({code.value})"))
+                raise MembersError(
+                    EXPLANATIONS.get(code, f"the leader rejected the change: {code.name} ({code.value})")
+                )
         await asyncio.sleep(RETRY_S)

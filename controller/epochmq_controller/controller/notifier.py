@@ -1,4 +1,4 @@
-"""Tells brokers who their group's master is (`ControllerManager.notifyBrokerRoleChanged`)."""
+"""Notifies brokers of their group's master (`ControllerManager.notifyBrokerRoleChanged`)."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from epochmq_protocol.transport import RemotingClient
 log = logging.getLogger(__name__)
 
 NOTIFY_TIMEOUT_MS = 3000
-UNDER_WAY_MAX = 50_000
-"""Notifications under way; for one more the broker finds out by itself, as it asks every few seconds."""
+PENDING_MAX = 50_000
+"""Pending notifications. Further ones are dropped: brokers also ask for their master every few seconds."""
 
 
 class RoleChangeNotifier:
-    """Sends one-way; a notification that gets lost costs time only."""
+    """Sends one-way requests. A lost notification only costs time."""
 
     def __init__(self, client: RemotingClient) -> None:
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
 
     def notify(self, effect: NotifyBroker) -> None:
-        """Begins to tell one broker."""
-        if len(self._tasks) < UNDER_WAY_MAX:
-            task = asyncio.get_running_loop().create_task(self._tell(effect))
+        """Notifies one broker in a task of its own."""
+        if len(self._tasks) < PENDING_MAX:
+            task = asyncio.get_running_loop().create_task(self._send(effect))
             self._tasks.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_done)
 
     async def stop(self) -> None:
-        """Ends what is under way."""
+        """Cancels all pending notifications."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self, effect: NotifyBroker) -> None:
+    async def _send(self, effect: NotifyBroker) -> None:
         view = effect.view
         header = NotifyBrokerRoleChangedRequestHeader(
             master_address=view.master_address,
@@ -54,9 +54,9 @@ class RoleChangeNotifier:
         try:
             await self._client.oneway(effect.address, command, NOTIFY_TIMEOUT_MS)
         except EpochMQError as error:
-            log.warning("%s could not be told of the new master: %s", effect.address, error)
+            log.warning("cannot notify broker %s of its master: %s", effect.address, error)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a notification failed", exc_info=task.exception())
+            log.error("the notification of a broker failed", exc_info=task.exception())

@@ -1,9 +1,9 @@
-"""Request codes to answers (`ControllerRequestProcessor`).
+"""Serves the request codes of a controller (`ControllerRequestProcessor`).
 
-Heartbeats are taken by every controller; what reads or changes replica groups only by the leader, others
-answer 2007. A heartbeat that is a request of ours may ask for a write lease: ext field `writeLeaseEpoch`, the
-master epoch that the sender writes under; the answer then carries `writeLeaseMs` if it is granted. Java sends
-heartbeats one-way, without the field.
+Every controller takes heartbeats. Only the leader reads or changes replica groups; the others respond with
+2007. A heartbeat that expects a response may request a write lease with the ext field `writeLeaseEpoch`, the
+sender's master epoch. The response contains `writeLeaseMs` if the lease is granted. Java sends heartbeats
+one-way and without the field.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from epochmq_controller.replica_groups.requests import (
     RegisterBrokerRequest,
 )
 from epochmq_controller.replica_groups.rules import Decision, ReplicaGroupView
-from epochmq_controller.replica_groups.state_machine import NOT_LEADER
+from epochmq_controller.replica_groups.state_machine_types import NOT_LEADER
 from epochmq_protocol.bodies import (
     BrokerMemberGroup,
     BrokerReplicasInfo,
@@ -74,16 +74,16 @@ log = logging.getLogger(__name__)
 H = TypeVar("H", ElectMasterResponseHeader, RegisterBrokerToControllerResponseHeader)
 
 FENCED_EPOCH = "fencedEpoch"
-"""In a heartbeat: the sender accepts no more writes under this master epoch. In a request to elect: nor does
-the master, who asks for its successor."""
+"""In a heartbeat: the sender accepts no more writes under this master epoch. In an election request the
+master adds it when it names its successor."""
 TERM, COMMITTED_INDEX = "term", "committedIndex"
 NAMES_AFTER = "brokerNamesAfter"
 BROKER_NAMES = "brokerNames"
-"""Ours in 1005: who asks with `brokerNamesAfter` is answered with the names that follow it in order, as a
-JSON list of at most `NAMES_MAX`. Java's administrators must know the names."""
+"""An extension of 1005: a request with `brokerNamesAfter` gets the names that follow it in order, as a JSON
+list of at most `NAMES_MAX`. Java's administrators must know the names."""
 NAMES_MAX = 500
 
-NAMES = "a JSON list of broker names"
+EXPECTED_NAMES = "a JSON list of broker names"
 
 
 class ControllerProcessor:
@@ -95,7 +95,7 @@ class ControllerProcessor:
         self._saving = asyncio.Lock()
 
     def handlers(self) -> dict[int, RequestHandler]:
-        """By request code."""
+        """The handlers by request code."""
         code = RequestCode
         return {
             code.CONTROLLER_ALTER_SYNC_STATE_SET: self._task(self.alter_sync_state_set),
@@ -119,13 +119,13 @@ class ControllerProcessor:
     # Replica groups -----------------------------------------------------------------------------------------
 
     async def alter_sync_state_set(self, command: Command) -> Command:
-        """1001."""
+        """1001 CONTROLLER_ALTER_SYNC_STATE_SET."""
         header, faults = AlterSyncStateSetRequestHeader.decode_as_java(command.ext)
         wanted = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
         members = wanted.sync_state_set
-        decision = await self._controller.ask(
+        decision = await self._controller.decide(
             AlterSyncStateSetRequest(
-                self._named(header.broker_name),
+                self._required_name(header.broker_name),
                 header.master_broker_id,
                 header.master_epoch,
                 None if members is None else frozenset(members),
@@ -134,13 +134,13 @@ class ControllerProcessor:
         )
         view = decision.view
         epoch = view.sync_state_set_epoch if view is not None else None
-        answer = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=epoch or 0)
-        return _answer(command, decision, answer, _set_body(view), faults)
+        result_header = AlterSyncStateSetResponseHeader(new_sync_state_set_epoch=epoch or 0)
+        return _decision_response(command, decision, result_header, _set_body(view), faults)
 
     async def elect_master(self, command: Command) -> Command:
-        """1002."""
+        """1002 CONTROLLER_ELECT_MASTER."""
         header, faults = ElectMasterRequestHeader.decode_as_java(command.ext)
-        decision = await self._controller.ask(
+        decision = await self._controller.decide(
             ElectMasterRequest(
                 header.broker_name,
                 header.broker_id,
@@ -151,50 +151,52 @@ class ControllerProcessor:
         )
         view = decision.view
         if view is None:
-            return _answer(command, decision, ElectMasterResponseHeader(), b"", faults)
+            return _decision_response(command, decision, ElectMasterResponseHeader(), b"", faults)
         body = ElectMasterResponseBody(sync_state_set=set(view.sync_state_set))
         group = self._controller.groups.get(header.broker_name)
         if view.member_addresses is not None and group is not None:
             body.broker_member_group = BrokerMemberGroup(
                 group.cluster_name, group.broker_name, view.member_addresses
             )
-        answer = _master_header(ElectMasterResponseHeader, view)
-        return _answer(command, decision, answer, to_json(body), faults)
+        result_header = _master_header(ElectMasterResponseHeader, view)
+        return _decision_response(command, decision, result_header, to_json(body), faults)
 
     async def register_broker(self, command: Command) -> Command:
-        """1003."""
+        """1003 CONTROLLER_REGISTER_BROKER."""
         header, faults = RegisterBrokerToControllerRequestHeader.decode_as_java(command.ext)
-        name = self._named(header.broker_name)
-        decision = await self._controller.ask(
+        name = self._required_name(header.broker_name)
+        decision = await self._controller.decide(
             RegisterBrokerRequest(name, header.cluster_name or "", header.broker_id, header.broker_address)
         )
-        answer = RegisterBrokerToControllerResponseHeader()
+        result_header = RegisterBrokerToControllerResponseHeader()
         view = decision.view
         if view is not None and view.master_id is not None:
-            answer = _master_header(RegisterBrokerToControllerResponseHeader, view)
-        answer.cluster_name, answer.broker_name = header.cluster_name, name
-        return _answer(command, decision, answer, _set_body(view), faults)
+            result_header = _master_header(RegisterBrokerToControllerResponseHeader, view)
+        result_header.cluster_name, result_header.broker_name = header.cluster_name, name
+        return _decision_response(command, decision, result_header, _set_body(view), faults)
 
     async def replica_info(self, command: Command) -> Command:
-        """1004."""
-        name = self._named(GetReplicaInfoRequestHeader.decode(command.ext).broker_name)
-        decision = await self._controller.ask(GetReplicaInfoRequest(name))
+        """1004 CONTROLLER_GET_REPLICA_INFO."""
+        name = self._required_name(GetReplicaInfoRequestHeader.decode(command.ext).broker_name)
+        decision = await self._controller.decide(GetReplicaInfoRequest(name))
         view = decision.view or ReplicaGroupView()
-        answer = GetReplicaInfoResponseHeader(
+        result_header = GetReplicaInfoResponseHeader(
             master_broker_id=view.master_id,
             master_address=view.master_address,
             master_epoch=view.master_epoch,
         )
-        return _answer(command, decision, answer, _set_body(decision.view))
+        return _decision_response(command, decision, result_header, _set_body(decision.view))
 
     async def sync_state_data(self, command: Command) -> Command:
-        """1006: an overview of the groups named in the body."""
+        """1006 CONTROLLER_GET_SYNC_STATE_DATA: reads the groups that the body names."""
         try:
             names = msgspec.json.decode(command.body, type=list[str] | None)
         except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"body: {error}, expected {NAMES}") from None
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"body: {error}, expected {EXPECTED_NAMES}"
+            ) from None
         if not names:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"body: empty, expected {NAMES}")
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"body: empty, expected {EXPECTED_NAMES}")
         self._require_leader()
         controller = self._controller
         if controller.config.is_process_read_event:
@@ -217,35 +219,35 @@ class ControllerProcessor:
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     async def next_broker_id(self, command: Command) -> Command:
-        """1012."""
+        """1012 CONTROLLER_GET_NEXT_BROKER_ID."""
         header = GetNextBrokerIdRequestHeader.decode(command.ext)
-        name = self._named(header.broker_name)
-        await self._controller.ask(GetNextBrokerIdRequest(name))
-        answer = GetNextBrokerIdResponseHeader(
+        name = self._required_name(header.broker_name)
+        await self._controller.decide(GetNextBrokerIdRequest(name))
+        result_header = GetNextBrokerIdResponseHeader(
             cluster_name=header.cluster_name,
             broker_name=name,
             next_broker_id=rules.next_broker_id(self._controller.groups, name),
         )
-        return response(command, ResponseCode.SUCCESS, header=answer)
+        return response(command, ResponseCode.SUCCESS, header=result_header)
 
     async def apply_broker_id(self, command: Command) -> Command:
-        """1013."""
+        """1013 CONTROLLER_APPLY_BROKER_ID."""
         header, faults = ApplyBrokerIdRequestHeader.decode_as_java(command.ext)
         cluster, name, applied = header.cluster_name, header.broker_name, header.applied_broker_id
         if not cluster or not name or applied is None or not header.register_check_code:
             self._require_leader()
-            needed = "clusterName, brokerName, appliedBrokerId and registerCheckCode are all needed"
+            needed = "clusterName, brokerName, appliedBrokerId and registerCheckCode are required"
             raise RequestError(ResponseCode.SYSTEM_ERROR, "; ".join([needed, *faults]))
-        decision = await self._controller.ask(
+        decision = await self._controller.decide(
             ApplyBrokerIdRequest(name, cluster, applied, header.register_check_code)
         )
-        answer = ApplyBrokerIdResponseHeader(cluster_name=cluster, broker_name=name)
-        return _answer(command, decision, answer, b"", faults)
+        result_header = ApplyBrokerIdResponseHeader(cluster_name=cluster, broker_name=name)
+        return _decision_response(command, decision, result_header, b"", faults)
 
     async def clean_broker_data(self, command: Command) -> Command:
-        """1011."""
+        """1011 CLEAN_BROKER_DATA."""
         header, faults = CleanControllerBrokerDataRequestHeader.decode_as_java(command.ext)
-        decision = await self._controller.ask(
+        decision = await self._controller.decide(
             CleanBrokerDataRequest(
                 header.broker_name,
                 header.cluster_name or "",
@@ -253,13 +255,13 @@ class ControllerProcessor:
                 header.is_clean_living_broker,
             )
         )
-        return _answer(command, decision, None, b"", faults)
+        return _decision_response(command, decision, None, b"", faults)
 
     def _require_leader(self) -> None:
         if not self._controller.leads:
             raise RequestError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
 
-    def _named(self, name: str | None) -> str:
+    def _required_name(self, name: str | None) -> str:
         if name is None:
             self._require_leader()
             raise RequestError(ResponseCode.SYSTEM_ERROR, "brokerName: missing, expected a text")
@@ -268,14 +270,14 @@ class ControllerProcessor:
     # Heartbeats ---------------------------------------------------------------------------------------------
 
     def heartbeat(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
-        """904, at every controller."""
+        """904 BROKER_HEARTBEAT, which every controller takes."""
         header, faults = BrokerHeartbeatRequestHeader.decode_as_java(command.ext)
         if header.broker_id is None:
-            remark = "; ".join(["Heart beat with empty brokerId", *faults])
+            remark = "; ".join(["Heart heartbeat with empty brokerId", *faults])
             return response(command, ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
         ext = command.ext or {}
         confirmed = _number(ext, CONFIRMED_BY_ALL_FIELD)
-        beat = Heartbeat(
+        heartbeat = Heartbeat(
             last_ms=0,
             timeout_ms=header.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
             channel=connection,
@@ -290,44 +292,51 @@ class ControllerProcessor:
         replica = (header.cluster_name, header.broker_name, header.broker_id)
         fenced, wanted = _number(ext, FENCED_EPOCH), _number(ext, LEASE_EPOCH)
         if wanted is not None and not command.is_oneway:
-            return self._lease(command, replica, beat, fenced, wanted)
-        self._controller.heard(replica, beat, fenced)
+            return self._lease_response(command, replica, heartbeat, fenced, wanted)
+        self._controller.receive_heartbeat(replica, heartbeat, fenced)
         return response(command, ResponseCode.SUCCESS, "; ".join([SUCCESS_REMARK, *faults]))
 
-    async def _lease(
-        self, command: Command, replica: BrokerIdentityInfo, beat: Heartbeat, fenced: int | None, wanted: int
+    async def _lease_response(
+        self,
+        command: Command,
+        replica: BrokerIdentityInfo,
+        heartbeat: Heartbeat,
+        fenced: int | None,
+        wanted: int,
     ) -> Command:
-        lease_ms = await self._controller.heard_asking(replica, beat, fenced, wanted)
+        lease_ms = await self._controller.request_lease(replica, heartbeat, fenced, wanted)
         ext = {LEASE_MS: str(lease_ms)} if lease_ms else None
         return response(command, ResponseCode.SUCCESS, SUCCESS_REMARK, ext=ext)
 
-    # Itself -------------------------------------------------------------------------------------------------
+    # The controller -----------------------------------------------------------------------------------------
 
     def metadata(self, _: RemotingConnection, command: Command) -> Command:
-        """1005, at every controller: who leads. Beyond Java: the term, how far the log is committed and, if
-        asked for, the names of the groups, all as far as this controller knows."""
+        """1005 CONTROLLER_GET_METADATA_INFO, which every controller serves: the leader. Beyond Java also the
+        term, the committed index and, on request, the names of the groups, as far as this controller
+        knows."""
         controller = self._controller
         ext = {TERM: str(controller.peer.term), COMMITTED_INDEX: str(controller.peer.committed_index)}
         after = (command.ext or {}).get(NAMES_AFTER)
         if after is not None:
             names = heapq.nsmallest(NAMES_MAX, (name for name in controller.groups.groups if name > after))
             ext[BROKER_NAMES] = msgspec.json.encode(names).decode()
-        answer = GetMetaDataResponseHeader(
+        result_header = GetMetaDataResponseHeader(
             group=controller.config.controller_d_leger_group,
             controller_leader_id=controller.peer.leader_id,
             controller_leader_address=controller.leader_address,
             is_leader=controller.leads,
             peers="".join(f"{name}:{address};" for name, address in controller.peer.members.items()),
         )
-        return response(command, ResponseCode.SUCCESS, header=answer, ext=ext)
+        return response(command, ResponseCode.SUCCESS, header=result_header, ext=ext)
 
     def get_config(self, _: RemotingConnection, command: Command) -> Command:
-        """1010."""
+        """1010 GET_CONTROLLER_CONFIG."""
         text = settings_file.to_text(self._controller.config, self._extra)
         return response(command, ResponseCode.SUCCESS, body=text.encode())
 
     async def update_config(self, connection: RemotingConnection, command: Command) -> Command:
-        """1009: changes what is not black-listed, here and in the settings file."""
+        """1009 UPDATE_CONTROLLER_CONFIG: changes settings that are not black-listed, here and in the settings
+        file."""
         config = self._controller.config
         changed, changes = settings_file.change(
             config,
@@ -338,8 +347,8 @@ class ControllerProcessor:
             check=configs.check,
         )
         self._controller.configure(changed)
-        log.info("%s changes settings: %s", connection.remote, changes)
-        async with self._saving:  # one after another, and not on the event loop
+        log.info("%s changed settings: %s", connection.remote, changes)
+        async with self._saving:  # one write at a time, on a worker thread
             await asyncio.to_thread(settings_file.save, config.config_store_path, changes)
         return response(command, ResponseCode.SUCCESS)
 
@@ -371,10 +380,11 @@ def _master_header(kind: type[H], view: ReplicaGroupView) -> H:
     )
 
 
-def _answer(
+def _decision_response(
     command: Command, decision: Decision, header: Header | None, body: bytes, faults: list[str] | None = None
 ) -> Command:
-    """`faults`: what could not be read in the request and was taken for missing; the remark says it too."""
-    said = [decision.remark] if decision.remark is not None else []
-    remark = "; ".join([*said, *(faults or [])]) or None
+    """`faults`: fields of the request that could not be read and count as missing. The remark names them,
+    too."""
+    remarks = [decision.remark] if decision.remark is not None else []
+    remark = "; ".join([*remarks, *(faults or [])]) or None
     return response(command, decision.code, remark, header=header, body=body)

@@ -1,4 +1,4 @@
-"""A controller with its port: what stands alone as a process, or beside a nameserver in one."""
+"""Runs a controller with its port: in a process of its own, or beside a nameserver."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from epochmq_controller.controller.controller import Controller
 from epochmq_controller.controller.lease_renewals import LeaseRenewals
 from epochmq_controller.controller.notifier import RoleChangeNotifier
 from epochmq_controller.controller.processor import ControllerProcessor
-from epochmq_controller.files import FolderLock
+from epochmq_controller.directory_lock import DirectoryLock
 from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport import RemotingClient, RemotingServer
@@ -21,15 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class ControllerServer:
-    """Make, `start`, `stop`. One port carries the calls of peers, brokers and administrators."""
+    """One controller with its port, which serves peers, brokers and operators: construct it, `start`,
+    `stop`."""
 
     def __init__(self, loaded: LoadedControllerConfig, *, on_fatal: Callable[[Exception], None]) -> None:
-        """`on_fatal` is told when the disk failed and this controller takes part no more. ConfigError when
-        the TLS files cannot be used."""
+        """`on_fatal` is called after a disk error that stops this controller for good. ConfigError if the TLS
+        files cannot be used."""
         config = loaded.config
         self.failed: Exception | None = None
         self._on_fatal = on_fatal
-        self._folder = FolderLock(config.store_path())
+        self._folder = DirectoryLock(config.store_path())
         self._client = RemotingClient()
         self._notifier = RoleChangeNotifier(self._client)
         self.controller = Controller(config, self._client, notify=self._notifier.notify, on_fatal=self._fail)
@@ -41,27 +42,27 @@ class ControllerServer:
             settings=config.server_settings(),
             fast=LeaseRenewals(self.controller).handlers(),
             tls=loaded.tls,
-            on_close=self.controller.closed,
+            on_close=self.controller.channel_closed,
         )
         self.address = self.controller.addresses[config.controller_d_leger_self_id or ""]
 
     async def start(self) -> None:
-        """Recovers, listens, takes part. OSError when it cannot, ConfigError when the folder does not fit the
-        settings. What was started is there to be stopped either way."""
+        """Recovers, joins the Raft group and listens. OSError if it cannot, ConfigError if the directory does
+        not fit the settings. Call `stop` in both cases, too."""
         config = self.controller.config
-        self._folder.take()
+        self._folder.acquire()
         try:
             await lease_file.wait_for_longer_lease(self._folder.folder, config.write_lease_ms)
             self.controller.start()
         except ValueError as error:
             raise ConfigError(
-                "controllerStorePath", str(self._folder.folder), f"a folder of this controller ({error})"
+                "controllerStorePath", str(self._folder.folder), f"a directory of this controller ({error})"
             ) from None
         await self.server.start(config.bind_address, config.listen_port)
-        log.info("controller %s listens at %s", self.controller.peer.settings.self_id, self.address)
+        log.info("controller %s listens on %s", self.controller.peer.settings.self_id, self.address)
 
     async def stop(self) -> None:
-        """Answers what was taken, then ends."""
+        """Completes the pending requests, then stops."""
         await self.server.stop(self.controller.config.stop_grace_s())
         await self.controller.stop()
         await self._notifier.stop()

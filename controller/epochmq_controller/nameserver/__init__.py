@@ -1,1 +1,1 @@
-"""The nameserver: which broker names exist, which addresses they have, which topics they carry."""
+"""The nameserver: knows broker names, their addresses and their topics."""

@@ -1,8 +1,8 @@
-"""The nameserver's settings: RocketMQ's own keys (NamesrvConfig, NettyServerConfig), as `namesrv.conf` has
-them.
+"""Defines and loads the nameserver's settings: RocketMQ's keys of a `namesrv.conf` (NamesrvConfig,
+NettyServerConfig).
 
-Keys of Java's thread pools and socket buffers are read and shown again, so that a Java `namesrv.conf` works
-and GET_NAMESRV_CONFIG looks the same; they have no effect here, where one event loop serves everybody.
+Keys of Java's thread pools and socket buffers have no effect here: one event loop serves all connections.
+They are read and shown, so that a Java `namesrv.conf` works and GET_NAMESRV_CONFIG looks the same.
 """
 
 from __future__ import annotations
@@ -28,40 +28,39 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     rocketmq_home: str | None = None
     kv_config_path: str = "~/namesrv/kvConfig.json"
     config_store_path: str = "~/namesrv/namesrv.properties"
-    """Where changed settings are written: the file they were read from, if there was one."""
+    """File for changed settings: the one that the settings were read from, if there was one."""
     product_env_name: str = "center"
     cluster_test: bool = False
     order_message_enable: bool = False
-    """Answer route queries with the order configuration of the topic."""
+    """Add the order configuration of the topic to routes."""
     return_order_topic_config_to_broker: bool = True
     client_request_thread_pool_nums: Count = 8
     default_thread_pool_nums: Count = 16
     client_request_thread_pool_queue_capacity: Count = 50_000
     default_thread_pool_queue_capacity: Count = 10_000
     scan_not_active_broker_interval: Positive = 5_000
-    """How often brokers without a heartbeat are looked for, ms."""
+    """Interval of scans for brokers without heartbeats, ms."""
     un_register_broker_queue_capacity: Positive = 3_000
-    """Unregistrations that may wait for the next batch."""
+    """Pending unregistrations."""
     support_acting_master: bool = False
-    """Show the smallest broker id of a group without master as the master (RIP-32)."""
+    """Show the smallest broker id of a group without a master as the master (RIP-32)."""
     enable_all_topic_list: bool = True
     enable_topic_list: bool = True
     notify_min_broker_id_changed: bool = False
-    """Tell the brokers of a group when its smallest broker id changes (RIP-32)."""
+    """Notify the brokers of a group when its smallest broker id changes (RIP-32)."""
     enable_controller_in_namesrv: bool = False
-    """Run a controller in this process; its keys stand in the same file (ControllerConfig)."""
+    """Run a controller in this process. Its keys are in the same file (ControllerConfig)."""
     need_wait_for_service: bool = False
-    """Refuse route queries for the first `wait_seconds_for_service`, until all brokers have had time to
-    register."""
+    """Reject route queries for the first `wait_seconds_for_service`, so that all brokers can register."""
     wait_seconds_for_service: Count = 45
     delete_topic_with_broker_registration: bool = False
-    """Topics missing from a registration are dropped; wants enableSingleTopicRegister on the brokers."""
+    """Remove topics that are missing from a registration. Needs enableSingleTopicRegister on the brokers."""
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
 
     listen_port: Port = 9876
 
     def black_list(self) -> frozenset[str]:
-        """Keys that an administrator may not change."""
+        """Keys that a request cannot change."""
         return BLACK_LIST | frozenset(self.config_black_list.split(";"))
 
 
@@ -76,15 +75,15 @@ def load(
     *,
     known_elsewhere: Set[str] = frozenset(),
 ) -> LoadedNamesrvConfig:
-    """Reads the text of a `namesrv.conf`; `overrides` win over it, `defaults` lose. ConfigError names a key,
-    its value and what was expected."""
+    """Loads the text of a `namesrv.conf`. `overrides` win over it, and it wins over `defaults`. ConfigError
+    names a key, its value and what was expected."""
     loaded = settings_file.load(NamesrvConfig, text, overrides, defaults, known_elsewhere=known_elsewhere)
     check(loaded.config)
     return loaded
 
 
 def check(config: NamesrvConfig) -> None:
-    """Rules beyond single values. ConfigError for what cannot be."""
+    """Checks rules beyond single values. ConfigError names the key that breaks one."""
     if config.cluster_test:
         raise ConfigError("clusterTest", "true", "false: routes are not fetched from another environment")
     config.check_port()

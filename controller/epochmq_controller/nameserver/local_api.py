@@ -1,5 +1,6 @@
-"""What a nameserver answers at its local socket (`epochmq_protocol.admin_api`). With a controller inside, the
-process is a controller there that has a nameserver, too."""
+"""Serves the operations of a nameserver's local socket (`epochmq_protocol.admin_api`). A process with a
+controller inside presents itself as a controller that also has a nameserver.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +23,20 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 
-if TYPE_CHECKING:  # a nameserver alone holds nothing of the controller in memory
+if TYPE_CHECKING:  # a nameserver alone does not load the controller
     from epochmq_controller.controller.local_api import ControllerLocalApi
     from epochmq_controller.controller.server import ControllerServer
 
 
 class NameserverLocalApi:
-    """One nameserver's."""
+    """The local API of one nameserver."""
 
     def __init__(self, nameserver: Nameserver) -> None:
         self._nameserver = nameserver
         self._controller: ControllerLocalApi | None = None
 
     def operations(self) -> dict[str, AdminOperationHandler]:
-        """By name."""
+        """The handlers by operation."""
         return {
             AdminOperation.LIVE: AdminOperationHandler(AdminArguments, self._live),
             AdminOperation.STATE: AdminOperationHandler(ReadinessLimits, self._state),
@@ -45,8 +46,9 @@ class NameserverLocalApi:
             AdminOperation.CHANGE_CONFIG: AdminOperationHandler(ChangeConfigArguments, self._change_config),
         }
 
-    def beside(self, controller: ControllerLocalApi) -> dict[str, AdminOperationHandler]:
-        """Of both: the settings are those of both, everything else is the controller's to say."""
+    def operations_with(self, controller: ControllerLocalApi) -> dict[str, AdminOperationHandler]:
+        """The handlers of a process with a controller: the settings are those of both, all else is the
+        controller's."""
         self._controller = controller
         own = self.operations()
         both: dict[str, AdminOperationHandler] = {
@@ -61,19 +63,19 @@ class NameserverLocalApi:
         return self.state()
 
     def state(self) -> results.NameserverState:
-        """A nameserver that answers is ready: it waits for nobody."""
-        part = self.part()
+        """The state of the nameserver. One that responds is ready: it depends on no other process."""
+        counts = self.counts()
         return results.NameserverState(
-            address=part.address,
-            brokers=part.brokers,
-            broker_names=part.broker_names,
-            topics=part.topics,
+            address=counts.address,
+            brokers=counts.brokers,
+            broker_names=counts.broker_names,
+            topics=counts.topics,
             ready=True,
             not_ready=[],
         )
 
-    def part(self) -> results.NameserverCounts:
-        """What it knows."""
+    def counts(self) -> results.NameserverCounts:
+        """The numbers of brokers, broker names and topics."""
         tables, server = self._nameserver.tables, self._nameserver.server
         return results.NameserverCounts(
             address=f"{server.host}:{server.port}",
@@ -86,8 +88,8 @@ class NameserverLocalApi:
         return results.MetricValues(state=self.state(), values={})
 
     async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
-        answer = await self._nameserver.calls.call(request(RequestCode.GET_NAMESRV_CONFIG))
-        config = properties.parse(answer.body.decode())
+        response = await self._nameserver.calls.call(request(RequestCode.GET_NAMESRV_CONFIG))
+        config = properties.parse(response.body.decode())
         if self._controller is not None:
             config = {**await self._controller.config(), **config}
         return redacted_config(config)
@@ -98,12 +100,14 @@ class NameserverLocalApi:
     async def _change_config(
         self, wanted: ChangeConfigArguments, timeout_ms: float
     ) -> results.EffectiveConfig:
-        """All or none; with a controller inside, of each of the two."""
+        """Changes all settings or none; with a controller inside, all or none of each of the two."""
         controller = self._controller
-        theirs = {key: value for key, value in wanted.changes.items() if controller and controller.knows(key)}
-        own = {key: value for key, value in wanted.changes.items() if key in KEYS or key not in theirs}
-        if controller is not None and theirs:
-            await controller.change(theirs)
+        controllers = {
+            key: value for key, value in wanted.changes.items() if controller and controller.knows(key)
+        }
+        own = {key: value for key, value in wanted.changes.items() if key in KEYS or key not in controllers}
+        if controller is not None and controllers:
+            await controller.change(controllers)
         if own:
             body = properties.rewrite("", own).encode()
             await self._nameserver.calls.call(request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body))
@@ -111,15 +115,18 @@ class NameserverLocalApi:
 
 
 def local_server(nameserver: Nameserver, controller: ControllerServer | None) -> AdminSocketServer | None:
-    """The socket of the process, None when it has none. ConfigError for a path that cannot be."""
+    """The local socket of the process, None without one. ConfigError for an invalid path."""
     path = nameserver.tables.config.admin_socket_path
     if not path:
         return None
-    admin = NameserverLocalApi(nameserver)
+    local_api = NameserverLocalApi(nameserver)
     if controller is None:
-        return AdminSocketServer(path, admin.operations())
+        return AdminSocketServer(path, local_api.operations())
     from epochmq_controller.controller.local_api import ControllerLocalApi
 
     return AdminSocketServer(
-        path, admin.beside(ControllerLocalApi(controller.controller, controller.calls, admin.part))
+        path,
+        local_api.operations_with(
+            ControllerLocalApi(controller.controller, controller.calls, local_api.counts)
+        ),
     )

@@ -1,5 +1,6 @@
-"""The process `epochmq nameserver`: settings in, one nameserver (and, with `enableControllerInNamesrv`, a
-controller beside it) until SIGTERM or SIGINT, exit status out."""
+"""Runs the process `epochmq nameserver`: one nameserver and, with `enableControllerInNamesrv`, a controller
+beside it, from their settings to SIGTERM or SIGINT.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ from epochmq_controller.nameserver import config as configs
 from epochmq_controller.nameserver.local_api import local_server
 from epochmq_controller.nameserver.server import Nameserver
 
-if TYPE_CHECKING:  # a nameserver alone holds nothing of the controller in memory
+if TYPE_CHECKING:  # a nameserver alone does not load the controller
     from epochmq_controller.controller import config as controller_configs
 
 log = logging.getLogger(__name__)
 
 NAMESERVER_ONLY_KEYS = ("bindAddress", "listenPort")
-"""Where the nameserver listens. A controller listens at its own address in `controllerDLegerPeers`."""
+"""Where the nameserver listens. A controller listens on its own address in `controllerDLegerPeers`."""
 
 
 @dataclass(frozen=True)
 class StartupSettings:
-    """What the file says to both."""
+    """The settings of the nameserver and, if there is one, of the controller."""
 
     nameserver: configs.LoadedNamesrvConfig
     controller: controller_configs.LoadedControllerConfig | None
@@ -33,13 +34,14 @@ class StartupSettings:
 
 
 def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
-    """Runs a nameserver. 0: stopped in order; 1: it could not listen, or the controller's disk failed; 2: a
-    setting cannot be, said on stderr."""
+    """Runs a nameserver. Returns 0 after an orderly stop, 1 if it could not listen or the controller's disk
+    failed, 2 for an invalid setting, which stderr explains."""
     return process.run("nameserver", lambda: load(config_path, overrides or {}), serve)
 
 
 def load(config_path: str | None, overrides: Mapping[str, str]) -> StartupSettings:
-    """Settings from a file, or the defaults. As in Java changed settings are written back to that file."""
+    """Loads the settings of a file, or the defaults. Changed settings are written back to that file, as in
+    Java."""
     text = process.read_config(config_path)
     paths = {"kvConfigPath": "~/namesrv/kvConfig.json", "configStorePath": "~/namesrv/namesrv.properties"}
     defaults = {key: str(Path(path).expanduser()) for key, path in paths.items()} | process.environment()
@@ -52,9 +54,8 @@ def load(config_path: str | None, overrides: Mapping[str, str]) -> StartupSettin
 
 
 def _with_controller(text: str, overrides: Mapping[str, str], defaults: Mapping[str, str]) -> StartupSettings:
-    """Both read the same keys; where they have one in common (`scanNotActiveBrokerInterval`,
-    `configBlackList`, those of the connections) it is for both, as in Java. A key is unknown when neither
-    knows it."""
+    """Loads the settings of both. Keys that both have (`scanNotActiveBrokerInterval`, `configBlackList`,
+    those of the connections) count for both, as in Java. A key is unknown if neither knows it."""
     from epochmq_controller.controller import config as controller_configs
 
     loaded = configs.load(text, overrides, defaults, known_elsewhere=controller_configs.KEYS)
@@ -65,16 +66,16 @@ def _with_controller(text: str, overrides: Mapping[str, str], defaults: Mapping[
 
 
 async def serve(startup: StartupSettings) -> int:
-    """A nameserver from start to the first SIGTERM or SIGINT, and its orderly stop. When the disk of a
-    controller in this process fails, the process ends: others serve routes, and one that half works is
-    noticed by nobody."""
-    asked = process.stop_requested()
+    """Runs a nameserver until SIGTERM or SIGINT, and stops it. If the disk of a controller in this process
+    fails, the process ends: other nameservers serve routes, and a process that works in part would go
+    unnoticed."""
+    stop = process.stop_requested()
     nameserver = Nameserver(startup.nameserver)
     controller = None
     if startup.controller is not None:
         from epochmq_controller.controller.server import ControllerServer
 
-        controller = ControllerServer(startup.controller, on_fatal=lambda _: asked.set())
+        controller = ControllerServer(startup.controller, on_fatal=lambda _: stop.set())
     local = local_server(nameserver, controller)
     try:
         await nameserver.start()
@@ -85,8 +86,8 @@ async def serve(startup: StartupSettings) -> int:
         if local is not None:
             await local.start()
         print(f"The Name Server boot success. serializeType=JSON, address {address}", flush=True)
-        log.info("listening at %s", address)
-        await asked.wait()
+        log.info("the nameserver listens on %s", address)
+        await stop.wait()
         log.info("stopping")
     finally:
         if local is not None:

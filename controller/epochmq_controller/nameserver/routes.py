@@ -1,22 +1,19 @@
-"""The nameserver's tables and their rules (RocketMQ RouteInfoManager). Pure: time comes in, effects go out.
-
-What is kept:
+"""Keeps the nameserver's routing tables (RocketMQ RouteInfoManager). Pure: time comes in, effects go out.
 
     topics     topic -> broker name -> QueueData
     brokers    broker name -> BrokerData (id -> address)
     clusters   cluster -> broker names
-    live       (cluster, address) -> when it was heard of last, its data version, its channel
+    live       (cluster, address) -> last heartbeat, data version, channel (see `live_brokers`)
     mappings   topic -> broker name -> static topic mapping
 
-Rules that hold after every call:
+After every call:
 
-- an address stands under one id of its broker name only;
+- an address appears under one id of its broker name only;
 - a broker name without addresses does not exist, nor do its queues, nor a topic without queues;
-- a broker name is in the cluster it registered with last.
+- a broker name is in the cluster that it registered with last.
 
-A channel is whatever the driver identifies a connection by; it is compared, never used. Where Java has a
-thread that drains a queue of unregistrations, here the driver calls `unregister_pending`, once for all that
-wait.
+A channel identifies a connection for the driver; the tables only compare channels. Java has a thread that
+drains a queue of unregistrations; here the driver calls `unregister_pending`, once for all that are pending.
 """
 
 from __future__ import annotations
@@ -26,12 +23,12 @@ from collections.abc import Hashable, Iterable
 import msgspec
 
 from epochmq_controller.nameserver.config import NamesrvConfig
+from epochmq_controller.nameserver.live_brokers import BrokerKey, BrokerLiveInfo, LiveBrokers
 from epochmq_protocol.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from epochmq_protocol.topics import (
     PERM_READ,
     PERM_WRITE,
     SYNC_BROKER_MEMBER_GROUP_PREFIX,
-    DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicQueueMappingInfo,
@@ -39,12 +36,12 @@ from epochmq_protocol.topics import (
 )
 
 HEARTBEAT_TIMEOUT_MS = 120_000
-"""For brokers that name none when they register."""
+"""The time-out of brokers that register without one."""
 UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # TopicSysFlag
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """A broker's REGISTER_BROKER."""
+    """A REGISTER_BROKER request."""
 
     cluster: str
     broker_name: str
@@ -56,19 +53,19 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     zone_name: str | None = None
     heartbeat_timeout_ms: int | None = None
     enable_acting_master: bool | None = None
-    """None: the broker is older than 5.0 and does not know the field."""
+    """None: the broker is older than 5.0 and lacks the field."""
     channel: Hashable = None
 
 
 class RegisterBrokerResult(msgspec.Struct, frozen=True):
-    """What a broker is told: the addresses of its master, if it is not the master itself and there is one."""
+    """The addresses of the broker's master, if it is a slave and there is a master."""
 
     ha_address: str | None = None
     master_address: str | None = None
 
 
 class BrokerUnregistration(msgspec.Struct, frozen=True):
-    """A broker that shall be forgotten."""
+    """An UNREGISTER_BROKER request."""
 
     cluster: str
     broker_name: str
@@ -77,7 +74,7 @@ class BrokerUnregistration(msgspec.Struct, frozen=True):
 
 
 class NotifyMinBrokerId(msgspec.Struct, frozen=True):
-    """Effect: send NOTIFY_MIN_BROKER_ID_CHANGE (905) one-way to these addresses."""
+    """Send NOTIFY_MIN_BROKER_ID_CHANGE (905) one-way to these addresses."""
 
     addresses: tuple[str, ...]
     min_broker_id: int
@@ -87,7 +84,7 @@ class NotifyMinBrokerId(msgspec.Struct, frozen=True):
 
 
 class CloseChannel(msgspec.Struct, frozen=True):
-    """Effect: close this channel; its broker sent no heartbeat for too long."""
+    """Close this channel, because its broker's heartbeats have timed out."""
 
     channel: Hashable
     address: str
@@ -95,32 +92,19 @@ class CloseChannel(msgspec.Struct, frozen=True):
 
 
 RouteEffect = NotifyMinBrokerId | CloseChannel
-BrokerKey = tuple[str, str]  # cluster, address
-
-
-class BrokerLiveInfo(msgspec.Struct):
-    """A broker as it was heard of last."""
-
-    broker_name: str
-    last_update_ms: int
-    heartbeat_timeout_ms: int
-    data_version: DataVersion
-    channel: Hashable
-    ha_address: str
 
 
 class RouteTables:
-    """All tables of one nameserver. `config` may be replaced at any time."""
+    """The tables of one nameserver. `config` may be replaced at any time."""
 
     def __init__(self, config: NamesrvConfig) -> None:
         self.config = config
         self.topics: dict[str, dict[str, QueueData]] = {}
         self.brokers: dict[str, BrokerData] = {}
         self.clusters: dict[str, dict[str, None]] = {}  # an ordered set
-        self.live: dict[BrokerKey, BrokerLiveInfo] = {}
+        self.live = LiveBrokers()
         self.mappings: dict[str, dict[str, TopicQueueMappingInfo]] = {}
         self._filter_servers: dict[BrokerKey, list[str]] = {}
-        self._by_channel: dict[Hashable, set[BrokerKey]] = {}
         self._pending: dict[BrokerUnregistration, None] = {}
 
     # registration
@@ -128,7 +112,8 @@ class RouteTables:
     def register(
         self, wanted: BrokerRegistration, now_ms: int
     ) -> tuple[RegisterBrokerResult | None, list[RouteEffect]]:
-        """REGISTER_BROKER. None: refused, a broker's first registration must carry all its topics."""
+        """Registers a broker. None: rejected, because a broker's first registration must contain all its
+        topics."""
         broker = self.brokers.get(wanted.broker_name)
         is_first = broker is None
         if broker is None:
@@ -140,8 +125,8 @@ class RouteTables:
         key = (wanted.cluster, wanted.address)
         for other in [number for number, at in addresses.items() if at == wanted.address]:
             if other != wanted.broker_id:
-                del addresses[other]  # a slave that became master, or the other way round
-        self._enter(broker, wanted)
+                del addresses[other]  # the broker changed between master and slave
+        self._add_broker(broker, wanted)
         if self._is_outdated(wanted, addresses.get(wanted.broker_id)):
             self._drop_live(key)
             return RegisterBrokerResult(), []
@@ -153,22 +138,22 @@ class RouteTables:
             wanted.enable_acting_master is not None and not is_master and wanted.broker_id == min(addresses)
         )
         if is_master or is_prime_slave:
-            self._take_topics(
+            self._register_topics(
                 wanted, is_first=is_first, is_read_only=is_prime_slave and broker.enable_acting_master
             )
-        self._put_live(key, wanted, now_ms)
+        self.live.put(key, _live_info(wanted, now_ms))
         if wanted.filter_servers:
             self._filter_servers[key] = wanted.filter_servers
         elif wanted.filter_servers is not None:
             self._filter_servers.pop(key, None)
         effects: list[RouteEffect] = []
         if is_min_lower and self.config.notify_min_broker_id_changed:
-            effects = self._min_changed(addresses, None, wanted.ha_address)
-        return self._masters_of(wanted, addresses), effects
+            effects = _min_id_changed(addresses, None, wanted.ha_address)
+        return self._register_result(wanted, addresses), effects
 
     def _is_outdated(self, wanted: BrokerRegistration, present: str | None) -> bool:
-        """Whether the id is held by another address with a newer state version: in controller mode this is
-        the master epoch, so an old master cannot push out its successor."""
+        """Whether another address holds the id with a newer state version. In controller mode this is the
+        master epoch, so an old master cannot replace its successor."""
         if present is None or present == wanted.address:
             return False
         holder = self.live.get((wanted.cluster, present))
@@ -177,7 +162,7 @@ class RouteTables:
             and holder.data_version.state_version > wanted.topics.data_version.state_version
         )
 
-    def _enter(self, broker: BrokerData, wanted: BrokerRegistration) -> None:
+    def _add_broker(self, broker: BrokerData, wanted: BrokerRegistration) -> None:
         name = wanted.broker_name
         if broker.cluster != wanted.cluster:
             self._leave_cluster(broker.cluster, name)
@@ -187,7 +172,7 @@ class RouteTables:
         broker.enable_acting_master = bool(wanted.enable_acting_master)
         broker.zone_name = wanted.zone_name
 
-    def _take_topics(self, wanted: BrokerRegistration, *, is_first: bool, is_read_only: bool) -> None:
+    def _register_topics(self, wanted: BrokerRegistration, *, is_first: bool, is_read_only: bool) -> None:
         name, wrapper = wanted.broker_name, wanted.topics
         table = wrapper.topic_config_table
         infos = wrapper.topic_queue_mapping_info_map
@@ -196,7 +181,7 @@ class RouteTables:
                 topic for topic, queues in self.topics.items() if name in queues and topic not in table
             ]:
                 self._drop_queues(topic, name)
-        is_changed = self.is_data_version_changed(wanted.cluster, wanted.address, wrapper.data_version)
+        is_changed = self.live.is_data_version_changed(wanted.cluster, wanted.address, wrapper.data_version)
         for config in table.values():
             if is_first or is_changed or name not in self.topics.get(config.topic_name, ()):
                 self._put_queues(name, config, is_read_only=is_read_only)
@@ -213,7 +198,7 @@ class RouteTables:
             topic_sys_flag=config.topic_sys_flag,
         )
 
-    def _masters_of(self, wanted: BrokerRegistration, addresses: dict[int, str]) -> RegisterBrokerResult:
+    def _register_result(self, wanted: BrokerRegistration, addresses: dict[int, str]) -> RegisterBrokerResult:
         if wanted.broker_id == MASTER_ID:
             return RegisterBrokerResult()
         master = addresses.get(MASTER_ID)
@@ -222,43 +207,38 @@ class RouteTables:
 
     # liveness
 
-    def record_heartbeat(self, cluster: str, address: str, now_ms: int) -> None:
-        """A heartbeat (904), or another sign of life (322). Brokers that never registered are ignored."""
-        found = self.live.get((cluster, address))
-        if found is not None:
-            found.last_update_ms = now_ms
-
     def scan(self, now_ms: int) -> list[RouteEffect]:
-        """Brokers silent for longer than their time-out: their channels close, and they wait to be
-        unregistered."""
+        """Closes the channels of brokers whose heartbeats have timed out, and marks the brokers for the next
+        unregistration."""
         effects: list[RouteEffect] = []
-        for key, found in list(self.live.items()):
-            if found.last_update_ms + found.heartbeat_timeout_ms < now_ms:
-                effects.append(CloseChannel(found.channel, key[1], found.heartbeat_timeout_ms))
-                self._give_up(key)
+        for key, found in self.live.timed_out(now_ms):
+            effects.append(CloseChannel(found.channel, key[1], found.heartbeat_timeout_ms))
+            self._unregister_later(key, found)
         return effects
 
     def channel_closed(self, channel: Hashable) -> bool:
-        """A connection is gone: the brokers that registered over it last wait to be unregistered. True when
-        there are any."""
-        keys = self._by_channel.get(channel)
-        for key in sorted(keys or ()):
-            self._give_up(key)
+        """Marks the brokers that registered over a closed channel for the next unregistration. Returns
+        whether there are any."""
+        keys = self.live.of_channel(channel)
+        for key in keys:
+            found = self.live.get(key)
+            if found is not None:
+                self._unregister_later(key, found)
         return bool(keys)
 
-    def _give_up(self, key: BrokerKey) -> None:
+    def _unregister_later(self, key: BrokerKey, info: BrokerLiveInfo) -> None:
         cluster, address = key
-        name = self.live[key].broker_name
+        name = info.broker_name
         broker_id = next((number for number, at in self.members(name).items() if at == address), None)
         if broker_id is None:
-            self._drop_live(key)  # nothing routes to it any more
+            self._drop_live(key)  # no route leads to it
         else:
             self.submit_unregister(BrokerUnregistration(cluster, name, broker_id, address))
 
     # unregistration
 
     def submit_unregister(self, wanted: BrokerUnregistration) -> bool:
-        """Queues UNREGISTER_BROKER for the next batch; False when too many wait."""
+        """Queues an unregistration for the next batch. False if too many are pending."""
         if (
             wanted not in self._pending
             and len(self._pending) >= self.config.un_register_broker_queue_capacity
@@ -269,11 +249,11 @@ class RouteTables:
 
     @property
     def has_pending(self) -> bool:
-        """Whether unregistrations wait."""
+        """Whether unregistrations are pending."""
         return bool(self._pending)
 
     def unregister_pending(self) -> list[RouteEffect]:
-        """Forgets all brokers that wait for it, as one step."""
+        """Removes all brokers with pending unregistrations in one step."""
         batch, self._pending = list(self._pending), {}
         removed: set[str] = set()
         reduced: set[str] = set()
@@ -303,53 +283,31 @@ class RouteTables:
             for name, address in offline.items():
                 broker = self.brokers.get(name)
                 if broker is not None and broker.enable_acting_master:
-                    effects += self._min_changed(broker.broker_addrs, address, None)
+                    effects += _min_id_changed(broker.broker_addrs, address, None)
         return effects
 
     def _clean_topics(self, removed: set[str], reduced: set[str]) -> None:
-        headless = [
+        without_master = [
             name
             for name in reduced
             if self.brokers[name].enable_acting_master and min(self.brokers[name].broker_addrs) != MASTER_ID
         ]
-        if not removed and not headless:
+        if not removed and not without_master:
             return
         for topic, queues in list(self.topics.items()):
             for name in removed:
                 queues.pop(name, None)
             if not queues:
                 del self.topics[topic]
-            for name in headless:  # its master is gone: nobody may write
+            for name in without_master:  # read-only
                 if name in queues:
                     queues[name].perm &= ~PERM_WRITE
 
-    def _min_changed(
-        self, addresses: dict[int, str], offline: str | None, ha_address: str | None
-    ) -> list[RouteEffect]:
-        if not addresses:
-            return []
-        lowest = min(addresses)
-        told = [
-            at
-            for broker_id, at in addresses.items()
-            if offline is not None or len(addresses) == 1 or broker_id != lowest
-        ]
-        return [NotifyMinBrokerId(tuple(told), lowest, addresses[lowest], offline, ha_address)]
-
     # queries
 
-    def data_version(self, cluster: str, address: str) -> DataVersion | None:
-        """The version of the topics that this broker registered last."""
-        found = self.live.get((cluster, address))
-        return None if found is None else found.data_version
-
-    def is_data_version_changed(self, cluster: str, address: str, version: DataVersion) -> bool:
-        """Whether a broker with this version has something new to register."""
-        return self.data_version(cluster, address) != version
-
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where the topic's queues are; None when nobody has it. The answer shares its parts with the
-        tables: encode it, do not keep it."""
+        """The route of a topic, None if no broker has the topic. The route shares objects with the tables:
+        encode it, and do not keep it."""
         queues = self.topics.get(topic)
         if not queues:
             return None
@@ -357,7 +315,7 @@ class RouteTables:
         if not brokers:
             return None
         if self.config.support_acting_master and not topic.startswith(SYNC_BROKER_MEMBER_GROUP_PREFIX):
-            brokers = [self._with_acting_master(broker, queues[broker.broker_name]) for broker in brokers]
+            brokers = [_with_acting_master(broker, queues[broker.broker_name]) for broker in brokers]
         route = TopicRouteData(
             queue_datas=list(queues.values()),
             broker_datas=brokers,
@@ -371,34 +329,24 @@ class RouteTables:
                         route.filter_server_table[address] = servers
         return route
 
-    def _with_acting_master(self, broker: BrokerData, queues: QueueData) -> BrokerData:
-        """The smallest id in the master's place, when there is no master and nothing can be written
-        (RIP-32)."""
-        addresses = broker.broker_addrs
-        if MASTER_ID in addresses or not broker.enable_acting_master or is_writeable(queues.perm):
-            return broker
-        lowest = min(addresses)
-        shown = {MASTER_ID: addresses[lowest], **{key: at for key, at in addresses.items() if key != lowest}}
-        return msgspec.structs.replace(broker, broker_addrs=shown)
-
     def members(self, broker_name: str) -> dict[int, str]:
-        """The addresses of a broker name by id; empty when nobody has it."""
+        """The addresses of a broker name by id, empty for an unknown name."""
         broker = self.brokers.get(broker_name)
         return {} if broker is None else dict(broker.broker_addrs)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Topics that a broker of this cluster has, each once."""
+        """The topics that brokers of this cluster have."""
         names = self.clusters.get(cluster, {})
         return [topic for topic, queues in self.topics.items() if not names.keys().isdisjoint(queues)]
 
     def system_topics(self) -> tuple[list[str], str | None]:
-        """Cluster and broker names, which are topics too, and the address of some broker."""
+        """Cluster and broker names, which are topics, too, and the address of some broker."""
         names = [name for cluster, brokers in self.clusters.items() for name in (cluster, *brokers)]
         addresses = (at for broker in self.brokers.values() for at in broker.broker_addrs.values())
         return names, next(addresses, None)
 
     def unit_topics(self, *, unit: bool | None, unit_sub: bool | None) -> list[str]:
-        """Topics by the unit flags of their first queue data; None does not ask for a flag."""
+        """The topics with these unit flags in their first queue data. None ignores a flag."""
 
         def has(flags: int, flag: int, wanted: bool | None) -> bool:
             return wanted is None or bool(flags & flag) is wanted
@@ -415,8 +363,8 @@ class RouteTables:
     # administration
 
     def set_write_permission(self, broker_name: str, *, allowed: bool) -> int:
-        """Wipes (205) or gives (327: read and write, whatever it was) the permission of all topics of a
-        broker name; how many those are. The broker's next change of topics undoes it."""
+        """Removes the write permission of all topics of a broker name (205), or gives read and write
+        permission (327). Returns the number of topics. The broker's next change of its topics undoes it."""
         count = 0
         for queues in self.topics.values():
             found = queues.get(broker_name)
@@ -426,8 +374,7 @@ class RouteTables:
         return count
 
     def register_topic(self, topic: str, queues: Iterable[QueueData]) -> bool:
-        """REGISTER_TOPIC_IN_NAMESRV: adds queues of broker names that exist; False, and nothing changed,
-        when one does not."""
+        """REGISTER_TOPIC_IN_NAMESRV: adds queues. False, and no change, if one has an unknown broker name."""
         wanted = list(queues)
         if not wanted or any(queue.broker_name not in self.brokers for queue in wanted):
             return False
@@ -437,7 +384,7 @@ class RouteTables:
         return True
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """DELETE_TOPIC_IN_NAMESRV: everywhere, or from the brokers of one cluster."""
+        """DELETE_TOPIC_IN_NAMESRV: removes a topic from all brokers, or from those of one cluster."""
         if not cluster:
             self.topics.pop(topic, None)
             return
@@ -453,29 +400,9 @@ class RouteTables:
             if not queues:
                 del self.topics[topic]
 
-    def _put_live(self, key: BrokerKey, wanted: BrokerRegistration, now_ms: int) -> None:
-        self._drop_live(key, filter_servers=False)
-        timeout_ms = wanted.heartbeat_timeout_ms
-        self.live[key] = BrokerLiveInfo(
-            wanted.broker_name,
-            now_ms,
-            HEARTBEAT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
-            wanted.topics.data_version,
-            wanted.channel,
-            wanted.ha_address,
-        )
-        self._by_channel.setdefault(wanted.channel, set()).add(key)
-
-    def _drop_live(self, key: BrokerKey, *, filter_servers: bool = True) -> None:
-        if filter_servers:
-            self._filter_servers.pop(key, None)
-        found = self.live.pop(key, None)
-        if found is None:
-            return
-        keys = self._by_channel[found.channel]
-        keys.discard(key)
-        if not keys:
-            del self._by_channel[found.channel]
+    def _drop_live(self, key: BrokerKey) -> None:
+        self._filter_servers.pop(key, None)
+        self.live.drop(key)
 
     def _leave_cluster(self, cluster: str, name: str) -> None:
         names = self.clusters.get(cluster)
@@ -483,3 +410,39 @@ class RouteTables:
             names.pop(name, None)
             if not names:
                 del self.clusters[cluster]
+
+
+def _live_info(wanted: BrokerRegistration, now_ms: int) -> BrokerLiveInfo:
+    timeout_ms = wanted.heartbeat_timeout_ms
+    return BrokerLiveInfo(
+        wanted.broker_name,
+        now_ms,
+        HEARTBEAT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
+        wanted.topics.data_version,
+        wanted.channel,
+        wanted.ha_address,
+    )
+
+
+def _with_acting_master(broker: BrokerData, queues: QueueData) -> BrokerData:
+    """Shows the smallest id as the master, if there is no master and the queues are read-only (RIP-32)."""
+    addresses = broker.broker_addrs
+    if MASTER_ID in addresses or not broker.enable_acting_master or is_writeable(queues.perm):
+        return broker
+    lowest = min(addresses)
+    shown = {MASTER_ID: addresses[lowest], **{key: at for key, at in addresses.items() if key != lowest}}
+    return msgspec.structs.replace(broker, broker_addrs=shown)
+
+
+def _min_id_changed(
+    addresses: dict[int, str], offline: str | None, ha_address: str | None
+) -> list[RouteEffect]:
+    if not addresses:
+        return []
+    lowest = min(addresses)
+    notified = [
+        at
+        for broker_id, at in addresses.items()
+        if offline is not None or len(addresses) == 1 or broker_id != lowest
+    ]
+    return [NotifyMinBrokerId(tuple(notified), lowest, addresses[lowest], offline, ha_address)]

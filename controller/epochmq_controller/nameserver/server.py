@@ -1,5 +1,4 @@
-"""The nameserver on a loop: its port, its clock, and what its tables want done (RocketMQ
-NamesrvController)."""
+"""Runs a nameserver: its port, its timers, and the effects of its tables (RocketMQ NamesrvController)."""
 
 from __future__ import annotations
 
@@ -23,19 +22,19 @@ log = logging.getLogger(__name__)
 
 NOTIFY_TIMEOUT_MS = 300
 NOTIFICATIONS_MAX = 1_000
-"""Notifications under way; more are dropped: brokers also poll their group every second."""
+"""Pending notifications. Further ones are dropped: brokers also poll their group every second."""
 
 
 def now_ms() -> int:
-    """Epoch milliseconds."""
+    """The wall clock, milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 class Nameserver:
-    """One nameserver. Make, `start`, `stop`."""
+    """One nameserver: construct it, `start`, `stop`."""
 
     def __init__(self, loaded: LoadedNamesrvConfig) -> None:
-        """ConfigError when the TLS files cannot be used."""
+        """ConfigError if the TLS files cannot be used."""
         config = loaded.config
         self.tables = RouteTables(config)
         self._kv = KVConfig(Path(config.kv_config_path))
@@ -53,7 +52,7 @@ class Nameserver:
             handlers,
             settings=config.server_settings(),
             tls=loaded.tls,
-            on_close=self._lost,
+            on_close=self._on_close,
         )
         self._client = RemotingClient()
         self._scan_timer: asyncio.TimerHandle | None = None
@@ -61,14 +60,15 @@ class Nameserver:
         self._notifications: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listens. ConfigError when the KV file is broken, OSError when the address cannot be bound."""
+        """Loads the KV file and listens. ConfigError if the file is damaged, OSError if the address cannot be
+        bound."""
         config = self.tables.config
         self._kv.load()
         await self.server.start(config.bind_address, config.listen_port)
         self._scan()
 
     async def stop(self) -> None:
-        """Answers what was taken, then closes everything."""
+        """Completes the pending requests, then closes all connections."""
         await self.server.stop(self.tables.config.stop_grace_s())
         for handle in (self._scan_timer, self._unregister):
             if handle is not None:
@@ -79,7 +79,7 @@ class Nameserver:
         await asyncio.gather(*notifications, return_exceptions=True)
         await self._client.close()
 
-    # inside
+    # effects
 
     def _scan(self) -> None:
         loop = asyncio.get_running_loop()
@@ -88,15 +88,15 @@ class Nameserver:
         self._apply(self.tables.scan(now_ms()))
         self._schedule_unregister()
 
-    def _lost(self, connection: RemotingConnection) -> None:
+    def _on_close(self, connection: RemotingConnection) -> None:
         if self.server.dispatcher.stopping:
-            return  # it is this nameserver that goes, not the broker
+            return  # this nameserver closes its connections
         if self.tables.channel_closed(connection):
-            log.warning("the connection of a broker, %s, is gone", connection.remote)
+            log.warning("the connection of broker %s closed", connection.remote)
             self._schedule_unregister()
 
     def _schedule_unregister(self) -> None:
-        """All unregistrations of this turn of the loop become one batch."""
+        """Collects all unregistrations of this turn of the event loop in one batch."""
         if self._unregister is None and self.tables.has_pending:
             self._unregister = asyncio.get_running_loop().call_soon(self._unregister_pending)
 
@@ -107,7 +107,9 @@ class Nameserver:
     def _apply(self, effects: list[RouteEffect]) -> None:
         for effect in effects:
             if isinstance(effect, CloseChannel):
-                log.warning("broker %s sent no heartbeat for %d ms", effect.address, effect.timeout_ms)
+                log.warning(
+                    "broker %s timed out: it sent no heartbeat for %d ms", effect.address, effect.timeout_ms
+                )
                 if isinstance(effect.channel, RemotingConnection):
                     effect.channel.close()
             else:
@@ -115,20 +117,20 @@ class Nameserver:
 
     def _notify(self, effect: NotifyMinBrokerId) -> None:
         log.info(
-            "smallest broker id is now %d at %s: tell %s",
+            "the smallest broker id is now %d at %s: notifying %s",
             effect.min_broker_id,
             effect.min_broker_address,
             ", ".join(effect.addresses),
         )
         for address in effect.addresses:
             if len(self._notifications) >= NOTIFICATIONS_MAX:
-                log.warning("too many notifications under way: %s is not told", address)
+                log.warning("dropped a notification of broker %s: too many are pending", address)
                 continue
-            task = asyncio.get_running_loop().create_task(self._tell(address, effect))
+            task = asyncio.get_running_loop().create_task(self._send(address, effect))
             self._notifications.add(task)
             task.add_done_callback(self._notifications.discard)
 
-    async def _tell(self, address: str, effect: NotifyMinBrokerId) -> None:
+    async def _send(self, address: str, effect: NotifyMinBrokerId) -> None:
         header = NotifyMinBrokerIdChangeRequestHeader(
             min_broker_id=effect.min_broker_id,
             min_broker_addr=effect.min_broker_address,
@@ -139,4 +141,4 @@ class Nameserver:
             command = request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, header)
             await self._client.oneway(address, command, NOTIFY_TIMEOUT_MS)
         except EpochMQError as error:
-            log.warning("%s could not be told of a new smallest broker id: %s", address, error)
+            log.warning("cannot notify broker %s of the smallest broker id: %s", address, error)

@@ -1,7 +1,11 @@
-"""What the controller knows of replica groups: a state machine that the Raft log drives.
+"""Decides for replica groups: who is master, who is in sync, and who may write until when. A pure state
+machine that committed entries of the Raft log drive.
 
-- `events`: what the log's entries say, in Java's bytes. `state`: what they make of the tables; no clock, no
-  I/O.
-- `policy`: whom to elect. `rules`: what each request may change, answered with Java's codes and remarks.
-- `leases`: who may write until when. `heartbeats`: who is alive, in this controller's memory only.
+- `events`: the entries of the Raft log, in Java's bytes. `replicated_state`: the groups that they produce.
+  `snapshot`: these groups as bytes.
+- `election_policy`: which replica to elect. `rules`: what each request may change, with Java's codes and
+  remarks. `requests`: the requests.
+- `leases`: who may write until when. `heartbeats`: which replicas are alive, in this controller's memory
+  only. `confirmed_offset`: which log has lost messages.
+- `state_machine`, with `controller_state` and `request_queues`: what a controller does with all of it.
 """

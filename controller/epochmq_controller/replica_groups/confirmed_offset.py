@@ -1,10 +1,10 @@
-# pure: what every member of a group had
-"""How far the log of every member of a SyncStateSet reached, as masters and members report it with their
-heartbeats (`confirmedByAll`, under `allAckInSyncStateSet`): who has less has lost what was acknowledged.
+# pure: the offset that all members of a group had
+"""Tracks up to which offset every member of a SyncStateSet had the log. A member whose log ends before it has
+lost acknowledged messages.
 
-A master reports several times in the life of a lease, a replica once a second. A replica's report is compared
-with what was known before the latest report of another came, so that two heartbeats that overtake each other
-put nobody in the wrong.
+Masters and members report the offset with their heartbeats (`confirmedByAll`, under `allAckInSyncStateSet`):
+a master several times per lease, a replica once a second. A replica's log is compared with the offset that
+was known before the latest report, so that heartbeats that overtake each other cause no false alarm.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 @dataclass
 class ConfirmedOffset:
-    """One group's, under one mastership."""
+    """The offset of one group under one mastership."""
 
     latest: int = -1
-    before: int = -1
-    """What was known before the latest report."""
+    previous: int = -1
+    """The offset that was known before the latest report."""
 
     def record(self, offset: int) -> None:
-        """Every member has the log up to `offset`."""
-        self.before = self.latest
+        """Records that every member has the log up to `offset`."""
+        self.previous = self.latest
         self.latest = max(self.latest, offset)
 
     def is_ahead_of(self, max_offset: int) -> bool:
-        """Whether a log that ends here lacks what every member had."""
-        return max_offset < self.before
+        """Whether a log that ends at `max_offset` lacks bytes that every member had."""
+        return max_offset < self.previous

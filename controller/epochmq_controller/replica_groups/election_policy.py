@@ -1,11 +1,11 @@
-# pure: whom to elect
-"""Whom to elect (`DefaultElectPolicy`), and whom not yet.
+# pure: which replica to elect
+"""Chooses the replica to elect (`DefaultElectPolicy`), or says why none may be elected yet.
 
-A replica that lost power, whose disk failed, or whose volume was restored may lack acknowledged messages. It
-says so in its heartbeats, and `electable_members` passes it over while a member of the SyncStateSet lives
-that lacks none. Where every living member may lack some, a member that is missing may have more than all of
-them: the group waits for it. Where nobody is missing there is nothing to wait for, and the newest log is the
-best.
+A replica that lost power, whose disk failed, or whose volume was restored may lack acknowledged messages: its
+log is in doubt, and its heartbeats say so. `electable_members` passes it over while a member of the
+SyncStateSet lives whose log is not in doubt. If the logs of all live members are in doubt, a missing member
+may hold more messages than they do, and the group waits for it. If no member is missing, the newest log is
+the best.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReplicaLiveInfo:
-    """What a replica's heartbeats say of it."""
+    """What the heartbeats of a live replica say (RocketMQ's `BrokerLiveInfo`)."""
 
     epoch: int = -1
     max_offset: int = -1
     election_priority: int | None = None
     in_doubt: bool = False
-    """It says that it may lack acknowledged messages."""
+    """Its log may lack acknowledged messages."""
     lacks_confirmed: bool = False
-    """Its log ends in front of what every member of its SyncStateSet had when it was heard last."""
+    """Its log ends before the offset that every member of its SyncStateSet had (`confirmed_offset`)."""
 
     @property
     def has_trusted_log(self) -> bool:
-        """Whether nothing speaks against its log."""
+        """Whether its log holds all acknowledged messages, as far as is known."""
         return not self.in_doubt and not self.lacks_confirmed
 
 
 LiveInfoLookup = Callable[[str, str, int], ReplicaLiveInfo | None]
-"""(cluster, broker name, broker id) -> what its heartbeats say, None for a replica that is not alive."""
+"""(cluster, broker name, broker id) -> what the replica's heartbeats say, None for a dead one."""
 
 PRIORITY_LOWEST = (1 << 31) - 1
-"""What a replica without an `electionPriority` counts as; smaller is better (`BrokerLiveInfo`)."""
+"""The priority of a replica without an `electionPriority`. Smaller is better (`BrokerLiveInfo`)."""
 
 
 @dataclass(frozen=True)
 class ElectionCandidates:
-    """The members from whom the next master is chosen; `waits`: why nobody may be yet."""
+    """The members that may become master. `wait_reason`: why none may yet."""
 
     members: frozenset[int]
     wait_reason: str | None = None
@@ -50,13 +50,13 @@ class ElectionCandidates:
 def electable_members(
     cluster: str, name: str, members: Collection[int], alive: LiveInfoLookup
 ) -> ElectionCandidates:
-    """Who of a SyncStateSet may be elected: the living that lack nothing; where there is none of these, and
-    nobody is missing, all."""
+    """The members of a SyncStateSet that may be elected: the live ones whose logs are not in doubt. Without
+    any of them, and if no member is missing, all live ones."""
     living = {one: info for one in members if (info := alive(cluster, name, one)) is not None}
-    sound = frozenset(one for one, info in living.items() if info.has_trusted_log)
+    trusted = frozenset(one for one, info in living.items() if info.has_trusted_log)
     missing = sorted(set(members) - set(living))
-    if sound or not living or not missing:
-        return ElectionCandidates(sound or frozenset(living))
+    if trusted or not living or not missing:
+        return ElectionCandidates(trusted or frozenset(living))
     doubtful = sorted(living)
     return ElectionCandidates(
         frozenset(),
@@ -71,7 +71,7 @@ def _brokers(ids: Collection[int]) -> str:
 
 
 def newest_log(cluster: str, name: str, candidates: Iterable[int], alive: LiveInfoLookup) -> int | None:
-    """The living candidate with the newest log by epoch, then by offset, then by priority, then by id."""
+    """The live candidate with the newest log: by epoch, then offset, then priority, then id."""
     return _choose(cluster, name, candidates, None, None, alive)
 
 
@@ -84,9 +84,10 @@ def elect(
     preferred: int | None,
     alive: LiveInfoLookup,
 ) -> int | None:
-    """The next master: the old one if it lives and nobody else is wanted; the preferred one if it lives; else
-    the newest by epoch, then by offset, then by priority, then by id (Java leaves that last tie to chance).
-    `candidates` is the SyncStateSet; `fallback`, for unclean elections only, all replicas."""
+    """The next master: the old one if it is alive and no other is preferred; or the preferred one if it is
+    alive; or else the candidate with the newest log, as `newest_log` orders them. (In Java chance decides
+    between equal priorities.) `candidates` is the SyncStateSet. `fallback`, for unclean elections only, is
+    all replicas."""
     chosen = _choose(cluster, name, candidates, old_master, preferred, alive)
     if chosen is None and fallback is not None:
         chosen = _choose(cluster, name, fallback, old_master, preferred, alive)

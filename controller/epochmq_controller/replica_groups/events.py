@@ -1,7 +1,8 @@
 # pure: entries of the Raft log
-"""The events of the controller's Raft log, byte-compatible with Java's DLedger mode (`EventSerializer`): a
-two-byte type, then the event as JSON. An entry with an empty body is no event: it only proves that its leader
-leads."""
+"""Encodes and decodes the events in the controller's Raft log, byte for byte as Java's DLedger mode
+(`EventSerializer`): a type of two bytes, then the event as JSON. An entry with an empty body is no event:
+with it a new leader commits the entries of earlier terms.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class _Event(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AlterSyncStateSetEvent(_Event, frozen=True, rename="camel"):
-    """The SyncStateSet becomes this set; its epoch rises by one."""
+    """Sets the SyncStateSet, and increments its epoch."""
 
     event_type = 1
     event_name = "ALTER_SYNC_STATE_SET_EVENT"
@@ -32,7 +33,7 @@ class AlterSyncStateSetEvent(_Event, frozen=True, rename="camel"):
 
 
 class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
-    """A replica takes an id; the first one makes the group."""
+    """Gives an id to a replica. The first one creates the group."""
 
     event_type = 2
     event_name = "APPLY_BROKER_ID_EVENT"
@@ -44,8 +45,8 @@ class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
 
 
 class ElectMasterEvent(_Event, frozen=True, rename="camel"):
-    """A master is elected, or, with `new_master_elected` false, the group is left without one. Either way the
-    master epoch rises by one."""
+    """Elects a master or, with `new_master_elected` false, leaves the group without one. Both increment the
+    master epoch."""
 
     event_type = 3
     event_name = "ELECT_MASTER_EVENT"
@@ -55,7 +56,7 @@ class ElectMasterEvent(_Event, frozen=True, rename="camel"):
 
 
 class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):
-    """Forgets these replicas, or the whole group where no ids are given."""
+    """Removes these replicas or, without ids, the whole group."""
 
     event_type = 5
     event_name = "CLEAN_BROKER_DATA_EVENT"
@@ -64,7 +65,7 @@ class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):
 
 
 class UpdateBrokerAddressEvent(_Event, frozen=True, rename="camel"):
-    """A replica is at a new address."""
+    """Changes the address of a replica."""
 
     event_type = 6
     event_name = "UPDATE_BROKER_ADDRESS"
@@ -92,8 +93,8 @@ _DECODERS = {event.event_type: msgspec.json.Decoder(event, strict=False) for eve
 
 
 def encode(event: ControllerEvent) -> bytes:
-    """The entry's body. Keys are sorted and nulls left out, as fastjson does; sets are written in ascending
-    order."""
+    """Encodes an event as the body of an entry. Keys are sorted and nulls omitted, as fastjson does; sets are
+    in ascending order."""
     found: dict[str, object] = {}
     for key, name in zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True):
         value = getattr(event, name)
@@ -104,8 +105,8 @@ def encode(event: ControllerEvent) -> bytes:
 
 
 def decode(body: bytes) -> ControllerEvent | None:
-    """The event in an entry's body; None for an empty one and for types that change nothing here (Read,
-    4)."""
+    """Decodes the body of an entry. None for an empty body and for types that change nothing here (Read, 4).
+    RemoteProtocolError for any other body that holds no event."""
     if not body:
         return None
     if len(body) < _TYPE.size:

@@ -1,6 +1,8 @@
-# pure: who is alive
-"""Who is alive, as this controller heard it (`DefaultBrokerHeartbeatManager`). Not replicated: brokers send
-their heartbeats to every controller, so that a new leader knows already."""
+# pure: which replicas are alive
+"""Records which replicas are alive, by their heartbeats (`DefaultBrokerHeartbeatManager`).
+
+The table is not replicated: brokers send heartbeats to every controller, so that a new leader already has it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ TIMEOUT_DEFAULT_MS = 10_000
 
 @dataclass
 class Heartbeat:
-    """The latest of one replica. `channel` is whatever the driver tells its connections by."""
+    """The latest heartbeat of one replica. `channel` identifies its connection for the driver."""
 
     last_ms: int
     timeout_ms: int
@@ -24,14 +26,14 @@ class Heartbeat:
     confirm_offset: int
     election_priority: int | None
     in_doubt: bool = False
-    """Its log may lack acknowledged messages."""
+    """The replica says that its log may lack acknowledged messages."""
     confirmed_by_all: int = -1
-    """Up to where every member of the SyncStateSet has the log, as the sender knows; -1: not said."""
+    """Up to this offset every member of the SyncStateSet has the log, as the sender knows. -1: not known."""
     lacks_confirmed: bool = False
-    """Its log ends in front of what every member had before (`confirmed.Confirmed`)."""
+    """The replica's log ends before the offset that every member had (`confirmed_offset`)."""
 
     def alive(self, now_ms: int) -> bool:
-        """Whether it was heard of in time."""
+        """Whether the heartbeat is recent enough."""
         return self.last_ms + self.timeout_ms >= now_ms
 
 
@@ -46,9 +48,9 @@ class HeartbeatTable:
         self.table: dict[BrokerIdentityInfo, Heartbeat] = {}
 
     def record(self, replica: BrokerIdentityInfo, beat: Heartbeat) -> None:
-        """Takes a heartbeat. Over one connection epoch and offset only move forward; a broker that comes over
-        another one may have lost the end of its log. Address and channel follow the newest heartbeat (in Java
-        they stay those of the first one, and a broker that reconnected is not seen to go)."""
+        """Records a heartbeat. Over one connection, epoch and offset never decrease. A broker with a new
+        connection may have lost the end of its log. Address and channel are those of the newest heartbeat.
+        (In Java they stay those of the first one, and the end of a later connection is not noticed.)"""
         known = self.table.get(replica)
         if (
             known is not None
@@ -59,21 +61,21 @@ class HeartbeatTable:
         self.table[replica] = beat
 
     def remove_channel(self, channel: object) -> list[BrokerIdentityInfo]:
-        """A connection has ended: its replicas are gone, at once."""
+        """Removes and returns the replicas of a closed connection."""
         gone = [replica for replica, beat in self.table.items() if beat.channel is channel]
         for replica in gone:
             del self.table[replica]
         return gone
 
     def remove_expired(self, now_ms: int) -> list[BrokerIdentityInfo]:
-        """Removes and returns the replicas that have been silent for too long."""
+        """Removes and returns the replicas whose heartbeats have timed out."""
         gone = [replica for replica, beat in self.table.items() if not beat.alive(now_ms)]
         for replica in gone:
             del self.table[replica]
         return gone
 
     def live_info(self, replica: BrokerIdentityInfo, now_ms: int) -> ReplicaLiveInfo | None:
-        """What elections need to know, None for a replica that is not alive."""
+        """What elections need of a replica, None for a dead one."""
         beat = self.table.get(replica)
         if beat is None or not beat.alive(now_ms):
             return None

@@ -1,7 +1,9 @@
-# pure: the replicated state machine
-"""The tables of replica groups and how events change them (`ReplicasInfoManager.applyEvent`). Deterministic:
-every controller that applied the same events holds the same tables, Java's among them. Epochs are not in the
-events; applying them counts them up."""
+# pure: the replicated state
+"""Holds the replica groups, and applies committed events to them (`ReplicasInfoManager.applyEvent`).
+
+The state is deterministic: all controllers that applied the same events hold the same groups, Java's
+included. Events carry no epochs; applying them increments the epochs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from epochmq_controller.replica_groups.events import (
 
 @dataclass
 class RegisteredReplica:
-    """One replica's address, and the code by which it proves that an id is its own."""
+    """One replica's address, and the check code that proves that an id belongs to it."""
 
     address: str
     register_check_code: str
@@ -27,7 +29,7 @@ class RegisteredReplica:
 
 @dataclass
 class ReplicaGroup:
-    """One replica group. Cluster and name are those of its first registration; look-ups go by name alone."""
+    """One replica group. Cluster and name are those of its first registration. The name alone is its key."""
 
     cluster_name: str
     broker_name: str
@@ -40,7 +42,7 @@ class ReplicaGroup:
 
     @property
     def master_address(self) -> str | None:
-        """The master's address, None without a master or when its id was cleaned."""
+        """The master's address, None without a master or if its id was cleaned."""
         replica = self.replicas.get(self.master_id) if self.master_id is not None else None
         return replica.address if replica is not None else None
 
@@ -52,11 +54,11 @@ class ReplicaGroups:
         self.groups: dict[str, ReplicaGroup] = {}
 
     def get(self, broker_name: str) -> ReplicaGroup | None:
-        """The group of this name."""
+        """The group of this name, None if there is none."""
         return self.groups.get(broker_name)
 
     def apply(self, event: ControllerEvent) -> None:
-        """Carries out one committed event. What no longer fits (a group cleaned meanwhile) changes
+        """Applies one committed event. An event that no longer fits, such as one of a removed group, changes
         nothing."""
         group = self.groups.get(event.broker_name)
         match event:
@@ -102,7 +104,7 @@ class ReplicaGroups:
         for broker_id in ids:
             group.replicas.pop(broker_id, None)
         group.sync_state_set -= ids
-        # Java keeps two tables and drops a group from one when it is empty there; a group counts only in
+        # Java keeps two tables, and removes a group from a table in which it is empty. A group must be in
         # both.
         if not group.replicas or not group.sync_state_set:
             del self.groups[group.broker_name]

@@ -1,5 +1,5 @@
-# pure: what may be asked about a group
-"""What may be asked about a replica group, as plain values, and by which rule each is decided."""
+# pure: requests about a group
+"""Defines the requests about a replica group, and passes each to its rule."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class _GroupRequest(msgspec.Struct, frozen=True):
 
 
 class AlterSyncStateSetRequest(_GroupRequest, frozen=True):
-    """1001: the master of `master_epoch` reports who is in sync, as a change of the set of `set_epoch`. None
-    is what the sender left out."""
+    """1001: the master of `master_epoch` changes the SyncStateSet of `set_epoch`. None stands for a missing
+    field."""
 
     master_id: int | None
     master_epoch: int | None
@@ -27,18 +27,19 @@ class AlterSyncStateSetRequest(_GroupRequest, frozen=True):
 
 
 class ElectMasterRequest(_GroupRequest, frozen=True):
-    """1002: `broker_id` wants a master, itself if `designate`. ANY_BROKER: the controller does.
-    `fenced_epoch`: the present master asks, and writes no more under this epoch."""
+    """1002: `broker_id` requests an election, with `designate` its own. With ANY_BROKER the controller
+    requests it. `fenced_epoch`: the present master sends the request, and accepts no more writes under this
+    epoch."""
 
     broker_id: int = rules.ANY_BROKER
     designate: bool = False
     fenced_epoch: int | None = None
     in_doubt: bool = False
-    """`broker_id` says that it may lack acknowledged messages."""
+    """`broker_id` says that its log may lack acknowledged messages."""
 
 
 class RegisterBrokerRequest(_GroupRequest, frozen=True):
-    """1003: a replica reports for duty. None is what the sender left out."""
+    """1003: a replica registers. None stands for a missing field."""
 
     cluster: str
     broker_id: int | None
@@ -46,11 +47,11 @@ class RegisterBrokerRequest(_GroupRequest, frozen=True):
 
 
 class GetReplicaInfoRequest(_GroupRequest, frozen=True):
-    """1004: who is master, who is in sync."""
+    """1004: reads the master and the SyncStateSet."""
 
 
 class CleanBrokerDataRequest(_GroupRequest, frozen=True):
-    """1011: forget dead replicas (`ids`, `;` between them), or with `living_too` the group."""
+    """1011: removes dead replicas (`ids`, separated by `;`) or, with `include_living`, the whole group."""
 
     cluster: str
     ids: str | None
@@ -58,11 +59,11 @@ class CleanBrokerDataRequest(_GroupRequest, frozen=True):
 
 
 class GetNextBrokerIdRequest(_GroupRequest, frozen=True):
-    """1012: which id a new replica should apply for."""
+    """1012: reads the id that a new replica should apply for."""
 
 
 class ApplyBrokerIdRequest(_GroupRequest, frozen=True):
-    """1013: a replica applies for an id; by `check_code` it proves later that the id is its own."""
+    """1013: a replica applies for an id. With `check_code` it proves later that the id belongs to it."""
 
     cluster: str
     applied: int
@@ -88,8 +89,8 @@ def decide(
     unclean: bool = False,
     fenced: bool = False,
 ) -> Decision:
-    """What the request finds on these tables, and the events that it calls for. `fenced`: the group's master
-    has said that it writes no more under its epoch."""
+    """Decides a request on the present groups. `fenced`: the group's master has confirmed that it accepts no
+    more writes under its epoch."""
     name = request.name
     match request:
         case AlterSyncStateSetRequest(

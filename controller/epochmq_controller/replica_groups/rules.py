@@ -1,6 +1,8 @@
 # pure: what each request may change
-"""What each request finds and what events it calls for (`ReplicasInfoManager`), in Java's order of checks and
-with Java's codes. Nothing is changed here: events take effect when the Raft log has committed them."""
+"""Decides each request (`ReplicasInfoManager`), in Java's order of checks and with Java's codes and remarks.
+
+The rules change nothing: the events of a decision take effect when the Raft log has committed them.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,12 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.headers_base import LONG_MAX, LONG_MIN
 
 ANY_BROKER = -1
-"""The id in an election that the controller itself asks for."""
+"""The broker id in an election that the controller itself requests."""
 
 
 @dataclass(frozen=True)
 class ReplicaGroupView:
-    """A group's master and SyncStateSet as an answer gives them; fields are None where Java leaves them
-    out."""
+    """A group's master and SyncStateSet as a response contains them. Fields that Java omits are None."""
 
     master_id: int | None = None
     master_address: str | None = None
@@ -40,23 +41,23 @@ class ReplicaGroupView:
 
 @dataclass(frozen=True)
 class Decision:
-    """A request's answer, and what must be committed before it may be given."""
+    """The response to a request, and the events that must be committed before it is sent."""
 
     code: ResponseCode = ResponseCode.SUCCESS
     remark: str | None = None
     view: ReplicaGroupView | None = None
     events: list[ControllerEvent] = field(default_factory=list)
     wait_reason: str | None = None
-    """Why an election has to wait for members that are missing."""
+    """Why an election waits for missing members."""
 
 
 def reject(code: ResponseCode, remark: str, view: ReplicaGroupView | None = None) -> Decision:
-    """A verdict that changes nothing."""
+    """A decision that changes nothing."""
     return Decision(code, remark, view)
 
 
 def reject_missing(what: str, expected: str) -> Decision:
-    """A verdict on a request that lacks something, where Java's ends in a NullPointerException."""
+    """A decision on a request without a field, for which Java throws a NullPointerException."""
     return reject(ResponseCode.SYSTEM_ERROR, f"{what}: missing, expected {expected}")
 
 
@@ -69,7 +70,7 @@ def alter_sync_state_set(
     set_epoch: int,
     alive: LiveInfoLookup,
 ) -> Decision:
-    """1001: the master reports who is in sync."""
+    """1001: the master changes the SyncStateSet."""
     group = groups.get(name)
     if group is None:
         return reject(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
@@ -128,15 +129,17 @@ def elect_master(
     fenced: bool = False,
     in_doubt: bool = False,
 ) -> Decision:
-    """1002: a replica, a person or, with ANY_BROKER, the controller itself asks for an election.
+    """1002: a replica, an operator or, with ANY_BROKER, the controller requests an election.
 
-    The very first master is whoever asks (Java checks nothing; here it must be a registered replica, and one
-    that a person names must live: nobody else could be elected after it). A live master in place is answered
-    2011 with its data, which callers take for a success. `fenced`: the master has said that it will write no
-    more under its epoch; another takes its place or, if nobody else can, the same one under a new epoch.
+    The first master of a group is the replica that requests the election. (Java checks nothing. Here it must
+    be registered, and one that an operator names must be alive, for no other replica could be elected after
+    it.) If the master is alive, the response is 2011 with the master's data, which brokers treat as success.
+    `fenced`: the master has confirmed that it accepts no more writes under its epoch. Another replica
+    replaces it or, if no other can, the same one continues under a new epoch.
 
-    Who may lack acknowledged messages is passed over (`policy.electable`), unless a person names it
-    (`designate`). `in_doubt`: the replica that asks says so of itself; its heartbeat may not have come yet.
+    Replicas whose logs are in doubt are passed over (`election_policy.electable_members`), unless an operator
+    names one (`designate`). `in_doubt`: the requesting replica says so in the request; its heartbeat may
+    arrive later.
     """
     group = groups.get(name)
     if group is None:
@@ -179,7 +182,7 @@ def elect_master(
             view=_view_after_election(group, chosen), events=[ElectMasterEvent(name, True, chosen)]
         )
     if broker_id == ANY_BROKER:
-        # A group that waits has no master to be removed a second time.
+        # A group that waits has no master that a second event could remove.
         events: list[ControllerEvent] = (
             [] if wait_reason and group.master_id is None else [ElectMasterEvent(name, False)]
         )
@@ -201,7 +204,8 @@ def _with_reason(remark: str, wait_reason: str | None) -> str:
 def _first_master(
     group: ReplicaGroup, asker: int, alive: LiveInfoLookup, *, designate: bool, in_doubt: bool
 ) -> tuple[int | None, str | None]:
-    """(the very first master: whoever asks, but not who may lack what another replica has; why nobody)."""
+    """(the first master, or None; why there is none). The requesting replica becomes master, unless its log
+    is in doubt and another replica may have more."""
     cluster, name = group.cluster_name, group.broker_name
     info = alive(cluster, name, asker)
     if designate:
@@ -209,18 +213,18 @@ def _first_master(
     if not in_doubt and (info is None or not info.in_doubt):
         return asker, None
     found = election_policy.electable_members(cluster, name, group.replicas.keys() - {asker}, alive)
-    others_sound = any(
+    others_trusted = any(
         one.has_trusted_log for other in found.members if (one := alive(cluster, name, other)) is not None
     )
     missing = sorted(other for other in group.replicas if other != asker and not alive(cluster, name, other))
-    if others_sound or missing:
-        whom = "another replica, which lacks nothing" if others_sound else f"brokers {missing}"
+    if others_trusted or missing:
+        whom = "another replica, whose log is complete" if others_trusted else f"brokers {missing}"
         return None, f"broker {asker} may lack acknowledged messages; the group waits for {whom}"
     return election_policy.newest_log(cluster, name, group.replicas, alive) or asker, None
 
 
 def _master_stays(group: ReplicaGroup, alive: LiveInfoLookup, *, fenced: bool) -> bool:
-    """Whether the master in place lives, writes, and has everything that it has confirmed."""
+    """Whether the present master is alive, not fenced, and has all bytes that it has confirmed."""
     if group.master_id is None or fenced:
         return False
     info = alive(group.cluster_name, group.broker_name, group.master_id)
@@ -230,7 +234,8 @@ def _master_stays(group: ReplicaGroup, alive: LiveInfoLookup, *, fenced: bool) -
 def _without_fenced_master(
     group: ReplicaGroup, found: election_policy.ElectionCandidates, alive: LiveInfoLookup, *, fenced: bool
 ) -> frozenset[int]:
-    """Another takes the place of a master that gave up, unless the newest of doubtful logs may be its own."""
+    """The candidates without a fenced master, unless all logs are in doubt: then its log may be the
+    newest."""
 
     def has_trusted_log(one: int) -> bool:
         info = alive(group.cluster_name, group.broker_name, one)
@@ -253,7 +258,7 @@ def _view_after_election(group: ReplicaGroup, chosen: int) -> ReplicaGroupView:
 
 
 def next_broker_id(groups: ReplicaGroups, name: str) -> int:
-    """1012: the id a new replica should apply for."""
+    """1012: the id that a new replica should apply for."""
     group = groups.get(name)
     return group.next_broker_id if group is not None else 1
 
@@ -261,8 +266,7 @@ def next_broker_id(groups: ReplicaGroups, name: str) -> int:
 def apply_broker_id(
     groups: ReplicaGroups, cluster: str, name: str, applied: int, check_code: str
 ) -> Decision:
-    """1013: a replica applies for an id. The same replica may apply for it again, as often as its answer gets
-    lost."""
+    """1013: a replica applies for an id. It may apply again for the same id, if the response gets lost."""
     address = check_code.split(";")[0]
     event = ApplyBrokerIdEvent(name, cluster, address, applied, check_code)
     group = groups.get(name)
@@ -296,7 +300,7 @@ def register_broker(
     address: str | None,
     alive: LiveInfoLookup,
 ) -> Decision:
-    """1003: a replica reports for duty and learns the master, if one is there and alive."""
+    """1003: a replica registers, and gets the master if it is alive."""
     group = groups.get(name)
     if group is None:
         return reject(
@@ -328,15 +332,15 @@ def register_broker(
     if replica.address != address:
         events.append(UpdateBrokerAddressEvent(name, cluster, address, broker_id))
     if group.master_id == broker_id:
-        # It has lost its memory of the changes it asked for. One that is still on its way must not come
-        # true behind its back: the set's epoch rises, so that only what it asks from now on counts.
+        # The master has restarted and forgotten the changes that it requested. A delayed one must not take
+        # effect: the set's epoch increases, so that only changes that it requests from now on count.
         events.append(AlterSyncStateSetEvent(name, group.sync_state_set))
         view = replace(view, sync_state_set_epoch=group.sync_state_set_epoch + 1)
     return Decision(view=view, events=events)
 
 
 def replica_info(groups: ReplicaGroups, name: str) -> Decision:
-    """1004: the group's master and SyncStateSet."""
+    """1004: reads the group's master and SyncStateSet."""
     group = groups.get(name)
     if group is None:
         return reject(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed")
@@ -355,8 +359,8 @@ _ID = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def _parse_ids(text: str) -> frozenset[int]:
-    """Ids with `;` between them, read as Java reads them: what is empty at the end does not count. ValueError
-    names what is none."""
+    """Parses ids separated by `;`, as Java does: empty parts at the end do not count. ValueError for a part
+    that is no id."""
     found = set()
     for one in text.rstrip(";").split(";"):
         if not _ID.fullmatch(one) or not LONG_MIN <= int(one) <= LONG_MAX:
@@ -374,8 +378,8 @@ def clean_broker_data(
     include_living: bool,
     alive: LiveInfoLookup,
 ) -> Decision:
-    """1011: forgets dead replicas, or, with `living_too`, the whole group whatever `ids` says (as Java
-    does)."""
+    """1011: removes dead replicas. With `include_living` it removes the whole group and ignores `ids`, as
+    Java does."""
     code = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
     group = groups.get(name)
     chosen: frozenset[int] | None = None
@@ -402,8 +406,8 @@ def clean_broker_data(
 
 
 def groups_needing_election(groups: ReplicaGroups, alive: LiveInfoLookup, *, unclean: bool) -> list[str]:
-    """The groups whose master is dead while another replica lives (`scanNeedReelectBrokerSets`), and those
-    left without a master of which one that may become it lives (Java leaves these to their brokers)."""
+    """The groups whose master is dead while another replica is alive (`scanNeedReelectBrokerSets`), and the
+    groups without a master of which an eligible replica is alive (Java leaves these to their brokers)."""
     return [name for name, group in sorted(groups.groups.items()) if _needs_election(group, alive, unclean)]
 
 

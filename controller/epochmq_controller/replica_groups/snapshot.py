@@ -1,6 +1,6 @@
-# pure: the tables as bytes
-"""The tables of replica groups as a snapshot: JSON, sorted, so that equal tables are equal bytes. Ours;
-Java's DLedger controllers take none."""
+# pure: the groups as bytes
+"""Encodes and decodes all replica groups as a snapshot: sorted JSON, so that equal groups give equal bytes.
+Java's DLedger controllers have no snapshots."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class GroupTables(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def encode(groups: ReplicaGroups) -> bytes:
-    """The tables as they are."""
+    """Encodes all groups."""
     rows = [_row(groups.groups[name]) for name in sorted(groups.groups)]
     return msgspec.json.encode(GroupTables(VERSION, rows))
 
@@ -52,13 +52,15 @@ def _row(group: ReplicaGroup) -> GroupRow:
 
 
 def decode(data: bytes) -> ReplicaGroups:
-    """The tables that `encode` wrote. ValueError when it did not."""
+    """Decodes what `encode` returned. ValueError for other bytes."""
     try:
         tables = msgspec.json.decode(data, type=GroupTables)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
-        raise ValueError(f"snapshot of the controller's tables: {error}") from None
+        raise ValueError(f"this is no snapshot of the controller's groups: {error}") from None
     if tables.version != VERSION:
-        raise ValueError(f"snapshot of the controller's tables: version {tables.version}, expected {VERSION}")
+        raise ValueError(
+            f"the snapshot of the controller's groups has version {tables.version}, expected {VERSION}"
+        )
     found = ReplicaGroups()
     for row in tables.groups:
         found.groups[row.broker_name] = ReplicaGroup(

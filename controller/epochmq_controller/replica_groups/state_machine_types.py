@@ -1,6 +1,6 @@
-# pure: what goes into a controller's desk and what comes out
-"""Inputs and effects of the desk (see `desk`), and its settings. Times are milliseconds of one monotonic
-clock."""
+# pure: inputs and effects of the state machine
+"""Defines the settings, inputs and effects of the controller's state machine. Times are milliseconds of one
+monotonic clock."""
 
 from __future__ import annotations
 
@@ -12,25 +12,37 @@ from epochmq_controller.replica_groups.requests import ControllerRequest
 from epochmq_controller.replica_groups.rules import Decision, ReplicaGroupView
 from epochmq_protocol.codes import ResponseCode
 
+NOT_LEADER = "The controller is not in leader state"
+"""Java's remark."""
 CLOCK_STEP_MIN_MS = 20
 
 
 class ControllerStateMachineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the controller's settings the desk goes by."""
+    """The settings of the state machine."""
 
     lease_ms: int = 600
     scan_brokers_ms: int = 500
     scan_masters_ms: int = 1000
     unclean: bool = False
-    prove_reads: bool = False
-    """Prove leadership by a quorum round trip before a request that changes nothing is answered."""
+    confirm_reads: bool = False
+    """Confirm leadership by a quorum round trip before the response to a request that changes nothing."""
     notify: bool = True
 
     @property
     def clock_step_ms(self) -> int:
-        """The most that the patient clock counts between two looks; the desk wants to be woken twice as
-        often while leases are out."""
+        """The largest step of the leap-limited clock. While leases are granted, the state machine asks for
+        steps twice as often."""
         return max(CLOCK_STEP_MIN_MS, self.lease_ms // 12)
+
+
+class LeaseRequest(msgspec.Struct, frozen=True):
+    """A requested lease that waits for a leadership check."""
+
+    token: int
+    name: str
+    holder: int
+    epoch: int
+    arrived_ms: float
 
 
 # Inputs -----------------------------------------------------------------------------------------------------
@@ -41,15 +53,16 @@ class TimeAdvanced(msgspec.Struct, frozen=True):
 
 
 class GroupRequestReceived(msgspec.Struct, frozen=True):
-    """A request; its answer is an `RespondToRequest` or `RejectRequest` with the same token."""
+    """A request. The effect `RespondToRequest` or `RejectRequest` with the same token answers it."""
 
     token: int
     request: ControllerRequest
 
 
 class HeartbeatReceived(msgspec.Struct, frozen=True):
-    """A heartbeat. `lease_token`: it asks for a lease under `lease_epoch`, to be answered by
-    `RespondToLeaseRequest`. `fenced_epoch`: the sender accepts no more writes under this master epoch."""
+    """A heartbeat. With `lease_epoch` it requests a lease under this master epoch; `RespondToLeaseRequest`
+    with `lease_token` answers it. `fenced_epoch`: the sender accepts no more writes under this master
+    epoch."""
 
     replica: BrokerIdentityInfo
     heartbeat: Heartbeat
@@ -59,26 +72,25 @@ class HeartbeatReceived(msgspec.Struct, frozen=True):
 
 
 class HeartbeatsReceived(msgspec.Struct, frozen=True):
-    """Several heartbeats, in the order in which they came. One check of leadership serves their requests for
-    leases."""
+    """Several heartbeats, in order of arrival. One leadership check serves all their lease requests."""
 
     heartbeats: list[HeartbeatReceived]
 
 
 class ChannelClosed(msgspec.Struct, frozen=True):
-    """A connection has ended."""
+    """A connection has closed."""
 
     channel: object
 
 
 class LeadershipChanged(msgspec.Struct, frozen=True):
-    """This controller's Raft peer leads `term`, or, with None, does not lead."""
+    """This controller's Raft peer leads `term` or, with None, does not lead."""
 
     term: int | None
 
 
 class EntryApplied(msgspec.Struct, frozen=True):
-    """A committed entry of the log, in order."""
+    """A committed entry of the Raft log. Entries arrive in order."""
 
     index: int
     term: int
@@ -86,20 +98,20 @@ class EntryApplied(msgspec.Struct, frozen=True):
 
 
 class SnapshotRestored(msgspec.Struct, frozen=True):
-    """A snapshot has taken the place of all entries applied so far."""
+    """A snapshot has replaced all entries applied so far."""
 
     groups: ReplicaGroups
 
 
 class ProposalCompleted(msgspec.Struct, frozen=True):
-    """A `ProposeEvents` is committed and applied, or (`error`) was refused or its fate is open."""
+    """A `ProposeEvents` is committed and applied or, with `error`, failed for sure."""
 
     token: int
     error: str | None = None
 
 
 class LeadershipCheckCompleted(msgspec.Struct, frozen=True):
-    """A `CheckLeadership` has succeeded, or failed."""
+    """A `CheckLeadership` has succeeded or failed."""
 
     token: int
     leads: bool
@@ -123,29 +135,29 @@ ControllerInput = (
 
 
 class ProposeEvents(msgspec.Struct, frozen=True):
-    """Append these entries to the log, and report with `ProposalCompleted`. The report may fail to come only
-    when this controller has stopped to lead."""
+    """Append these entries to the Raft log, and report with `ProposalCompleted`. The report may be missing
+    only after this controller has lost its leadership."""
 
     token: int
     bodies: tuple[bytes, ...]
 
 
 class CheckLeadership(msgspec.Struct, frozen=True):
-    """Show by a quorum round trip that begins after this effect that we lead, apply what is committed, and
-    report with `LeadershipCheckCompleted`."""
+    """Confirm by a quorum round trip, which starts after this effect, that this controller leads; apply all
+    committed entries; and report with `LeadershipCheckCompleted`."""
 
     token: int
 
 
 class RespondToRequest(msgspec.Struct, frozen=True):
-    """The answer to a request."""
+    """Respond to a request with a decision."""
 
     token: int
     decision: Decision
 
 
 class RejectRequest(msgspec.Struct, frozen=True):
-    """The request was not decided, or its outcome is open."""
+    """Respond to a request with an error: it was not decided, or its events may still be committed."""
 
     token: int
     code: ResponseCode
@@ -153,24 +165,24 @@ class RejectRequest(msgspec.Struct, frozen=True):
 
 
 class RespondToLeaseRequest(msgspec.Struct, frozen=True):
-    """Whether a lease is granted, `lease_ms` from the moment it was asked for; 0: it is not."""
+    """Respond to a lease request: a lease for `lease_ms` from the moment of the request, or none with 0."""
 
     token: int
     lease_ms: int
 
 
 class NotifyBroker(msgspec.Struct, frozen=True):
-    """Tell the broker at `address` who its group's master is."""
+    """Notify the broker at `address` of its group's master."""
 
     address: str
     view: ReplicaGroupView
 
 
 class LogMessage(msgspec.Struct, frozen=True):
-    """A line for the log."""
+    """Write a line to the log."""
 
     text: str
-    warns: bool = False
+    is_warning: bool = False
 
 
 ControllerEffect = (

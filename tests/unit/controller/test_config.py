@@ -1,4 +1,4 @@
-"""A Java `controller.conf` works; what cannot be is refused by key, value and expectation."""
+"""A Java `controller.conf` works. The error of an invalid setting names key, value and expectation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHO = (
 )
 
 
-def test_the_defaults_are_javas_where_no_comment_says_otherwise() -> None:
+def test_defaults_are_javas_unless_a_comment_says_otherwise() -> None:
     found = config.load(WHO).config
     assert found.mapped_file_size == 1 << 30
     assert not found.enable_elect_unclean_master
@@ -28,32 +28,32 @@ def test_the_defaults_are_javas_where_no_comment_says_otherwise() -> None:
     assert found.server_settings().max_in_flight == 50_000
 
 
-def test_peers_are_read_as_java_writes_them() -> None:
+def test_peers_are_parsed_as_java_writes_them() -> None:
     found = config.load(WHO).config
     assert found.addresses() == {"n0": "h0:9878", "n1": "h-1:9878", "n2": "127.0.0.1:9878"}
     raft = found.raft_settings()
     assert (raft.group, raft.self_id, raft.peers) == ("g", "n1", ("n0", "n1", "n2"))
 
 
-def test_a_peer_listens_at_its_own_address_or_at_the_one_it_is_told_but_always_at_its_own_port() -> None:
+def test_a_controller_listens_on_its_own_or_a_configured_address_and_always_on_its_own_port() -> None:
     found = config.load(WHO).config
     assert (found.bind_address, found.listen_port) == ("h-1", 9878)
     found = config.load(WHO + "bindAddress=0.0.0.0\nlistenPort=19876\n").config
     assert (found.bind_address, found.listen_port) == ("0.0.0.0", 9878)
 
 
-def test_a_controller_inside_a_nameserver_is_told_apart_where_to_listen() -> None:
+def test_a_controller_inside_a_nameserver_has_its_own_bind_address() -> None:
     text = WHO + "bindAddress=127.0.0.9\ncontrollerBindAddress=0.0.0.0\n"
     assert config.load(text).config.bind_address == "127.0.0.9"
     assert config.load(text, without=("bindAddress",)).config.bind_address == "0.0.0.0"
 
 
-def test_each_peer_has_a_folder_of_its_own_below_the_store_path() -> None:
+def test_each_controller_has_a_directory_in_the_store_path() -> None:
     assert config.load(WHO + "controllerStorePath=/data").config.store_path().as_posix() == "/data/dledger-n1"
     assert config.load(WHO).config.store_path().parts[-2:] == ("DLedgerController", "dledger-n1")
 
 
-def test_every_key_of_a_java_file_is_taken_without_a_warning() -> None:
+def test_every_key_of_a_java_file_is_accepted_without_a_warning() -> None:
     java = (
         "controllerType=DLedger\nmetricsExporterType=PROM\nmetricsLabel=a:b\nserverWorkerThreads=4\n"
         "jRaftInitConf=localhost:9880\nclientWorkerThreads=2\nlistenPort=19876\nrocketmqHome=/r\n"
@@ -66,7 +66,7 @@ def test_every_key_of_a_java_file_is_taken_without_a_warning() -> None:
     assert list(shown) == sorted(shown)
 
 
-def test_a_misspelt_key_is_warned_about_and_kept() -> None:
+def test_a_misspelt_key_causes_a_warning_and_is_kept() -> None:
     loaded = config.load(WHO + "enableElectUncleanMastr=true")
     assert loaded.extra == {"enableElectUncleanMastr": "true"}
     (warning,) = loaded.warnings
@@ -98,7 +98,7 @@ def test_a_misspelt_key_is_warned_about_and_kept() -> None:
         ("tls.server.mode=strict", "one of disabled, permissive, enforcing"),
     ],
 )
-def test_bad_values_are_refused_by_key_value_and_expectation(text: str, expected: str) -> None:
+def test_the_error_of_an_invalid_value_names_key_value_and_expectation(text: str, expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.load(f"{WHO}{text}\n")
     assert str(caught.value).startswith(f"{text.splitlines()[-1]}: expected {expected}")
@@ -107,7 +107,7 @@ def test_bad_values_are_refused_by_key_value_and_expectation(text: str, expected
 def change(
     text: str, loaded: config.LoadedControllerConfig
 ) -> tuple[config.ControllerConfig, dict[str, str]]:
-    """What UPDATE_CONTROLLER_CONFIG with this body makes of the settings."""
+    """Applies UPDATE_CONTROLLER_CONFIG with this body to the settings."""
     return settings_file.change(
         loaded.config,
         loaded.extra,
@@ -118,7 +118,7 @@ def change(
     )
 
 
-def test_an_administrator_changes_what_takes_effect_at_once_and_only_that_is_reported() -> None:
+def test_a_change_takes_effect_at_once_and_only_changed_keys_are_reported() -> None:
     loaded = config.load(WHO + "mine=1\n")
     text = "enableElectUncleanMaster = TRUE\nmine=2\nnew=3\nwriteLeaseMs=300\nscanInactiveMasterInterval=1000"
     found, changes = change(text, loaded)
@@ -128,7 +128,7 @@ def test_an_administrator_changes_what_takes_effect_at_once_and_only_that_is_rep
 
 
 @pytest.mark.parametrize("key", ["configStorePath", "configBlackList", "rocketmqHome", "mine"])
-def test_what_is_black_listed_is_not_changed(key: str) -> None:
+def test_black_listed_keys_do_not_change(key: str) -> None:
     with pytest.raises(RequestError) as caught:
         change(f"{key}=x", config.load(WHO + "mine=1\nconfigBlackList=mine"))
     assert caught.value.code == ResponseCode.NO_PERMISSION
@@ -146,7 +146,7 @@ def test_what_is_black_listed_is_not_changed(key: str) -> None:
         ("controllerDLegerPeers=n1-h:1", "n0-h0:9878;n1-h-1:9878;n2-127.0.0.1:9878, for it is fixed while"),
     ],
 )
-def test_of_a_change_with_a_fault_nothing_is_taken(text: str, expected: str) -> None:
+def test_a_change_with_an_invalid_value_changes_nothing(text: str, expected: str) -> None:
     loaded = config.load(WHO + "yours=1\n")
     with pytest.raises(RequestError) as caught:
         change(f"{text}\nyours=2\nenableElectUncleanMaster=true", loaded)

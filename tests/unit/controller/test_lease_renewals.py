@@ -1,4 +1,4 @@
-"""A lease renewal is read and answered alike by the typed decoder and by the general machinery."""
+"""The fast path reads lease renewals and responds to them exactly as the processor does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Taken = tuple[BrokerIdentityInfo, Heartbeat, int]
 
 
 class FakeController:
-    """Grants every lease for `lease_ms` and remembers what it took."""
+    """Grants every lease for `lease_ms`, and records the heartbeats."""
 
     def __init__(self, lease_ms: int) -> None:
         self.lease_ms = lease_ms
@@ -34,7 +34,7 @@ class FakeController:
         self.taken.append((replica, beat, lease_epoch))
         done(self.lease_ms)
 
-    async def heard_asking(
+    async def request_lease(
         self, replica: BrokerIdentityInfo, beat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
     ) -> int:
         assert fenced_epoch is None
@@ -43,7 +43,7 @@ class FakeController:
 
 
 class FakeConnection:
-    """Keeps the frames sent for deferred requests."""
+    """Records the frames of deferred responses."""
 
     def __init__(self) -> None:
         self.deferred: list[int] = []
@@ -77,7 +77,7 @@ def renewal(flag: int = 0, **ext: str) -> Command:
 
 
 def fast(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
-    """What the typed decoder made of a frame, and the frame it answered."""
+    """What the fast path read from a frame, and the frame of its response."""
     controller, connection = FakeController(lease_ms), FakeConnection()
     _, header, body = split(frame[4:])
     renewals = LeaseRenewals(cast("Controller", controller))
@@ -88,7 +88,7 @@ def fast(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
 
 
 def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
-    """The same by way of the general machinery."""
+    """What the processor read from a frame, and the frame of its response."""
 
     async def run() -> tuple[Taken, bytes]:
         controller = FakeController(lease_ms)
@@ -105,7 +105,7 @@ def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
     "ext",
     [{}, {"confirmedByAll": "99"}, {"mayLackAcknowledged": "true"}, {"mayLackAcknowledged": "no", "x": "y"}],
 )
-def test_both_ways_take_and_answer_the_same(ext: dict[str, str], lease_ms: int) -> None:
+def test_fast_path_and_processor_take_and_respond_the_same(ext: dict[str, str], lease_ms: int) -> None:
     frame = encode(renewal(**ext))
     (replica, beat, epoch), answer = fast(frame, lease_ms)
     (other_replica, other_beat, other_epoch), other_answer = ordinary(frame, lease_ms)
@@ -125,7 +125,7 @@ def test_both_ways_take_and_answer_the_same(ext: dict[str, str], lease_ms: int) 
         renewal(epoch="2147483648"),
     ],
 )
-def test_anything_but_a_plain_renewal_goes_the_ordinary_way(command: Command) -> None:
+def test_the_processor_handles_all_but_plain_renewals(command: Command) -> None:
     with pytest.raises(FastPathMiss):
         fast(encode(command))
 
@@ -134,7 +134,7 @@ def test_anything_but_a_plain_renewal_goes_the_ordinary_way(command: Command) ->
     "missing",
     ["clusterName", "brokerAddr", "brokerName", "brokerId", "epoch", "maxOffset", "writeLeaseEpoch"],
 )
-def test_a_missing_field_goes_the_ordinary_way(missing: str) -> None:
+def test_the_processor_handles_a_heartbeat_without_a_field(missing: str) -> None:
     command = renewal()
     assert command.ext is not None
     del command.ext[missing]
@@ -145,7 +145,7 @@ def test_a_missing_field_goes_the_ordinary_way(missing: str) -> None:
 @pytest.mark.parametrize(
     "header", [b'{"code":904,', b'{"code":904,"extFields":null}', b'{"code":904,"extFields":[]}']
 )
-def test_a_header_that_is_none_goes_the_ordinary_way(header: bytes) -> None:
+def test_the_processor_handles_an_unreadable_header(header: bytes) -> None:
     renewals = LeaseRenewals(cast("Controller", FakeController(300)))
     with pytest.raises(FastPathMiss):
         renewals.renew(cast("RemotingConnection", FakeConnection()), header, b"")

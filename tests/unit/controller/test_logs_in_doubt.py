@@ -1,5 +1,5 @@
-"""Nobody is elected who may lack what another member has; where nobody can be told from the others, the group
-waits for whoever is missing, and says so."""
+"""A replica whose log is in doubt is not elected while another member may hold more messages. If all live
+members are in doubt, the group waits for the missing ones, and says so."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DOUBT = ReplicaLiveInfo(1, 100, in_doubt=True)
 
 
 def group(living: dict[int, ReplicaLiveInfo], *, members: set[int] | None = None) -> ReplicaGroups:
-    """Replicas 1, 2 and 3, all in sync; 1 was master of epoch 1."""
+    """Replicas 1, 2 and 3, all in sync. 1 was master of epoch 1."""
     found = ReplicaGroups()
     for one in (1, 2, 3):
         found.apply(ApplyBrokerIdEvent(NAME, "c", f"10.0.0.{one}:1", one, "code"))
@@ -78,12 +78,12 @@ def chosen(decision: Decision) -> int | None:
     return decision.view.master_id if decision.view is not None else None
 
 
-def test_a_member_that_may_lack_messages_is_passed_over_though_its_log_is_longer() -> None:
+def test_a_member_in_doubt_is_passed_over_even_with_a_longer_log() -> None:
     living = {2: ReplicaLiveInfo(1, 900, in_doubt=True), 3: ReplicaLiveInfo(1, 100)}
     assert chosen(elect(group(living), living)) == 3
 
 
-def test_where_all_members_live_and_all_are_in_doubt_the_newest_log_is_elected() -> None:
+def test_if_all_members_are_alive_and_in_doubt_the_newest_log_is_elected() -> None:
     living = {
         1: ReplicaLiveInfo(1, 300, in_doubt=True),
         2: ReplicaLiveInfo(1, 400, in_doubt=True),
@@ -95,7 +95,7 @@ def test_where_all_members_live_and_all_are_in_doubt_the_newest_log_is_elected()
     assert chosen(elect(groups, living, fenced=True)) == 1, "the master that gave up has the newest log"
 
 
-def test_while_a_member_is_missing_and_the_living_are_in_doubt_the_group_waits() -> None:
+def test_a_group_waits_for_a_missing_member_while_the_live_ones_are_in_doubt() -> None:
     living = {1: DOUBT, 2: DOUBT}
     groups = group(living)
     decision = elect(groups, living, fenced=True)
@@ -109,7 +109,7 @@ def test_while_a_member_is_missing_and_the_living_are_in_doubt_the_group_waits()
     assert chosen(elect(groups, living)) == 3
 
 
-def test_a_person_and_unclean_elections_do_not_wait() -> None:
+def test_designated_and_unclean_elections_do_not_wait() -> None:
     living = {1: DOUBT, 2: ReplicaLiveInfo(1, 200, in_doubt=True)}
     groups = group(living)
     groups.apply(ElectMasterEvent(NAME, False))
@@ -117,20 +117,20 @@ def test_a_person_and_unclean_elections_do_not_wait() -> None:
     assert chosen(elect(groups, living, unclean=True)) == 2
 
 
-def test_a_member_that_lost_what_all_had_counts_like_one_in_doubt() -> None:
+def test_a_member_that_lost_confirmed_bytes_counts_as_in_doubt() -> None:
     living = {2: ReplicaLiveInfo(1, 80, lacks_confirmed=True), 3: ReplicaLiveInfo(1, 70)}
     assert chosen(elect(group(living), living)) == 3
     assert elect(group(living), {2: ReplicaLiveInfo(1, 80, lacks_confirmed=True)}).wait_reason is not None
 
 
-def test_a_master_that_lost_what_all_had_does_not_stay() -> None:
+def test_a_master_that_lost_confirmed_bytes_is_replaced() -> None:
     living = {1: ReplicaLiveInfo(1, 50, lacks_confirmed=True), 2: SOUND, 3: SOUND}
     assert chosen(elect(group(living), living)) == 2
 
 
 @pytest.mark.parametrize("said_by", ["heartbeat", "request"])
-def test_the_very_first_master_lacks_nothing_that_another_may_have(said_by: str) -> None:
-    """Controllers that lost their storage know no set: every replica may have been a member."""
+def test_a_replica_in_doubt_does_not_become_the_first_master(said_by: str) -> None:
+    """Controllers that lost their storage have no SyncStateSet: every replica may have been a member."""
     groups = ReplicaGroups()
     for one in (1, 2):
         groups.apply(ApplyBrokerIdEvent(NAME, "c", f"10.0.0.{one}:1", one, "code"))
@@ -145,14 +145,14 @@ def test_the_very_first_master_lacks_nothing_that_another_may_have(said_by: str)
     assert chosen(elect(groups, living, 1, designate=True)) == 1
 
 
-def test_who_is_electable_alone() -> None:
+def test_a_member_alone_is_electable() -> None:
     living = {1: DOUBT}
     found = election_policy.electable_members("c", NAME, {1}, lambda _cluster, _name, one: living.get(one))
     assert found == election_policy.ElectionCandidates(frozenset({1}))
 
 
 class Stage:
-    """A leading controller; 1 is master of epoch 1 and reports what every member has."""
+    """A leading controller. 1 is master of epoch 1, and reports the offset that every member has."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -170,7 +170,7 @@ class Stage:
         self.later(2000)
 
     def feed(self, event: ControllerInput) -> list[ControllerEffect]:
-        """One input; what the desk proposes is committed."""
+        """Feeds an input, and commits the proposals."""
         effects = self.state_machine.step(event, self.now_ms)
         for effect in effects:
             if isinstance(effect, LogMessage):
@@ -223,7 +223,7 @@ class Stage:
         return self.state_machine.groups.groups[NAME].master_id
 
 
-def test_a_master_that_gives_up_its_epoch_is_replaced_by_a_member_without_doubt() -> None:
+def test_a_master_that_gives_up_its_epoch_is_replaced_by_a_member_not_in_doubt() -> None:
     stage = Stage()
     stage.beat(2, 60)
     stage.beat(3, 100, in_doubt=True)
@@ -231,7 +231,7 @@ def test_a_master_that_gives_up_its_epoch_is_replaced_by_a_member_without_doubt(
     assert stage.master == 2
 
 
-def test_a_waiting_group_says_so_once_and_goes_on_when_the_missing_member_returns() -> None:
+def test_a_waiting_group_logs_its_reason_once_and_continues_when_the_member_returns() -> None:
     stage = Stage()
     stage.beat(2, 100, in_doubt=True)
     stage.beat(1, 100, fenced=1, in_doubt=True)
@@ -241,14 +241,14 @@ def test_a_waiting_group_says_so_once_and_goes_on_when_the_missing_member_return
     stage.later(5000)
     assert stage.index == entries, "waiting costs no entries"
     assert sum("waits for broker 3" in text for text in stage.said) == 1
-    assert "waits for broker 3" in stage.state_machine.waiting[NAME]
+    assert "waits for broker 3" in stage.state_machine.wait_reasons[NAME]
     stage.beat(3, 90)
     stage.later(1500)
     assert stage.master == 3
-    assert not stage.state_machine.waiting
+    assert not stage.state_machine.wait_reasons
 
 
-def test_a_waiting_group_goes_on_by_a_person_s_order() -> None:
+def test_a_designated_election_ends_the_wait_of_a_group() -> None:
     stage = Stage()
     stage.beat(2, 100, in_doubt=True)
     stage.beat(1, 120, fenced=1, in_doubt=True)
@@ -256,11 +256,11 @@ def test_a_waiting_group_goes_on_by_a_person_s_order() -> None:
     stage.feed(GroupRequestReceived(5, ElectMasterRequest(NAME, 1, True)))
     stage.later(1000)
     assert stage.master == 1
-    assert not stage.state_machine.waiting
+    assert not stage.state_machine.wait_reasons
 
 
-def test_a_member_that_came_back_with_less_than_all_had_is_not_elected() -> None:
-    """A restored volume, a disk that lied: nothing else tells the broker that it lost anything."""
+def test_a_member_that_returns_without_confirmed_bytes_is_not_elected() -> None:
+    """After a restored volume or a lying disk the broker does not know of its loss."""
     stage = Stage()
     for _ in range(2):
         stage.beat(1, 500, confirmed=400)
@@ -270,7 +270,7 @@ def test_a_member_that_came_back_with_less_than_all_had_is_not_elected() -> None
     stage.feed(ChannelClosed(1))
     stage.later(1500)
     assert stage.master == 2
-    # Alone it has to wait for the others.
+    # Alone it must wait for the others.
     stage = Stage()
     for _ in range(2):
         stage.beat(1, 500, confirmed=400)
@@ -278,13 +278,13 @@ def test_a_member_that_came_back_with_less_than_all_had_is_not_elected() -> None
     stage.feed(ChannelClosed(1))
     stage.later(1500)
     assert stage.master is None
-    assert "waits for brokers 1, 2" in stage.state_machine.waiting[NAME]
+    assert "waits for brokers 1, 2" in stage.state_machine.wait_reasons[NAME]
     stage.beat(3, 400)
     stage.later(1500)
     assert stage.master == 3
 
 
-def test_a_heartbeat_that_was_overtaken_puts_nobody_in_the_wrong() -> None:
+def test_overtaken_heartbeats_cause_no_false_alarm() -> None:
     stage = Stage()
     for offset in (100, 200, 300):
         stage.beat(1, offset, confirmed=offset)
@@ -295,7 +295,7 @@ def test_a_heartbeat_that_was_overtaken_puts_nobody_in_the_wrong() -> None:
     assert stage.master in (2, 3)
 
 
-def test_a_master_whose_log_got_shorter_than_what_all_had_gets_no_lease() -> None:
+def test_a_master_whose_log_lost_confirmed_bytes_gets_no_lease() -> None:
     stage = Stage()
     for _ in range(2):
         stage.beat(1, 500, confirmed=500)
@@ -308,8 +308,8 @@ def test_a_master_whose_log_got_shorter_than_what_all_had_gets_no_lease() -> Non
     assert [one.lease_ms for one in effects if isinstance(one, RespondToLeaseRequest)] == [0]
 
 
-def test_an_election_ends_what_was_reported_under_the_epoch_before() -> None:
-    """After an election that a person ordered the group goes on with what it has."""
+def test_an_election_resets_the_confirmed_offset() -> None:
+    """After a designated election the group continues with the log of the new master."""
     stage = Stage()
     for _ in range(2):
         stage.beat(1, 500, confirmed=500)
@@ -328,7 +328,7 @@ def test_an_election_ends_what_was_reported_under_the_epoch_before() -> None:
     ] == [600]
 
 
-def test_an_election_that_waits_answers_whoever_asks_with_the_reason() -> None:
+def test_the_response_to_a_waiting_election_contains_the_reason() -> None:
     living = {1: DOUBT}
     groups = group(living)
     groups.apply(ElectMasterEvent(NAME, False))
@@ -337,7 +337,7 @@ def test_an_election_that_waits_answers_whoever_asks_with_the_reason() -> None:
     assert "waits for brokers 2, 3" in str(decision.remark)
 
 
-def test_what_a_broker_had_before_its_restart_makes_its_log_no_longer() -> None:
+def test_offsets_of_before_a_restart_do_not_count() -> None:
     stage = Stage()
     stage.beat(2, 900)
     stage.beat(3, 100, in_doubt=True)

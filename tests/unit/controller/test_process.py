@@ -1,4 +1,4 @@
-"""A process says what it does in lines, what is wrong in a sentence, and has its folder for itself."""
+"""A process logs lines, explains errors in a sentence, and locks its directory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from epochmq_controller import process, settings_file
-from epochmq_controller.files import FolderLock
+from epochmq_controller.directory_lock import DirectoryLock
 from epochmq_protocol.errors import ConfigError
 
 
 @dataclass
 class Nothing:
-    """Settings without any."""
+    """Empty settings."""
 
     warnings: list[str] = field(default_factory=list)
 
@@ -35,7 +35,7 @@ def _former_logging() -> Iterator[None]:
 
 
 def line(message: str, *arguments: object, exc_info: bool = False) -> str:
-    """What the log shows of a record."""
+    """The log line of a record, without its time."""
     info = sys.exc_info() if exc_info else None
     record = logging.LogRecord("a.b", logging.WARNING, "", 0, message, arguments, info)
     record.created = 1_000_000_000.25
@@ -56,7 +56,7 @@ def test_a_record_is_one_line_of_fields(message: str, shown: str) -> None:
     assert line(message) == f"level=warning logger=a.b {shown}"
 
 
-def test_an_exception_stands_in_the_same_line() -> None:
+def test_an_exception_is_in_the_same_line() -> None:
     try:
         raise ValueError("wrong")
     except ValueError:
@@ -70,11 +70,11 @@ async def _end(status: int) -> int:
     return status
 
 
-def test_a_process_ends_with_the_status_of_what_it_served() -> None:
+def test_a_process_exits_with_the_status_of_serve() -> None:
     assert process.run("x", Nothing, lambda _: _end(7)) == 7
 
 
-def test_a_setting_that_cannot_be_ends_it_with_2_and_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_setting_exits_with_2_and_an_explanation(capsys: pytest.CaptureFixture[str]) -> None:
     def load() -> Nothing:
         raise ConfigError("key", "value", "something else")
 
@@ -82,7 +82,7 @@ def test_a_setting_that_cannot_be_ends_it_with_2_and_a_sentence(capsys: pytest.C
     assert capsys.readouterr().err == "epochmq x: key=value: expected something else\n"
 
 
-def test_an_address_or_a_disk_that_cannot_be_had_ends_it_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_os_error_exits_with_1_and_an_explanation(capsys: pytest.CaptureFixture[str]) -> None:
     async def serve(_: Nothing) -> int:
         raise OSError(98, "address in use")
 
@@ -95,7 +95,7 @@ def test_warnings_about_the_file_are_logged(capsys: pytest.CaptureFixture[str]) 
     assert 'level=warning logger=epochmq_controller.process event="k: unknown key"' in capsys.readouterr().err
 
 
-async def test_a_signal_asks_it_to_stop() -> None:
+async def test_a_signal_requests_a_stop() -> None:
     asked = process.stop_requested()
     try:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -106,7 +106,7 @@ async def test_a_signal_asks_it_to_stop() -> None:
             asyncio.get_running_loop().remove_signal_handler(number)
 
 
-def test_a_missing_file_is_said_by_its_name(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_file_names_it(tmp_path: Path) -> None:
     assert process.read_config(None) == ""
     with pytest.raises(ConfigError, match=r"--config=.*nothing\.conf: expected a readable file in UTF-8"):
         process.read_config(str(tmp_path / "nothing.conf"))
@@ -115,14 +115,14 @@ def test_a_missing_file_is_said_by_its_name(tmp_path: Path) -> None:
         process.read_config(str(tmp_path / "latin.conf"))
 
 
-def test_a_folder_belongs_to_one_at_a_time(tmp_path: Path) -> None:
-    first, second = FolderLock(tmp_path / "deep"), FolderLock(tmp_path / "deep")
-    first.take()
+def test_only_one_process_locks_a_directory(tmp_path: Path) -> None:
+    first, second = DirectoryLock(tmp_path / "deep"), DirectoryLock(tmp_path / "deep")
+    first.acquire()
     with pytest.raises(OSError, match="in use by another process") as caught:
-        second.take()
+        second.acquire()
     assert caught.value.filename == str(tmp_path / "deep")
     first.release()
-    second.take()
+    second.acquire()
     second.release()
     second.release()
 
@@ -136,9 +136,9 @@ def test_changed_keys_go_into_the_file_and_the_rest_of_it_stays(tmp_path: Path) 
     assert file.read_text() == "# mine\nb=3\nc=2\nd=4\n"
 
 
-def test_a_file_that_cannot_be_written_costs_no_request(
+def test_a_request_succeeds_even_if_the_settings_file_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
     settings_file.save(str(tmp_path / "file" / "a.conf"), {"b": "1"})
-    assert "settings changed, but not written" in caplog.text
+    assert "the settings changed, but cannot be saved" in caplog.text

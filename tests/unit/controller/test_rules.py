@@ -1,4 +1,4 @@
-"""The controller answers and changes its tables as Java's does."""
+"""The controller responds to requests and changes its groups as Java's does."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_events_are_java_s_bytes(event: ControllerEvent, data: bytes) -> None:
     assert decode(data) == event
 
 
-def test_entries_that_are_no_events_change_nothing_and_nonsense_is_refused() -> None:
+def test_other_entries_change_nothing_and_invalid_ones_are_rejected() -> None:
     assert decode(b"") is None
     assert decode(b"\0\x04{}") is None
     for data in (b"\0", b"\0\x03", b"\0\x03{", b'\0\x03{"brokerName":[]}', b"\0\x03" + b"[" * 100_000):
@@ -66,7 +66,7 @@ def test_entries_that_are_no_events_change_nothing_and_nonsense_is_refused() -> 
 
 
 class Groups(ReplicaGroups):
-    """Groups with a liveness that tests set, where verdicts take effect at once."""
+    """Groups whose live replicas the test sets. Decisions take effect at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Groups(ReplicaGroups):
 
 @pytest.fixture
 def groups() -> Groups:
-    """Group b of cluster c with replicas 1, 2, 3, all alive, nobody elected."""
+    """Group b of cluster c with the replicas 1, 2 and 3, all alive, and no master."""
     found = Groups()
     for one in (1, 2, 3):
         assert rules.next_broker_id(found, "b") == one
@@ -113,7 +113,7 @@ def groups() -> Groups:
     return found
 
 
-def test_ids_are_handed_out_once_and_again_to_the_same_replica(groups: Groups) -> None:
+def test_an_id_is_given_once_and_again_to_the_same_replica(groups: Groups) -> None:
     assert rules.apply_broker_id(groups, "c", "b", 2, "1.1.1.2:1;t2").code == ResponseCode.SUCCESS
     stolen = rules.apply_broker_id(groups, "c", "b", 2, "9.9.9.9:1;x")
     assert stolen.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
@@ -123,7 +123,7 @@ def test_ids_are_handed_out_once_and_again_to_the_same_replica(groups: Groups) -
     assert groups.groups["b"].next_broker_id == 4
 
 
-def test_the_first_to_ask_becomes_the_first_master(groups: Groups) -> None:
+def test_the_first_replica_that_requests_an_election_becomes_master(groups: Groups) -> None:
     decision = groups.elect(2)
     assert decision.view is not None
     assert (decision.view.master_id, decision.view.master_epoch, decision.view.sync_state_set_epoch) == (
@@ -190,7 +190,7 @@ def test_the_sync_state_set_changes_only_by_its_master_of_this_epoch(groups: Gro
     assert (decision.view.sync_state_set, decision.view.sync_state_set_epoch) == ({1, 2}, 2)
 
 
-def test_a_replica_that_registers_learns_a_living_master_and_its_new_address_is_kept(groups: Groups) -> None:
+def test_a_registration_returns_a_live_master_and_saves_a_new_address(groups: Groups) -> None:
     groups.elect(1)
     decision = groups.carry_out(rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive))
     assert decision.view is not None
@@ -204,7 +204,7 @@ def test_a_replica_that_registers_learns_a_living_master_and_its_new_address_is_
     assert unknown.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
 
 
-def test_only_the_dead_are_cleaned(groups: Groups) -> None:
+def test_only_dead_replicas_are_removed(groups: Groups) -> None:
     groups.elect(1)
     invalid = ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
 
@@ -224,7 +224,7 @@ def test_only_the_dead_are_cleaned(groups: Groups) -> None:
     assert clean(None).code == invalid
 
 
-def test_a_group_whose_master_is_dead_needs_an_election_once_somebody_lives(groups: Groups) -> None:
+def test_a_group_with_a_dead_master_needs_an_election_once_a_replica_is_alive(groups: Groups) -> None:
     def needs(*, unclean: bool = False) -> bool:
         return rules.groups_needing_election(groups, groups.alive, unclean=unclean) == ["b"]
 
@@ -237,7 +237,7 @@ def test_a_group_whose_master_is_dead_needs_an_election_once_somebody_lives(grou
     assert not needs()
 
 
-def test_a_group_left_without_a_master_gets_one_when_a_member_of_its_set_lives(groups: Groups) -> None:
+def test_a_group_without_a_master_needs_an_election_once_a_member_is_alive(groups: Groups) -> None:
     groups.elect(1)
     groups.alter({1, 2})
     groups.living = {3: ReplicaLiveInfo(1, 300)}
@@ -251,9 +251,9 @@ def test_a_group_left_without_a_master_gets_one_when_a_member_of_its_set_lives(g
     assert groups.groups["b"].master_id == 2
 
 
-def test_what_a_master_asked_before_it_registers_anew_no_longer_counts(groups: Groups) -> None:
-    """A change of the SyncStateSet on its way when the master restarts must not come true behind its back: it
-    would acknowledge alone while another counts as in sync."""
+def test_changes_requested_before_a_master_registers_again_do_not_count(groups: Groups) -> None:
+    """A change of the SyncStateSet that is delayed over a restart of the master must not take effect: the
+    master would acknowledge alone while another replica counts as in sync."""
     groups.elect(1)
     before = groups.groups["b"].sync_state_set_epoch
     decision = groups.carry_out(rules.register_broker(groups, "c", "b", 1, "1.1.1.1:1", groups.alive))

@@ -1,4 +1,5 @@
-"""Tables survive as a snapshot; a folder remembers its leases; the members' command understands a line."""
+"""Snapshots keep all groups; a directory keeps the length of leases; the members command parses its
+arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ from tests.unit.controller.test_config import WHO
 
 
 def tables() -> ReplicaGroups:
-    """Some groups in every state: no master yet, elected, with a set, a master gone, an id cleaned."""
+    """Groups in every state: without a master, with one, with a SyncStateSet, with a dead master, with a
+    removed id."""
     found = ReplicaGroups()
     for name in ("b", "a", "ü"):
         for one in (3, 1, 2):
@@ -43,7 +45,7 @@ def tables() -> ReplicaGroups:
     return found
 
 
-def test_tables_are_the_same_after_a_snapshot() -> None:
+def test_groups_are_the_same_after_a_snapshot() -> None:
     for groups in (tables(), ReplicaGroups()):
         data = snapshot.encode(groups)
         assert snapshot.decode(data).groups == groups.groups
@@ -53,12 +55,12 @@ def test_tables_are_the_same_after_a_snapshot() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b'{"version":2,"groups":[]}', b'{"version":1}', b'{"version":1,"groups":[{}]}']
 )
-def test_what_is_no_snapshot_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="snapshot of the controller's tables"):
+def test_other_bytes_are_rejected_as_a_snapshot(data: bytes) -> None:
+    with pytest.raises(ValueError, match="snapshot of the controller's groups"):
         snapshot.decode(data)
 
 
-def test_a_desk_goes_on_from_a_snapshot() -> None:
+def test_a_state_machine_continues_from_a_snapshot() -> None:
     state_machine = ControllerStateMachine(ControllerStateMachineSettings(), 0)
     state_machine.step(SnapshotRestored(tables()), 1)
     assert state_machine.groups.groups == tables().groups
@@ -68,7 +70,7 @@ def test_a_desk_goes_on_from_a_snapshot() -> None:
     assert state_machine.groups.groups == tables().groups
 
 
-def test_a_longer_lease_of_before_is_waited_out_and_a_shorter_one_is_not(
+def test_a_controller_waits_for_longer_earlier_leases_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
@@ -86,7 +88,7 @@ def test_a_longer_lease_of_before_is_waited_out_and_a_shorter_one_is_not(
         asyncio.run(lease_file.wait_for_longer_lease(tmp_path, 400))
 
 
-def test_settings_of_ours_reach_the_core() -> None:
+def test_own_settings_reach_the_raft_peer() -> None:
     text = WHO + "controllerSnapshotEntries=70\njoinControllerGroup=true\nwriteLeaseMs=900\n"
     raft = config.load(text).config.raft_settings()
     assert (raft.snapshot_entries, raft.joining, raft.shared_settings) == (70, True, "writeLeaseMs=900")
@@ -94,7 +96,7 @@ def test_settings_of_ours_reach_the_core() -> None:
     assert (plain.snapshot_entries, plain.joining) == (0, False)
 
 
-def test_a_line_of_the_members_command_is_understood() -> None:
+def test_arguments_of_the_members_command_are_parsed() -> None:
     assert members_command.parse(["h:1"]) == ("h:1", MemberChange())
     assert members_command.parse(["h:1", "--add", "n3-my-host:2"]) == ("h:1", MemberChange("n3", "my-host:2"))
     assert members_command.parse(["h:1", "--remove", "n3"]) == ("h:1", MemberChange("n3"))
@@ -105,14 +107,14 @@ def test_a_line_of_the_members_command_is_understood() -> None:
         ["h:1", "--add", "n3-h:1;n4-h:2"],
         ["a", "b"],
     ):
-        with pytest.raises(ValueError, match=r"what is|expected"):
+        with pytest.raises(ValueError, match=r"invalid arguments|expected"):
             members_command.parse(wrong)
 
 
 @pytest.mark.parametrize(
     ("arguments", "status"), [(["--help"], 0), ([], 2), (["127.0.0.1:1"], 1), (["nowhere"], 1)]
 )
-def test_the_members_command_ends_with_a_status_and_a_sentence(
+def test_the_members_command_exits_with_a_status_and_an_explanation(
     arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert members_command.run(arguments) == status

@@ -1,4 +1,4 @@
-"""A master that names its successor: fenced and elected in one request, without a wait for its lease."""
+"""A master that names its successor is fenced and replaced by one request, without a wait for its lease."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAME = "b"
 
 
 class Stage:
-    """A leading controller; the group has replicas 1, 2 and 3, all in sync, and 1 is master of epoch 1."""
+    """A leading controller. Its group has the replicas 1, 2 and 3, all in sync; 1 is master of epoch 1."""
 
     def __init__(self) -> None:
         self.now_ms = 0
@@ -56,7 +56,7 @@ class Stage:
         return self.state_machine.step(event, self.now_ms)
 
     def later(self, ms: int) -> None:
-        """Time passes, watched."""
+        """Lets time pass in small steps."""
         for _ in range(ms // 10):
             self.now_ms += 10
             self.state_machine.step(LeadershipChanged(1), self.now_ms)
@@ -75,7 +75,7 @@ class Stage:
         return self.feed(HeartbeatReceived(("c", NAME, broker_id), beat, fenced, lease_epoch, 77))
 
     def lease(self, broker_id: int, epoch: int) -> int:
-        """For how long this replica gets a lease, ms."""
+        """The lease that this replica gets, ms."""
         for effect in self.beat(broker_id, epoch):
             if isinstance(effect, RespondToLeaseRequest):
                 return effect.lease_ms
@@ -86,19 +86,19 @@ class Stage:
         raise AssertionError("no answer")
 
     def elect(self, request: ElectMasterRequest) -> list[ControllerEvent | None]:
-        """The events that a request to elect puts into the log at once."""
+        """The events that an election request proposes at once."""
         self.effects = self.feed(GroupRequestReceived(5, request))
         return [decode(body) for one in self.effects if isinstance(one, ProposeEvents) for body in one.bodies]
 
 
-def test_a_designated_replica_waits_for_the_lease_of_a_master_that_says_nothing() -> None:
+def test_a_designated_election_waits_for_the_lease_of_a_silent_master() -> None:
     stage = Stage()
     assert stage.lease(1, 1) == 600
     assert stage.elect(ElectMasterRequest(NAME, 3, True)) == []
 
 
 @pytest.mark.parametrize("waiting", [False, True], ids=["at once", "behind a trigger"])
-def test_a_master_that_fences_itself_is_succeeded_by_its_choice_at_once(waiting: bool) -> None:
+def test_a_fenced_master_is_replaced_by_its_successor_at_once(waiting: bool) -> None:
     stage = Stage()
     assert stage.lease(1, 1) == 600
     if waiting:
@@ -113,7 +113,7 @@ def test_a_master_that_fences_itself_is_succeeded_by_its_choice_at_once(waiting:
     assert stage.lease(3, 2) == 600
 
 
-def test_only_the_master_of_this_epoch_is_believed() -> None:
+def test_only_the_master_of_this_epoch_can_fence_itself() -> None:
     stage = Stage()
     assert stage.lease(1, 1) == 600
     for epoch in (0, 2):
@@ -121,7 +121,7 @@ def test_only_the_master_of_this_epoch_is_believed() -> None:
     assert stage.elect(ElectMasterRequest("unknown", 3, True, fenced_epoch=1)) == []
 
 
-def test_a_successor_that_cannot_be_elected_leaves_the_choice_to_the_next_look() -> None:
+def test_if_the_successor_cannot_be_elected_the_next_heartbeat_elects_another() -> None:
     stage = Stage()
     assert stage.lease(1, 1) == 600
     assert stage.elect(ElectMasterRequest(NAME, 4, True, fenced_epoch=1)) == []

@@ -1,4 +1,4 @@
-"""What the tests of the nameserver share: registrations as brokers send them."""
+"""Registrations as brokers send them, for the tests of the nameserver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOPICS = ("T1", "T2")
 def wrapper(
     topics: Iterable[str | TopicConfig] = TOPICS, *, counter: int = 1, state: int = 0
 ) -> TopicConfigSerializeWrapper:
-    """A topic table; `counter` and `state` make its data version."""
+    """A topic table. Its data version consists of `counter` and `state`."""
     configs = [TopicConfig(topic_name=topic) if isinstance(topic, str) else topic for topic in topics]
     return TopicConfigSerializeWrapper(
         topic_config_table={config.topic_name: config for config in configs},
@@ -34,7 +34,7 @@ def registration(
     channel: Hashable = None,
     zone: str | None = None,
 ) -> BrokerRegistration:
-    """A broker's registration; its address follows from its id."""
+    """A broker's registration. Its id determines its address."""
     address = address if address is not None else address_of(broker_id, name)
     return BrokerRegistration(
         cluster=cluster,

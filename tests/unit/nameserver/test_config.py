@@ -1,4 +1,4 @@
-"""A Java `namesrv.conf` works; what cannot be is refused by key, value and expectation."""
+"""A Java `namesrv.conf` works. The error of an invalid setting names key, value and expectation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_controller import files, settings_file
+from epochmq_controller import settings_file, text_files
 from epochmq_controller.nameserver import config
 from epochmq_controller.nameserver.kv_config import KVConfig
 from epochmq_protocol import properties
@@ -122,9 +122,9 @@ async def test_a_kv_file_that_cannot_be_written_costs_no_request(tmp_path: Path)
 
 def test_a_file_is_replaced_whole_and_the_former_text_kept(tmp_path: Path) -> None:
     path = tmp_path / "f"
-    assert files.read_text(path) is None
-    files.write_text(path, "one")
-    files.write_text(path, "two")
+    assert text_files.read_text(path) is None
+    text_files.write_text(path, "one")
+    text_files.write_text(path, "two")
     assert path.read_text() == "two"
     assert (tmp_path / "f.bak").read_text() == "one"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["f", "f.bak"]

@@ -1,4 +1,4 @@
-"""The nameserver over its port, request by request, answers as RocketMQ's does."""
+"""The nameserver responds to every request on its port as RocketMQ's does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MASTER, SLAVE = "10.0.0.1:10911", "10.0.0.2:10911"
 
 
 class Asker:
-    """A nameserver and a client of it."""
+    """A nameserver and a client."""
 
     def __init__(self, nameserver: Nameserver, client: RemotingClient) -> None:
         self.nameserver = nameserver
@@ -92,7 +92,7 @@ async def asking(tmp_path: Path, text: str = "") -> AsyncIterator[Asker]:
 
 
 def plain(answer: Command) -> Any:
-    """The body of a successful answer as plain values."""
+    """The body of a successful response as plain values."""
     assert answer.code == 0, answer
     return fastjson.loads(answer.body)
 
@@ -176,7 +176,7 @@ async def test_compressed_old_and_empty_registrations_are_read(tmp_path: Path) -
         assert (await ns.register(body=b"", brokerName="three", address="10.0.0.4:1")).code == 0
         topics = plain(await ns.ask(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))["topicList"]
         assert sorted(topics) == ["A", "B", "C", "D"]
-        assert ns.nameserver.tables.data_version("c", "10.0.0.4:1") == DataVersion()
+        assert ns.nameserver.tables.live.data_version("c", "10.0.0.4:1") == DataVersion()
 
 
 @pytest.mark.parametrize("body", [b"{", b"[]", b'{"topicConfigSerializeWrapper":5}', b"\xff\xfe"])
@@ -226,14 +226,14 @@ async def test_a_data_version_query_compares_answers_and_keeps_the_broker_alive(
         answer = await ns.ask(Code.QUERY_DATA_VERSION, b'{"counter":1}', **who)
         assert (answer.ext, answer.body) == ({"changed": "true"}, b"")
         await ns.register()
-        ns.nameserver.tables.live["c", MASTER].last_update_ms = 0
+        ns.nameserver.tables.live.table["c", MASTER].last_update_ms = 0
         version = to_json(wrapper().data_version)
         answer = await ns.ask(Code.QUERY_DATA_VERSION, version, **who)
         assert (answer.ext, answer.body) == (
             {"changed": "false"},
             b'{"counter":1,"stateVersion":0,"timestamp":1}',
         )
-        assert ns.nameserver.tables.live["c", MASTER].last_update_ms > 0
+        assert ns.nameserver.tables.live.table["c", MASTER].last_update_ms > 0
         assert (await ns.ask(Code.QUERY_DATA_VERSION, b"", **who)).ext == {"changed": "true"}
 
 
@@ -264,7 +264,7 @@ async def test_heartbeats_keep_a_broker(tmp_path: Path) -> None:
     who = {"clusterName": "c", "brokerName": "broker-a", "brokerAddr": MASTER}
     async with asking(tmp_path, "scanNotActiveBrokerInterval=5") as ns:
         await ns.register(heartbeatTimeoutMillis="60000")
-        live = ns.nameserver.tables.live["c", MASTER]
+        live = ns.nameserver.tables.live.table["c", MASTER]
         registered = live.last_update_ms
         live.last_update_ms -= 30_000
         assert (await ns.ask(Code.BROKER_HEARTBEAT, **who)).code == 0

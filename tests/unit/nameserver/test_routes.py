@@ -1,4 +1,4 @@
-"""The rules by which brokers enter and leave the nameserver's tables, and what clients are shown."""
+"""How brokers register and unregister, and which routes clients get."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_first_registration_with_a_single_topic_is_refused_and_leaves_nothing(
     routes = tables()
     told, effects = routes.register(registration(topics=wrapper(["T1"])), NOW)
     assert (told, effects) == (None, [])
-    assert (routes.topics, routes.brokers, routes.clusters, routes.live) == ({}, {}, {}, {})
+    assert (routes.topics, routes.brokers, routes.clusters, routes.live.table) == ({}, {}, {}, {})
     routes.register(registration(), NOW)
     told, _ = routes.register(registration(topics=wrapper(["new"], counter=2)), NOW)
     assert told == RegisterBrokerResult()
@@ -99,7 +99,7 @@ def test_an_older_master_does_not_push_out_its_successor() -> None:
     told, effects = routes.register(registration(0, "old:1", wrapper(state=2)), NOW)
     assert (told, effects) == (RegisterBrokerResult(), [])
     assert addresses(routes) == {0: "new:1"}
-    assert routes.data_version("c", "old:1") is None
+    assert routes.live.data_version("c", "old:1") is None
     routes.register(registration(0, "newest:1", wrapper(state=4)), NOW)
     assert addresses(routes) == {0: "newest:1"}
 
@@ -169,7 +169,7 @@ def test_a_broker_that_stays_silent_is_closed_and_forgotten() -> None:
     assert routes.scan(NOW + 10_000) == []
     assert routes.scan(NOW + 10_001) == [CloseChannel(f"channel of {address_of(0)}", address_of(0), 10_000)]
     assert routes.unregister_pending() == []
-    assert (routes.topics, routes.brokers, routes.clusters, routes.live) == ({}, {}, {}, {})
+    assert (routes.topics, routes.brokers, routes.clusters, routes.live.table) == ({}, {}, {}, {})
 
 
 def test_a_broker_that_names_no_timeout_has_two_minutes() -> None:
@@ -182,8 +182,8 @@ def test_a_broker_that_names_no_timeout_has_two_minutes() -> None:
 def test_a_heartbeat_keeps_a_broker_and_one_of_a_stranger_changes_nothing() -> None:
     routes = tables()
     routes.register(registration(timeout_ms=1000), NOW)
-    routes.record_heartbeat("c", address_of(0), NOW + 900)
-    routes.record_heartbeat("c", "stranger:1", NOW + 900)
+    routes.live.record_heartbeat("c", address_of(0), NOW + 900)
+    routes.live.record_heartbeat("c", "stranger:1", NOW + 900)
     assert routes.scan(NOW + 1900) == []
     assert len(routes.live) == 1
 
@@ -301,7 +301,7 @@ def test_when_a_slave_goes_the_write_permission_stays() -> None:
 
 
 def headless(*, acting: bool = True, supported: bool = True) -> RouteTables:
-    """A group whose master is gone, with slaves 2 and 3."""
+    """A group without a master, with the slaves 2 and 3."""
     routes = tables(support_acting_master=supported)
     topics = wrapper(["T1", "rmq_sys_SYNC_BROKER_MEMBER_broker-a"])
     for broker_id in (0, 2, 3):
@@ -414,8 +414,8 @@ def test_lists_of_topics() -> None:
 def test_the_data_version_registered_last_is_known() -> None:
     routes = tables()
     version = DataVersion(counter=7, timestamp=9)
-    assert routes.is_data_version_changed("c", address_of(0), version)
+    assert routes.live.is_data_version_changed("c", address_of(0), version)
     routes.register(registration(topics=TopicConfigSerializeWrapper(data_version=version)), NOW)
-    assert not routes.is_data_version_changed("c", address_of(0), version)
-    assert routes.is_data_version_changed("c", address_of(0), version.next(10))
-    assert routes.is_data_version_changed("other", address_of(0), version)
+    assert not routes.live.is_data_version_changed("c", address_of(0), version)
+    assert routes.live.is_data_version_changed("c", address_of(0), version.next(10))
+    assert routes.live.is_data_version_changed("other", address_of(0), version)
