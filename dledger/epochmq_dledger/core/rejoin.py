@@ -4,7 +4,8 @@ Such a peer may have acknowledged entries that it no longer has, or have voted i
 knows. It neither votes nor starts an election, and its leader does not count it, until it has all entries
 that it can have acknowledged:
 
-1. The peer draws an incarnation number at its start and answers heartbeats with it. A leader that sees a new
+1. The peer draws an incarnation number at its start and returns it in responses to heartbeats. A leader that
+sees a new
    number forgets what this peer had acknowledged, pending responses included, and replies where its own log
    ends (`until`). Entries that the peer had acknowledged in this term lie before that index. Committed
    entries that it had acknowledged in an earlier term are in the leader's log, too: the peer still had its
@@ -12,7 +13,7 @@ that it can have acknowledged:
 2. The peer has caught up when its durable log equals the leader's up to `until`, in the same term.
 3. A peer that has lost its vote also needs the term of every other voter: the candidate that it voted for has
    that term on its disk. The peer casts no vote in terms up to the greatest one. A voter that has lost its
-   own vote cannot answer; while two voters have lost theirs, neither votes again.
+   own vote cannot tell; while two voters have lost theirs, neither votes again.
 
 The effect `RejoinCompleted` then makes the driver forget the loss. A leader of DLedger or of an earlier
 release supports none of this, and the peer stays without a vote.

@@ -51,7 +51,7 @@ class FileLog:
         self._removals: list[Callable[[], None]] = []
         self.is_writable = True
         self.durable_index = -1
-        """Entries up to this index survive a power failure, as `mark_synced` was told."""
+        """Entries up to this index survive a power failure, as `mark_synced` reports."""
         self.damage: LogDamage | None = None
         """The entries that recovery found lost. The files do not change before `erase_after_end`."""
 
@@ -95,7 +95,9 @@ class FileLog:
                     self._scan(first.pos, marked_end)  # the first entry of that file is damaged
         if self._end == -1:
             self._begin = -1
-        self._find_damage(committed_index, was_truncating=marked_end is not None)
+        self.damage = _find_damage(
+            files, self._end_pos, self._end, committed_index, was_truncating=marked_end is not None
+        )
         if self.damage is None:
             self.erase_after_end()
 
@@ -111,24 +113,6 @@ class FileLog:
                 self._files.write_index_units(entry.index, [encode_index_unit(entry)])
             index, term = entry.index, entry.term
             self._end, self._end_term, self._end_pos = index, term, entry.pos + entry.size
-
-    def _find_damage(self, committed_index: int, *, was_truncating: bool) -> None:
-        files, expected = self._files, self._end + 1 if self._end >= 0 else None
-        lost = None
-        if not was_truncating:
-            lost = find_lost_entry(files.data, files.read_entry, self._end_pos, expected)
-        place = files.describe(self._end_pos, self._end + 1)
-        if lost is not None:
-            text = (
-                f"{place} is unreadable, but was durable when entry {lost.index} of term {lost.term} was "
-                f"written at byte {lost.pos}, which is readable"
-            )
-            self.damage = LogDamage(self._end_pos, self._end, text)
-        elif self._end < committed_index:
-            text = (
-                f"the log ends with entry {self._end} at {place}, but entry {committed_index} was committed"
-            )
-            self.damage = LogDamage(self._end_pos, self._end, text)
 
     def mark_unreadable(self, index: int) -> None:
         """Ends the log before an entry that cannot be read, and describes it in `damage`."""
@@ -333,3 +317,24 @@ class FileLog:
         """Closes the files. The kernel still holds what was not synced."""
         self._files.close()
         self._mark.close()
+
+
+def _find_damage(
+    files: LogFiles, end_pos: int, end_index: int, committed_index: int, *, was_truncating: bool
+) -> LogDamage | None:
+    """The damage behind the end of a recovered log, None if a crash explains what is there."""
+    lost = None
+    if not was_truncating:
+        expected = end_index + 1 if end_index >= 0 else None
+        lost = find_lost_entry(files.data, files.read_entry, end_pos, expected)
+    place = files.describe(end_pos, end_index + 1)
+    if lost is not None:
+        text = (
+            f"{place} is unreadable, but was durable when entry {lost.index} of term {lost.term} was written "
+            f"at byte {lost.pos}, which is readable"
+        )
+        return LogDamage(end_pos, end_index, text)
+    if end_index < committed_index:
+        text = f"the log ends with entry {end_index} at {place}, but entry {committed_index} was committed"
+        return LogDamage(end_pos, end_index, text)
+    return None

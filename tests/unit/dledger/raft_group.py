@@ -1,4 +1,4 @@
-"""Peers of one Raft group on loopback, each in a folder of its own."""
+"""Runs the peers of one Raft group on loopback, each in its own directory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunningPeer:
 
 
 class RaftGroup:
-    """Peers n0, n1, n2, each in a folder of its own."""
+    """Peers n0, n1, n2, each in its own directory."""
 
     def __init__(
         self,
@@ -47,7 +47,8 @@ class RaftGroup:
         machines: Callable[[list[DLedgerEntry]], StateMachine] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """`machines` makes a peer's state machine of the list of what it applied; `settings` win."""
+        """`machines` makes a peer's state machine from the list of its applied entries. `settings` override
+        the defaults."""
         self.folder = folder
         self.flush_async = flush_async
         self.machines = machines
@@ -56,7 +57,7 @@ class RaftGroup:
         self.running: dict[str, RunningPeer] = {}
 
     async def start(self, name: str, addresses: dict[str, str] | None = None, **more: Any) -> None:
-        """Starts a peer, as one of all, or of those that it is told."""
+        """Starts a peer. `addresses`: the peers in its settings, by default all."""
         known = dict(self.addresses if addresses is None else addresses)
         plain = {"group": "g", "self_id": name, "peers": tuple(known), "file_size": 1 << 16}
         pace = {"heartbeat_interval_ms": 1000, "vote_interval_min_ms": 50, "vote_interval_max_ms": 150}
@@ -99,7 +100,7 @@ class RaftGroup:
 
 
 async def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    """Waits for a condition; fails when it does not come."""
+    """Waits for a condition. Fails after a while."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (peers have no event for what tests ask)
             await asyncio.sleep(0.005)

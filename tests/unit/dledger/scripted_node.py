@@ -1,4 +1,4 @@
-"""Cores without a driver: a test hands in what peers answer and looks at the effects."""
+"""A core without a driver: a test feeds it with the responses of peers, and checks its effects."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PEERS = ("n0", "n1", "n2")
 
 
 def settings_of(name: str, **more: Any) -> RaftSettings:
-    """A peer of the group n0, n1, n2 with controllers' pace."""
+    """The settings of a peer of the group n0, n1, n2, with the time-outs of controllers."""
     pace = {"heartbeat_interval_ms": 200, "vote_interval_min_ms": 200, "vote_interval_max_ms": 600}
     return RaftSettings(
         **{"group": "g", "self_id": name, "peers": PEERS, "file_size": 1 << 16, **pace, **more}
@@ -40,7 +40,7 @@ def settings_of(name: str, **more: Any) -> RaftSettings:
 
 
 class ScriptedNode:
-    """A node whose peers are played. `now_ms` is its clock; `sent` are the calls that wait for an answer."""
+    """A node with scripted peers. `now_ms` is its clock. `sent` holds the requests without a response."""
 
     def __init__(self, name: str = "n0", *, log: RaftLog | None = None, **more: Any) -> None:
         self.now_ms = 1000
@@ -50,29 +50,29 @@ class ScriptedNode:
         self.sent: list[SendRequest] = []
 
     def step(self, event: Any, later_ms: int = 0) -> list[RaftEffect]:
-        """One input, some time after the last one."""
+        """Feeds an input, some time after the last one."""
         self.now_ms += later_ms
         effects = self.node.step(event, self.now_ms)
         self.sent += [effect for effect in effects if isinstance(effect, SendRequest)]
         return effects
 
     def take(self, kind: type[RequestOrResponse], peer: str | None = None) -> list[SendRequest]:
-        """The calls of a kind, to a peer, that nobody has answered yet."""
+        """Takes the requests of a kind to a peer that have no response yet."""
         found = [one for one in self.sent if isinstance(one.request, kind) and peer in (None, one.peer)]
         self.sent = [one for one in self.sent if one not in found]
         return found
 
     def answer(self, send: SendRequest, response: RequestOrResponse, later_ms: int = 0) -> list[RaftEffect]:
-        """A peer of ours answers a call."""
+        """An EpochMQ peer responds to a request."""
         response.epochmq = FEATURES
         return self.step(CallCompleted(send.peer, send.context, send.request, response), later_ms)
 
     def heartbeat_answered(self, send: SendRequest, later_ms: int = 0) -> list[RaftEffect]:
-        """A peer follows."""
+        """A peer acknowledges a heartbeat."""
         return self.answer(send, HeartBeatResponse(term=send.request.term), later_ms)
 
     def elect(self) -> None:
-        """Waits until it stands, and votes for it."""
+        """Waits until the node starts an election, and votes for it."""
         for _ in range(20):
             self.step(Tick(), max(0, self.node.next_deadline_ms() - self.now_ms))
             while self.node.leader is None and (asked := self.take(VoteRequest)):
@@ -83,7 +83,7 @@ class ScriptedNode:
         raise AssertionError("it is not elected")
 
     def settle(self) -> None:
-        """Commits what is in the log: the leader has it durably, and n1 too."""
+        """Commits all entries: the leader and n1 make them durable."""
         for _ in range(10):
             self.step(LogSynced(self.log.end_index, self.log.end_term))
             for beat in self.take(HeartBeatRequest, "n1"):
@@ -102,5 +102,5 @@ class ScriptedNode:
 
 
 def served_reads(effects: list[RaftEffect]) -> list[int]:
-    """The reads that were served."""
+    """The tokens of the served reads."""
     return [effect.token for effect in effects if isinstance(effect, ReadReady)]

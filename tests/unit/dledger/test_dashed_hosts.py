@@ -1,4 +1,4 @@
-"""Controllers, and a broker, under names with dashes."""
+"""Controllers and a broker work with dashes in host names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tests.unit.dledger.raft_group import HOST, RaftGroup, until
 HOSTS = [f"my-controller-{i}.a-name-space.svc" for i in range(3)]
 
 
-async def test_1443_peers_whose_hosts_have_dashes_elect_and_append(
+async def test_1443_peers_with_dashes_in_host_names_elect_and_append(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Java splits `n0-my-host:port` at every dash, and knows of no such peer."""
+    """Java splits `n0-my-host:port` at every dash, and does not find the peer."""
     real = socket.getaddrinfo
 
     def resolve(host: Any, *others: Any, **more: Any) -> Any:
@@ -44,8 +44,8 @@ async def test_1443_peers_whose_hosts_have_dashes_elect_and_append(
             await group.stop(name)
 
 
-def test_1443_a_broker_takes_names_with_dashes() -> None:
-    """Its own, its cluster's, and the hosts of its controllers."""
+def test_1443_a_broker_accepts_host_names_with_dashes() -> None:
+    """In its own name, its cluster's, and the hosts of its controllers."""
     controllers = ";".join(f"{host}:9878" for host in HOSTS)
     loaded = from_properties(
         {

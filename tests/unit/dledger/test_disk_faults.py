@@ -1,4 +1,4 @@
-"""What a log does when its disk is full, fails, or has lost something."""
+"""A log on a disk that is full, fails, or has lost data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.dledger.test_file_log import FILE_SIZE, INDEX_FILE_SIZE, cut, gr
 
 
 def synced(log: FileLog) -> None:
-    """All that is written becomes durable."""
+    """Syncs all entries."""
     end = log.end_index, log.end_term
     sync_and_close(log.take_unsynced())
     log.mark_synced(*end)
@@ -28,7 +28,7 @@ def synced(log: FileLog) -> None:
 
 @contextmanager
 def room(bytes_left: int, code: int = errno.ENOSPC) -> Iterator[None]:
-    """The disk takes so many bytes, the last write in part, and fails then."""
+    """The disk takes this many bytes, the last write in part, and then fails."""
     left = bytes_left
     real = os.pwrite
 
@@ -49,8 +49,8 @@ def room(bytes_left: int, code: int = errno.ENOSPC) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("bytes_left", [0, 1, 3, 4, 47, 48, 60, 200, 433, 434, 465, 466, 480, 497])
-def test_a_rejected_append_leaves_nothing_that_recovery_could_find(tmp_path: Path, bytes_left: int) -> None:
-    """Two entries of 217 bytes and their index units of 32: the disk is full at any byte of them."""
+def test_recovery_finds_no_byte_of_a_rejected_append(tmp_path: Path, bytes_left: int) -> None:
+    """The disk becomes full at any byte of two entries of 217 bytes and their index units of 32."""
     log, model = opened(tmp_path), MemoryLog()
     entries = grow(random.Random(3), model, 3, 1)
     log.append(entries)
@@ -78,8 +78,8 @@ def test_a_rejected_append_leaves_nothing_that_recovery_could_find(tmp_path: Pat
     log.close()
 
 
-def test_of_a_rejected_append_nothing_follows_a_smaller_one_after_it(tmp_path: Path) -> None:
-    """[a, b] is rejected; a' of a's size is appended in its place: b does not become its successor."""
+def test_no_entry_of_a_rejected_append_follows_a_later_smaller_one(tmp_path: Path) -> None:
+    """[a, b] is rejected. a', of the size of a, is appended instead. b must not become its successor."""
     log = opened(tmp_path)
     a = make_entry(0, 1, b"a" * 20, 0, FILE_SIZE)
     b = make_entry(1, 1, b"b" * 20, a.size, FILE_SIZE)
@@ -93,21 +93,21 @@ def test_of_a_rejected_append_nothing_follows_a_smaller_one_after_it(tmp_path: P
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS, errno.ENODEV])
-def test_an_error_of_the_disk_is_not_taken_for_a_full_one(tmp_path: Path, code: int) -> None:
+def test_a_disk_error_is_not_taken_for_a_full_disk(tmp_path: Path, code: int) -> None:
     log = opened(tmp_path)
     with room(10, code), pytest.raises(OSError, match=os.strerror(code)):
         log.append(grow(random.Random(4), MemoryLog(), 2, 1))
     log.close()
 
 
-def test_a_used_up_quota_is_a_full_disk(tmp_path: Path) -> None:
+def test_an_exceeded_quota_counts_as_a_full_disk(tmp_path: Path) -> None:
     log = opened(tmp_path)
     with room(0, errno.EDQUOT), pytest.raises(LogFullError):
         log.append(grow(random.Random(4), MemoryLog(), 2, 1))
     log.close()
 
 
-def test_a_cut_that_fails_is_an_error_and_nothing_can_be_appended(tmp_path: Path) -> None:
+def test_after_a_failed_truncation_the_log_takes_no_entries(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.append(grow(random.Random(4), MemoryLog(), 8, 1))
     log.truncate(3)
@@ -118,11 +118,13 @@ def test_a_cut_that_fails_is_an_error_and_nothing_can_be_appended(tmp_path: Path
     log.close()
 
 
-# Nothing waits for the disk ---------------------------------------------------------------------------------
+# No wait for the disk ---------------------------------------------------------------------------------------
 
 
-def test_writing_cutting_and_new_files_sync_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an event loop does waits for no disk."""
+def test_writes_truncations_and_new_files_do_not_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls of the event loop must not wait for the disk."""
     log = opened(tmp_path)
 
     def never(*_: object) -> None:
@@ -142,11 +144,11 @@ def test_writing_cutting_and_new_files_sync_nothing(tmp_path: Path, monkeypatch:
     log.close()
 
 
-# What recovery makes of unreadable bytes --------------------------------------------------------------------
+# Unreadable bytes at recovery -------------------------------------------------------------------------------
 
 
 def written(folder: Path, *batches: int, unsynced: int = 0) -> list[DLedgerEntry]:
-    """A log whose entries were written, and synced, in batches of these sizes; then some that were not."""
+    """A log with synced entries in batches of these sizes, and with some unsynced entries."""
     log, model = opened(folder), MemoryLog()
     for number, count in enumerate(batches):
         entries = grow(random.Random(number), model, count, 1)
@@ -162,14 +164,14 @@ def written(folder: Path, *batches: int, unsynced: int = 0) -> list[DLedgerEntry
 
 
 def spoil(folder: Path, at: int, data: bytes) -> None:
-    """Other bytes are in the data files from byte `at` on."""
+    """Overwrites the data files from byte `at` on."""
     with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
         file.seek(at % FILE_SIZE)
         file.write(data)
 
 
 def flip(folder: Path, at: int) -> None:
-    """One bit changes."""
+    """Flips a bit."""
     with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
         file.seek(at % FILE_SIZE)
         byte = file.read(1)[0]
@@ -179,7 +181,7 @@ def flip(folder: Path, at: int) -> None:
 
 @pytest.mark.parametrize("byte", [0, 7, 15, 23, 31, 35, 37, 39, 43, 47, 50])
 @pytest.mark.parametrize("victim", [0, 4, 9])
-def test_a_flipped_bit_in_what_was_durable_is_damage_and_nothing_is_removed(
+def test_a_flipped_bit_in_a_durable_entry_is_damage_and_no_file_changes(
     tmp_path: Path, victim: int, byte: int
 ) -> None:
     """In the header's magic, size, index, term, position, channel, checksums and length, or in the body; also
@@ -205,8 +207,8 @@ def test_a_flipped_bit_in_what_was_durable_is_damage_and_nothing_is_removed(
 
 
 @pytest.mark.parametrize("victim", [15, 16])
-def test_a_torn_end_is_no_damage_also_with_whole_entries_behind_it(tmp_path: Path, victim: int) -> None:
-    """What was written and not synced when the power failed is there in part, in any order."""
+def test_a_torn_tail_is_no_damage_even_with_readable_entries_after_it(tmp_path: Path, victim: int) -> None:
+    """After a power failure unsynced entries are there in part, in any order."""
     entries = written(tmp_path, 10, 5, unsynced=3)
     spoil(tmp_path, entries[victim].pos, bytes(48))
     log = opened(tmp_path)
@@ -214,7 +216,7 @@ def test_a_torn_end_is_no_damage_also_with_whole_entries_behind_it(tmp_path: Pat
     log.close()
 
 
-def test_a_log_that_ends_before_what_was_committed_is_damaged(tmp_path: Path) -> None:
+def test_a_log_that_ends_before_the_committed_index_is_damaged(tmp_path: Path) -> None:
     entries = written(tmp_path, 10, 5)
     flip(tmp_path, entries[14].pos + 50)
     log = FileLog(tmp_path, FILE_SIZE, INDEX_FILE_SIZE)
@@ -228,8 +230,8 @@ def test_a_log_that_ends_before_what_was_committed_is_damaged(tmp_path: Path) ->
     log.close()
 
 
-def test_a_cut_that_the_power_interrupted_is_no_damage(tmp_path: Path) -> None:
-    """Some of what was cut is erased, some is not: the mark says where the log ends."""
+def test_a_truncation_that_a_power_failure_interrupts_is_no_damage(tmp_path: Path) -> None:
+    """Some truncated entries are erased, some are not. The mark names the end of the log."""
     entries = written(tmp_path, 10, 5)
     log = opened(tmp_path)
     log.truncate(7)
@@ -249,8 +251,8 @@ def test_a_cut_that_the_power_interrupted_is_no_damage(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_folder_of_a_java_peer_opens_without_damage(tmp_path: Path) -> None:
-    """Java writes no checksums. Its torn end, with or without whole entries behind it, is a torn end."""
+def test_the_directory_of_a_java_peer_opens_without_damage(tmp_path: Path) -> None:
+    """Java writes no checksums. Its torn tail, with or without readable entries after it, is no damage."""
     model = MemoryLog()
     entries = grow(random.Random(5), model, 4, 1)
     (tmp_path / "data").mkdir()
@@ -267,7 +269,7 @@ def test_the_folder_of_a_java_peer_opens_without_damage(tmp_path: Path) -> None:
     log.close()
 
 
-def test_an_entry_that_cannot_be_read_later_ends_the_log_before_it(tmp_path: Path) -> None:
+def test_the_log_ends_before_an_entry_that_becomes_unreadable(tmp_path: Path) -> None:
     entries = written(tmp_path, 40, 5)
     log = opened(tmp_path)
     flip(tmp_path, entries[2].pos + 50)
@@ -280,8 +282,8 @@ def test_an_entry_that_cannot_be_read_later_ends_the_log_before_it(tmp_path: Pat
     log.close()
 
 
-def test_erasing_needs_no_room_on_a_full_disk(tmp_path: Path) -> None:
-    """Only bytes that hold something are written: a hole in the file stays one."""
+def test_erasing_succeeds_on_a_full_disk(tmp_path: Path) -> None:
+    """Only bytes other than zero are overwritten: holes in the file stay holes."""
     log = opened(tmp_path)
     entries = grow(random.Random(4), MemoryLog(), 3, 1)
     log.append(entries)

@@ -1,4 +1,4 @@
-"""The log on disk behaves as the log in memory, and survives being closed, cut and garbled."""
+"""The log on disk behaves like the log in memory, and survives restarts, truncations and damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def opened(folder: Path) -> FileLog:
 
 
 def cut(log: FileLog, end_index: int) -> None:
-    """Cuts, and waits until what was cut is erased."""
+    """Truncates the log, and waits for the erasure."""
     log.truncate(end_index)
     log.erase_now()
 
@@ -55,7 +55,7 @@ def grow(rng: random.Random, model: MemoryLog, count: int, term: int) -> list[DL
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_any_history_of_appends_cuts_and_restarts_equals_the_model(tmp_path: Path, seed: int) -> None:
+def test_any_history_of_appends_truncations_and_restarts_equals_the_model(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     log, model, term = opened(tmp_path), MemoryLog(), 1
     for _ in range(60):
@@ -83,7 +83,7 @@ def test_any_history_of_appends_cuts_and_restarts_equals_the_model(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_a_log_cut_or_garbled_at_any_byte_recovers_to_a_whole_prefix(tmp_path: Path, seed: int) -> None:
+def test_a_log_truncated_or_damaged_at_any_byte_recovers_a_prefix(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     log, model = opened(tmp_path), MemoryLog()
     entries = grow(rng, model, 12, 1)
@@ -116,9 +116,9 @@ def test_a_lost_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:
     log.close()
 
 
-def test_what_outlived_the_lost_beginning_of_its_file_is_no_log(tmp_path: Path) -> None:
-    """A power failure before the first sync may take any page, the first too. What is left does not begin
-    in the middle: it is the log of nobody."""
+def test_entries_behind_a_lost_start_of_their_file_do_not_count(tmp_path: Path) -> None:
+    """A power failure before the first sync may lose any page, including the first. A log cannot begin in the
+    middle of a file without a filler."""
     log = opened(tmp_path)
     log.append(grow(random.Random(6), MemoryLog(), 4, 1))
     log.close()
@@ -130,7 +130,7 @@ def test_what_outlived_the_lost_beginning_of_its_file_is_no_log(tmp_path: Path) 
     log.close()
 
 
-def test_a_log_that_began_anew_in_a_file_s_middle_is_read_from_there_without_its_index(
+def test_a_log_reset_in_the_middle_of_a_file_is_recovered_without_its_index(
     tmp_path: Path,
 ) -> None:
     log, model = opened(tmp_path), MemoryLog()
@@ -150,7 +150,7 @@ def test_a_log_that_began_anew_in_a_file_s_middle_is_read_from_there_without_its
     log.close()
 
 
-def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
+def test_truncated_entries_do_not_come_back(tmp_path: Path) -> None:
     log, model = opened(tmp_path), MemoryLog()
     entries = grow(random.Random(2), model, 9, 1)
     log.append(entries)
@@ -163,8 +163,8 @@ def test_what_was_cut_does_not_come_back(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_cut_tail_does_not_come_back_behind_what_is_appended_in_its_place(tmp_path: Path) -> None:
-    """All entries are of one size, so that each byte of the new ones takes the place of an old one."""
+def test_truncated_entries_do_not_come_back_behind_new_ones(tmp_path: Path) -> None:
+    """All entries have one size, so that each new one overwrites an old one exactly."""
     log, model = opened(tmp_path), MemoryLog()
     for term in (1, 1, 3, 3, 3):
         entry = make_entry(model.end_index + 1, term, b"old", model.end_pos, FILE_SIZE)
@@ -179,7 +179,7 @@ def test_a_cut_tail_does_not_come_back_behind_what_is_appended_in_its_place(tmp_
 
 
 @pytest.mark.parametrize("lost", [1, 7, 60])
-def test_an_entry_whose_body_is_torn_is_no_entry(tmp_path: Path, lost: int) -> None:
+def test_an_entry_with_a_torn_body_does_not_count(tmp_path: Path, lost: int) -> None:
     log, model = opened(tmp_path), MemoryLog()
     entries = [make_entry(0, 1, b"a" * 90, 0, FILE_SIZE)]
     entries.append(make_entry(1, 1, b"b" * 90, entries[0].size, FILE_SIZE))
@@ -194,7 +194,7 @@ def test_an_entry_whose_body_is_torn_is_no_entry(tmp_path: Path, lost: int) -> N
     log.close()
 
 
-def test_what_a_killed_process_left_in_the_kernel_s_hands_is_synced_before_it_counts(tmp_path: Path) -> None:
+def test_unsynced_entries_of_a_killed_process_are_synced_before_they_count(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.append(grow(random.Random(5), MemoryLog(), 30, 1))
     log.close()
@@ -205,7 +205,7 @@ def test_what_a_killed_process_left_in_the_kernel_s_hands_is_synced_before_it_co
     log.close()
 
 
-def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_change_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, model = opened(tmp_path), MemoryLog()
     entries = grow(random.Random(3), model, 3, 1)
     log.append(entries)
@@ -236,8 +236,8 @@ def test_term_vote_and_checkpoint_survive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("garbled", ["", "currTerm=", "currTerm=9", "currTerm=x\nvoteLeader=\n", "\0" * 24])
-def test_a_vote_that_cannot_be_read_is_lost_and_not_the_one_before(tmp_path: Path, garbled: str) -> None:
-    """A peer that falls back to its vote of an earlier term may vote twice in the term between."""
+def test_an_unreadable_vote_is_lost_and_the_previous_one_does_not_count(tmp_path: Path, garbled: str) -> None:
+    """A peer that used its vote of an earlier term could vote twice in a term between."""
     save_vote(tmp_path, 7, "n1")
     save_vote(tmp_path, 9, "n2")
     (tmp_path / "currterm").write_text(garbled)

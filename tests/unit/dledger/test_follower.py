@@ -1,4 +1,4 @@
-"""What a leader's pushes may do to a follower's log, and what they may not."""
+"""What a leader's pushes may change in a follower's log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ def follower(committed: int) -> ScriptedNode:
 
 
 @pytest.mark.parametrize("committed", [0, 2])
-def test_a_log_with_committed_entries_is_never_begun_anew_by_a_truncate(committed: int) -> None:
-    """A leader whose log begins far beyond ours, as after its files expired, would have us drop ours."""
+def test_a_truncate_never_resets_a_log_with_committed_entries(committed: int) -> None:
+    """A leader whose log begins after the end of the follower's log must not make the follower drop its
+    log."""
     core = follower(committed)
     entry = make_entry(50, 2, b"far", 9000, 1 << 16)
     push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
@@ -31,7 +32,7 @@ def test_a_log_with_committed_entries_is_never_begun_anew_by_a_truncate(committe
     assert any(isinstance(one, Alarm) for one in effects)
 
 
-def test_a_log_without_committed_entries_is_begun_anew() -> None:
+def test_a_truncate_resets_a_log_without_committed_entries() -> None:
     core = follower(-1)
     push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
     push.type, push.entry = PushType.TRUNCATE, make_entry(50, 2, b"far", 9000, 1 << 16)

@@ -1,4 +1,4 @@
-"""Reads wait for heartbeat rounds: one round serves all that wait for it."""
+"""Reads wait for heartbeat rounds, and one round confirms all that wait for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def leader() -> ScriptedNode:
 
 
 def test_one_round_serves_all_reads_that_wait_for_it() -> None:
-    """Two hundred reads while a round is under way share the next one."""
+    """Two hundred reads that arrive during a round share the next one."""
     core = leader()
     core.step(ReadIndex(1))
     first = core.take(HeartBeatRequest, "n1")
@@ -33,7 +33,7 @@ def test_one_round_serves_all_reads_that_wait_for_it() -> None:
     assert core.take(HeartBeatRequest, "n1") == []
 
 
-def test_a_lone_second_read_waits_for_a_round_trip_and_not_for_the_next_heartbeat() -> None:
+def test_a_second_read_waits_for_one_round_trip_and_not_for_the_next_heartbeat() -> None:
     core = leader()
     core.step(ReadIndex(1))
     core.step(ReadIndex(2), later_ms=1)
@@ -44,7 +44,7 @@ def test_a_lone_second_read_waits_for_a_round_trip_and_not_for_the_next_heartbea
     assert served_reads(core.heartbeat_answered(second[0], later_ms=1)) == [2]
 
 
-def test_a_read_whose_round_is_lost_is_asked_for_again_within_a_quarter_of_a_heartbeat() -> None:
+def test_a_lost_round_of_a_read_is_repeated_within_a_quarter_of_a_heartbeat_interval() -> None:
     core = leader()
     core.step(ReadIndex(1))
     core.take(HeartBeatRequest)
@@ -55,8 +55,8 @@ def test_a_read_whose_round_is_lost_is_asked_for_again_within_a_quarter_of_a_hea
     assert served_reads(core.heartbeat_answered(again[0])) == [1]
 
 
-def test_a_heartbeat_costs_the_same_however_many_went_before() -> None:
-    """Counted in executed lines, over thousands of rounds within the time in which answers may still come."""
+def test_the_cost_of_a_heartbeat_does_not_depend_on_earlier_ones() -> None:
+    """Counts executed lines, over thousands of rounds that may still get responses."""
     core = leader()
 
     def lines_of_a_round() -> int:
@@ -82,8 +82,8 @@ def test_a_heartbeat_costs_the_same_however_many_went_before() -> None:
     assert lines_of_a_round() <= few + 2
 
 
-def test_an_answer_to_an_earlier_leadership_of_the_same_term_proves_nothing() -> None:
-    """Beside Java peers a leader that stepped down may be elected in its own term again."""
+def test_a_response_to_an_earlier_leadership_of_the_same_term_confirms_nothing() -> None:
+    """Beside Java peers a leader that stepped down can be elected again in its own term."""
     core = leader()
     for _ in range(5):
         core.step(Tick(), later_ms=50)

@@ -1,4 +1,4 @@
-"""A group of real peers grows and shrinks by calls to its leader, one peer at a time."""
+"""A group of peers grows and shrinks by requests to its leader, one peer at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def entry_of(index: int, *peers: str) -> DLedgerEntry:
     return make_entry(index, 1, body, 0, 1 << 20, MEMBERS_CHANNEL)
 
 
-def test_the_newest_entry_of_the_log_counts_and_a_cut_takes_it_back() -> None:
+def test_the_newest_membership_entry_counts_until_it_is_truncated() -> None:
     found = Membership(FIRST)
     assert (found.voters, found.addresses, found.index) == (FIRST, None, -1)
     assert found.add_entries([make_entry(0, 1, b"x", 0, 1 << 20), entry_of(1, "n0", "n1", "n2", "n3")])
@@ -48,7 +48,7 @@ def test_the_newest_entry_of_the_log_counts_and_a_cut_takes_it_back() -> None:
     assert not found.add_entries([make_entry(1, 1, b"x", 0, 1 << 20)])
 
 
-def test_a_snapshot_says_who_votes_where_the_log_no_longer_does() -> None:
+def test_a_snapshot_names_the_voters_if_the_log_no_longer_does() -> None:
     found = Membership(FIRST, (9, {"n0": "a", "n5": "b"}))
     assert (found.voters, found.index, found.addresses_at(9)) == (("n0", "n5"), 9, {"n0": "a", "n5": "b"})
     found.add_entries([entry_of(12, "n0")])
@@ -60,7 +60,7 @@ def test_a_snapshot_says_who_votes_where_the_log_no_longer_does() -> None:
 
 @pytest.fixture
 async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> AsyncIterator[RaftGroup]:
-    """n0, n1, n2 run; n3 and n4 have addresses."""
+    """n0, n1 and n2 run; n3 and n4 have addresses."""
     found = RaftGroup(tmp_path, [unused_tcp_port_factory() for _ in range(5)])
     for name in FIRST:
         await found.start(name, {one: found.addresses[one] for one in FIRST})
@@ -72,7 +72,7 @@ async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> A
 async def change(
     group: RaftGroup, peer_id: str | None = None, to: str | None = None
 ) -> ChangeMembersResponse:
-    """Asks the leader, again if it is too new to say."""
+    """Sends a request to the leader, and retries while the leader is not ready."""
     while True:
         name = (await group.leader()).settings.self_id
         request = ChangeMembersRequest(group="g", remote_id=name, peer_id=peer_id, address=to)
@@ -83,7 +83,7 @@ async def change(
 
 
 async def join(group: RaftGroup, name: str) -> None:
-    """Starts a peer that waits to be added, and adds it."""
+    """Starts a new peer, and adds it."""
     await group.start(name, {one: group.addresses[one] for one in (*FIRST, name)}, joining=True)
     answer = await change(group, name, group.addresses[name])
     assert answer.code == DLedgerResponseCode.SUCCESS, answer
@@ -116,7 +116,7 @@ async def test_three_become_five_and_three_and_nothing_is_lost(group: RaftGroup)
         assert [entry.body for entry in running.applied if entry.body] == [b"%d" % i for i in range(102)]
 
 
-async def test_members_are_those_of_the_log_also_after_a_restart_with_the_old_list(group: RaftGroup) -> None:
+async def test_the_log_names_the_members_even_after_a_restart_with_the_old_setting(group: RaftGroup) -> None:
     await join(group, "n3")
     for name in list(group.running):
         await group.stop(name)
@@ -141,7 +141,7 @@ async def test_a_member_moves_to_another_address(group: RaftGroup) -> None:
     await until(lambda: [entry.body for entry in moved.applied if entry.body] == [b"x"])
 
 
-async def test_a_leader_that_is_to_go_hands_over_and_the_next_one_removes_it(group: RaftGroup) -> None:
+async def test_a_leader_transfers_its_leadership_before_it_is_removed(group: RaftGroup) -> None:
     leader = await group.leader()
     name = leader.settings.self_id
     first = await change(group, name)
@@ -156,7 +156,7 @@ async def test_a_leader_that_is_to_go_hands_over_and_the_next_one_removes_it(gro
     assert leader.term == term
 
 
-async def test_what_cannot_be_is_refused_and_asking_changes_nothing(group: RaftGroup) -> None:
+async def test_invalid_changes_are_rejected_and_reads_change_nothing(group: RaftGroup) -> None:
     assert set((await change(group)).members) == set(FIRST)
     for peer_id, address in (("n-3", "h:1"), ("n3", "h"), ("", "h:1"), ("n3", "h:1;n4-h:2")):
         answer = await change(group, peer_id, address)

@@ -1,4 +1,4 @@
-"""Three peers on loopback append, hand over, survive restarts, and answer as DLedger does."""
+"""Three peers on loopback append, transfer leadership, survive restarts, and respond as DLedger does."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> A
         await found.stop(name)
 
 
-async def test_what_is_appended_is_applied_by_all_in_order(group: RaftGroup) -> None:
+async def test_all_peers_apply_appended_entries_in_order(group: RaftGroup) -> None:
     leader = await group.leader()
     appended = await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(300)))
     assert [one.index for one in appended] == list(range(appended[0].index, appended[0].index + 300))
@@ -68,7 +68,7 @@ async def test_proposals_of_one_turn_are_pushed_together(
     assert len(pushed) <= 20  # a few, some of which a slow disk makes come again
 
 
-async def test_flushed_in_the_background_nothing_is_lost_by_an_orderly_stop(
+async def test_an_orderly_stop_with_asynchronous_flush_loses_nothing(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     group = RaftGroup(tmp_path, [unused_tcp_port_factory() for _ in range(3)], flush_async=True)
@@ -77,6 +77,8 @@ async def test_flushed_in_the_background_nothing_is_lost_by_an_orderly_stop(
             await group.start(name)
         leader = await group.leader()
         await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(200)))
+        end = leader.log.end_index
+        await until(lambda end=end: all(r.peer.log.end_index == end for r in group.running.values()))
         for name in list(group.running):
             await group.stop(name)
     await group.start("n0")
@@ -86,7 +88,7 @@ async def test_flushed_in_the_background_nothing_is_lost_by_an_orderly_stop(
     await group.stop("n0")
 
 
-async def test_a_group_goes_on_without_its_leader_and_takes_it_back(group: RaftGroup) -> None:
+async def test_a_group_continues_without_its_leader_and_takes_it_back(group: RaftGroup) -> None:
     leader = await group.leader()
     await leader.propose(b"one")
     await group.stop(leader.settings.self_id)
@@ -112,7 +114,7 @@ async def test_a_peer_restarts_with_its_log_term_and_applied_entries(group: Raft
         await until(lambda running=running: [e.body for e in running.applied if e.body] == [b"kept", b"more"])
 
 
-async def test_reads_are_proven_and_refused_elsewhere(group: RaftGroup) -> None:
+async def test_the_leader_confirms_reads_and_other_peers_reject_them(group: RaftGroup) -> None:
     leader = await group.leader()
     appended = await leader.propose(b"x")
     assert await leader.read_index() >= appended.index
@@ -124,7 +126,7 @@ async def test_reads_are_proven_and_refused_elsewhere(group: RaftGroup) -> None:
         await other.propose(b"y")
 
 
-async def test_leadership_is_handed_over_on_request(group: RaftGroup) -> None:
+async def test_leadership_is_transferred_on_request(group: RaftGroup) -> None:
     leader = await group.leader()
     await leader.propose(b"x")
     other = next(name for name in group.running if name != leader.settings.self_id)
@@ -133,7 +135,7 @@ async def test_leadership_is_handed_over_on_request(group: RaftGroup) -> None:
     await group.running[other].peer.propose(b"y")
 
 
-async def test_clients_append_read_and_ask_as_with_dledger(group: RaftGroup) -> None:
+async def test_clients_append_and_read_as_with_dledger(group: RaftGroup) -> None:
     leader = await group.leader()
     name = leader.settings.self_id
     await leader.propose(b"first")
@@ -165,17 +167,18 @@ async def test_clients_append_read_and_ask_as_with_dledger(group: RaftGroup) -> 
 
 
 def test_peers_may_have_dashes_in_their_hosts() -> None:
-    """apache/rocketmq 1443: a dash in a peer's name breaks Java's."""
+    """apache/rocketmq 1443: Java's controller fails with a dash in a host name."""
     assert parse_peers("n0-my-host-0.svc:1;n1-b:2;") == {"n0": "my-host-0.svc:1", "n1": "b:2"}
     for wrong in ("", "n0", "n0-host", "n0-host:x", "n0-a:1;n0-b:2", "-a:1"):
         with pytest.raises(ValueError, match=r"expected|twice"):
             parse_peers(wrong)
 
 
-def test_a_deadline_that_is_due_at_once_harms_nobody_on_the_loop_of_production(
+def test_a_deadline_that_is_due_at_once_works_on_uvloop(
     tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """uvloop makes another kind of timer of it. Seen once in a hundred kills, as the end of the process."""
+    """uvloop returns another kind of timer for it. Without this check one of a hundred kills ended the
+    process."""
 
     async def life() -> None:
         group = RaftGroup(tmp_path, [unused_tcp_port])

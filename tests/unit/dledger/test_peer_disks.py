@@ -1,4 +1,4 @@
-"""Three peers on loopback whose disks are slow, fail, or have lost something."""
+"""Three peers on loopback with disks that are slow, fail, or have lost data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def group(tmp_path: Path, unused_tcp_port_factory: Callable[[], int]) -> A
 
 
 class SlowDisk:
-    """Every fsync of this process waits until it is told to go on."""
+    """Blocks every fsync of this process until `go_on` is set."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.go_on = Event()
@@ -55,11 +55,11 @@ class SlowDisk:
         return sync
 
 
-async def test_a_sync_that_takes_seconds_stops_neither_heartbeats_nor_reads(
+async def test_a_slow_sync_stops_neither_heartbeats_nor_reads(
     group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Appends, checkpoints and new files are under way on the workers of all peers; leaders are proven and
-    followers hear them all the while. The sync goes on once that was seen for longer than patience lasts."""
+    """The workers of all peers block in appends, checkpoints and new files. Meanwhile the leader confirms
+    reads and the followers hear it, for longer than the election timeout."""
     leader = await group.leader()
     await leader.propose(b"first")
     term = leader.term
@@ -86,7 +86,7 @@ async def test_a_sync_that_takes_seconds_stops_neither_heartbeats_nor_reads(
     assert not any(isinstance(one, RaftOperationError) for one in outcomes)
 
 
-async def test_nothing_that_follows_from_a_vote_leaves_before_it_is_saved(
+async def test_no_effect_after_a_vote_is_carried_out_before_it_is_saved(
     group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await group.leader()
@@ -104,7 +104,7 @@ async def test_nothing_that_follows_from_a_vote_leaves_before_it_is_saved(
     await until(lambda: any(r.peer.role is RaftRole.LEADER for r in group.running.values()))
 
 
-async def test_an_error_of_the_disk_ends_the_peer_and_is_never_answered_as_a_full_disk(
+async def test_a_disk_error_stops_the_peer_and_is_not_reported_as_a_full_disk(
     group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await group.leader()
@@ -125,8 +125,10 @@ async def test_an_error_of_the_disk_ends_the_peer_and_is_never_answered_as_a_ful
         await leader.propose(b"z")
 
 
-async def test_a_mistake_in_the_core_ends_the_peer(group: RaftGroup, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It must not go on half dead, without its timer."""
+async def test_a_program_error_in_the_core_stops_the_peer(
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer without its timer must not continue."""
     leader = await group.leader()
     fatal: list[Exception] = []
     leader._driver._on_fatal = fatal.append
@@ -142,7 +144,7 @@ async def test_a_mistake_in_the_core_ends_the_peer(group: RaftGroup, monkeypatch
     await until(lambda: any(peer.role is RaftRole.LEADER for peer in others))
 
 
-async def test_a_failed_append_at_a_full_disk_is_answered_once_nothing_of_it_can_come_back(
+async def test_a_full_disk_is_reported_once_no_byte_of_the_append_can_come_back(
     group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader = await group.leader()
@@ -175,11 +177,11 @@ async def test_a_failed_append_at_a_full_disk_is_answered_once_nothing_of_it_can
     assert appended.index == end + 1
 
 
-# What a start finds -----------------------------------------------------------------------------------------
+# Recovery ---------------------------------------------------------------------------------------------------
 
 
 def flip(peer: DLedgerPeer, index: int) -> None:
-    """One bit of an entry's body changes on the disk of a stopped peer."""
+    """Flips a bit of an entry's body on the disk of a stopped peer."""
     entry = peer.log._cache.entries.get(index)
     assert entry is not None
     base = entry.pos - entry.pos % peer.settings.file_size
@@ -191,7 +193,7 @@ def flip(peer: DLedgerPeer, index: int) -> None:
 
 
 async def fill(group: RaftGroup, count: int = 30) -> DLedgerPeer:
-    """Entries that all have; returns a follower."""
+    """Appends entries to all peers. Returns a follower."""
     leader = await group.leader()
     for number in range(count):
         appended = await leader.propose(b"number %4d" % number)
@@ -200,7 +202,9 @@ async def fill(group: RaftGroup, count: int = 30) -> DLedgerPeer:
     return next(r.peer for r in group.running.values() if r.peer is not leader)
 
 
-async def test_a_damaged_log_keeps_the_evidence_and_catches_up_before_it_votes(group: RaftGroup) -> None:
+async def test_a_peer_with_a_damaged_log_preserves_evidence_and_catches_up_before_it_votes(
+    group: RaftGroup,
+) -> None:
     follower = await fill(group)
     name, folder = follower.settings.self_id, follower.folder
     leader = await group.leader()
@@ -242,7 +246,7 @@ async def test_a_log_that_ends_before_its_checkpoint_rejoins(group: RaftGroup) -
     await until(lambda: peer.node.member.rejoin is None and peer.applied_index >= last)
 
 
-async def test_a_lost_vote_is_given_in_no_term_that_anybody_has_seen(group: RaftGroup) -> None:
+async def test_a_peer_with_a_lost_vote_does_not_vote_in_terms_that_others_know(group: RaftGroup) -> None:
     follower = await fill(group, 3)
     name, folder = follower.settings.self_id, follower.folder
     term = follower.term
@@ -258,7 +262,7 @@ async def test_a_lost_vote_is_given_in_no_term_that_anybody_has_seen(group: Raft
     assert (folder / "damaged-1" / "currterm").read_text() == ""
 
 
-async def test_a_peer_alone_refuses_to_start_and_says_what_to_do(
+async def test_the_only_voter_does_not_start_with_a_damaged_log_and_says_what_to_do(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:
     group = RaftGroup(tmp_path, [unused_tcp_port], settings=PACE)
@@ -283,7 +287,7 @@ async def test_a_peer_alone_refuses_to_start_and_says_what_to_do(
     await group.stop("n0")
 
 
-async def test_the_fourth_damage_is_refused(group: RaftGroup) -> None:
+async def test_a_peer_does_not_start_after_a_fourth_damage(group: RaftGroup) -> None:
     follower = await fill(group, 3)
     name, folder = follower.settings.self_id, follower.folder
     await group.stop(name)
@@ -294,11 +298,11 @@ async def test_the_fourth_damage_is_refused(group: RaftGroup) -> None:
         await group.start(name)
 
 
-async def test_a_checkpoint_says_nothing_that_is_not_durable(
+async def test_a_checkpoint_names_only_durable_entries(
     group: RaftGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A log that ends before its checkpoint would look damaged after a power failure. A follower whose disk
-    is slow knows more to be committed than it has durably."""
+    """A log that ends before its checkpoint would look damaged after a power failure. A follower with a slow
+    disk can know a committed index beyond its durable entries."""
     follower = await fill(group, 3)
     leader = await group.leader()
     end = follower.log.durable_index

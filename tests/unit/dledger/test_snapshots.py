@@ -1,4 +1,4 @@
-"""A log may lose its beginning to a snapshot: on disk, at a restart, on the way to a peer that was away."""
+"""Snapshots replace the first entries of a log: on disk, at a restart, and for a peer that lags behind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def filled(log: FileLog, count: int) -> list[DLedgerEntry]:
 
 
 @pytest.mark.parametrize("at", range(0, 60, 7))
-def test_a_log_lets_go_of_whole_files_before_an_entry_also_over_a_restart(tmp_path: Path, at: int) -> None:
+def test_a_log_drops_whole_files_before_an_entry_and_restarts_without_them(tmp_path: Path, at: int) -> None:
     log = opened(tmp_path)
     entries = filled(log, 60)
     log.drop_before(at)
@@ -76,7 +76,7 @@ def saved(folder: Path, snapshot: Snapshot, data: bytes) -> SnapshotFile:
     return snapshots
 
 
-def test_a_snapshot_is_read_again_in_pieces_and_replaced_as_a_whole(tmp_path: Path) -> None:
+def test_a_snapshot_is_read_in_chunks_and_replaced_as_a_whole(tmp_path: Path) -> None:
     entry = make_entry(7, 3, b"x", 700, FILE_SIZE)
     first = saved(tmp_path, snapshot_of(entry, b"first"), b"first")
     data = random.Random(1).randbytes(3000)
@@ -89,7 +89,7 @@ def test_a_snapshot_is_read_again_in_pieces_and_replaced_as_a_whole(tmp_path: Pa
         one.close()
 
 
-def test_a_snapshot_that_is_not_what_was_written_is_refused_whatever_byte_it_is(tmp_path: Path) -> None:
+def test_a_snapshot_with_any_changed_byte_is_rejected(tmp_path: Path) -> None:
     saved(tmp_path, snapshot_of(make_entry(7, 3, b"x", 700, FILE_SIZE), b"data"), b"data").close()
     path = tmp_path / "snapshot"
     whole = path.read_bytes()
@@ -103,7 +103,7 @@ def test_a_snapshot_that_is_not_what_was_written_is_refused_whatever_byte_it_is(
     assert whole.startswith(MAGIC)
 
 
-def test_a_log_that_a_crash_left_behind_its_snapshot_begins_anew_after_it(tmp_path: Path) -> None:
+def test_a_log_that_lags_behind_its_snapshot_after_a_crash_is_reset(tmp_path: Path) -> None:
     log = opened(tmp_path)
     filled(log, 5)
     entry = make_entry(30, 2, b"committed elsewhere", 2100, FILE_SIZE)
@@ -117,7 +117,7 @@ def test_a_log_that_a_crash_left_behind_its_snapshot_begins_anew_after_it(tmp_pa
     snapshots.close()
 
 
-def test_what_is_neither_in_the_log_nor_in_a_snapshot_is_missed(tmp_path: Path) -> None:
+def test_entries_that_are_neither_in_log_nor_snapshot_are_an_error(tmp_path: Path) -> None:
     log = opened(tmp_path)
     entries = filled(log, 60)
     log.drop_before(40)
@@ -133,7 +133,7 @@ def test_what_is_neither_in_the_log_nor_in_a_snapshot_is_missed(tmp_path: Path) 
     log.close()
 
 
-def test_a_whole_log_is_replayed_when_the_snapshot_is_garbled(tmp_path: Path) -> None:
+def test_a_complete_log_is_replayed_if_the_snapshot_is_damaged(tmp_path: Path) -> None:
     log = opened(tmp_path)
     filled(log, 5)
     (tmp_path / "snapshot").write_bytes(b"garbled")
@@ -141,11 +141,11 @@ def test_a_whole_log_is_replayed_when_the_snapshot_is_garbled(tmp_path: Path) ->
     log.close()
 
 
-# Peers ----------------------------------------------------------------------------------------------------
+# Peers ------------------------------------------------------------------------------------------------------
 
 
 class Bodies:
-    """A state machine: the list of what was applied, which survives as the bodies' text."""
+    """A state machine: the list of applied entries, saved as the text of their bodies."""
 
     def __init__(self, applied: list[DLedgerEntry]) -> None:
         self.applied = applied
@@ -161,10 +161,11 @@ def bodies(running: RunningPeer) -> list[bytes]:
     return [entry.body for entry in running.applied if entry.body]
 
 
-async def test_peers_save_what_they_applied_and_go_on_from_there(
+async def test_peers_save_snapshots_and_restart_from_them(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
-    """The beginning of the log goes; a restart needs none of it; a peer that was away is sent the rest."""
+    """The log drops its first entries, a restart does not need them, and a peer that lags behind receives the
+    rest."""
     settings = {"snapshot_entries": 50, "snapshot_chunk_bytes": 300, "file_size": 4096}
     ports = [unused_tcp_port_factory() for _ in range(3)]
     group = RaftGroup(tmp_path, ports, machines=Bodies, settings=settings)
@@ -199,7 +200,7 @@ async def test_peers_save_what_they_applied_and_go_on_from_there(
     assert encode_entry(make_entry(0, 1, b"", 0, 4096))[:24] not in data
 
 
-async def test_a_snapshot_that_cannot_be_written_is_tried_again_later_and_nothing_is_dropped(
+async def test_a_failed_snapshot_is_retried_later_and_no_entry_is_dropped(
     tmp_path: Path, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[int] = []
@@ -224,7 +225,7 @@ async def test_a_snapshot_that_cannot_be_written_is_tried_again_later_and_nothin
     await group.stop("n0")
 
 
-async def test_without_the_setting_nothing_is_dropped(
+async def test_without_the_setting_no_entry_is_dropped(
     tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
 ) -> None:
     ports = [unused_tcp_port_factory() for _ in range(3)]
