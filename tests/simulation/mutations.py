@@ -451,8 +451,8 @@ CONTROLLERS = [
         "a lease is granted without a leadership check",
         "controllers",
         ControllerStateMachine,
-        "_request_lease",
-        "state.emit(CheckLeadership(token))",
+        "_check_leadership",
+        "self._state.emit(CheckLeadership(token))",
         "self._complete_check(token, leads=True)",
     ),
     Mutation(
