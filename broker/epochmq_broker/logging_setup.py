@@ -1,5 +1,8 @@
-"""Writes the process's log: one JSON object per line on stderr, from the standard library's loggers and from
-structlog."""
+"""Writes the process's log: one JSON object per line on stderr.
+
+structlog could format the lines, too, but it imports a terminal toolkit: 4.3 MB of memory and 0.1 s of CPU
+for each broker and each sidecar.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,3 @@ def configure(level: str = "INFO") -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLinesFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    if "structlog" in sys.modules:
-        structlog = sys.modules["structlog"]
-        structlog.configure(
-            processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
-            logger_factory=structlog.stdlib.LoggerFactory(),
-            wrapper_class=structlog.stdlib.BoundLogger,
-            cache_logger_on_first_use=True,
-        )

@@ -9,11 +9,10 @@ leaves a complete file.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
-
-import structlog
 
 from epochmq_broker.store.pending_file import pending_path, read_pending
 from epochmq_protocol.durable_files import backup_of, replace_file
@@ -21,7 +20,7 @@ from epochmq_protocol.errors import EpochMQError
 
 T = TypeVar("T")
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 
 class ConfigDamagedError(EpochMQError):
@@ -42,7 +41,10 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
             return decode(pending)
         except Exception as error:
             damage.append(f"{pending_path(path).name}: {error}")
-            log.warning("pending content of a config file is damaged", path=str(path), error=str(error))
+            log.warning(
+                "pending content of a config file is damaged",
+                extra={"path": str(path), "error": str(error)},
+            )
     for candidate in (path, backup_of(path)):
         try:
             data = candidate.read_bytes()
@@ -53,7 +55,7 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
             continue
         except Exception as error:
             damage.append(f"{candidate.name}: {error}")
-            log.warning("config file is damaged", path=str(candidate), error=str(error))
+            log.warning("config file is damaged", extra={"path": str(candidate), "error": str(error)})
     if damage and (path.exists() or backup_of(path).exists()):
         raise ConfigDamagedError(
             f"{path} and its backup cannot be read ({'; '.join(damage)}). Restore one of them, or "
