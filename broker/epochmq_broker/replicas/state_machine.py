@@ -30,18 +30,17 @@ import enum
 
 import msgspec
 
+from epochmq_broker.replicas.broker_registration import BrokerRegistration
 from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.replicas.state_machine_types import (
     AdoptSyncStateSet,
     AlterSyncStateSetQuestion,
-    ApplyBrokerIdQuestion,
     AskController,
     BrokerIdGranted,
     ControllerLeaderFound,
     ControllerMetadata,
     ControllerQuestion,
     ControllerReply,
-    DropApplication,
     ElectMasterQuestion,
     FindControllerLeader,
     FreeBrokerId,
@@ -50,11 +49,9 @@ from epochmq_broker.replicas.state_machine_types import (
     LeaseMissing,
     LogCaughtUp,
     MasterView,
-    NextBrokerIdQuestion,
     ProposalMade,
     ProposalRejected,
     QuestionRejected,
-    RegisterQuestion,
     ReplicaEffect,
     ReplicaInfoQuestion,
     ReplicaInput,
@@ -63,7 +60,6 @@ from epochmq_broker.replicas.state_machine_types import (
     ReplyReceived,
     RoleNotification,
     RoleTaken,
-    SaveIdentity,
     SearchFinished,
     StopWriting,
     TakeRole,
@@ -84,7 +80,6 @@ ROLE_PAUSE_MS = 1000
 
 STALE_MASTER = (Code.CONTROLLER_FENCED_MASTER_EPOCH, Code.CONTROLLER_INVALID_MASTER)
 SURELY_NOT_ACCEPTED = (Code.CONTROLLER_INVALID_REPLICAS, Code.CONTROLLER_BROKER_NOT_ALIVE)
-UNREGISTERED = (Code.CONTROLLER_BROKER_METADATA_NOT_EXIST, Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
 
 
 class EpochRole(msgspec.Struct, frozen=True):
@@ -95,19 +90,6 @@ class EpochRole(msgspec.Struct, frozen=True):
     master_id: int
     address: str | None
     leads: bool
-
-
-class RegistrationPhase(enum.Enum):
-    """How far this broker has come on its way to being a registered member of its group."""
-
-    NEEDS_ID = "asks for a free id"
-    SAVING_APPLICATION = "the application for an id is being saved"
-    APPLYING = "applies for the id of its application"
-    SAVING_IDENTITY = "the id was granted, the identity is being saved"
-    UNREGISTERED = "has an id and registers"
-    REGISTERED = "is registered"
-    FORGOTTEN = "the controllers know the group, but not this broker: asks for a free id"
-    REAPPLYING = "forgotten, applies for its own id again"
 
 
 class ChangePhase(enum.Enum):
@@ -154,22 +136,14 @@ class ReplicaStateMachine:
         """`gives_up`: the first mastership of its own that it hears of is from before its log lost its end,
         and is to be given up. `given_up_epoch`: it leads only under an epoch newer than this one."""
         self.settings = settings
-        self.identity = identity
-        self.application = application
         self.role: EpochRole | None = None
         self.leader: str | None = None
         self.now_ms = now_ms
-        self._cluster, self._name = cluster, name
-        self._registration = (
-            RegistrationPhase.UNREGISTERED
-            if identity is not None
-            else RegistrationPhase.NEEDS_ID
-            if application is None
-            else RegistrationPhase.APPLYING
-        )
+        self._effects: list[ReplicaEffect] = []
+        self._registration = BrokerRegistration(cluster, name, identity, application, self._effects.append)
         self._must_give_up = gives_up
         self._given_up_epoch = given_up_epoch
-        self._latest_master_view: MasterView | None = None
+        self.latest_master_view: MasterView | None = None
         """The master view with the greatest epoch, and SyncStateSet epoch, so far."""
         self._set_epoch = -1
         """The epoch of the newest SyncStateSet that was handed to the driver."""
@@ -185,23 +159,17 @@ class ReplicaStateMachine:
         self._metadata_due_ms = now_ms
         self._tokens = 0
         self._last_warning = ""
-        self._effects: list[ReplicaEffect] = []
 
     @property
-    def is_ready(self) -> bool:
-        """Whether this broker has a role."""
-        return self.role is not None
-
-    @property
-    def latest_master_view(self) -> MasterView | None:
-        """The master view with the greatest epoch so far; None before the first."""
-        return self._latest_master_view
+    def identity(self) -> BrokerIdentity | None:
+        """The identity that the controllers gave to this broker; None before that."""
+        return self._registration.identity
 
     @property
     def gives_up_epoch(self) -> int | None:
         """The epoch that this broker has given up, while the controllers still name it the master of that
         epoch; None otherwise."""
-        latest = self._latest_master_view
+        latest = self.latest_master_view
         if latest is None or self.identity is None or latest.master_id != self.identity.id:
             return None
         return latest.epoch if latest.epoch <= self._given_up_epoch else None
@@ -236,8 +204,11 @@ class ReplicaStateMachine:
                 self._search_finished(found)
             case ReplyReceived(token=token, reply=reply):
                 self._reply_received(token, reply)
+            case IdentitySaved(what=what, error=None):
+                self._registration.saved(what)
             case IdentitySaved(what=what, error=error):
-                self._identity_saved(what, error)
+                self._registration.save_failed(what)
+                self._retry_later(f"the broker's id could not be saved: {error}")
             case RoleNotification(view=view):
                 self._note_master_view(view)
             case RoleTaken(view=view, error=error):
@@ -249,7 +220,8 @@ class ReplicaStateMachine:
             case LeaseMissing():
                 self._search_ms = min(self._search_ms, max(now_ms, self._searched_ms + SEARCH_PAUSE_MS))
         self._act()
-        effects, self._effects = self._effects, []
+        effects = self._effects.copy()
+        self._effects.clear()
         return effects
 
     def _act(self) -> None:
@@ -292,7 +264,7 @@ class ReplicaStateMachine:
         self._last_warning = ""
         if address != self.leader:
             self.leader = address
-            self._log(f"the leading controller is {address}")
+            self._effects.append(WriteLogLine(f"the leading controller is {address}"))
             self._next_ms, self._pause_ms = self.now_ms, PAUSE_MIN_MS
         self._effects.append(ControllerLeaderFound(address, grants))
 
@@ -305,22 +277,13 @@ class ReplicaStateMachine:
 
     def _next_question(self) -> ControllerQuestion | None:
         """The next question on the way to a role; None while there is none to ask."""
-        match self._registration:
-            case RegistrationPhase.NEEDS_ID | RegistrationPhase.FORGOTTEN:
-                return NextBrokerIdQuestion()
-            case RegistrationPhase.APPLYING | RegistrationPhase.REAPPLYING:
-                assert self.application is not None
-                return ApplyBrokerIdQuestion(self.application)
-            case RegistrationPhase.SAVING_APPLICATION | RegistrationPhase.SAVING_IDENTITY:
-                return None
-            case RegistrationPhase.UNREGISTERED:
-                assert self.identity is not None
-                return RegisterQuestion(self.identity.id)
-            case RegistrationPhase.REGISTERED:
-                assert self.identity is not None
-                latest = self._latest_master_view
-                has_master = latest is not None and latest.master_id is not None
-                return None if has_master else ElectMasterQuestion(self.identity.id)
+        question = self._registration.next_question()
+        if question is not None or not self._registration.is_registered:
+            return question
+        assert self.identity is not None
+        latest = self.latest_master_view
+        has_master = latest is not None and latest.master_id is not None
+        return None if has_master else ElectMasterQuestion(self.identity.id)
 
     def _ask_next(self) -> None:
         question = self._next_question()
@@ -357,44 +320,27 @@ class ReplicaStateMachine:
                 self._retry_later(None)
                 return
             case QuestionRejected():
-                self._question_rejected(reply)
+                is_expected = self._registration.rejected(reply)
+                why = f"the controller rejected the request: {reply.remark} (code {reply.code})"
+                self._retry_later(None if is_expected else why)
                 return
         if not isinstance(reply, FreeBrokerId):
             self._pause_ms = PAUSE_MIN_MS
         self._next_ms = self.now_ms
         match reply:
-            case FreeBrokerId(id=free, check_code=code) if self.identity is not None:
-                self._reapply(self.identity, free, code)
-            case BrokerIdGranted() if self.identity is not None:
-                self._registration, self.application = RegistrationPhase.UNREGISTERED, None
-            case FreeBrokerId(id=free, check_code=code):
-                self.application = BrokerIdApplication(BrokerIdentity(self._cluster, self._name, free), code)
-                self._registration = RegistrationPhase.SAVING_APPLICATION
-                self._effects.append(SaveIdentity(self.application))
+            case FreeBrokerId():
+                error = self._registration.take_free_id(reply)
+                if error is not None:
+                    self._retry_later(error)
             case BrokerIdGranted():
-                assert self.application is not None
-                self._effects.append(SaveIdentity(self.application.identity))
-                self._registration = RegistrationPhase.SAVING_IDENTITY
+                self._registration.id_granted()
             case MasterView():
                 self._master_view_received(reply)
 
-    def _reapply(self, identity: BrokerIdentity, free: int, check_code: str) -> None:
-        """Applies again for the id that the controllers have forgotten. If the next free id is 1 they have
-        forgotten the whole group. Its epochs would start at 1 again, and this log has newer ones."""
-        if free > 1:
-            self.application = BrokerIdApplication(identity, check_code)
-            self._registration = RegistrationPhase.REAPPLYING
-            return
-        self._registration = RegistrationPhase.UNREGISTERED
-        self._retry_later(
-            f"the controllers do not know group {self._name}, but this store belongs to broker {identity.id} "
-            "of it: restore the controllers' storage, or clear this store"
-        )
-
     def _master_view_received(self, view: MasterView) -> None:
         """The response to a registration, an election or a question about the group."""
-        was_registered = self._registration is RegistrationPhase.REGISTERED
-        self._registration = RegistrationPhase.REGISTERED
+        was_registered = self._registration.is_registered
+        self._registration.registered()
         self._metadata_due_ms = self.now_ms + self.settings.metadata_period_ms
         self._note_master_view(view)
         if self.gives_up_epoch is not None:
@@ -402,30 +348,11 @@ class ReplicaStateMachine:
         change = self._pending_change
         if change is not None and change.phase is ChangePhase.REREGISTERING and not was_registered:
             self._registered_again(change, view)
-        latest = self._latest_master_view
+        latest = self.latest_master_view
         if latest is not None and 0 < view.epoch < latest.epoch:
             self._warn_once(f"the controller reports epoch {view.epoch}, but epoch {latest.epoch} has begun")
         if was_registered and (latest is None or latest.master_id is None):
             self._retry_later(None)  # no broker can be elected now
-
-    def _question_rejected(self, reply: QuestionRejected) -> None:
-        phase = self._registration
-        if reply.code in UNREGISTERED and phase is RegistrationPhase.REGISTERED:
-            self._registration = RegistrationPhase.UNREGISTERED
-            self._retry_later(None)
-            return
-        if reply.code == Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and self.identity is not None:
-            if phase is RegistrationPhase.UNREGISTERED:
-                self._registration = RegistrationPhase.FORGOTTEN
-            self._retry_later(None)
-            return
-        if phase in (RegistrationPhase.FORGOTTEN, RegistrationPhase.REAPPLYING):
-            self._registration, self.application = RegistrationPhase.UNREGISTERED, None
-        elif reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.application is not None:
-            self._log(f"broker id {self.application.identity.id} belongs to another broker: {reply.remark}")
-            self._registration, self.application = RegistrationPhase.NEEDS_ID, None
-            self._effects.append(DropApplication())
-        self._retry_later(f"the controller rejected the request: {reply.remark} (code {reply.code})")
 
     def _retry_later(self, why: str | None) -> None:
         self._next_ms = self.now_ms + self._pause_ms
@@ -433,26 +360,11 @@ class ReplicaStateMachine:
         if why is not None:
             self._warn_once(why)
 
-    def _identity_saved(self, what: BrokerIdApplication | BrokerIdentity, error: str | None) -> None:
-        if error is not None:
-            if isinstance(what, BrokerIdApplication):
-                self._registration, self.application = RegistrationPhase.NEEDS_ID, None
-            else:
-                self._registration = RegistrationPhase.APPLYING
-            self._retry_later(f"the broker's id could not be saved: {error}")
-            return
-        if isinstance(what, BrokerIdApplication):
-            self._registration = RegistrationPhase.APPLYING
-        else:
-            self.identity, self.application = what, None
-            self._registration = RegistrationPhase.UNREGISTERED
-            self._log(f"this is broker {what.id} of {what.name}")
-
     # Roles --------------------------------------------------------------------------------------------------
 
     def _note_master_view(self, view: MasterView) -> None:
         """Takes over what a controller says of the master, unless a newer view is known."""
-        latest = self._latest_master_view
+        latest = self.latest_master_view
         if view.epoch < 1:
             return
         if latest is not None and (view.epoch, view.set_epoch) < (
@@ -460,7 +372,7 @@ class ReplicaStateMachine:
             latest.set_epoch,
         ):
             return
-        self._latest_master_view = view
+        self.latest_master_view = view
         role = self.role
         if self.identity is None:
             return
@@ -483,7 +395,7 @@ class ReplicaStateMachine:
 
     def _role_to_take(self) -> MasterView | None:
         """The master view whose role this broker has to take now; None if it has the right one."""
-        latest, role = self._latest_master_view, self.role
+        latest, role = self.latest_master_view, self.role
         if latest is None or latest.master_id is None or self.identity is None:
             return None
         if self.gives_up_epoch is not None:
@@ -510,8 +422,8 @@ class ReplicaStateMachine:
                 # The controllers reject a change of an older epoch since the election. If the SyncStateSet is
                 # the one that was known before, no other input ends the wait for a response.
                 self._effects.append(ProposalRejected())
-        if self._latest_master_view is not None and self._latest_master_view.epoch == view.epoch:
-            self._note_sync_state_set(self._latest_master_view)
+        if self.latest_master_view is not None and self.latest_master_view.epoch == view.epoch:
+            self._note_sync_state_set(self.latest_master_view)
 
     # SyncStateSet -------------------------------------------------------------------------------------------
 
@@ -545,12 +457,15 @@ class ReplicaStateMachine:
             case QuestionRejected(code=code, remark=remark) if (
                 code in SURELY_NOT_ACCEPTED and change.phase is ChangePhase.PROPOSED
             ):
-                self._log(f"the controller rejected the SyncStateSet {sorted(change.members)}: {remark}")
+                self._effects.append(
+                    WriteLogLine(
+                        f"the controller rejected the SyncStateSet {sorted(change.members)}: {remark}"
+                    )
+                )
                 change.phase = ChangePhase.REJECTED
             case _:
                 change.phase = ChangePhase.REREGISTERING
-                if self._registration is RegistrationPhase.REGISTERED:
-                    self._registration = RegistrationPhase.UNREGISTERED
+                self._registration.register_again()
                 self._next_ms = self.now_ms
 
     def _send_pending_change(self, change: PendingSyncStateSetChange) -> None:
@@ -574,9 +489,6 @@ class ReplicaStateMachine:
             self._effects.append(ProposalRejected())
 
     # Log lines ----------------------------------------------------------------------------------------------
-
-    def _log(self, text: str) -> None:
-        self._effects.append(WriteLogLine(text))
 
     def _warn_once(self, text: str) -> None:
         """Writes a warning, unless it is the same as the last one."""

@@ -185,7 +185,8 @@ async def test_a_restarted_broker_keeps_its_id_and_tells_its_new_address(tmp_pat
             after = one.live.current.broker_addr
             assert after != before
             await until(
-                lambda: one.replicas is not None and one.replicas.state_machine.is_ready, "it has a role"
+                lambda: one.replicas is not None and one.replicas.state_machine.role is not None,
+                "it has a role",
             )
         asked = [one.ext or {} for one in controller.questions(Code.CONTROLLER_REGISTER_BROKER)]
         assert {one["brokerId"] for one in asked} == {"1"}
