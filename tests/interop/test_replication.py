@@ -155,7 +155,7 @@ async def test_masters_take_turns_and_bytes_written_alone_are_truncated(tmp_path
         await agree(ours, java)
         # EpochMQ's writes alone, RocketMQ's is elected.
         assert await java.tell("slave 127.0.0.1:9 1") == "true"
-        await until(lambda: not ours.ha.runtime_info().ha_connection_info)
+        await until(lambda: not ours.ha_status().ha_connection_info)
         fill(ours, 70)
         assert await java.tell("master 2") == "true"
         assert await java.tell("write 300 700") == "ok"

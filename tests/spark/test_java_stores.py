@@ -57,7 +57,7 @@ async def test_a_group_with_a_replica_of_rocketmq_has_no_findings_after_truncati
         await agree(ours, java)
         # Each of them writes alone and is truncated afterwards.
         assert await java.tell("slave 127.0.0.1:9 1") == "true"
-        await until(lambda: not ours.ha.runtime_info().ha_connection_info)
+        await until(lambda: not ours.ha_status().ha_connection_info)
         fill(ours, 70)
         assert await java.tell("master 2") == "true"
         assert await java.tell("write 300 700") == "ok"

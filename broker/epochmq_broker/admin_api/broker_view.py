@@ -58,7 +58,7 @@ class BrokerView:
             takes_messages=components.store.state.writable
             and (replicas is None or replicas.takes_messages()),
             confirmed_by_all=replicas is not None and config.all_ack_in_sync_state_set,
-            may_lack_acknowledged=components.ha.may_lack_acknowledged,
+            may_lack_acknowledged=components.ha.doubt.may_lack_acknowledged,
             controlled=replicas is not None,
             address=config.broker_addr,
             ha_address=config.ha_server_addr,
@@ -93,7 +93,7 @@ class BrokerView:
             fenced=bool(store.state.flags & RunningFlags.FENCED),
             drained=components.replica_control.now.drained,
             learner=config.async_learner,
-            in_doubt=ha.doubt.in_doubt,
+            in_doubt=ha.doubt.current.in_doubt,
             store_faults=tuple(text for flag, text in STORE_FAULTS.items() if store.state.flags & flag),
             leading_controller=replicas.state_machine.leader if replicas is not None else None,
             following=step is HAClientPhase.FOLLOWING,

@@ -32,9 +32,9 @@ from epochmq_broker.ha.epochs import HADivergedError, common_prefix_end
 from epochmq_broker.ha.log_checksums import ChecksumsBusyError, LogChecksums
 from epochmq_broker.ha.log_comparison import LogComparison, may_truncate
 from epochmq_broker.ha.log_doubt import has_caught_up, reported_end
+from epochmq_broker.ha.log_end import DISPATCH_BATCH_RECORDS, find_record_start, find_sound_end
 from epochmq_broker.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.ha.settings import HASettings
-from epochmq_broker.store import record
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
@@ -49,8 +49,6 @@ HANDSHAKE_S: Final = 5.0
 RECONNECT_MIN_S: Final = 0.1
 RECONNECT_MAX_S: Final = 3.0
 SUPERVISE_INTERVAL_S: Final = 0.5
-DISPATCH_BATCH_RECORDS: Final = 256
-"""How many records are scanned or dispatched before the event loop serves other work."""
 CATCH_UP_DISPATCH_INTERVAL_S: Final = 0.05
 """How often a batch is dispatched while the log lacks confirmed bytes. Receiving them comes first, because it
 makes the group safe again. Late dispatching costs time only if this replica becomes the master at once."""
@@ -461,33 +459,3 @@ class HAClient:
             last_write_timestamp=int((stream.wrote_at + shift) * 1000) if stream is not None else 0,
             master_flush_offset=self._store.checkpoint.master_flushed_offset,
         )
-
-
-async def find_sound_end(store: MessageStore) -> int:
-    """The offset where the last complete and valid record ends. The event loop serves other work
-    meanwhile."""
-    position = store.replica_log.dispatched_offset
-    if position >= store.max_phy_offset:
-        return store.max_phy_offset
-    while True:
-        position, over = store.replica_log.scan_valid_records(position, DISPATCH_BATCH_RECORDS)
-        if over:
-            return position
-        await asyncio.sleep(0)
-
-
-async def find_record_start(store: MessageStore, offset: int) -> int:
-    """The start offset of the record that holds the byte at `offset`. The event loop serves other work
-    meanwhile."""
-    commit_log = store.log
-    file = commit_log.files.find(offset)
-    if file is None:
-        raise ValueError(f"the log has no byte at offset {offset}")
-    position = file.start
-    while True:
-        for _ in range(DISPATCH_BATCH_RECORDS):
-            found = commit_log.parse(position, (), check_crc=False)
-            if not isinstance(found, record.DispatchRequest) or position + found.size > offset:
-                return position
-            position += found.size
-        await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from epochmq_broker.ha.status import epoch_entry_cache, ha_runtime_info
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_protocol.bodies import (
     ConsumeQueueData,
@@ -89,7 +90,8 @@ class MqadminStoreProcessor:
 
     def ha_status(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns a master's replicas, or a replica's master."""
-        return response(command, ResponseCode.SUCCESS, body=to_json(self._components.ha.runtime_info()))
+        info = ha_runtime_info(self._components.ha, self._components.live.current)
+        return response(command, ResponseCode.SUCCESS, body=to_json(info))
 
     def reset_master_flush_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Concerns slaves only; succeeds and does nothing."""
@@ -100,7 +102,7 @@ class MqadminStoreProcessor:
         ha = self._components.ha
         if not ha.controlled:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
-        body = ha.epoch_cache(self._components.live.current.broker_id)
+        body = epoch_entry_cache(ha, self._components.live.current)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def pop_rollback(self, connection: RemotingConnection, command: Command) -> Command:

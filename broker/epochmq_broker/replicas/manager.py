@@ -77,11 +77,11 @@ class ReplicasManager:
             parts.client,
             self.lease,
             HeartbeatLogState(
-                lambda: parts.ha.written_epoch,
+                lambda: parts.ha.doubt.written_epoch,
                 lambda: parts.store.max_phy_offset,
                 lambda: parts.ha.confirm_offset,
                 lambda: not parts.store.state.flags & RunningFlags.FLUSH_FAILED,
-                lambda: parts.ha.may_lack_acknowledged,
+                lambda: parts.ha.doubt.may_lack_acknowledged,
                 lambda: self._state_machine.gives_up_epoch if self._state_machine is not None else None,
                 lambda: parts.ha.confirmed_by_all,
             ),
@@ -96,7 +96,7 @@ class ReplicasManager:
             config.broker_cluster_name,
             config.broker_name,
             config.broker_addr,
-            lambda: parts.ha.may_lack_acknowledged,
+            lambda: parts.ha.doubt.may_lack_acknowledged,
         )
         self._addresses = ControllerAddresses(config.controllers)
         self._addresses.on_change = self._addresses_changed
@@ -125,7 +125,7 @@ class ReplicasManager:
         parts.writer.may_write = self.may_write
         parts.writer.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
         parts.ha.on_proposal = self._proposal_made
-        parts.ha.on_doubt_cleared = self._doubt_cleared
+        parts.ha.doubt.on_cleared = self._doubt_cleared
 
     # Life
 
@@ -146,8 +146,8 @@ class ReplicasManager:
             _now_ms(),
             identity=self._identity,
             application=self._application,
-            gives_up=self._ha.doubt.gives_up,
-            given_up_epoch=self._ha.doubt.given_up_epoch,
+            gives_up=self._ha.doubt.current.gives_up,
+            given_up_epoch=self._ha.doubt.current.given_up_epoch,
         )
         self._running = True
         if config.fetch_controller_addr_by_dns_lookup:

@@ -11,9 +11,11 @@ from epochmq_broker.config import LiveConfig, from_properties
 from epochmq_broker.ha.log_comparison import LogRange
 from epochmq_broker.ha.master_checksums import MasterChecksumClient, RangeChecksums
 from epochmq_broker.ha.service import HAService
+from epochmq_broker.ha.status import epoch_entry_cache, ha_runtime_info
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.store import MessageStore, PutStatus
 from epochmq_broker.store.store_config import StoreConfig
+from epochmq_protocol.bodies import EpochEntryCache, HARuntimeInfo
 from epochmq_protocol.transport.client import RemotingClient
 from tests.support.net import free_port
 from tests.unit.store.support import Message, put
@@ -87,6 +89,14 @@ class BrokerNode:
         """Becomes a replica; with `master` it can compare its log with that master's."""
         self.ha.master_checksums = DirectChecksumClient(master) if master is not None else None
         await self.ha.become_replica(address, epoch, broker_id=self.id)
+
+    def ha_status(self) -> HARuntimeInfo:
+        """What the broker responds to GET_BROKER_HA_STATUS."""
+        return ha_runtime_info(self.ha, self.live.current)
+
+    def epoch_cache(self) -> EpochEntryCache:
+        """What the broker responds to GET_BROKER_EPOCH_CACHE."""
+        return epoch_entry_cache(self.ha, self.live.current)
 
     @property
     def address(self) -> str:

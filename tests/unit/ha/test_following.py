@@ -65,11 +65,9 @@ async def test_a_replica_copies_the_log_while_it_grows(tmp_path: Path) -> None:
         queue = b.store.queue("orders", 1)
         assert b.store.get(queue, 0, 5).body == a.store.get(a.store.queue("orders", 1), 0, 5).body
         assert put(b.store, Message())[0] is PutStatus.SERVICE_NOT_AVAILABLE
-        await until(
-            lambda: [one.slave_ack_offset for one in a.ha.runtime_info().ha_connection_info] == [a.end] * 2
-        )
-        assert b.ha.runtime_info().ha_client_runtime_info.master_addr == address
-        assert [one.epoch for one in a.ha.epoch_cache(1).epoch_list] == [1]
+        await until(lambda: [one.slave_ack_offset for one in a.ha_status().ha_connection_info] == [a.end] * 2)
+        assert b.ha_status().ha_client_runtime_info.master_addr == address
+        assert [one.epoch for one in a.epoch_cache().epoch_list] == [1]
 
 
 async def test_receiving_confirmed_bytes_comes_before_dispatching_them(
@@ -206,7 +204,7 @@ async def test_what_an_isolated_master_wrote_alone_is_truncated_when_it_returns(
         await same(a, b)
         await b.follow(None, 1)
         common = b.end
-        await until(lambda: not a.ha.runtime_info().ha_connection_info)
+        await until(lambda: not a.ha_status().ha_connection_info)
         a.put(80, b"alone" * 20)
         await b.lead(2)
         b.put(30, b"elected" * 10)
@@ -292,7 +290,7 @@ async def test_a_log_of_another_history_stays_unchanged_and_is_reported(
         await b.follow(a.address, 5)
         await until(lambda: "no epoch of this log" in caplog.text)
         assert b.end == end
-        assert not a.ha.runtime_info().ha_connection_info
+        assert not a.ha_status().ha_connection_info
 
 
 async def test_a_replica_that_is_ahead_is_truncated_by_epochs(tmp_path: Path) -> None:
@@ -383,7 +381,7 @@ async def test_consumers_see_only_what_every_member_has(tmp_path: Path) -> None:
         assert a.store.get(queue, 0, 10).count == 3
         await until(lambda: b.store.get(b.store.queue("orders", 0), 0, 10).count == 3)
         await b.follow(None, 1)
-        await until(lambda: not a.ha.runtime_info().ha_connection_info)
+        await until(lambda: not a.ha_status().ha_connection_info)
         a.put(9)
         await asyncio.sleep(0.15)  # a round of the master's own
         assert a.store.get(queue, 0, 10).count == 3

@@ -144,7 +144,7 @@ async def diverged(tmp_path: Path, *, confirmed: bool) -> tuple[BrokerNode, Brok
     master.store.truncate(parted)
     master.store.stop()
     await master.open()
-    master.ha.doubt = LogDoubt()
+    master.ha.doubt.current = LogDoubt()
     await master.lead(1)
     master.put(15, b"z" * 300)
     replica = await BrokerNode(tmp_path / "2", 2, ALL_ACK).open()
@@ -157,7 +157,7 @@ async def test_a_difference_above_the_confirmed_offset_is_truncated(tmp_path: Pa
         assert replica.end > parted
         await replica.follow(master.address, 1, master)
         await same(master, replica)
-        assert not replica.ha.may_lack_acknowledged
+        assert not replica.ha.doubt.may_lack_acknowledged
     finally:
         await replica.close()
         await master.close()
@@ -177,7 +177,7 @@ async def test_a_difference_below_the_confirmed_offset_is_reported_and_kept(
         assert replica.log_bytes() == before
         assert replica.ha.client is not None
         assert replica.ha.client.phase is not HAClientPhase.FOLLOWING
-        assert replica.ha.may_lack_acknowledged, "no election chooses it"
+        assert replica.ha.doubt.may_lack_acknowledged, "no election chooses it"
         assert master.ha.sync_state is not None
         await until(lambda: 2 not in master.ha.sync_state.replicas)
     finally:
@@ -207,7 +207,7 @@ async def test_a_confirmed_record_that_a_power_loss_damaged_is_copied_again(
             assert back.ha.confirm_offset == end
             assert back.log_bytes() != a.log_bytes()
             await back.follow(address, 1, a)
-            await until(lambda: not back.ha.may_lack_acknowledged)
+            await until(lambda: not back.ha.doubt.may_lack_acknowledged)
             await same(a, back)
         finally:
             await back.close()

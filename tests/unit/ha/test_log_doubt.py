@@ -168,16 +168,16 @@ async def test_a_master_that_lost_power_does_not_resume_its_epoch(tmp_path: Path
         a.put(10)
         back = await after_power_loss(a, tmp_path / "back")
         try:
-            assert back.ha.may_lack_acknowledged
+            assert back.ha.doubt.may_lack_acknowledged
             with pytest.raises(EpochMQError, match="given up"):
                 await back.lead(5)
             await back.ha.give_up(5)
             with pytest.raises(EpochMQError, match="given up"):
                 await back.lead(5)
-            assert back.ha.may_lack_acknowledged
+            assert back.ha.doubt.may_lack_acknowledged
             await back.lead(6)
             assert back.epochs[-1] == (6, back.end)
-            assert not back.ha.may_lack_acknowledged
+            assert not back.ha.doubt.may_lack_acknowledged
             assert not (back.directory / FILE).exists()
         finally:
             await back.close()
@@ -191,7 +191,7 @@ async def test_a_master_that_was_killed_resumes_its_epoch(tmp_path: Path) -> Non
         adopt_abort_file(tmp_path / "back")
         back = await BrokerNode(tmp_path / "back", 1, ASYNC).open()
         try:
-            assert not back.ha.may_lack_acknowledged
+            assert not back.ha.doubt.may_lack_acknowledged
             await back.lead(5)
             assert (back.epochs, back.end) == ([(5, 0)], end)
         finally:
@@ -207,9 +207,11 @@ async def test_doubt_survives_an_orderly_stop_and_a_second_crash(tmp_path: Path)
     await back.close()
     again = await BrokerNode(tmp_path / "back", 1, ASYNC).open()
     assert again.store.tail.state is TailState.INTACT
-    assert again.ha.doubt == LogDoubt(in_doubt=True, given_up_epoch=5, unflushed_from=0)
+    assert again.ha.doubt.current == LogDoubt(in_doubt=True, given_up_epoch=5, unflushed_from=0)
     killed = await after_power_loss(again, tmp_path / "killed", boot_id="a third boot")
-    assert killed.ha.doubt == LogDoubt(in_doubt=True, gives_up=True, given_up_epoch=5, unflushed_from=0)
+    assert killed.ha.doubt.current == LogDoubt(
+        in_doubt=True, gives_up=True, given_up_epoch=5, unflushed_from=0
+    )
     for node in (again, killed):
         await node.close()
 
@@ -223,18 +225,18 @@ async def test_a_replica_s_doubt_ends_when_it_has_what_its_master_had(tmp_path: 
         settled_at: list[int] = []
         back = await after_power_loss(b, tmp_path / "back")
         try:
-            back.ha.on_doubt_cleared = lambda: settled_at.append(back.end)
-            assert back.ha.may_lack_acknowledged
+            back.ha.doubt.on_cleared = lambda: settled_at.append(back.end)
+            assert back.ha.doubt.may_lack_acknowledged
             end = a.put(10)
             await back.follow(address, 5)
             await until(lambda: settled_at == [end])
-            assert not back.ha.may_lack_acknowledged
+            assert not back.ha.doubt.may_lack_acknowledged
             assert not (back.directory / FILE).exists()
             assert back.store.abort is not None
         finally:
             await back.close()
         once_more = await BrokerNode(tmp_path / "back", 2, ASYNC).open()
-        assert once_more.ha.doubt == SOUND
+        assert once_more.ha.doubt.current == SOUND
         await once_more.close()
 
 
@@ -246,11 +248,11 @@ async def test_epochs_after_the_recovered_end_are_removed(tmp_path: Path) -> Non
         end = a.put(10)
         a.ha.epochs.append(EpochEntry(6, end))
         a.ha.epochs.append(EpochEntry(7, end + 100))
-        assert a.ha.written_epoch == 5
+        assert a.ha.doubt.written_epoch == 5
         back = await after_power_loss(a, tmp_path / "back")
         try:
             assert back.epochs == [(5, 0), (6, end)]
-            assert back.ha.written_epoch == 5
+            assert back.ha.doubt.written_epoch == 5
         finally:
             await back.close()
 
@@ -259,7 +261,7 @@ def test_a_failed_disk_puts_the_log_in_doubt_at_once(tmp_path: Path) -> None:
     node = BrokerNode(tmp_path, 1, ASYNC)
     node.store.load()
     node.ha.load()
-    assert not node.ha.may_lack_acknowledged
+    assert not node.ha.doubt.may_lack_acknowledged
     node.store.state.report_fsync_failure(OSError(5, "the disk failed"))
-    assert node.ha.may_lack_acknowledged
+    assert node.ha.doubt.may_lack_acknowledged
     node.store.stop()

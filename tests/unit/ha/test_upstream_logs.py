@@ -150,7 +150,7 @@ async def test_9942_fail_overs_with_an_empty_log_leave_epochs_that_fit(tmp_path:
                 if one is not master:
                     await one.follow(address, epoch)
             await until(
-                lambda master=master: len(master.ha.runtime_info().ha_connection_info) == 2,  # type: ignore[misc]
+                lambda master=master: len(master.ha_status().ha_connection_info) == 2,  # type: ignore[misc]
                 "both replicas are there",
             )
         assert [one.end for one in group] == [0, 0, 0]

@@ -113,7 +113,7 @@ async def test_a_master_that_comes_back_in_doubt_takes_no_message_before_a_new_e
             controller.make_master(1, one.live.current.broker_addr, epoch + 1)
             await until(lambda: one.ha.role is HARole.MASTER)
             assert (await send(one, 1)).code == 0
-            assert not one.ha.may_lack_acknowledged
+            assert not one.ha.doubt.may_lack_acknowledged
             controller.heartbeats.clear()
             await until(lambda: controller.heartbeats)
             assert "mayLackAcknowledged" not in controller.heartbeats[-1]
