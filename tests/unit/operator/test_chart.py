@@ -237,7 +237,7 @@ def test_names_are_valid_for_any_release_name() -> None:
 def told(path: Path, *values: str) -> config.OperatorConfig:
     (found,) = kinds(rendered(*values), "ConfigMap")
     path.write_text(found["data"]["operator.conf"])
-    return config.load(str(path))
+    return config.load_config(str(path))
 
 
 def test_the_operator_accepts_the_rendered_configuration(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_the_lease_probes_and_labels_are_those_that_the_operator_uses(tmp_path: 
     template = deployment["spec"]["template"]
     (found,) = kinds(objects, "ConfigMap")
     (tmp_path / "c").write_text(found["data"]["operator.conf"])
-    told = config.load(str(tmp_path / "c"))
+    told = config.load_config(str(tmp_path / "c"))
     (role,) = kinds(objects, "Role")
     assert [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule] == [[told.lease_name]]
     (container,) = template["spec"]["containers"]
