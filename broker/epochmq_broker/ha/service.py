@@ -32,13 +32,13 @@ from pathlib import Path
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.ha import log_doubt
 from epochmq_broker.ha.client import HAClient
-from epochmq_broker.ha.confirmed_offset import ConfirmedOffset
 from epochmq_broker.ha.epoch_file import EpochFile
 from epochmq_broker.ha.epochs import begin_epoch
 from epochmq_broker.ha.log_checksums import LogChecksums
 from epochmq_broker.ha.log_doubt_tracker import LogDoubtTracker
 from epochmq_broker.ha.log_end import dispatch_rest, truncate_torn_tail
 from epochmq_broker.ha.master_checksums import MasterChecksumClient
+from epochmq_broker.ha.replica_confirm_offset import ReplicaConfirmOffset
 from epochmq_broker.ha.replication_waiters import ReplicationWaiters
 from epochmq_broker.ha.server import HAServer
 from epochmq_broker.ha.settings import HASettings
@@ -96,7 +96,7 @@ class HAService:
         self.client: HAClient | None = None
         """The HA client; None unless this broker is a replica."""
         self._broker_id = 0
-        self._confirmed = ConfirmedOffset(store, controlled=controlled)
+        self._confirmed = ReplicaConfirmOffset(store, controlled=controlled)
         self._lock = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         if controlled:

@@ -30,7 +30,7 @@ import enum
 
 import msgspec
 
-from epochmq_broker.replicas.broker_registration import BrokerRegistration
+from epochmq_broker.replicas.controller_registration import ControllerRegistration
 from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.replicas.state_machine_types import (
     AdoptSyncStateSet,
@@ -140,7 +140,9 @@ class ReplicaStateMachine:
         self.leader: str | None = None
         self.now_ms = now_ms
         self._effects: list[ReplicaEffect] = []
-        self._registration = BrokerRegistration(cluster, name, identity, application, self._effects.append)
+        self._registration = ControllerRegistration(
+            cluster, name, identity, application, self._effects.append
+        )
         self._must_give_up = gives_up
         self._given_up_epoch = given_up_epoch
         self.latest_master_view: MasterView | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from epochmq_broker.store.message_store import MessageStore
 
 
-class ConfirmedOffset:
+class ReplicaConfirmOffset:
     """The confirmed offset of one broker. `value` is limited to the end of its log."""
 
     def __init__(self, store: MessageStore, *, controlled: bool) -> None:

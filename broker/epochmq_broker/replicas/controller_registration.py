@@ -44,8 +44,8 @@ class RegistrationPhase(enum.Enum):
     REAPPLYING = "forgotten, applies for its own id again"
 
 
-class BrokerRegistration:
-    """The registration of one broker. `emit` takes the effects in their order."""
+class ControllerRegistration:
+    """The registration of one broker with its controllers. `emit` takes the effects in their order."""
 
     def __init__(
         self,
