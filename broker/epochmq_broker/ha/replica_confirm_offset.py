@@ -1,4 +1,4 @@
-"""Keeps the confirmed offset of a broker that is not master, and its copy in the store's checkpoint."""
+"""Keeps the confirm offset of a broker that is not master, and its copy in the store's checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from epochmq_broker.store.message_store import MessageStore
 
 
 class ReplicaConfirmOffset:
-    """The confirmed offset of one broker. `value` is limited to the end of its log."""
+    """The confirm offset of one broker. `value` is limited to the end of its log."""
 
     def __init__(self, store: MessageStore, *, controlled: bool) -> None:
         """`controlled`: controllers decide the role; only then the offset is saved."""

@@ -45,7 +45,7 @@ class RegistrationPhase(enum.Enum):
 
 
 class ControllerRegistration:
-    """The registration of one broker with its controllers. `emit` takes the effects in their order."""
+    """The registration of one broker. `emit` takes the effects in their order."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from collections import deque
 import msgspec
 
 from epochmq_controller.replica_groups import events, requests
-from epochmq_controller.replica_groups.controller_state import ControllerState
+from epochmq_controller.replica_groups.controller_tables import ControllerTables
 from epochmq_controller.replica_groups.requests import (
     ControllerRequest,
     ElectMasterRequest,
@@ -84,7 +84,7 @@ class GroupRequestQueue(msgspec.Struct):
 class RequestQueues:
     """The queues of all groups."""
 
-    def __init__(self, state: ControllerState) -> None:
+    def __init__(self, state: ControllerTables) -> None:
         self._state = state
         self._queues: dict[str, GroupRequestQueue] = {}
         self._lease_ends_ms: dict[str, float] = {}

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from epochmq_controller.replica_groups import events, rules
 from epochmq_controller.replica_groups.confirmed_offset import ConfirmedOffset
-from epochmq_controller.replica_groups.controller_state import ControllerState
+from epochmq_controller.replica_groups.controller_tables import ControllerTables
 from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.leases import LeaseTable
@@ -50,7 +50,7 @@ class ControllerStateMachine:
     """One controller's decisions. Times are milliseconds of the driver's monotonic clock."""
 
     def __init__(self, settings: ControllerStateMachineSettings, now_ms: int) -> None:
-        self._state = ControllerState(settings, now_ms)
+        self._state = ControllerTables(settings, now_ms)
         self._queues = RequestQueues(self._state)
         self._term: int | None = None
         self._lease_requests: dict[int, list[LeaseRequest]] = {}

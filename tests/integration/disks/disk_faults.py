@@ -165,7 +165,7 @@ class FaultRounds:
                     what=f"{fault.name} affects {member.name}",
                 )
             time.sleep(hold_s)
-            found.affected = volume.affected_calls - affected
+            found.felt = volume.affected_calls - affected
             found.fault_s = time.monotonic() - began
         ended = time.monotonic()
         found.ended = member.process.status

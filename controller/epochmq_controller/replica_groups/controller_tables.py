@@ -15,7 +15,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
 )
 
 
-class ControllerState:
+class ControllerTables:
     """One controller's state. `leases` is None while the controller does not lead."""
 
     def __init__(self, settings: ControllerStateMachineSettings, now_ms: int) -> None:
