@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from epochmq_controller import process
 from epochmq_controller.controller import config as configs
-from epochmq_controller.controller.local_api import ControllerLocalApi
+from epochmq_controller.controller.admin_api import ControllerAdminApi
 from epochmq_controller.controller.server import ControllerServer
 from epochmq_protocol.transport.admin_socket import AdminSocketServer
 
@@ -34,8 +34,8 @@ async def serve(loaded: configs.LoadedControllerConfig) -> int:
     stop = process.stop_requested()
     server = ControllerServer(loaded, on_fatal=lambda _: stop.set())
     path = loaded.config.admin_socket_path
-    local_api = ControllerLocalApi(server.controller, server.calls)
-    local = AdminSocketServer(path, local_api.operations()) if path else None
+    admin_api = ControllerAdminApi(server.controller, server.calls)
+    local = AdminSocketServer(path, admin_api.operations()) if path else None
     try:
         await server.start()
         if local is not None:

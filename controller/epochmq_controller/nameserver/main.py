@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from epochmq_controller import process
 from epochmq_controller.nameserver import config as configs
-from epochmq_controller.nameserver.local_api import local_server
+from epochmq_controller.nameserver.admin_api import local_server
 from epochmq_controller.nameserver.server import Nameserver
 
 if TYPE_CHECKING:  # a nameserver alone does not load the controller

@@ -9,7 +9,7 @@ import pytest
 
 from epochmq_broker.admin_api.lag_estimator import LagEstimator
 from epochmq_broker.admin_api.readiness import ReadinessFacts, not_ready_reasons
-from epochmq_controller.controller import local_api as of_controllers
+from epochmq_controller.controller import admin_api as of_controllers
 from epochmq_protocol.admin_api.operations import ReadinessLimits
 from epochmq_protocol.admin_api.results import ControllerPeer, ControllerState
 

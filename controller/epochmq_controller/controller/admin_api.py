@@ -35,8 +35,8 @@ POLL_INTERVAL_S: Final = 0.02
 ROLES: Final = {RaftRole.LEADER: "leader", RaftRole.FOLLOWER: "follower", RaftRole.CANDIDATE: "candidate"}
 
 
-class ControllerLocalApi:
-    """The local API of one controller. `nameserver` returns the counts of a nameserver in the same
+class ControllerAdminApi:
+    """The admin API of one controller. `nameserver` returns the counts of a nameserver in the same
     process."""
 
     def __init__(

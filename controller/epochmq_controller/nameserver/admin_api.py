@@ -24,16 +24,16 @@ from epochmq_protocol.frame import request
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 
 if TYPE_CHECKING:  # a nameserver alone does not load the controller
-    from epochmq_controller.controller.local_api import ControllerLocalApi
+    from epochmq_controller.controller.admin_api import ControllerAdminApi
     from epochmq_controller.controller.server import ControllerServer
 
 
-class NameserverLocalApi:
-    """The local API of one nameserver."""
+class NameserverAdminApi:
+    """The admin API of one nameserver."""
 
     def __init__(self, nameserver: Nameserver) -> None:
         self._nameserver = nameserver
-        self._controller: ControllerLocalApi | None = None
+        self._controller: ControllerAdminApi | None = None
 
     def operations(self) -> dict[str, AdminOperationHandler]:
         """The handlers by operation."""
@@ -46,7 +46,7 @@ class NameserverLocalApi:
             AdminOperation.CHANGE_CONFIG: AdminOperationHandler(ChangeConfigArguments, self._change_config),
         }
 
-    def operations_with(self, controller: ControllerLocalApi) -> dict[str, AdminOperationHandler]:
+    def operations_with(self, controller: ControllerAdminApi) -> dict[str, AdminOperationHandler]:
         """The handlers of a process with a controller: the settings are those of both, all else is the
         controller's."""
         self._controller = controller
@@ -119,14 +119,14 @@ def local_server(nameserver: Nameserver, controller: ControllerServer | None) ->
     path = nameserver.tables.config.admin_socket_path
     if not path:
         return None
-    local_api = NameserverLocalApi(nameserver)
+    admin_api = NameserverAdminApi(nameserver)
     if controller is None:
-        return AdminSocketServer(path, local_api.operations())
-    from epochmq_controller.controller.local_api import ControllerLocalApi
+        return AdminSocketServer(path, admin_api.operations())
+    from epochmq_controller.controller.admin_api import ControllerAdminApi
 
     return AdminSocketServer(
         path,
-        local_api.operations_with(
-            ControllerLocalApi(controller.controller, controller.calls, local_api.counts)
+        admin_api.operations_with(
+            ControllerAdminApi(controller.controller, controller.calls, admin_api.counts)
         ),
     )
