@@ -105,7 +105,7 @@ WITHOUT_NAME = [
     Case("replica info", INFO, {}, b"", ERROR, NO_NAME),
     Case("clean", CLEAN, without(CLEANED, "brokerName"), b"", ERROR, "brokerName: missing, expected a text"),
     Case("next id", NEXT_ID, without(WHO, "brokerName"), b"", ERROR, NO_NAME),
-    Case("apply", APPLY_ID, without(APPLIED, "brokerName"), b"", ERROR, "brokerName, … are all needed"),
+    Case("apply", APPLY_ID, without(APPLIED, "brokerName"), b"", ERROR, "brokerName, … are required"),
 ]
 
 IDS = [
@@ -487,7 +487,7 @@ ODDITIES = [
         {**applied(7, "odd"), "registerCheckCode": ""},
         b"",
         OK,
-        "registerCheckCode are all needed",
+        "registerCheckCode are required",
         ours=ERROR,
     ),
     Case(

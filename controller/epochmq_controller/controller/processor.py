@@ -273,7 +273,7 @@ class ControllerProcessor:
         """904 BROKER_HEARTBEAT, which every controller takes."""
         header, faults = BrokerHeartbeatRequestHeader.decode_as_java(command.ext)
         if header.broker_id is None:
-            remark = "; ".join(["Heart heartbeat with empty brokerId", *faults])
+            remark = "; ".join(["Heart beat with empty brokerId", *faults])
             return response(command, ResponseCode.CONTROLLER_INVALID_REQUEST, remark)
         ext = command.ext or {}
         confirmed = _number(ext, CONFIRMED_BY_ALL_FIELD)
