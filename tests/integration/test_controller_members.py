@@ -147,7 +147,8 @@ def test_three_controllers_become_five_and_three_again_while_they_serve(quorum: 
     kept.start()
     quorum.wait_leader()
     kept.process.wait_until(
-        lambda: "the group is n3-" in kept.process.output(100_000), what="it is told of its group"
+        lambda: "the log names the members n3-" in kept.process.output(100_000),
+        what="able to take its group from its log",
     )
     assert names(quorum.shown(kept)) == {"n3", "n4"}
 
@@ -171,7 +172,7 @@ def test_a_controller_with_another_lease_takes_no_part(quorum: ControllerQuorum)
     odd.process.wait_until(
         lambda: "controllerLeaderId" in (quorum.metadata(odd) or {}), what="it knows the leader"
     )
-    assert "writeLeaseMs was 1200: waiting 1260 ms" in odd.process.output()
+    assert "waiting 1260 ms until leases of the former writeLeaseMs=1200 have ended" in odd.process.output()
 
 
 def test_a_controller_that_was_away_gets_a_snapshot(
