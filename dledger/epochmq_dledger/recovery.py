@@ -98,6 +98,9 @@ class PeerRecovery:
                 f"{self.folder / state_files.CURRTERM} is missing, empty or damaged", vote_lost=True
             )
             state_files.save_vote(self.folder, vote.term, None)
+        elif is_missing and is_new:
+            # A peer may follow the leader of term 0 without a vote. A missing file means a loss from now on.
+            state_files.save_vote(self.folder, vote.term, vote.voted_for)
         return vote
 
     def _replay(

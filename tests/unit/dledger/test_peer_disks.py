@@ -234,6 +234,12 @@ async def test_a_peer_with_a_damaged_log_preserves_evidence_and_catches_up_befor
     await leader.propose(b"more")
 
 
+async def test_a_new_peer_saves_its_term_before_it_follows_anybody(group: RaftGroup) -> None:
+    """Else its next start takes the missing file for a lost vote."""
+    for running in group.running.values():
+        assert (running.peer.folder / "currterm").exists()
+
+
 async def test_a_log_that_ends_before_its_checkpoint_rejoins(group: RaftGroup) -> None:
     follower = await fill(group)
     name, folder = follower.settings.self_id, follower.folder
