@@ -49,5 +49,5 @@ class DiskWorker:
             await asyncio.sleep(0)  # lets callbacks add jobs
 
     def close(self) -> None:
-        """Ends the thread after its current job."""
+        """Waits for the jobs that were submitted, and ends the thread. Blocks."""
         self._pool.shutdown()

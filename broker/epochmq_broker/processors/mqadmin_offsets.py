@@ -220,8 +220,8 @@ class MqadminOffsetProcessor:
             if consumed is None:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
             offset = max(0, self._offset_at(topic, queue_id, header.timestamp))
-            forward = header.is_force or offset < consumed
-            table[components.message_queue(topic, queue_id)] = offset if forward else consumed
+            takes_effect = header.is_force or offset < consumed
+            table[components.message_queue(topic, queue_id)] = offset if takes_effect else consumed
         members = components.clients.group(group)
         if members is None or not members.clients:
             raise RequestError(

@@ -86,7 +86,7 @@ class PendingUnits:
         self.memory_used_bytes -= size
 
     def remove_queue(self, queue: UnitSource) -> None:
-        """Removes a queue without unwritten units."""
+        """Notes that a queue has no unwritten units any more."""
         self.waiting.pop(queue, None)
         self.due.pop(queue, None)
 

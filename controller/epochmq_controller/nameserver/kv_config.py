@@ -50,20 +50,22 @@ class KVConfig:
         return self._table.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Sets a value, which takes effect at once. Returns when the file is written."""
+        """Sets a value, which takes effect at once. Returns when the file is written, or the failure
+        logged."""
         self._table.setdefault(namespace, {})[key] = value
         log.info("KV config %s %s=%s", namespace, key, value)
         await self._persist()
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Deletes a value, which takes effect at once. Returns when the file is written."""
+        """Deletes a value, which takes effect at once. Returns when the file is written, or the failure
+        logged."""
         self._table.get(namespace, {}).pop(key, None)
         log.info("KV config %s %s deleted", namespace, key)
         await self._persist()
 
     async def _persist(self) -> None:
-        """Writes the whole table, one write at a time. A slow disk delays the sender of the change, and no
-        broker that registers meanwhile."""
+        """Writes the whole table, one write at a time. A slow disk delays the sender of the change, but not
+        the brokers that register meanwhile."""
         async with self._writing:
             text = to_json(KVConfigSerializeWrapper(config_table=self._table)).decode()
             try:

@@ -1,6 +1,6 @@
 # pure: the offset that all members of a group had
-"""Tracks up to which offset every member of a SyncStateSet had the log. A member whose log ends before it has
-lost acknowledged messages.
+"""Tracks up to which offset every member of a SyncStateSet had the log. If a member's log ends before that
+offset, the member has lost acknowledged messages.
 
 Masters and members report the offset with their heartbeats (`confirmedByAll`, under `allAckInSyncStateSet`):
 a master several times per lease, a replica once a second. A replica's log is compared with the offset that

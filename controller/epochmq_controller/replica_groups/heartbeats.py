@@ -28,7 +28,8 @@ class Heartbeat:
     in_doubt: bool = False
     """The replica says that its log may lack acknowledged messages."""
     confirmed_by_all: int = -1
-    """Up to this offset every member of the SyncStateSet has the log, as the sender knows. -1: not known."""
+    """The offset that every member of the SyncStateSet has reached, from a master or member under
+    `allAckInSyncStateSet`. -1: the sender does not know."""
     lacks_confirmed: bool = False
     """The replica's log ends before the offset that every member had (`confirmed_offset`)."""
 

@@ -181,7 +181,7 @@ class ErasureCompleted(msgspec.Struct, frozen=True):
 
 
 class TransferLeadership(msgspec.Struct, frozen=True):
-    """Transfer leadership to this peer."""
+    """Transfers leadership to the peer `to`."""
 
     to: str
     token: int

@@ -1,9 +1,10 @@
 """Preserves damaged files as evidence, before recovery changes anything in a peer's directory.
 
 `damaged-1` to `damaged-3` hold the data files from the first unreadable byte on, copies of the state files,
-and `REPORT` with a description. A peer that has three of them does not start: its disk cannot be trusted. The
-file `rejoin` says, over restarts, that this peer has no vote until it has caught up. An operator makes the
-file `accept-loss` to let a peer start without the lost entries and with a vote.
+and `REPORT` with a description. A peer that has three of them and finds further damage does not start: its
+disk cannot be trusted. The file `rejoin` says, over restarts, that this peer must not vote until it has
+caught up. An administrator makes the file `accept-loss` to let a peer start without the lost entries and with
+a vote.
 """
 
 from __future__ import annotations
@@ -85,17 +86,17 @@ def _copy_evidence(folder: Path, place: Path, entries: FileLog, report: str) -> 
     made = place.with_name(place.name + ".tmp")
     made.mkdir(exist_ok=True)
     for path in entries.files_after_end():
-        _copy_without_holes(path, made / path.name)
+        _copy_sparsely(path, made / path.name)
     for name in STATE_FILE_NAMES:
         if (folder / name).exists():
-            _copy_without_holes(folder / name, made / name)
+            _copy_sparsely(folder / name, made / name)
     replace_file(made / "REPORT", (report + "\n").encode())
     made.rename(place)
     sync_directory(folder)
 
 
-def _copy_without_holes(path: Path, copy: Path) -> None:
-    """Copies a file without its holes."""
+def _copy_sparsely(path: Path, copy: Path) -> None:
+    """Copies a file; the copy has holes where the file has them (POSIX sparse files)."""
     copy.unlink(missing_ok=True)
     source = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

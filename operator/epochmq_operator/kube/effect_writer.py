@@ -61,8 +61,9 @@ class EffectWriter:
                 await self._emit(effect, ref, resource)
 
     async def check_foreign(self, ref: Ref, worker: ResourceWorker) -> bool:
-        """Gets an object into the cache; whether it exists. No watch delivers an object without the
-        operator's label, so the worker checks such an object again before every reconciliation."""
+        """Reads an object that may lack the operator's label into the cache. Returns whether it exists. No
+        watch delivers an object without the label, so the worker checks it again before every
+        reconciliation."""
         known = self._cache.get(ref)
         try:
             found = await self._api.get(object_path(ref))

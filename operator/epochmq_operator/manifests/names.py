@@ -1,11 +1,11 @@
 """Names and labels the objects of a group.
 
-Every name is the group's name, a dash and one of a fixed set of suffixes. No suffix ends with a dash and
-another suffix, so two groups of a namespace never want the same name. A BrokerGroup and a ControllerGroup of
-one name have different components, because on Kubernetes only controller groups have nameservers; so their
-names differ, too."""
+The name of an object is the group's name, a dash and one of a fixed set of suffixes. No suffix ends with a
+dash and another suffix, so two groups of a namespace never want the same name. A BrokerGroup and a
+ControllerGroup of one name have different components, because on Kubernetes only controller groups have
+nameservers; so their names differ, too."""
 
-# pure: names of data.
+# pure: computes names
 
 from __future__ import annotations
 

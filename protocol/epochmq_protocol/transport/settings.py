@@ -1,4 +1,4 @@
-"""Settings of connections, servers and clients, each with its unit and the reason for its default.
+"""Settings of connections, servers and clients, each with its unit.
 
 RocketMQ's keys that map here: `com.rocketmq.remoting.frameMaxLength`, `serverChannelMaxIdleTimeSeconds`,
 `clientChannelMaxIdleTimeSeconds`, `connectTimeoutMillis`, `writeBufferHighWaterMark`,
