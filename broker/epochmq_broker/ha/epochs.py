@@ -179,7 +179,7 @@ def record_received_epoch(
 ) -> None:
     """Appends the epoch of a block that a replica is about to append to its log.
 
-    Epochs that no block named, because they have no byte to send, are taken from `told`, the epochs of the
+    Epochs that no block named, because they have no byte to send, are taken from `master_epochs`, of the
     master's handshake."""
     for entry in master_epochs:
         if entry.epoch < epoch:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from epochmq_broker.config import BrokerConfig
 from epochmq_broker.ha.service import HARole, HAService
-from epochmq_broker.ha.sync_state import SyncStateSetProposal
 from epochmq_broker.replicas.background_tasks import BackgroundTasks
 from epochmq_broker.replicas.controller_addresses import ControllerAddresses
 from epochmq_broker.replicas.controller_client import ControllerClient, decode_master_view
@@ -124,7 +123,7 @@ class ReplicasManager:
         )
         parts.writer.may_write = self.may_write
         parts.writer.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
-        parts.ha.on_proposal = self._proposal_made
+        parts.ha.on_proposal = lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch))
         parts.ha.doubt.on_cleared = self._doubt_cleared
 
     # Life
@@ -358,9 +357,6 @@ class ReplicasManager:
             self.gate.relay(master_address)
         else:
             self.gate.master_changed(master_address)
-
-    def _proposal_made(self, proposal: SyncStateSetProposal) -> None:
-        self._feed(ProposalMade(proposal.members, proposal.set_epoch))
 
     def _lease_changed(self) -> None:
         """The lease or the SyncStateSet has changed: answers waiting sends and releases held requests."""
