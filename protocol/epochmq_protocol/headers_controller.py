@@ -12,6 +12,13 @@ LOG_IN_DOUBT_FIELD = "mayLackAcknowledged"
 is in doubt, it may lack acknowledged messages."""
 CONFIRMED_BY_ALL_FIELD = "confirmedByAll"
 """Our own ext field of a heartbeat: the offset up to which every member of the SyncStateSet has the log."""
+LEASE_EPOCH_FIELD = "writeLeaseEpoch"
+"""Our own ext field of a heartbeat: the sender requests a write lease under this master epoch."""
+LEASE_MS_FIELD = "writeLeaseMs"
+"""Our own ext field of the response to such a heartbeat: the length of the granted lease, milliseconds."""
+FENCED_EPOCH_FIELD = "fencedEpoch"
+"""Our own ext field of a heartbeat: the sender accepts no more writes under this master epoch. A master that
+requests its successor's election (1002) sends it too."""
 
 
 class NotifyMinBrokerIdChangeRequestHeader(Header, kw_only=True):

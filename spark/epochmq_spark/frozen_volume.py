@@ -1,4 +1,4 @@
-"""Shows a replica's store directory as it was at a cut, while the broker goes on writing.
+"""Shows a replica's store directory as it was at a cut, while the broker keeps writing.
 
 Files stay open, so that segments which the broker deletes meanwhile can still be read."""
 

@@ -5,7 +5,8 @@ waits for (`ha.ack_quorum`), where logs diverge and epochs start (`ha.epochs`), 
 
 The drivers around them are written here a second time, with the same order of steps: `replicas.manager`,
 `replicas.role_transitions`, `replicas.heartbeats`, `ha.service`, `ha.connection`, `ha.client`,
-`ha.client_connection`, `ha.replication_waiters`."""
+`ha.client_connection`, `ha.replication_waiters`. The module is longer than 600 lines because a simulated
+broker is one class: it is all of these drivers at once."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class SwitchoverOperations:
         return found
 
     async def _run_to_end(self, switch: Coroutine[None, None, CompletedSwitchover]) -> CompletedSwitchover:
-        """Waits for a switchover that goes on if the caller is cancelled."""
+        """Waits for a switchover. It continues if the caller is cancelled."""
         task = asyncio.get_running_loop().create_task(switch, name="a planned switch")
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)

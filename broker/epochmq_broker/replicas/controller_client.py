@@ -38,6 +38,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers_controller import (
+    FENCED_EPOCH_FIELD,
     LOG_IN_DOUBT_FIELD,
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
@@ -59,9 +60,6 @@ SEARCH_TIMEOUT_MS: Final = 1000
 TERM: Final = "term"
 """Ext field of the response to 1005: the Raft term. Only EpochMQ's controllers, which grant leases, send
 it."""
-FENCED_EPOCH: Final = "fencedEpoch"
-"""Ext field of heartbeats, and of a master's request to elect its successor: the sender writes no more under
-this epoch."""
 
 ViewHeader = (
     RegisterBrokerToControllerResponseHeader
@@ -177,7 +175,7 @@ class ControllerClient:
                     ),
                 )
             case ElectMasterQuestion(broker_id=broker_id, designate=designate, fenced_epoch=fenced):
-                ext = {} if fenced is None else {FENCED_EPOCH: str(fenced)}
+                ext = {} if fenced is None else {FENCED_EPOCH_FIELD: str(fenced)}
                 if not designate and self._may_lack():
                     ext[LOG_IN_DOUBT_FIELD] = "true"
                 return request(

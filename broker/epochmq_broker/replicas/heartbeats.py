@@ -15,19 +15,22 @@ from typing import Final
 
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.log_doubt import HEARTBEAT_SUSPENSION_MS, suspends_heartbeats
-from epochmq_broker.replicas.controller_client import FENCED_EPOCH
 from epochmq_broker.replicas.write_lease import WriteLease
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers_controller import CONFIRMED_BY_ALL_FIELD, LOG_IN_DOUBT_FIELD
+from epochmq_protocol.headers_controller import (
+    CONFIRMED_BY_ALL_FIELD,
+    FENCED_EPOCH_FIELD,
+    LEASE_EPOCH_FIELD,
+    LEASE_MS_FIELD,
+    LOG_IN_DOUBT_FIELD,
+)
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
 from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
-LEASE_EPOCH: Final = "writeLeaseEpoch"
-LEASE_MS: Final = "writeLeaseMs"
 RENEWALS_PER_LEASE: Final = 3
 """A lease survives as many lost renewals but one. The leading controller pays for each: 35 µs."""
 RENEWAL_INTERVAL_MIN_MS: Final = 40
@@ -211,7 +214,7 @@ class ControllerHeartbeats:
             response = await self._client.call(address, command, timeout_ms)
         except EpochMQError:
             return False
-        granted = (response.ext or {}).get(LEASE_MS, "")
+        granted = (response.ext or {}).get(LEASE_MS_FIELD, "")
         if response.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
             lease.record_grant(epoch, sent_ms, int(granted))
             self.on_lease()
@@ -240,13 +243,13 @@ class ControllerHeartbeats:
         ext: dict[str, str] = {}
         timeout_ms = config.controller_heart_beat_timeout_mills
         if lease.epoch is not None and lease.fenced and not self.naming_successor:
-            ext[FENCED_EPOCH] = str(lease.epoch)
+            ext[FENCED_EPOCH_FIELD] = str(lease.epoch)
         elif self._renews_lease():
-            ext[LEASE_EPOCH] = str(lease.epoch)
+            ext[LEASE_EPOCH_FIELD] = str(lease.epoch)
             if lease.duration_ms and lease.leader_grants:
                 timeout_ms = min(timeout_ms, LEASED_HEARTBEAT_TIMEOUT_MS)
         elif (given_up := state.gives_up_epoch()) is not None:
-            ext[FENCED_EPOCH] = str(given_up)
+            ext[FENCED_EPOCH_FIELD] = str(given_up)
         if state.may_lack():
             ext[LOG_IN_DOUBT_FIELD] = "true"
         confirmed = state.confirmed_by_all()

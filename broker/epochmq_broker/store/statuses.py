@@ -55,7 +55,7 @@ class GetStatus(Enum):
 class RunningFlags(IntFlag):
     """The reasons why a store may not be read or written, with the values of RocketMQ's RunningFlags.
 
-    `FLUSH_FAILED` (after a failed fsync RocketMQ logs and goes on) and `REPLICA` (the log is written by
+    `FLUSH_FAILED` (RocketMQ logs a failed fsync and continues) and `REPLICA` (the log is written by
     replication only) do not exist in RocketMQ; they lie above its bits.
     """
 

@@ -18,14 +18,12 @@ from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, Hea
 from epochmq_protocol.codes import CURRENT_VERSION
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.headers_base import Int, Long
-from epochmq_protocol.headers_controller import LOG_IN_DOUBT_FIELD
+from epochmq_protocol.headers_controller import LEASE_MS_FIELD, LOG_IN_DOUBT_FIELD
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import FastRequestHandler
 
 HEADER_START: Final = b'{"code":904'
 SUCCESS_REMARK: Final = "Heart beat success"
-LEASE_EPOCH: Final = "writeLeaseEpoch"
-LEASE_MS: Final = "writeLeaseMs"
 
 
 class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
@@ -54,7 +52,7 @@ class _Request(msgspec.Struct, gc=False):
     flag: Literal[0] = 0
 
 
-_LEASE_MS: Final = LEASE_MS.encode()
+_LEASE_MS: Final = LEASE_MS_FIELD.encode()
 _RESPONSE: Final = (
     b'{"code":0,%%b"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%b",'
     b'"serializeTypeCurrentRPC":"JSON","version":%d}' % (SUCCESS_REMARK.encode(), CURRENT_VERSION)

@@ -19,7 +19,7 @@ import msgspec
 from epochmq_controller import settings_file
 from epochmq_controller.controller import config as configs
 from epochmq_controller.controller.controller import Controller
-from epochmq_controller.controller.lease_renewals import LEASE_EPOCH, LEASE_MS, SUCCESS_REMARK
+from epochmq_controller.controller.lease_renewals import SUCCESS_REMARK
 from epochmq_controller.replica_groups import rules
 from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.requests import (
@@ -49,6 +49,9 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers_base import Header
 from epochmq_protocol.headers_controller import (
     CONFIRMED_BY_ALL_FIELD,
+    FENCED_EPOCH_FIELD,
+    LEASE_EPOCH_FIELD,
+    LEASE_MS_FIELD,
     LOG_IN_DOUBT_FIELD,
     AlterSyncStateSetRequestHeader,
     AlterSyncStateSetResponseHeader,
@@ -73,9 +76,6 @@ log = logging.getLogger(__name__)
 
 H = TypeVar("H", ElectMasterResponseHeader, RegisterBrokerToControllerResponseHeader)
 
-FENCED_EPOCH = "fencedEpoch"
-"""In a heartbeat: the sender accepts no more writes under this master epoch. In an election request the
-master adds it when it names its successor."""
 TERM, COMMITTED_INDEX = "term", "committedIndex"
 NAMES_AFTER = "brokerNamesAfter"
 BROKER_NAMES = "brokerNames"
@@ -145,7 +145,7 @@ class ControllerProcessor:
                 header.broker_name,
                 header.broker_id,
                 header.designate_elect,
-                _number(command.ext or {}, FENCED_EPOCH),
+                _number(command.ext or {}, FENCED_EPOCH_FIELD),
                 in_doubt=(command.ext or {}).get(LOG_IN_DOUBT_FIELD) == "true",
             )
         )
@@ -290,7 +290,7 @@ class ControllerProcessor:
             confirmed_by_all=confirmed if confirmed is not None else -1,
         )
         replica = (header.cluster_name, header.broker_name, header.broker_id)
-        fenced, wanted = _number(ext, FENCED_EPOCH), _number(ext, LEASE_EPOCH)
+        fenced, wanted = _number(ext, FENCED_EPOCH_FIELD), _number(ext, LEASE_EPOCH_FIELD)
         if wanted is not None and not command.is_oneway:
             return self._lease_response(command, replica, heartbeat, fenced, wanted)
         self._controller.receive_heartbeat(replica, heartbeat, fenced)
@@ -305,7 +305,7 @@ class ControllerProcessor:
         wanted: int,
     ) -> Command:
         lease_ms = await self._controller.request_lease(replica, heartbeat, fenced, wanted)
-        ext = {LEASE_MS: str(lease_ms)} if lease_ms else None
+        ext = {LEASE_MS_FIELD: str(lease_ms)} if lease_ms else None
         return response(command, ResponseCode.SUCCESS, SUCCESS_REMARK, ext=ext)
 
     # The controller -----------------------------------------------------------------------------------------
