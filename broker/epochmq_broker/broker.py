@@ -21,6 +21,7 @@ from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.service import HAService
+from epochmq_broker.master_services import MasterServices
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.periodic_tasks import PeriodicTasks
 from epochmq_broker.registration import NameserverRegistration
@@ -69,6 +70,7 @@ class Broker:
         self.ha = HAService(live, self.store, self.writer, controlled=config.enable_controller_mode)
         self.delays = DelayService(live, self.store, self.writer, tables.stats)
         self.delays.write = tables.file_writer.write
+        self.master_services = MasterServices(self.delays)
         self.client = RemotingClient()
         self.registration = NameserverRegistration(live, self.topics, self.client)
         self.registration.on_response.append(self._registered)
@@ -152,7 +154,7 @@ class Broker:
         self.cold_reads.start()
         held_pulls.start()
         if self.live.current.broker_role != "SLAVE":
-            self.delays.start()
+            self.master_services.start()
         self._start_periodic_tasks()
         self._phase = BrokerPhase.RUNNING
 
@@ -172,7 +174,8 @@ class Broker:
         self.periodic_tasks.stop()
         if self._phase is BrokerPhase.RUNNING:
             self._phase = BrokerPhase.STOPPED
-            self.delays.stop()
+            self.master_services.stop()
+            self.delays.persist()
             self._write_tables()
         self.store.stop()
         await self.client.close()
@@ -196,7 +199,7 @@ class Broker:
                 self.writer,
                 self.ha,
                 self.topics,
-                self.delays,
+                self.master_services,
                 self.processors.pull.hold,
                 self.registration,
                 self.client,

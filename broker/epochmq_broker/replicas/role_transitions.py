@@ -35,10 +35,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.long_polling import PullHoldService
+from epochmq_broker.master_services import MasterServices
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.state_machine_types import MasterView
@@ -67,7 +67,7 @@ class ReplicaDependencies:
     writer: MessageWriter
     ha: HAService
     topics: TopicTable
-    delays: DelayService
+    master_services: MasterServices
     held_pulls: PullHoldService
     registration: NameserverRegistration
     client: RemotingClient
@@ -82,7 +82,6 @@ class RoleTransitions:
         self._parts = parts
         self._lease = lease
         self._clock_ms = clock_ms
-        self._delivering = False
         self._registering = False
         self._finder: asyncio.Task[None] | None = None
         self._found: tuple[str, str] | None = None
@@ -109,9 +108,7 @@ class RoleTransitions:
         parts.live.set_role(0, "SYNC_MASTER")
         parts.slave_sync.follow(None)
         parts.slave_sync.align_with_log()
-        if not self._delivering:
-            self._delivering = True
-            parts.delays.start()
+        parts.master_services.start()
         self._tell()
 
     async def _follow(self, view: MasterView, broker_id: int) -> None:
@@ -120,9 +117,7 @@ class RoleTransitions:
         self._lease.end()
         self.epoch = view.epoch
         parts.live.set_role(broker_id, "SLAVE")
-        if self._delivering:
-            self._delivering = False
-            parts.delays.stop()
+        parts.master_services.stop()
         parts.held_pulls.release()
         parts.ha.master_checksums = MasterChecksumClient(parts.client, view.address) if view.address else None
         # If it is the same master under another epoch, the HA connection stays.

@@ -1,0 +1,38 @@
+"""Runs the services that only the master runs (RocketMQ: BrokerController.changeSpecialServiceStatus)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class MasterService(Protocol):
+    """A service of the master, such as the delivery of delayed messages."""
+
+    def start(self) -> None:
+        """Starts the service on the running event loop: this broker became the master."""
+
+    def stop(self) -> None:
+        """Stops the service and writes its state: another broker became the master, or this one stops."""
+
+
+class MasterServices:
+    """All services that run on the master only. They start and stop together, and may start again."""
+
+    def __init__(self, *services: MasterService) -> None:
+        """`services` start in this order, and stop in reverse."""
+        self._services = services
+        self._running = False
+
+    def start(self) -> None:
+        """Starts the services, unless they run."""
+        if not self._running:
+            self._running = True
+            for service in self._services:
+                service.start()
+
+    def stop(self) -> None:
+        """Stops the services, if they run."""
+        if self._running:
+            self._running = False
+            for service in reversed(self._services):
+                service.stop()
