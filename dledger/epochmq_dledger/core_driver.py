@@ -252,7 +252,7 @@ class CoreDriver:
                 self._applier.restore(snapshot)
             case RejoinCompleted():
                 context.file_worker.run(
-                    partial(damage_evidence.remove_rejoin, context.folder), lambda _: None
+                    partial(damage_evidence.remove_rejoin_mark, context.folder), lambda _: None
                 )
                 log.warning("%s: recovered the lost entries; this peer votes again", self_id)
             case MembersChanged(addresses=addresses):

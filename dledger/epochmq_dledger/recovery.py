@@ -52,7 +52,7 @@ class PeerRecovery:
     def run(self, machine: StateMachine | None, apply: Callable[[DLedgerEntry], None]) -> RecoveredPeer:
         """Recovers, and applies the entries that are known to be committed. ValueError if the directory
         belongs to another peer, or is too damaged to use."""
-        self._accepted = damage_evidence.consume_accept_loss(self.folder)
+        self._accepted = damage_evidence.take_accept_loss_mark(self.folder)
         committed = state_files.load_committed(self.folder)
         covered = self._snapshot_index()
         self.entries.open(committed if committed > covered else -1)
@@ -70,7 +70,7 @@ class PeerRecovery:
                 applied = snapshot.index
         memberships = self._replay(applied + 1, committed, apply)
         committed = min(committed, self.entries.end_index)
-        lost = damage_evidence.load_rejoin(self.folder)
+        lost = damage_evidence.load_rejoin_mark(self.folder)
         return RecoveredPeer(
             vote, committed, snapshot, max(applied, committed), memberships, lost is not None, lost is True
         )
@@ -136,8 +136,8 @@ class PeerRecovery:
             )
         place = damage_evidence.preserve_evidence(self.folder, self.entries, text)
         if not self._accepted:
-            was_lost = damage_evidence.load_rejoin(self.folder) is True
-            damage_evidence.save_rejoin(self.folder, vote_lost=vote_lost or was_lost)
+            was_lost = damage_evidence.load_rejoin_mark(self.folder) is True
+            damage_evidence.save_rejoin_mark(self.folder, vote_lost=vote_lost or was_lost)
         if self.entries.damage is not None and not vote_lost:
             self.entries.erase_after_end()
             self.entries.damage = None

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from epochmq_spark import audit_state, drill_down, schemas, store_layout
 from epochmq_spark.audit_state import AuditState
+from epochmq_spark.decode.summary_rows import SummaryKind
 from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.sources import register
 from epochmq_spark.sources.file_ranges import PARTITION_BYTES
@@ -61,7 +62,9 @@ def run(
     options["taskBytes"] = str(_task_bytes(spark, state))
     progress("reading logs, consume queues and indexes")
     summary = load("epochmq.summary").persist()
-    spans = summary.where("kind = 'span'").select("group", "replica", "at", "end", "low", "high", "detail")
+    spans = summary.where(f"kind = '{SummaryKind.SPAN}'").select(
+        "group", "replica", "at", "end", "low", "high", "detail"
+    )
     epochs = load("epochmq.epochs")
     audit_state.add_histories(
         state,
@@ -169,7 +172,7 @@ def _compare_blocks(spark: SparkSession, state: AuditState, summary: DataFrame) 
     )
     size = drill_down.BLOCK_BYTES
     digests = (
-        summary.where("kind = 'block'")
+        summary.where(f"kind = '{SummaryKind.BLOCK}'")
         .groupBy("group", "replica", "at")
         .agg(f.sum("count").alias("bytes"), f.bit_xor("digest").alias("digest"))
     )
@@ -204,16 +207,16 @@ def _rows_as_findings(summary: DataFrame) -> DataFrame:
 
     schema = from_arrow_schema(schemas.FINDINGS)
 
-    def of(kind: str, name: str, **given: str) -> DataFrame:
+    def of(kind: SummaryKind, name: str, **given: str) -> DataFrame:
         columns = {column.name: f.lit(None).cast(column.dataType) for column in schema}
         columns |= {column: f.col(source) for column, source in given.items()}
         columns |= {"group": f.col("group"), "replica": f.col("replica")}
         columns |= {"kind": f.lit(name), "severity": f.lit(KINDS[name][0].value)}
         chosen = [columns[column.name].alias(column.name) for column in schema]
-        return summary.where(f.col("kind") == kind).select(*chosen)
+        return summary.where(f.col("kind") == kind.value).select(*chosen)
 
     bad = of(
-        "bad",
+        SummaryKind.BAD_RECORD,
         "record.checksum",
         start_offset="at",
         end_offset="end",
@@ -223,8 +226,9 @@ def _rows_as_findings(summary: DataFrame) -> DataFrame:
         message_id="detail",
         store_timestamp="high",
     )
-    chains = of("chain", "index.broken-chain", start_offset="end", file="detail")
-    return bad.unionByName(chains).unionByName(of("file", "file.unreadable", detail="detail"))
+    chains = of(SummaryKind.BROKEN_CHAIN, "index.broken-chain", start_offset="end", file="detail")
+    unreadable = of(SummaryKind.UNREADABLE_FILE, "file.unreadable", detail="detail")
+    return bad.unionByName(chains).unionByName(unreadable)
 
 
 def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
@@ -233,24 +237,25 @@ def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     keys = ["group", "replica", "topic", "queue_id"]
-    both = summary.where("kind in ('queue', 'unit')")
+    by_log, by_queue = SummaryKind.UNITS_BY_LOG.value, SummaryKind.UNITS_BY_QUEUE.value
+    both = summary.where(f.col("kind").isin(by_log, by_queue))
 
     def only(kind: str, column: str) -> Any:
         return f.when(f.col("kind") == kind, f.col(column))
 
     ends = both.groupBy(*keys).agg(
-        (f.coalesce(f.max(only("unit", "high")), f.lit(-1)) + 1).alias("queue_end")
+        (f.coalesce(f.max(only(by_queue, "high")), f.lit(-1)) + 1).alias("queue_end")
     )
     suspects = (
         both.groupBy(*keys, "at")
         .agg(
-            f.coalesce(f.bit_xor(only("queue", "digest")), f.lit(0)).alias("ours"),
-            f.coalesce(f.bit_xor(only("unit", "digest")), f.lit(0)).alias("theirs"),
-            f.coalesce(f.sum(only("queue", "count")), f.lit(0)).alias("messages"),
-            f.coalesce(f.sum(only("unit", "count")), f.lit(0)).alias("units"),
-            f.collect_list(f.when(f.col("kind") == "queue", f.struct("first", "end"))).alias("log_ranges"),
+            f.coalesce(f.bit_xor(only(by_log, "digest")), f.lit(0)).alias("log_digest"),
+            f.coalesce(f.bit_xor(only(by_queue, "digest")), f.lit(0)).alias("queue_digest"),
+            f.coalesce(f.sum(only(by_log, "count")), f.lit(0)).alias("messages"),
+            f.coalesce(f.sum(only(by_queue, "count")), f.lit(0)).alias("units"),
+            f.collect_list(f.when(f.col("kind") == by_log, f.struct("first", "end"))).alias("log_ranges"),
         )
-        .where("ours != theirs or messages != units")
+        .where("log_digest != queue_digest or messages != units")
         .join(ends, keys)
         .select(*keys, "at", "log_ranges", "queue_end")
     )
@@ -272,7 +277,8 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
     """Finds blocks whose digests of keys differ between log and index, and compares their keys."""
     from pyspark.sql import functions as f
 
-    indexes = summary.where("kind = 'index'")
+    by_log, by_index = SummaryKind.KEYS_BY_LOG.value, SummaryKind.KEYS_BY_INDEX.value
+    indexes = summary.where(f.col("kind") == SummaryKind.INDEX_FILE.value)
     covered = (
         indexes.groupBy("group", "replica")
         .agg(f.min("at").alias("low"), f.max("end").alias("high"))
@@ -290,15 +296,15 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
 
     size = drill_down.BLOCK_BYTES
     suspects = (
-        summary.where("kind in ('keys', 'entry')")
+        summary.where(f.col("kind").isin(by_log, by_index))
         .groupBy("group", "replica", "at")
         .agg(
-            only("keys", "digest").alias("ours"),
-            only("entry", "digest").alias("theirs"),
-            number("keys").alias("expected"),
-            number("entry").alias("present"),
+            only(by_log, "digest").alias("log_digest"),
+            only(by_index, "digest").alias("index_digest"),
+            number(by_log).alias("expected"),
+            number(by_index).alias("present"),
         )
-        .where("ours != theirs or expected != present")
+        .where("log_digest != index_digest or expected != present")
         .join(f.broadcast(covered), ["group", "replica"])
         .where((f.col("at") * size <= f.col("group_high")) & ((f.col("at") + 1) * size > f.col("group_low")))
         .select("group", "replica", "at", "low", "high", "group_low", "group_high")
@@ -315,13 +321,13 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
 
 def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
     """Finds consumer offsets beyond the end that any replica has for the queue. For frozen volumes this is
-    the present end, because consumers go on after the cut."""
+    the present end, because consumers keep consuming after the cut."""
     from pyspark.sql import functions as f
 
     keys = ["group", "topic", "queue_id"]
     now = offsets.where("consumer_group is null and fault is null")
     ends = (
-        summary.where("kind in ('queue', 'unit')")
+        summary.where(f.col("kind").isin(SummaryKind.UNITS_BY_LOG.value, SummaryKind.UNITS_BY_QUEUE.value))
         .select(*keys, (f.col("high") + 1).alias("end"))
         .unionByName(now.select(*keys, f.col("offset").alias("end")))
         .groupBy(*keys)

@@ -1,5 +1,5 @@
-"""Runs switchovers that an administrator requests from one broker, master or replica: another replica becomes
-master, or this one."""
+"""Runs the switchovers that an administrator requests over this broker's admin API: this broker gives its
+mastership away (handover), or a chosen replica becomes master (promote)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ T = TypeVar("T")
 CATCH_UP_SHARE: Final = 0.8
 """The share of the available time in which the replica may catch up."""
 CATCH_UP_MAX_MS: Final = 5000
-"""The time that one replica gets to catch up if another one could become master instead."""
+"""The time that one replica gets to catch up in a handover, which then tries the next replica."""
 POLL_INTERVAL_S: Final = 0.05
 LINGER_IDLE_S: Final = 2.0
 """Lingering ends after this time without a request to relay."""
-NO_CONTROLLERS: Final = "there are no controllers that could elect another"
+NO_CONTROLLERS: Final = "there are no controllers that could elect another master"
 
 
 class SwitchoverOperations:
@@ -53,9 +53,10 @@ class SwitchoverOperations:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def handover(self, timeout_ms: float) -> SwitchoverResult:
-        """Gives the mastership to the member of the SyncStateSet with the greatest offset. Returns at once if
-        this broker is not the master or no other replica is connected. Raises AdminError if no replica took
-        the mastership in time."""
+        """Gives the mastership to another member of the SyncStateSet; tries the one with the greatest offset
+        first. Returns at once with `moved=False` if there is nothing to give or nobody to take it: without
+        controllers, if this broker is not the master, or if no other replica is connected. Raises AdminError
+        if no replica took the mastership in time."""
         replicas = self._replicas
         if replicas is None:
             return SwitchoverResult(moved=False, reason=NO_CONTROLLERS)
@@ -63,16 +64,16 @@ class SwitchoverOperations:
         deadline_s = loop.time() + timeout_ms / 1000
         while True:
             if self._ha.role is not HARole.MASTER:
-                return self._not_needed("this broker is not the master")
+                return self._not_moved("this broker is not the master")
             in_sync, others = self._candidates()
             if not in_sync and not others:
-                return self._not_needed("no other replica is connected")
+                return self._not_moved("no other replica is connected")
             why = f"none of the connected replicas {sorted(others)} is in sync"
             for broker_id in in_sync:
                 left_ms = (deadline_s - loop.time()) * 1000
                 catch_up_ms = min(left_ms * CATCH_UP_SHARE, CATCH_UP_MAX_MS)
                 try:
-                    return await self._switch_to(replicas, broker_id, catch_up_ms, loop.time())
+                    return await self._switch_to(replicas, broker_id, catch_up_ms, deadline_s=loop.time())
                 except EpochMQError as error:
                     why = str(error)
             if loop.time() + POLL_INTERVAL_S >= deadline_s:
@@ -94,7 +95,7 @@ class SwitchoverOperations:
 
     def _candidates(self) -> tuple[list[int], list[int]]:
         """Returns (connected members of the SyncStateSet, the greatest offset first; other connected replicas
-        that could become members)."""
+        that could join it)."""
         sync = self._ha.sync_state
         if sync is None:
             return [], []
@@ -117,13 +118,13 @@ class SwitchoverOperations:
         deadline_s = loop.time() + timeout_ms / 1000
         if self._ha.role is HARole.MASTER:
             if identity is not None and wanted == identity.id:
-                return self._not_needed("it is the master already")
-            return await self._switch_to(replicas, wanted, timeout_ms * CATCH_UP_SHARE, deadline_s)
+                return self._not_moved("it is the master already")
+            return await self._switch_to(replicas, wanted, timeout_ms * CATCH_UP_SHARE, deadline_s=deadline_s)
         role = replicas.state_machine.role
         if role is None or role.address is None or self._ha.role is not HARole.REPLICA:
             raise AdminError(FaultKind.REFUSED, "this broker knows no master that could start a switchover")
         if wanted == role.master_id:
-            return self._not_needed(f"broker {wanted} is the master already")
+            return self._not_moved(f"broker {wanted} is the master already")
         address = self._live.current.broker_addr
         if identity is None or wanted != identity.id:
             address = await self._address(replicas, wanted, deadline_s)
@@ -146,9 +147,11 @@ class SwitchoverOperations:
         )
 
     async def _switch_to(
-        self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float, give_up_s: float
+        self, replicas: ReplicasManager, broker_id: int, catch_up_ms: float, *, deadline_s: float
     ) -> SwitchoverResult:
-        address = await self._address(replicas, broker_id, give_up_s)
+        """Makes a replica the master. `deadline_s` (of the loop's clock) bounds the wait for a controller
+        that leads; with the present time a failed question is not repeated."""
+        address = await self._address(replicas, broker_id, deadline_s)
         done = await self._run_to_end(replicas.switchover.to(broker_id, address, max(0, int(catch_up_ms))))
         return SwitchoverResult(
             moved=True,
@@ -158,15 +161,15 @@ class SwitchoverOperations:
             held_ms=done.held_ms,
         )
 
-    async def _address(self, replicas: ReplicasManager, broker_id: int, give_up_s: float) -> str:
-        """Returns the address at which a replica serves clients. While no controller leads, asks again until
-        `give_up_s`."""
+    async def _address(self, replicas: ReplicasManager, broker_id: int, deadline_s: float) -> str:
+        """Returns the address at which an alive member of the SyncStateSet serves clients. While no
+        controller leads, asks again until `deadline_s`."""
         while True:
             try:
                 found = (await replicas.members()).get(broker_id)
                 break
             except EpochMQError:
-                if asyncio.get_running_loop().time() >= give_up_s:
+                if asyncio.get_running_loop().time() >= deadline_s:
                     raise
             await asyncio.sleep(POLL_INTERVAL_S)
         if found is None:
@@ -185,9 +188,9 @@ class SwitchoverOperations:
     def _task_ended(self, task: asyncio.Task[CompletedSwitchover]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller that waits has raised it
+            task.exception()  # marks it as retrieved; the caller, if it still waits, raises it
 
-    def _not_needed(self, reason: str) -> SwitchoverResult:
+    def _not_moved(self, reason: str) -> SwitchoverResult:
         role = self._replicas.state_machine.role if self._replicas is not None else None
         return SwitchoverResult(
             moved=False,

@@ -89,8 +89,8 @@ def was_begun_alone(local: Sequence[EpochEntry], master: Sequence[EpochEntry]) -
     """Whether a former master wrote all of the local log alone, so that the group has none of it.
 
     The local log then has a single epoch, the master's first epoch is newer, and both start at offset 0. The
-    local log may be truncated to 0. Any other pair of logs without a common epoch is an operator's mistake,
-    for example a store of another group."""
+    local log may be truncated to 0. Any other pair of logs without a common epoch is a person's mistake, for
+    example a store of another group."""
     return (
         len(local) == 1
         and len(master) > 0

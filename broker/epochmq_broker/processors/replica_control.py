@@ -59,7 +59,9 @@ class ReplicaControlProcessor:
         """Makes another replica the master; responds when it is."""
         header = SwitchoverRequestHeader.decode(command.ext)
         if self._replicas is None:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another")
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another master"
+            )
         timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
         switched = await self._replicas.switchover.to(header.broker_id, header.address, timeout_ms)
         response_header = SwitchoverResponseHeader(

@@ -48,8 +48,8 @@ class RegisterQuestion(msgspec.Struct, frozen=True):
 
 
 class ElectMasterQuestion(msgspec.Struct, frozen=True):
-    """CONTROLLER_ELECT_MASTER (1002): elect a master for the group. With `designate` the present master asks,
-    for this replica and no other; it writes no more under `fenced_epoch`."""
+    """CONTROLLER_ELECT_MASTER (1002): elect a master for the group. With `designate` the present master asks:
+    elect `broker_id` and no other replica. The present master writes no more under `fenced_epoch`."""
 
     broker_id: int
     designate: bool = False

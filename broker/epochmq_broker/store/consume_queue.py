@@ -191,7 +191,7 @@ class ConsumeQueue:
         if self.buffer is None:
             return
         if self.buffer_start + self.buffer_position == self.written_end:
-            self.pending.remove_queue(self)
+            self.pending.mark_queue_written(self)
             self._release_buffer()
         else:
             self.pending.due.pop(self, None)
@@ -472,7 +472,7 @@ class ConsumeQueue:
             self.buffer_position = end - self.buffer_start
         else:
             self._release_buffer()
-            self.pending.remove_queue(self)
+            self.pending.mark_queue_written(self)
             self.files.truncate(end)
             files = self.files.files
             if len(files) > 1 and files[-1].start == end:
@@ -549,7 +549,7 @@ class ConsumeQueue:
 
     def close(self) -> None:
         """Frees memory and mappings. The caller has written the units before."""
-        self.pending.remove_queue(self)
+        self.pending.mark_queue_written(self)
         self._release_buffer()
         self.files.close()
 
@@ -562,7 +562,7 @@ class ConsumeQueue:
     def _remove_files(self) -> None:
         """Frees the memory and hands the files to the writing thread, which deletes them after its present
         writes."""
-        self.pending.remove_queue(self)
+        self.pending.mark_queue_written(self)
         self._release_buffer()
         old = self.files
         if old.files or self.pending.written_by_worker:

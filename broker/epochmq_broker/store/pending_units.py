@@ -1,8 +1,8 @@
 """Tracks the consume queues with unwritten units in memory, and the memory that the units take.
 
-A queue registers when it gets its first unit after a write, and again when it holds `WRITE_THRESHOLD_BYTES`.
-The append path pays nothing for this: a queue without unwritten units has no room for a unit either, so the
-next unit calls `ConsumeQueue.make_room`, which registers the queue.
+A queue enters itself in `waiting` when it gets its first unit after a write, and in `due` when it holds
+`WRITE_THRESHOLD_BYTES`. An append needs no check for this: a queue without unwritten units has no buffer, so
+its next unit calls `ConsumeQueue.make_room`, which enters the queue.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ class UnitSource(Protocol):
         """The files, the start byte and a copy of the units that the files lack."""
 
     def mark_written(self) -> None:
-        """Notes that units were written into the files."""
+        """Notes that units were written into the files. If these were all, calls `mark_queue_written`."""
 
 
 class PendingUnits:
     """The queues with unwritten units, and the files to sync or delete.
 
     `waiting` holds the queues with unwritten units, the longest waiting first. `due` holds those among them
-    with WRITE_THRESHOLD_BYTES or more. `unsynced` holds the files written since their last sync. `removed`
-    and `folders` belong to deleted queues; they are deleted before anything else is written."""
+    with WRITE_THRESHOLD_BYTES or more. `unsynced` holds the files written since their last sync.
+    `deleted_files` and `deleted_folders` belong to deleted queues; the writing thread deletes them before it
+    writes anything else."""
 
     __slots__ = (
+        "deleted_files",
+        "deleted_folders",
         "due",
         "early_write_bytes",
-        "folders",
         "max_bytes",
         "memory_used_bytes",
-        "removed",
         "start_early_write",
         "unsynced",
         "waiting",
@@ -60,13 +61,14 @@ class PendingUnits:
         self.waiting: dict[UnitSource, None] = {}
         self.due: dict[UnitSource, None] = {}
         self.unsynced: dict[QueueFile, None] = {}
-        self.removed: list[QueueFiles] = []
-        self.folders: list[Path] = []
+        self.deleted_files: list[QueueFiles] = []
+        self.deleted_folders: list[Path] = []
         self.memory_used_bytes = 0
         self.early_write_bytes = early_write_bytes
         self.max_bytes = max_bytes
         self.start_early_write: Callable[[], None] = self.write_all
-        """Called when the units take `early_write_bytes`. Without a worker thread it writes them at once."""
+        """Called when the units would take more than `early_write_bytes`. Without a worker thread it writes
+        them at once."""
         self.written_by_worker = False
         """Whether a worker thread writes units and deletes files."""
 
@@ -85,38 +87,39 @@ class PendingUnits:
         """Releases memory of a queue."""
         self.memory_used_bytes -= size
 
-    def remove_queue(self, queue: UnitSource) -> None:
-        """Notes that a queue has no unwritten units any more."""
+    def mark_queue_written(self, queue: UnitSource) -> None:
+        """Notes that a queue has no unwritten units any more: takes it off `waiting` and `due`."""
         self.waiting.pop(queue, None)
         self.due.pop(queue, None)
 
     def delete_files(self, files: QueueFiles) -> None:
         """Deletes files soon, or at once without a worker thread. Raises OSError."""
-        self.removed.append(files)
+        self.deleted_files.append(files)
         if not self.written_by_worker:
-            self.delete_removed()
+            self.carry_out_deletions()
 
     def delete_folders(self, folders: Iterable[Path]) -> None:
         """Deletes the directories of topics with their content soon, or at once without a worker thread.
-        Raises OSError."""
-        self.folders.extend(folders)
+        Raises OSError, but not for a directory."""
+        self.deleted_folders.extend(folders)
         if not self.written_by_worker:
-            self.delete_removed()
+            self.carry_out_deletions()
 
     def write_all(self) -> None:
-        """Writes all units on the calling thread, while the store is loaded or stopped. Raises DiskFullError
-        or OSError; units that could not be written stay registered."""
-        self.delete_removed()
+        """Writes all units on the calling thread: while the store is loaded or stopped, and during appends
+        without a worker thread. Raises DiskFullError or OSError; queues that could not be written stay in
+        `waiting`."""
+        self.carry_out_deletions()
         for queue in list(self.waiting):
             files, start, data = queue.unwritten()
             if data:
                 files.write(start, data, queue.blank_unit, self.unsynced)
             queue.mark_written()
 
-    def delete_removed(self) -> None:
-        """Deletes the files of removed queues on the calling thread. Raises OSError."""
-        while self.removed:
-            self.removed[-1].destroy()
-            self.removed.pop()
-        while self.folders:
-            shutil.rmtree(self.folders.pop(), ignore_errors=True)
+    def carry_out_deletions(self) -> None:
+        """Deletes the files and directories of deleted queues on the calling thread. Raises OSError."""
+        while self.deleted_files:
+            self.deleted_files[-1].destroy()
+            self.deleted_files.pop()
+        while self.deleted_folders:
+            shutil.rmtree(self.deleted_folders.pop(), ignore_errors=True)

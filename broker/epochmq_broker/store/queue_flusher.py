@@ -117,11 +117,11 @@ class QueueFlusher:
             self._begin_round()
         work = self._copy_units()
         pending = self._pending
-        removed, folders = pending.removed, pending.folders
+        deleted_files, deleted_folders = pending.deleted_files, pending.deleted_folders
         ends_round = self._round is not None and not self._round
         if not work and self._unwritten is not None:
             self._end_writing_all()
-        if not (work or removed or folders or (ends_round and pending.unsynced)):
+        if not (work or deleted_files or deleted_folders or (ends_round and pending.unsynced)):
             if ends_round:
                 self._end_round()
             if not self._checkpoint.store():
@@ -134,7 +134,7 @@ class QueueFlusher:
             synced: list[QueueFile] | None = None
             failure: OSError | DiskFullError | None = None
             try:
-                _delete(removed, folders)
+                _delete(deleted_files, deleted_folders)
                 for queue, files, start, data in work:
                     files.write(start, data, queue.blank_unit, pending.unsynced)
                 if ends_round:
@@ -151,9 +151,9 @@ class QueueFlusher:
         try:
             worker.submit(run)
         except WorkerBusyError:
-            self._round = None  # its queues are still registered
+            self._round = None  # its queues still wait to be written
             return
-        pending.removed, pending.folders = [], []
+        pending.deleted_files, pending.deleted_folders = [], []
         self._running = True
 
     def write_all_then(self, done: Callable[[], None]) -> None:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ControllerServer:
-    """One controller with its port, which serves peers, brokers and operators: construct it, `start`,
+    """One controller with its port, which serves peers, brokers and administrators: construct it, `start`,
     `stop`."""
 
     def __init__(self, loaded: LoadedControllerConfig, *, on_fatal: Callable[[Exception], None]) -> None:

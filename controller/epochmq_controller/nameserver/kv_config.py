@@ -30,7 +30,7 @@ class KVConfig:
 
     def load(self) -> None:
         """Reads the file, if there is one. ConfigError if it is damaged: overwriting it would destroy data
-        that an operator may still recover."""
+        that an administrator may still recover."""
         text = text_files.read_text(self._path)
         if text is None:
             return

@@ -1,4 +1,5 @@
-"""Serves the request codes of the nameserver for brokers and operators (RocketMQ DefaultRequestProcessor).
+"""Serves the request codes of the nameserver for brokers and administrators (RocketMQ
+DefaultRequestProcessor).
 
 It decodes requests and encodes responses; `routes` holds the tables. `route_processor` serves clients.
 """

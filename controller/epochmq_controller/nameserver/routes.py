@@ -37,7 +37,7 @@ from epochmq_protocol.topics import (
 
 HEARTBEAT_TIMEOUT_MS = 120_000
 """The time-out of brokers that register without one."""
-UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # TopicSysFlag
+UNIT_FLAG, UNIT_SUB_FLAG = 1, 2  # TopicSysFlag; RocketMQ's unit is a deployment of a cluster in one place
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
@@ -346,7 +346,8 @@ class RouteTables:
         return names, next(addresses, None)
 
     def unit_topics(self, *, unit: bool | None, unit_sub: bool | None) -> list[str]:
-        """The topics with these unit flags in their first queue data. None ignores a flag."""
+        """The topics with these flags of RocketMQ's deployment units (UNIT_FLAG, UNIT_SUB_FLAG) in the data
+        of their first broker. None ignores a flag."""
 
         def has(flags: int, flag: int, wanted: bool | None) -> bool:
             return wanted is None or bool(flags & flag) is wanted

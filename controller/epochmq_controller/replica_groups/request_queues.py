@@ -100,12 +100,13 @@ class RequestQueues:
         self._open: set[int] = set()
         """Tokens of requests without a response."""
         self.wait_reasons: dict[str, str] = {}
-        """Why a group gets no master until a missing member returns or an operator orders an election."""
+        """Why a group gets no master until a missing member returns or an administrator orders an
+        election."""
 
     # Adding -------------------------------------------------------------------------------------------------
 
     def add(self, token: int, request: ControllerRequest) -> None:
-        """Adds a request of a broker or an operator."""
+        """Adds a request of a broker or an administrator."""
         state, queued = self._state, QueuedRequest(token, request)
         self._open.add(token)
         if state.leases is None:

@@ -1,5 +1,5 @@
 # pure: requests about a group
-"""Defines the requests about a replica group, and passes each to its rule."""
+"""Defines the requests about a replica group, and has each decided by its function in `rules`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ class AlterSyncStateSetRequest(_GroupRequest, frozen=True):
 
 
 class ElectMasterRequest(_GroupRequest, frozen=True):
-    """1002: `broker_id` requests an election, with `designate` its own. With ANY_BROKER the controller
-    requests it. `fenced_epoch`: the present master sends the request, and accepts no more writes under this
-    epoch."""
+    """1002: an election is requested."""
 
     broker_id: int = rules.ANY_BROKER
+    """The replica that requests the election or, with `designate`, that is to become master. ANY_BROKER: the
+    controller itself requests it."""
     designate: bool = False
+    """Elect `broker_id` and no other replica."""
     fenced_epoch: int | None = None
+    """If not None, the present master sends the request, and accepts no more writes under this epoch. The
+    state machine compares it with the group's epoch (`fenced` of `decide`)."""
     in_doubt: bool = False
     """`broker_id` says that its log may lack acknowledged messages."""
 
@@ -59,7 +62,8 @@ class CleanBrokerDataRequest(_GroupRequest, frozen=True):
 
 
 class GetNextBrokerIdRequest(_GroupRequest, frozen=True):
-    """1012: reads the id that a new replica should apply for."""
+    """1012: reads the id that a new replica should apply for. No rule decides it: its processor reads the
+    table."""
 
 
 class ApplyBrokerIdRequest(_GroupRequest, frozen=True):
@@ -89,8 +93,9 @@ def decide(
     unclean: bool = False,
     fenced: bool = False,
 ) -> Decision:
-    """Decides a request on the present groups. `fenced`: the group's master has confirmed that it accepts no
-    more writes under its epoch."""
+    """Decides a request on the present groups, given which replicas are alive. `unclean`: replicas outside
+    the SyncStateSet may be elected. `fenced`: the group's master has confirmed that it accepts no more writes
+    under its present epoch."""
     name = request.name
     match request:
         case AlterSyncStateSetRequest(

@@ -129,17 +129,17 @@ def elect_master(
     fenced: bool = False,
     in_doubt: bool = False,
 ) -> Decision:
-    """1002: a replica, an operator or, with ANY_BROKER, the controller requests an election.
+    """1002: a replica, an administrator or, with ANY_BROKER, the controller requests an election.
 
     The first master of a group is the replica that requests the election. (Java checks nothing. Here it must
-    be registered, and one that an operator names must be alive, for no other replica could be elected after
-    it.) If the master is alive, the response is 2011 with the master's data, which brokers treat as success.
-    `fenced`: the master has confirmed that it accepts no more writes under its epoch. Another replica
-    replaces it or, if no other can, the same one continues under a new epoch.
+    be registered, and one that an administrator names must be alive, for no other replica could be elected
+    after it.) If the master is alive, the response is 2011 with the master's data, which brokers treat as
+    success. `fenced`: the master has confirmed that it accepts no more writes under its epoch. Another
+    replica replaces it or, if no other can, the same one continues under a new epoch.
 
-    Replicas whose logs are in doubt are passed over (`election_policy.electable_members`), unless an operator
-    names one (`designate`). `in_doubt`: the requesting replica says so in the request; its heartbeat may
-    arrive later.
+    Replicas whose logs are in doubt are passed over (`election_policy.electable_members`), unless an
+    administrator names one (`designate`: elect `broker_id` and no other). `in_doubt`: the requesting replica
+    says so in the request; its heartbeat may arrive later.
     """
     group = groups.get(name)
     if group is None:

@@ -1,10 +1,13 @@
-"""Preserves damaged files as evidence, before recovery changes anything in a peer's directory.
+"""Copies damaged files as evidence before recovery changes a peer's directory, and keeps the marks `rejoin`
+and `accept-loss`.
 
-`damaged-1` to `damaged-3` hold the data files from the first unreadable byte on, copies of the state files,
-and `REPORT` with a description. A peer that has three of them and finds further damage does not start: its
-disk cannot be trusted. The file `rejoin` says, over restarts, that this peer must not vote until it has
-caught up. An administrator makes the file `accept-loss` to let a peer start without the lost entries and with
-a vote.
+`damaged-1` to `damaged-3` hold copies of the data file with the first unreadable byte and of all later ones,
+copies of the state files, and `REPORT` with a description. A peer that has three of them and finds further
+damage does not start: its disk cannot be trusted.
+
+The file `rejoin` exists, over restarts, while this peer may not vote because it has not caught up yet. In it,
+`voteLost` says whether the saved vote of the present term is lost, too. An administrator creates the file
+`accept-loss` to let a peer start without the lost entries and with the right to vote.
 """
 
 from __future__ import annotations
@@ -25,40 +28,40 @@ log = logging.getLogger(__name__)
 EVIDENCE_FOLDERS_MAX = 3
 ACCEPT_LOSS = "accept-loss"
 REJOIN = "rejoin"
-_AT_ONCE = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 class DamagedFolderError(ValueError):
-    """A peer's directory has lost entries that the peer had acknowledged, and an operator must decide."""
+    """A peer's directory has lost entries that the peer had acknowledged. It does not start until an
+    administrator has decided or has made room for the evidence."""
 
 
-def load_rejoin(folder: Path) -> bool | None:
-    """None if this peer has lost nothing. Otherwise whether its vote is lost, too; an unreadable file means
-    yes."""
+def load_rejoin_mark(folder: Path) -> bool | None:
+    """None if this peer may vote. Otherwise whether its saved vote is lost; an unreadable file means yes."""
     path = folder / REJOIN
     if not path.exists():
         return None
     return properties.parse(path.read_text(encoding="utf-8", errors="replace")).get("voteLost") != "false"
 
 
-def save_rejoin(folder: Path, *, vote_lost: bool) -> None:
-    """Records durably that this peer has no vote."""
+def save_rejoin_mark(folder: Path, *, vote_lost: bool) -> None:
+    """Records durably that this peer may not vote, and whether its saved vote is lost."""
     replace_file(folder / REJOIN, f"voteLost={str(vote_lost).lower()}\n".encode())
 
 
-def remove_rejoin(folder: Path) -> None:
-    """Records durably that this peer has caught up."""
+def remove_rejoin_mark(folder: Path) -> None:
+    """Records durably that this peer has caught up and may vote."""
     (folder / REJOIN).unlink(missing_ok=True)
     sync_directory(folder)
 
 
-def consume_accept_loss(folder: Path) -> bool:
-    """Whether an operator accepts the loss. The order counts once: this removes its file."""
+def take_accept_loss_mark(folder: Path) -> bool:
+    """Whether an administrator accepts the loss. Removes the file `accept-loss`, so it has an effect once."""
     path = folder / ACCEPT_LOSS
     if not path.exists():
         return False
     path.unlink()
-    remove_rejoin(folder)
+    remove_rejoin_mark(folder)
     log.warning("%s: the loss of entries is accepted, because %s exists", folder, path)
     return True
 
@@ -66,32 +69,32 @@ def consume_accept_loss(folder: Path) -> bool:
 def preserve_evidence(folder: Path, entries: FileLog, report: str) -> Path:
     """Copies the evidence. Returns the directory that holds it. DamagedFolderError if it cannot be copied."""
     for number in range(1, EVIDENCE_FOLDERS_MAX + 1):
-        place = folder / f"damaged-{number}"
-        if not place.exists():
+        target = folder / f"damaged-{number}"
+        if not target.exists():
             try:
-                _copy_evidence(folder, place, entries, report)
+                _copy_evidence(folder, target, entries, report)
             except OSError as error:
                 raise DamagedFolderError(
-                    f"{report}. The evidence cannot be copied to {place} ({error}): free some space there, "
+                    f"{report}. The evidence cannot be copied to {target} ({error}): free some space there, "
                     "then start again"
                 ) from error
-            return place
+            return target
     raise DamagedFolderError(
         f"{report}. {folder} holds {EVIDENCE_FOLDERS_MAX} folders damaged-N of earlier times already: check "
         "the disk, then move them away and start again"
     )
 
 
-def _copy_evidence(folder: Path, place: Path, entries: FileLog, report: str) -> None:
-    made = place.with_name(place.name + ".tmp")
-    made.mkdir(exist_ok=True)
+def _copy_evidence(folder: Path, target: Path, entries: FileLog, report: str) -> None:
+    partial = target.with_name(target.name + ".tmp")
+    partial.mkdir(exist_ok=True)
     for path in entries.files_after_end():
-        _copy_sparsely(path, made / path.name)
+        _copy_sparsely(path, partial / path.name)
     for name in STATE_FILE_NAMES:
         if (folder / name).exists():
-            _copy_sparsely(folder / name, made / name)
-    replace_file(made / "REPORT", (report + "\n").encode())
-    made.rename(place)
+            _copy_sparsely(folder / name, partial / name)
+    replace_file(partial / "REPORT", (report + "\n").encode())
+    partial.rename(target)
     sync_directory(folder)
 
 
@@ -108,7 +111,7 @@ def _copy_sparsely(path: Path, copy: Path) -> None:
             while at < size:
                 with contextlib.suppress(_NoMoreDataError):
                     at = _next_data(source, at)
-                    data = os.pread(source, _AT_ONCE, at)
+                    data = os.pread(source, _CHUNK_BYTES, at)
                     os.lseek(target, at, os.SEEK_SET)
                     write_fully(target, data)
                     at += len(data)

@@ -41,7 +41,7 @@ class SnapshotFile:
 
     def open(self) -> None:
         """Reads and checks the file. ValueError if it is damaged: the log may lack the entries that it
-        includes, so an operator must decide."""
+        includes, so an administrator must decide."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:

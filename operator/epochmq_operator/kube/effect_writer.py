@@ -20,8 +20,8 @@ from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, me
 from epochmq_operator.resources import KINDS
 
 CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})
-"""The kinds of which an object that a group wants may exist without the operator knowing it: the watches
-deliver only objects with the operator's label."""
+"""Before it applies an object of these kinds, the operator asks the API server for it. An object that
+somebody else made may have the same name, and the watches deliver only objects with the operator's label."""
 EMITTED_MAX = 4096
 
 log = structlog.get_logger()
@@ -37,7 +37,8 @@ class EffectWriter:
         self._emitted: OrderedDict[str, None] = OrderedDict()
 
     async def write(self, effect: Effect, ref: Ref, resource: Manifest, worker: ResourceWorker) -> None:
-        """Carries out one effect of a reconciliation of this resource. ApiError when it fails."""
+        """Carries out one effect of a reconciliation of this resource. An Event that was created before is
+        not created again. ApiError when it fails."""
         if isinstance(effect, Emit) and effect.key in self._emitted:
             return
         self._metrics.effects.labels(type(effect).__name__).inc()
@@ -60,10 +61,10 @@ class EffectWriter:
             case Emit():
                 await self._emit(effect, ref, resource)
 
-    async def check_foreign(self, ref: Ref, worker: ResourceWorker) -> bool:
-        """Reads an object that may lack the operator's label into the cache. Returns whether it exists. No
-        watch delivers an object without the label, so the worker checks it again before every
-        reconciliation."""
+    async def load_into_cache(self, ref: Ref, worker: ResourceWorker) -> bool:
+        """Asks the API server for an object and puts it into the cache. Returns whether it exists. No watch
+        delivers an object without the operator's label; the worker remembers such an object, and loads it
+        again before every reconciliation."""
         known = self._cache.get(ref)
         try:
             found = await self._api.get(object_path(ref))
@@ -87,7 +88,7 @@ class EffectWriter:
         over from its owner: ApiError with 409 when it exists."""
         ref = ref_of(manifest)
         unknown = ref.kind in CHECKED_BEFORE_APPLY and self._cache.get(ref) is None
-        if unknown and await self.check_foreign(ref, worker):
+        if unknown and await self.load_into_cache(ref, worker):
             raise ApiError(409, f"{ref} exists already")
         self._cache.put(await self._api.apply(manifest))
 

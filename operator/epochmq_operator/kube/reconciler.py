@@ -135,7 +135,7 @@ class Reconciler(abc.ABC):
             if started - worker.confirmed_s > CONFIRMED_FOR_S:
                 await self._confirm(ref, worker)
             for unlabelled in tuple(worker.unlabelled_objects):
-                await self._writer.check_foreign(unlabelled, worker)
+                await self._writer.load_into_cache(unlabelled, worker)
             resource = self.cache.get(ref)
             if resource is None:
                 return 0.0

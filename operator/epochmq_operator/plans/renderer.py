@@ -1,5 +1,5 @@
-"""Defines the functions for manifests that plans get from their driver: rendering, comparing, and keeping
-immutable fields."""
+"""Declares the interface between the operator's plans and the manifests: the functions that render, compare
+and list a group's objects, which the driver passes to the plans."""
 
 # pure: data in, data out.
 
@@ -19,17 +19,17 @@ Differences = Callable[[Manifest, Manifest], Sequence[str]]
 do not count."""
 
 PossibleObjects = Callable[[GroupResource], Iterable[tuple[str, str]]]
-"""(kind, name) of all objects that a group can ever have. The operator deletes those that it no longer
-wants."""
+"""(kind, name) of all objects that a group can ever have. The operator deletes those that the group is not to
+have any more."""
 
 KeepImmutableFields = Callable[[Manifest, Manifest], tuple[Manifest, tuple[str, ...]]]
-"""(desired, observed) → the manifest with immutable fields as observed, and one line for each change that
-this drops."""
+"""(desired, observed) → the desired manifest with immutable fields as observed, and one line for each desired
+change of an immutable field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """The functions that depend on what the manifests contain."""
+    """The functions that know what the manifests contain; the plans do not."""
 
     render: RenderManifests
     differences: Differences
@@ -40,14 +40,15 @@ class Renderer:
 def applicable_manifests(
     renderer: Renderer, observed: ObservedState, group: GroupResource, controllers: ControllerGroup | None
 ) -> tuple[tuple[Manifest, ...], tuple[str, ...]]:
-    """A group's manifests with immutable fields as observed, and one line for each change that this drops."""
-    made, lines = [], []
+    """A group's manifests with immutable fields as observed, and one line for each desired change of an
+    immutable field, which the API server would reject."""
+    manifests, lines = [], []
     for wanted in renderer.render(group, controllers):
         present = observed.objects.get(ref_of(wanted))
         if present is None:
-            made.append(wanted)
+            manifests.append(wanted)
             continue
-        able, held = renderer.keep_immutable_fields(wanted, present)
-        made.append(able)
-        lines += [f"{ref_of(wanted)}: {line}" for line in held]
-    return tuple(made), tuple(lines)
+        applicable, immutable_changes = renderer.keep_immutable_fields(wanted, present)
+        manifests.append(applicable)
+        lines += [f"{ref_of(wanted)}: {line}" for line in immutable_changes]
+    return tuple(manifests), tuple(lines)

@@ -8,7 +8,14 @@ import numpy as np
 from epochmq_protocol import message
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.queue_units import QueueUnits
-from epochmq_spark.decode.summary_rows import SummaryRows, add_pairs, add_records, add_spans, add_units
+from epochmq_spark.decode.summary_rows import (
+    SummaryKind,
+    SummaryRows,
+    add_index_keys,
+    add_records,
+    add_spans,
+    add_units,
+)
 
 
 def main() -> None:
@@ -26,7 +33,7 @@ def main() -> None:
         add_spans(out, spans[: state[w.SPANS]], 0)
         one = np.ones(1, np.int64)
         add_units(out, "warm", 0, QueueUnits(one - 1, one - 1, one, one), 0)
-        add_pairs(out, one, one)
+        add_index_keys(out, one, one, SummaryKind.KEYS_BY_LOG)
         out.batch()
 
 

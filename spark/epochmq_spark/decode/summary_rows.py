@@ -2,23 +2,30 @@
 """Condenses one pass over the files into summary rows: a few rows for each block instead of one for each
 message.
 
-Kinds of rows (`schemas.SUMMARY`) and their columns:
+Two pairs of kinds describe the same thing from two files, so that the audit can compare their digests:
+`queue` rows come from the commit log and `unit` rows from the consume queues; `keys` rows come from the
+commit log and `entry` rows from the index.
+
+Kinds of rows (`SummaryKind`) and their columns (`schemas.SUMMARY`). `end` is exclusive unless noted:
 
 - span: `at`, `end` the physical offsets of a run of records, `count` the number of records, `low`, `high` the
   store times of the first and the last, `detail` why it ends ("unread": the range could not be read)
-- bad: `at`, `end` the physical offsets of a record whose body does not match its CRC, `low` its queue offset,
-  `high` its store time
+- bad: `at`, `end` the physical offsets of a record whose body does not match its CRC, `topic`, `queue_id` and
+  `low` its queue offset, `high` its store time, `detail` its unique key
 - block: `at` the number of the block, `end` the end of its last record, `count` the bytes of the records that
-  begin in it, `digest` of these records, `low`, `high` their store times
-- queue: `at` the number of a bucket of queue offsets, `first`, `end` the lowest and the highest physical
-  offset, `count` of its messages, `digest` of their units, `low`, `high` their queue offsets, by the log
-- unit: the same, by the consume queue
-- keys: `at` the number of the block, `count` of its index entries, `digest` of their (hash, offset), by the
-  log
-- entry: the same, by the index
-- index: `at`, `end` the first and the last physical offset in the header of an index file
-- chain: `at` the number of an entry that a search does not reach, `end` the physical offset it points to
-- file: `at`, `end` the range of a file that cannot be read, `detail` why
+  begin in it, `digest` of these records, `low`, `high` their store times (the lowest is the greatest integer
+  if no record has a time)
+- queue, from the commit log: `at` the number of a bucket of queue offsets, `topic`, `queue_id`, `first`,
+  `end` the lowest and the highest physical offset of its messages, `count` their number, `digest` the digest
+  of the units that they should have, `low`, `high` their lowest and highest queue offset
+- unit, from a consume queue: the same for the units that the queue has
+- keys, from the commit log: `at` the number of the block, `count` the number of the index entries that its
+  messages should have, `digest` of their (hash, offset), `end` the highest physical offset
+- entry, from the index: the same for the entries that the index has
+- index: `at`, `end` the first and the last physical offset in the header of an index file, `detail` its name
+- chain: `at` the number of an index entry that a search does not reach, `end` the physical offset that the
+  entry has, `detail` the name of the index file
+- file: `at`, `end` the beginning and the end of a file that cannot be read, `detail` why
 
 Digests of one kind and number are combined by exclusive or, so equal sets have equal digests. Several ranges
 may contribute rows to one block or bucket."""
@@ -26,6 +33,7 @@ may contribute rows to one block or bucket."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any, Final
 
 import numpy as np
@@ -47,6 +55,21 @@ _SPREAD_BUCKETS: Final = np.int64(0x165667B19E3779F9)
 Array = Any
 
 
+class SummaryKind(StrEnum):
+    """The kinds of summary rows; the values of the column `kind`."""
+
+    SPAN = "span"
+    BAD_RECORD = "bad"
+    BLOCK = "block"
+    UNITS_BY_LOG = "queue"
+    UNITS_BY_QUEUE = "unit"
+    KEYS_BY_LOG = "keys"
+    KEYS_BY_INDEX = "entry"
+    INDEX_FILE = "index"
+    BROKEN_CHAIN = "chain"
+    UNREADABLE_FILE = "file"
+
+
 class SummaryRows:
     """Collects the summary rows of one replica."""
 
@@ -59,7 +82,7 @@ class SummaryRows:
 
     def add(
         self,
-        kind: str,
+        kind: SummaryKind,
         at: Array,
         end: Array,
         count: Array,
@@ -83,7 +106,7 @@ class SummaryRows:
             ("high", high),
         ):
             self._columns[name].extend(np.asarray(values).tolist())
-        self._columns["kind"].extend([kind] * size)
+        self._columns["kind"].extend([kind.value] * size)
         self._columns["topic"].extend(topic or [None] * size)
         self._columns["queue_id"].extend([None] * size if queue_id is None else np.asarray(queue_id).tolist())
         self._columns["first"].extend([None] * size if first is None else np.asarray(first).tolist())
@@ -104,8 +127,8 @@ def run_starts(keys: Array) -> Array:
 
 
 def add_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
-    """Adds block, queue, keys and bad rows for records in the order of the log. `rows` are those of
-    `walk`."""
+    """Adds the rows of kinds block, queue, keys and bad, for records in the order of the log. `rows` are
+    those of `walk`."""
     if not len(rows):
         return
     offsets = rows[:, w.POSITION] + base
@@ -116,7 +139,7 @@ def add_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
     if len(bad):
         chosen = rows[bad]
         out.add(
-            "bad",
+            SummaryKind.BAD_RECORD,
             offsets[bad],
             offsets[bad] + chosen[:, w.SIZE],
             np.ones(len(bad), _INT),
@@ -141,7 +164,7 @@ def _add_blocks(out: SummaryRows, rows: Array, offsets: Array) -> None:
     times = rows[:, w.STORE_TIME]
     known = np.where(times > 0, times, np.iinfo(_INT).max)
     out.add(
-        "block",
+        SummaryKind.BLOCK,
         blocks[starts],
         (offsets + rows[:, w.SIZE])[ends],
         np.add.reduceat(rows[:, w.SIZE], starts),
@@ -159,11 +182,12 @@ def _add_queues(out: SummaryRows, data: Array, rows: Array, offsets: Array) -> N
     rows, offsets = rows[chosen], offsets[chosen]
     topics, queues, numbers = rows[:, w.TOPIC_HASH], rows[:, w.QUEUE_ID], rows[:, w.QUEUE_OFFSET]
     buckets = numbers >> BUCKET_BITS
-    # One number for each (topic, queue, bucket). If two of them ever share a number, their digests differ
-    # from the queue's, and the drill-down finds no difference.
-    places = topics + queues * _SPREAD_QUEUES + buckets * _SPREAD_BUCKETS
-    order = np.argsort(places, kind="stable")
-    starts = run_starts(places[order])
+    # One number for each (topic, queue, bucket). Two of them may share a number by chance. Then the digest of
+    # the log differs from that of the consume queue; the drill-down compares the messages and reports
+    # nothing.
+    group_numbers = topics + queues * _SPREAD_QUEUES + buckets * _SPREAD_BUCKETS
+    order = np.argsort(group_numbers, kind="stable")
+    starts = run_starts(group_numbers[order])
     heads = order[starts]
     names = [bytes(data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) for row in rows[heads]]
     tags = rows[:, w.TAGS_CODE].copy()
@@ -173,7 +197,7 @@ def _add_queues(out: SummaryRows, data: Array, rows: Array, offsets: Array) -> N
     w.unit_digests(numbers, offsets, rows[:, w.SIZE], tags, sums)
     counts = np.diff(np.append(starts, len(rows)))
     out.add(
-        "queue",
+        SummaryKind.UNITS_BY_LOG,
         buckets[heads],
         np.maximum.reduceat(offsets[order], starts),
         counts,
@@ -194,11 +218,12 @@ def _add_keys(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
         if found <= size:
             break
         size = found
-    add_pairs(out, hashes[:found], positions[:found])
+    add_index_keys(out, hashes[:found], positions[:found], SummaryKind.KEYS_BY_LOG)
 
 
 def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, log_start: int) -> None:
-    """Adds unit rows for the units of a queue that point to what the log still has."""
+    """Adds rows of kind unit, for the units of a consume queue that point to records that the log still
+    has."""
     live = np.flatnonzero(units.physical >= log_start)
     if not len(live):
         return
@@ -211,7 +236,7 @@ def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, lo
     buckets = numbers >> BUCKET_BITS
     starts = run_starts(buckets)
     out.add(
-        "unit",
+        SummaryKind.UNITS_BY_QUEUE,
         buckets[starts],
         np.maximum.reduceat(physical, starts),
         np.diff(np.append(starts, len(live))),
@@ -225,10 +250,10 @@ def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, lo
 
 
 def add_entries(out: SummaryRows, part: IndexEntries, log_start: int) -> list[tuple[int, int]]:
-    """Adds entry rows for a part of an index. Returns (number, physical offset) of entries with a wrong link,
-    at most BROKEN_MAX."""
+    """Adds rows of kind entry, for a part of an index. Returns (number, physical offset) of entries with a
+    wrong link, at most BROKEN_MAX."""
     live = np.flatnonzero(part.physical >= log_start)
-    add_pairs(out, part.hashes[live], part.physical[live], "entry")
+    add_index_keys(out, part.hashes[live], part.physical[live], SummaryKind.KEYS_BY_INDEX)
     broken = part.broken[:BROKEN_MAX]
     return list(zip(part.numbers[broken].tolist(), part.physical[broken].tolist(), strict=True))
 
@@ -236,18 +261,19 @@ def add_entries(out: SummaryRows, part: IndexEntries, log_start: int) -> list[tu
 def add_index(
     out: SummaryRows, name: str, covered: tuple[int, int], broken: Sequence[tuple[int, int]]
 ) -> None:
-    """Adds one index row for a file, and one chain row for each entry that a search does not reach."""
+    """Adds one row of kind index for a file, and one of kind chain for each entry that a search does not
+    reach."""
     zero: Any = [0]
-    out.add("index", [covered[0]], [covered[1]], *(zero,) * 4, detail=[name])
+    out.add(SummaryKind.INDEX_FILE, [covered[0]], [covered[1]], *(zero,) * 4, detail=[name])
     if listed := sorted(set(broken))[:BROKEN_MAX]:
-        numbers, places = zip(*listed, strict=True)
-        nothing = np.zeros(len(listed), _INT)
-        said: list[str | None] = [name] * len(listed)
-        out.add("chain", numbers, places, nothing, nothing, nothing, nothing, detail=said)
+        numbers, offsets = zip(*listed, strict=True)
+        zeros = np.zeros(len(listed), _INT)
+        names: list[str | None] = [name] * len(listed)
+        out.add(SummaryKind.BROKEN_CHAIN, numbers, offsets, zeros, zeros, zeros, zeros, detail=names)
 
 
-def add_pairs(out: SummaryRows, hashes: Array, positions: Array, kind: str = "keys") -> None:
-    """Adds keys rows, or entry rows, for index entries."""
+def add_index_keys(out: SummaryRows, hashes: Array, positions: Array, kind: SummaryKind) -> None:
+    """Adds rows of kind keys or entry, for (key hash, physical offset) of index entries."""
     if not len(hashes):
         return
     blocks = positions >> BLOCK_BITS
@@ -257,23 +283,23 @@ def add_pairs(out: SummaryRows, hashes: Array, positions: Array, kind: str = "ke
     starts = run_starts(blocks)
     sums = np.empty(len(hashes), _INT)
     w.pair_digests(hashes, positions, sums)
-    nothing = np.zeros(len(starts), _INT)
+    zeros = np.zeros(len(starts), _INT)
     out.add(
         kind,
         blocks[starts],
         np.maximum.reduceat(positions, starts),
         np.diff(np.append(starts, len(hashes))),
         np.bitwise_xor.reduceat(sums, starts),
-        nothing,
-        nothing,
+        zeros,
+        zeros,
     )
 
 
 def add_spans(out: SummaryRows, spans: Array, base: int) -> None:
-    """Adds span rows for the spans of `walk`."""
+    """Adds rows of kind span, for the spans of `walk`."""
     if len(spans):
         out.add(
-            "span",
+            SummaryKind.SPAN,
             spans[:, w.SPAN_START] + base,
             spans[:, w.SPAN_END] + base,
             spans[:, w.SPAN_RECORDS],

@@ -1,4 +1,4 @@
-"""The data source `epochmq.consumequeue`: one row for each unit of a consume queue."""
+"""Reads consume queue files as rows, one for each unit: the data source `epochmq.consumequeue`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits, decode_units
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
-RANGE_BYTES = 20 * (1 << 20)
+RANGE_BYTES = UNIT_BYTES * (1 << 20)
 
 
 class ConsumeQueueSource(ReplicaDataSource):
@@ -63,7 +63,8 @@ def read_units(file_range: FileRange) -> QueueUnits:
 class ConsumeQueueReader(FileRangeReader):
     """Reads consume queues in ranges of whole units."""
 
-    splits = False
+    may_split = False
+    """`queue_file_ranges` returns ranges of whole units."""
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """Ranges of the files of all queues."""

@@ -1,5 +1,5 @@
-"""The common part of the data sources: the replicas that the options name, and the packing of file ranges
-into partitions.
+"""Divides the files of replicas into ranges, and packs the ranges into Spark partitions: the common part of
+the data sources.
 
 Options of all data sources: `path` (`load(LOCATION)`: one replica, named by the options `group` and
 `replica`) or `replicas` (a JSON list of [group, name, place]); `partitionBytes` (64 MiB): how much is read at
@@ -21,6 +21,7 @@ from epochmq_spark import store_layout
 
 PARTITION_BYTES = 64 * 1024 * 1024
 OPEN_COST_BYTES = 1024 * 1024  # the cost of opening a file, when small files are packed into one task
+LOG_FILE, QUEUE_FILE, INDEX_FILE = "log", "queue", "index"  # kinds of files
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,13 @@ class FileRange:
     end: int
     topic: str = ""
     queue_id: int = 0
-    kind: str = "log"
+    file_kind: str = LOG_FILE
     log_start: int = 0  # of the replica's log
 
-    def of_kind(self, kind: str, log_start: int) -> FileRange:
-        """The same range, of a queue or an index."""
-        return replace(self, kind=kind, log_start=log_start)
+    def of_file_kind(self, file_kind: str, log_start: int) -> FileRange:
+        """The same range, of a consume queue or an index, with the offset at which the replica's log
+        starts."""
+        return replace(self, file_kind=file_kind, log_start=log_start)
 
 
 @dataclass
@@ -83,8 +85,8 @@ class FileRangeReader(DataSourceReader):
         self._partition_bytes = positive_option(options, "partitionBytes", PARTITION_BYTES)
         self._task_bytes = positive_option(options, "taskBytes", PARTITION_BYTES)
 
-    splits = True
-    """Whether a range may be split."""
+    may_split = True
+    """Whether `partitions` may split the ranges that `file_ranges` returns."""
 
     @abstractmethod
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
@@ -97,7 +99,7 @@ class FileRangeReader(DataSourceReader):
         weight = 0
         for replica in self._replicas:
             for whole in self.file_ranges(replica):
-                for part in split_range(whole, self._partition_bytes) if self.splits else (whole,):
+                for part in split_range(whole, self._partition_bytes) if self.may_split else (whole,):
                     cost = part.end - part.begin + OPEN_COST_BYTES
                     if packed and weight + cost > self._task_bytes + OPEN_COST_BYTES:
                         partitions.append(FileRangePartition(tuple(packed)))

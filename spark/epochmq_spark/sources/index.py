@@ -92,7 +92,7 @@ class IndexFileScan:
 class IndexReader(FileRangeReader):
     """Reads whole index files."""
 
-    splits = False
+    may_split = False
 
     def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)

@@ -1,5 +1,5 @@
-"""The data source `epochmq.summary`: the digests that the audit compares, by one pass over all logs, consume
-queues and index files."""
+"""Reads all logs, consume queues and index files of a replica once, and returns the digests that the audit
+compares: the data source `epochmq.summary`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from epochmq_spark import schemas, store_layout
 from epochmq_spark.checks.epoch_history import UNREAD
 from epochmq_spark.decode.summary_rows import (
     BROKEN_MAX,
+    SummaryKind,
     SummaryRows,
     add_entries,
     add_index,
@@ -21,12 +22,19 @@ from epochmq_spark.decode.summary_rows import (
     add_units,
 )
 from epochmq_spark.sources.consumequeue import queue_file_ranges, read_units
-from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, split_range
+from epochmq_spark.sources.file_ranges import (
+    INDEX_FILE,
+    LOG_FILE,
+    QUEUE_FILE,
+    FileRange,
+    FileRangeReader,
+    ReplicaDataSource,
+    split_range,
+)
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.sources.log_chunks import ReadBuffer, read_chunks
 
 _BUFFER = ReadBuffer()  # shared: a worker reads one range at a time, and new pages are expensive
-LOG, QUEUE, INDEX = "log", "queue", "index"
 
 
 class SummarySource(ReplicaDataSource):
@@ -47,30 +55,32 @@ class SummarySource(ReplicaDataSource):
 class SummaryReader(FileRangeReader):
     """Reads ranges of logs and consume queues, and whole index files."""
 
-    splits = False
+    may_split = False
+    """`file_ranges` returns ranges of the right size already."""
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
-        """All files of a replica; logs are split into ranges."""
+        """All files of a replica. Logs and consume queues are split into ranges, index files are not."""
         contents = store_layout.scan_store(replica.location)
-        start = contents.log[0].start if contents.log else 0
+        log_start = contents.log[0].start if contents.log else 0
         for file in contents.log:
             whole = FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
             yield from split_range(whole, self._partition_bytes)
         for queue_range in queue_file_ranges(replica, contents):
-            yield queue_range.of_kind(QUEUE, start)
+            yield queue_range.of_file_kind(QUEUE_FILE, log_start)
         for file in contents.index:
             whole = FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
-            yield whole.of_kind(INDEX, start)
+            yield whole.of_file_kind(INDEX_FILE, log_start)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
-        """The summary rows of a range. A range that cannot be read has a row of kind file, and a log's range
-        an unread span, too."""
+        """The summary rows of a range. A range that cannot be read adds a row of kind file for the whole
+        file. A range of a log also adds an unread span, next to the rows of what was read before the
+        error."""
         out = SummaryRows(file_range.group, file_range.replica)
         try:
-            if file_range.kind == QUEUE:
+            if file_range.file_kind == QUEUE_FILE:
                 units = read_units(file_range)
                 add_units(out, file_range.topic, file_range.queue_id, units, file_range.log_start)
-            elif file_range.kind == INDEX:
+            elif file_range.file_kind == INDEX_FILE:
                 _add_index_rows(out, file_range)
             else:
                 for chunk in read_chunks(file_range, _BUFFER):
@@ -78,9 +88,9 @@ class SummaryReader(FileRangeReader):
                     add_spans(out, chunk.spans, chunk.base)
         except OSError as error:
             _add_unreadable(out, file_range, error)
-            if file_range.kind == LOG:
+            if file_range.file_kind == LOG_FILE:
                 ends = [file_range.base + file_range.begin], [file_range.base + file_range.end]
-                out.add("span", *ends, *([0],) * 4, detail=[UNREAD])
+                out.add(SummaryKind.SPAN, *ends, *([0],) * 4, detail=[UNREAD])
         if len(out):
             yield out.batch()
 
@@ -90,7 +100,7 @@ def _add_index_rows(out: SummaryRows, file_range: FileRange) -> None:
     for part in scan.entries():
         found = add_entries(out, part, file_range.log_start)
         broken += found[: BROKEN_MAX - len(broken)]
-    if scan.count > 1:
+    if scan.count > 1:  # RocketMQ writes 1 into the header of an index file without entries
         broken += scan.unreachable(BROKEN_MAX)
         name = file_range.location.rsplit("/", 1)[-1]
         add_index(out, name, (scan.low_offset, scan.high_offset), broken)
@@ -100,4 +110,4 @@ def _add_unreadable(out: SummaryRows, file_range: FileRange, error: Exception) -
     zero: Any = [0]
     detail: list[str | None] = [f"{file_range.location}: {error}"]
     end = file_range.base + file_range.size
-    out.add("file", [file_range.base], [end], *(zero,) * 4, detail=detail)
+    out.add(SummaryKind.UNREADABLE_FILE, [file_range.base], [end], *(zero,) * 4, detail=detail)

@@ -97,7 +97,7 @@ async def test_a_fenced_broker_is_not_ready_for_that_reason(served: Served) -> N
 
 async def test_without_controllers_there_is_no_switchover(served: Served) -> None:
     done = await served.ask(AdminOperation.HANDOVER, results.SwitchoverResult)
-    assert (done.moved, done.reason) == (False, "there are no controllers that could elect another")
+    assert (done.moved, done.reason) == (False, "there are no controllers that could elect another master")
     for operation, arguments in ((AdminOperation.PROMOTE, PromoteArguments()), (AdminOperation.DRAIN, None)):
         with pytest.raises(AdminError, match="no controllers") as caught:
             await served.ask(operation, results.SwitchoverResult, arguments)

@@ -66,7 +66,7 @@ async def test_without_controllers_there_is_no_switchover(tmp_path: Path) -> Non
         peer = bench.peer()
         opaque = peer.send(request(ReplicaControlCode.SWITCHOVER, SwitchoverRequestHeader(broker_id=2)))
         answer = await peer.answer(opaque)
-        assert (answer.code, answer.remark) == (1, "there are no controllers that could elect another")
+        assert (answer.code, answer.remark) == (1, "there are no controllers that could elect another master")
         answer = await peer.answer(peer.send(request(ReplicaControlCode.COPY_TABLES)))
         assert (answer.code, answer.remark) == (1, "this broker follows no master whose tables it could copy")
 
