@@ -17,6 +17,7 @@ from epochmq_broker.admin_api.dependencies import AdminApiDependencies
 from epochmq_broker.admin_api.operations import BrokerAdminApi
 from epochmq_broker.client_ports import ClientPorts
 from epochmq_broker.clock import now_ms
+from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.delay_service import DelayService
@@ -84,6 +85,7 @@ class Broker:
             tables.request_modes,
         )
         self.cold_reads = ColdReadPool()
+        self.cold_control = ColdPullControl(live, self.store, tables.clients)
         self.replica_control = ReplicaControl(live, self.store)
         self.periodic_tasks = PeriodicTasks()
         self.processors = RequestProcessors(
@@ -98,6 +100,7 @@ class Broker:
                 self.slave_sync,
                 self.replica_control,
                 self.cold_reads,
+                self.cold_control,
                 client_ip,
                 store_host,
             )
@@ -166,6 +169,7 @@ class Broker:
         if self.replicas is not None:
             await self.replicas.stop()
         await self.registration.stop()
+        self.cold_control.release()
         self.processors.pull.hold.stop()
         await self.ports.stop()
         await self.slave_sync.stop()
@@ -241,6 +245,13 @@ class Broker:
         every(lambda: live.current.flush_delay_offset_interval, "write delay offsets", self.delays.persist)
         every(lambda: CLIENT_SWEEP_MS, "remove silent clients", self._sweep_clients)
         every(lambda: LOCK_SWEEP_MS, "remove expired locks", lambda: locks.sweep(now_ms()))
+        cold = self.cold_control
+        every(lambda: cold.check_interval_ms, "check the flow control of cold data", cold.check)
+        every(
+            lambda: live.current.timer_cold_data_check_interval_ms,
+            "scan the page cache",
+            cold.pages.start_scan,
+        )
         self.periodic_tasks.start()
 
     def _sample_statistics(self) -> None:

@@ -160,6 +160,18 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     max_filter_message_size: Positive = 16_000
     access_message_in_memory_max_ratio: Percent = 40
 
+    # cold data: messages that are probably not in the page cache
+    cold_data_flow_control_enable: bool = False
+    cold_data_scan_enable: bool = False
+    timer_cold_data_check_interval_ms: Positive = 60_000
+    sample_steps: int = 32
+    access_message_in_memory_hot_ratio: NotNegative = 26  # percent of the memory
+    data_read_ahead_enable: bool = True
+    cold_ctr_strategy_enable: bool = False
+    use_pid_cold_ctr_strategy: bool = msgspec.field(name="usePIDColdCtrStrategy", default=True)
+    cg_cold_read_threshold: int = 3 * 1024 * 1024  # bytes that a group may read in five seconds
+    global_cold_read_threshold: int = 100 * 1024 * 1024
+
     # clients
     notify_consumer_ids_changed_enable: bool = True
     channel_expired_timeout: Positive = 120_000

@@ -30,7 +30,7 @@ REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
 """key → (the accepted values, which change nothing; why others are rejected)."""
 
 _NAMES = """
-    accessMessageInMemoryHotRatio accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
+    accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
     adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allowRecallWhenBrokerNotWriteable
     appendAckAsync appendCkAsync asyncSendEnable authConfigPath authenticationMetadataProvider
@@ -38,20 +38,20 @@ _NAMES = """
     authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
     autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
     bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond
-    brokerConfigPath brokerFastFailureEnable cgColdReadThreshold
+    brokerConfigPath brokerFastFailureEnable
     channelNotActiveInterval cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
     cleanSwapedMapInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
     clientManageThreadPoolNums clientOnewaySemaphoreValue clientPooledByteBufAllocatorEnable
-    clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterName coldCtrStrategyEnable
-    coldDataFlowControlEnable coldDataScanEnable commercialBaseCount commercialSizePerMsg
+    clientSocketRcvBufSize clientSocketSndBufSize clientWorkerThreads clusterName
+    commercialBaseCount commercialSizePerMsg
     commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
     commitLogForceSwapMapInterval commitLogSwapMapInterval commitLogSwapMapReserveFileNum
     compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
     compatibleWithOldNameSrv compressedRegister configManagerVersion configName connectTimeoutMillis
     consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
     correctLogicMinOffsetForceInterval
-    correctLogicMinOffsetSleepInterval dataReadAheadEnable debugLockEnable defaultMessageRequestMode
+    correctLogicMinOffsetSleepInterval debugLockEnable defaultMessageRequestMode
     defaultPopShareQueueNum disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
     dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAsyncReput enableBatchPush
@@ -65,7 +65,7 @@ _NAMES = """
     endTransactionPoolQueueCapacity estimateAccumulation expectConsumerNumUseFilter
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval filterDataCleanTimeSpan filterSupportRetry
     flushCommitLogTimed flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
-    forceVerifyPropCRC forwardTimeout globalColdReadThreshold heartbeatThreadPoolNums
+    forceVerifyPropCRC forwardTimeout heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode initAuthenticationUser initPopOffsetByCheckMsgInMem
     innerClientAuthenticationCredentials isBrokerContainer isInBrokerContainer isolateLogEnable
     isScanAvailableNameSrv litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
@@ -93,7 +93,7 @@ _NAMES = """
     retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveScanTime
     rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome rocksdbCompressionType
     rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold
-    sampleSteps scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
+    scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     searchBcqByCacheEnable sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverLoadBalancerEnable serverNettyWorkerGroupEnable
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
@@ -103,14 +103,14 @@ _NAMES = """
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
     storePathDLedgerCommitLog syncBrokerMemberGroupPeriod
     syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen
-    timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
+    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
     timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
     timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
     timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
     timerWarmEnable topicQueueLockNum transactionCheckInterval transactionCheckMax
     transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut
     transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
-    updateNameServerAddrPeriod useABSLock useEpollNativeSelector usePIDColdCtrStrategy
+    updateNameServerAddrPeriod useABSLock useEpollNativeSelector
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
     useStaticSubscription waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
     waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool, ColdReadRetrier
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.delay_service import DelayService
@@ -12,6 +13,7 @@ from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.processors.client import ClientProcessor
+from epochmq_broker.processors.cold_control import ColdControlProcessor
 from epochmq_broker.processors.message_request_mode import MessageRequestModeProcessor
 from epochmq_broker.processors.mqadmin import mqadmin_handlers
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
@@ -49,6 +51,7 @@ class ProcessorDependencies:
     slave_sync: SlaveSync
     replica_control: ReplicaControl
     cold_reads: ColdReadPool
+    cold_control: ColdPullControl
     client_ip: str
     store_host: bytes
 
@@ -70,6 +73,7 @@ class RequestProcessors:
             tables.offsets,
             tables.stats,
             components.cold_reads,
+            components.cold_control,
         )
         self._send = SendProcessor(
             live,
@@ -120,6 +124,7 @@ class RequestProcessors:
             **send_back.handlers(),
             **reply.handlers(),
             **QueryProcessor(live, store).handlers(),
+            **ColdControlProcessor(live, components.cold_control.flow).handlers(),
             **ReplicaGroupProcessor(live, components.ha, replicas).handlers(),
             **control.handlers(),
             **self._client.handlers(),

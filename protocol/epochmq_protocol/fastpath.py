@@ -196,7 +196,8 @@ def send_response(
 
 class FastPullRequest(msgspec.Struct, gc=False):
     """A pull request: PullMessageRequestHeader and the fields of the command. `broker_name`: the broker
-    that the client addresses, empty if it names none."""
+    that the client addresses, empty if it names none. `no_suspend`: the flow control of cold data held it
+    already."""
 
     code: int
     opaque: int
@@ -217,6 +218,7 @@ class FastPullRequest(msgspec.Struct, gc=False):
     proxy_froward_client_id: str | None = None
     version: int = 0
     broker_name: str = ""
+    no_suspend: bool = False
 
 
 class _PullFields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):

@@ -206,7 +206,22 @@ SCENARIO: list[list[Step]] = [
         Step("updateBrokerConfig -c {cluster} -k nosuchkey -v 1"),
         Step("updateNamesrvConfig -k waitSecondsForService -v 46"),
         Step("setConsumeMode -b {broker} -t orders -g g1 -m PULL -q 0"),
+        Step("updateColdDataFlowCtrGroupConfig -b {broker} -g g1 -v 4096"),
+        Step("updateColdDataFlowCtrGroupConfig -c {cluster} -g g2 -v 8192"),
+        Step("setCommitLogReadAheadMode -b {broker} -m 1"),
     ],
+    [
+        Step("getColdDataFlowCtrInfo -b {broker}"),
+        Step("getColdDataFlowCtrInfo -c {cluster}"),
+        Step("setCommitLogReadAheadMode -b {broker} -m 2"),
+    ],
+    [
+        Step("updateColdDataFlowCtrGroupConfig -b {broker} -g g2 -v many"),
+        Step("removeColdDataFlowCtrGroupConfig -b {broker} -g g1"),
+        Step("removeColdDataFlowCtrGroupConfig -c {cluster} -g nobody"),
+        Step("setCommitLogReadAheadMode -c {cluster} -m 0"),
+    ],
+    [Step("getColdDataFlowCtrInfo -b {broker}")],
     [
         Step("topicRoute -t orders"),
         Step("getNamesrvConfig", only=r"^waitSecondsForService "),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from epochmq_broker.clients import ClientRegistry
+from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import PULL_TRIES_MAX, ColdReadPool
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
@@ -97,8 +98,11 @@ class PullProcessor:
         offsets: ConsumerOffsetTable,
         stats: BrokerStats,
         cold_reads: ColdReadPool,
+        cold_control: ColdPullControl,
     ) -> None:
         self._cold_reads = cold_reads
+        self._cold_control = cold_control
+        cold_control.rerun = self._rerun_unheld
         self.hold = PullHoldService(self._rerun)
         self._live = live
         self._store = store
@@ -156,10 +160,13 @@ class PullProcessor:
         return None
 
     def _rerun(self, pull: HeldPull) -> None:
-        frame = self._respond(pull.connection, pull.request, held=True)
+        self._rerun_unheld(pull.connection, pull.request)
+
+    def _rerun_unheld(self, connection: RemotingConnection, request: FastPullRequest) -> None:
+        frame = self._respond(connection, request, held=True)
         if frame is None:
-            return  # the response follows once the missing bytes are read from the disk
-        pull.connection.respond_encoded(pull.request.opaque, frame)
+            return  # the response follows, for example once the missing bytes are read from the disk
+        connection.respond_encoded(request.opaque, frame)
 
     def _respond(
         self, connection: RemotingConnection, request: FastPullRequest, *, held: bool, tries: int = 0
@@ -169,9 +176,13 @@ class PullProcessor:
         try:
             group, topic = self._check(connection, request)
             subscription = self._subscription(request, group)
+            if self._cold_control.flow.active and not self._cold_control.admit(connection, request):
+                return None
             # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
             get = self._get_resident if tries < PULL_TRIES_MAX else self._store.get
             result = self._get(request, subscription, get)
+            if self._cold_control.counts and result.status is GetStatus.FOUND:
+                self._cold_control.count(request, result.next_offset, self._wanted_codes(subscription))
         except NotResidentError as missing:
             return self._read_first(connection, request, missing, held=held, tries=tries)
         except PullRejectedError as error:

@@ -112,6 +112,7 @@ class MappedFile:
         "flushed",
         "map",
         "path",
+        "read_ahead",
         "reserved",
         "size",
         "start",
@@ -126,6 +127,7 @@ class MappedFile:
         self.path = path
         self.start = start
         self.size = size
+        self.read_ahead = True  # whether the kernel reads more than the pages that are needed
         self.unsynced_parent_dirs = 0  # number of parent directories whose entries are not on disk yet
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -157,6 +159,11 @@ class MappedFile:
         self.flushed = 0
         self.reserved = 0
         self.unchecked_until = 0  # the append path writes up to here without a request for space
+
+    def set_read_ahead(self, enabled: bool) -> None:
+        """Switches the kernel's read-ahead for this mapping."""
+        self.read_ahead = enabled
+        self.map.madvise(mmap.MADV_NORMAL if enabled else mmap.MADV_RANDOM)
 
     @property
     def end(self) -> int:
@@ -328,6 +335,13 @@ class MappedFileQueue(FileSequence[MappedFile]):
         self.create: FileCreator = self.create_now  # replaced while a preallocator creates files in advance
         self._keep_fd = keep_fd
         self._new_parent_dirs = new_parent_dirs
+        self.read_ahead = True
+
+    def set_read_ahead(self, enabled: bool) -> None:
+        """Switches the kernel's read-ahead for all files, and for those that are added later."""
+        self.read_ahead = enabled
+        for file in self.files:
+            file.set_read_ahead(enabled)
 
     def load(self) -> None:
         """Opens the files of the directory. Their positions are at the files' ends until recovery sets them.
@@ -343,6 +357,8 @@ class MappedFileQueue(FileSequence[MappedFile]):
                 continue
             file = MappedFile(path, int(path.name), self.file_size, keep_fd=self._keep_fd)
             file.wrote = file.flushed = file.size
+            if not self.read_ahead:
+                file.set_read_ahead(False)
             self.files.append(file)
 
     def find(self, offset: int) -> MappedFile | None:
@@ -362,6 +378,8 @@ class MappedFileQueue(FileSequence[MappedFile]):
     def add(self, start: int) -> MappedFile:
         """Adds the file that starts at this offset. Raises DiskFullError or OSError."""
         file = self.create(self.directory / file_name(start), start, self.file_size)
+        if not self.read_ahead:
+            file.set_read_ahead(False)
         self.files.append(file)
         return file
 

@@ -66,6 +66,7 @@ class MessageStore:
         self.config = config
         root = config.root
         self.log = CommitLog(config.commit_log_dir, config.mapped_file_size_commit_log)
+        self.log.files.set_read_ahead(config.data_read_ahead_enable)
         self.queues = ConsumeQueues(root / "consumequeue", config.mapped_file_size_consume_queue)
         self.index = KeyIndex(root / "index", config.max_hash_slot_num, config.max_index_num)
         self.appender = Appender(self.log, self.index, config, store_host)
@@ -279,6 +280,8 @@ class MessageStore:
     def configure(self, config: StoreConfig) -> None:
         """Applies settings that may change while running; sizes and paths do not change."""
         self.config = config
+        if config.data_read_ahead_enable != self.log.files.read_ahead:
+            self.log.files.set_read_ahead(config.data_read_ahead_enable)
         unflushed = not config.sync_flush and self.abort.record_unflushed_acknowledgements()
         if unflushed and self._maintenance is not None:
             self._maintenance.sync_abort_file()

@@ -105,17 +105,32 @@ class PageResidency:
         return self._vector.raw.find(b"\0", 0, pages) < 0
 
 
+def resident_pages(file: MappedFile) -> bytes:
+    """One byte for each page of a file: 0 if the page is not in memory. For worker threads."""
+    pages = -(-file.size // PAGE_BYTES)
+    vector = ctypes.create_string_buffer(pages)
+    try:
+        base = ctypes.addressof(ctypes.c_char.from_buffer(file.map))
+    except ValueError:  # the file was closed meanwhile
+        return b"\1" * pages
+    if _mincore is None or _mincore(base, file.size, ctypes.addressof(vector)) != 0:
+        return b"\1" * pages
+    return vector.raw
+
+
 def warm(missing: NotResidentError) -> None:
-    """Reads the blocks with the missing bytes from the disk, on a worker thread. Files that were deleted
-    meanwhile are skipped. Raises StoreReadError."""
+    """Reads the blocks with the missing bytes from the disk, on a worker thread; of a file without read-ahead
+    only the missing pages. Files that were deleted meanwhile are skipped. Raises StoreReadError."""
     for one in (missing, *missing.others):
         _warm(one)
 
 
 def _warm(missing: NotResidentError) -> None:
     file = missing.file
-    start = missing.at - missing.at % BLOCK_BYTES
-    stop = min(-(-(missing.at + missing.size) // BLOCK_BYTES) * BLOCK_BYTES, file.size)
+    is_random = isinstance(file, MappedFile) and not file.read_ahead
+    unit = PAGE_BYTES if is_random else BLOCK_BYTES
+    start = missing.at - missing.at % unit
+    stop = min(-(-(missing.at + missing.size) // unit) * unit, file.size)
     try:
         fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -123,6 +138,8 @@ def _warm(missing: NotResidentError) -> None:
     except OSError as error:
         raise StoreReadError(f"{file.path} cannot be opened: {error}") from error
     try:
+        if is_random:
+            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         while start < stop:
             count = len(os.pread(fd, min(stop - start, _READ_BYTES), start))
             if not count:

@@ -44,6 +44,7 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     max_transfer_count_on_message_in_disk: int = 8
     max_filter_message_size: int = 16_000
     access_message_in_memory_max_ratio: int = 40
+    data_read_ahead_enable: bool = True
 
     delete_when: str = "04"  # hours of the day, separated by ;
     file_reserved_time: int = 72  # hours
