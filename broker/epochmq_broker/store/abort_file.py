@@ -90,6 +90,7 @@ class AbortFile:
             # The failure of the previous run counts until the suspect bytes are on disk (`record_rewritten`).
             flush_failed=tail.cache_suspect,
             recovering=tail is not CLEAN_TAIL and not tail.only_killed,
+            dispatched_until=tail.dispatched_until,
         )
         self._mark = flush_failure_mark(identity)
         try:
@@ -130,6 +131,21 @@ class AbortFile:
             if self._record.recovering:
                 self._record = msgspec.structs.replace(self._record, recovering=False)
                 self._write()
+
+    def record_dispatched(self, offset: int) -> None:
+        """Records that the files of queues and index have all messages before the one at this physical
+        offset. The record is in the page cache, like those files; it counts after a kill only. On any thread.
+        Raises OSError."""
+        with self._lock:
+            if self._fd >= 0:
+                self._record = msgspec.structs.replace(self._record, dispatched_until=offset)
+                self._write()
+
+    def note_truncation(self, offset: int) -> None:
+        """Withdraws `record_dispatched` before the log is truncated at `offset`, unless it is about earlier
+        messages. Raises OSError."""
+        if self._record.dispatched_until >= offset:
+            self.record_dispatched(-1)
 
     def record_unflushed_acknowledgements(self) -> bool:
         """Records that messages are acknowledged before their flush from now on. False when the record says

@@ -197,6 +197,13 @@ class ConsumeQueue:
             self.pending.due.pop(self, None)
             self.buffer_limit = 0
 
+    def newest_record(self) -> int:
+        """Physical offset of the newest message, -1 if its unit is not in memory."""
+        if self.buffer is None or self.buffer_position < UNIT_BYTES:
+            return -1
+        offset: int = UNIT.unpack_from(self.buffer, self.buffer_position - UNIT_BYTES)[0]
+        return offset
+
     def put(self, offset: int, physical: int, size: int, tags_code: int) -> bool:
         """Adds the unit of a parsed record (putMessagePositionInfo). False when the queue has the record
         already. As in RocketMQ a gap is closed: the unit goes to the end, whatever offset its record has.

@@ -155,7 +155,12 @@ class MessageStore:
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
         self.index.load(trusted_until=trusted, killed=killed)
         recovery = Recovery(self.config, self.log, self.queues, self.index, self.checkpoint, self.dispatcher)
-        found = recovery.run(clean=clean, check_crc=self.tail.cache_suspect, reindex=trusted is not None)
+        found = recovery.run(
+            clean=clean,
+            check_crc=self.tail.cache_suspect,
+            reindex=trusted is not None,
+            dispatched_until=self.tail.dispatched_until,
+        )
         self.appender.build_index(retry=True)
         stored = self.log.store_timestamp(found.last_record) if found.records else 0
         self.appender.last_timestamp = max(stored, 0)
@@ -168,7 +173,13 @@ class MessageStore:
             self.log, self.appender, self.checkpoint, self.config, self.fsync_failure
         )
         self.queue_flusher = QueueFlusher(
-            self.queues, self.appender, self.checkpoint, self.config, self.fsync_failure
+            self.queues,
+            self.index,
+            self.appender,
+            self.checkpoint,
+            self.config,
+            self.abort,
+            self.fsync_failure,
         )
         self.log_flusher.on_failure = self.queue_flusher.on_failure = self.state.report_fsync_failure
         self.queue_flusher.on_disk_full = self.state.report_space_failure
@@ -337,6 +348,7 @@ class MessageStore:
         # The log first: the next start truncates queues that are ahead of the log, but it does not always
         # complete queues that are behind it.
         try:
+            self.queue_flusher.note_truncation(offset)
             self.log.truncate(offset)
             self.queues.truncate(offset)
         except OSError as error:

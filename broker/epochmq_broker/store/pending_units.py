@@ -26,12 +26,16 @@ class UnitSource(Protocol):
     """A consume queue, as the source of the units to write."""
 
     blank_unit: ClassVar[bytes]
+    max_physical: int
 
     def unwritten(self) -> tuple[QueueFiles, int, bytes]:
         """The files, the start byte and a copy of the units that the files lack."""
 
     def mark_written(self) -> None:
         """Notes that units were written into the files. If these were all, calls `mark_queue_written`."""
+
+    def newest_record(self) -> int:
+        """Physical offset of the newest message, -1 if its unit is not in memory."""
 
 
 class PendingUnits:
@@ -86,6 +90,11 @@ class PendingUnits:
     def free_memory(self, size: int) -> None:
         """Releases memory of a queue."""
         self.memory_used_bytes -= size
+
+    def newest_record(self) -> int:
+        """Physical offset of the newest message in a queue with unwritten units, -1 without one."""
+        newest = max(self.waiting, key=lambda queue: queue.max_physical, default=None)
+        return -1 if newest is None else newest.newest_record()
 
     def mark_queue_written(self, queue: UnitSource) -> None:
         """Notes that a queue has no unwritten units any more: takes it off `waiting` and `due`."""

@@ -7,7 +7,9 @@ round writes the units that the queues held at its start, QUEUES_PER_JOB queues 
 files written since the previous round together. Its cost depends on the queues with new units only.
 
 `write_all_then` writes all queues without a sync. It runs before a consumer's offset is written, so that an
-audit of the directory finds no consumer ahead of its queue.
+audit of the directory finds no consumer ahead of its queue. All queues are also written when the log has
+grown by `UNRECORDED_LOG_BYTES`. Each time the abort file gets the offset of the message that was the newest
+one when the writing began: after a kill, recovery starts there.
 
 Messages are acknowledged before their units are durable: recovery rebuilds the units that are newer than the
 checkpoint from the log. The checkpoint moves at the end of a round only.
@@ -25,11 +27,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from epochmq_broker.store.abort_file import AbortFile
 from epochmq_broker.store.appender import Appender
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.file_system_sync import FileSystemSync
 from epochmq_broker.store.fsync_failure import FsyncFailure, is_descriptor_shortage
+from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.pending_units import UnitSource
 from epochmq_broker.store.queue_files import QueueFile, QueueFiles
@@ -41,6 +45,10 @@ log = logging.getLogger(__name__)
 QUEUES_PER_JOB: Final = 500
 """Queues that one job of the worker writes; the creation of 500 files takes about 50 ms."""
 PAUSE_S: Final = 0.05  # between the jobs of a round
+UNRECORDED_LOG_BYTES: Final = 64 << 20
+UNRECORDED_LOG_BYTES_PER_QUEUE: Final = 16 << 10
+"""All queues are written when the log has grown by 64 MiB, and by 16 KiB for each queue to write. So the
+writing of 20,000 queues costs a few percent of a core."""
 
 _Work = tuple[UnitSource, QueueFiles, int, bytes]
 
@@ -51,12 +59,16 @@ class QueueFlusher:
     def __init__(
         self,
         queues: ConsumeQueues,
+        index: KeyIndex,
         appender: Appender,
         checkpoint: Checkpoint,
         config: StoreConfig,
+        abort: AbortFile,
         failed: FsyncFailure,
     ) -> None:
         self._failed = failed
+        self._index = index
+        self._abort = abort
         self._pending = queues.pending
         self._file_system_sync = FileSystemSync(queues.directory)
         self._appender = appender
@@ -69,6 +81,8 @@ class QueueFlusher:
         self._round: deque[UnitSource] | None = None  # queues that the present round has not written yet
         self._round_time = 0  # store time, epoch ms, of the newest message at the start of the round
         self._unwritten: deque[UnitSource] | None = None  # queues that `write_all_then` has not written yet
+        self._dispatched_until = -1  # what the abort file gets when they are written, a physical offset
+        self._log_end_at_writing = 0  # the end of the log when the last writing of all queues began
         self._when_written: list[Callable[[], None]] = []
         self._next_when_written: list[Callable[[], None]] = []  # called after the next writing of all queues
         self._next: asyncio.TimerHandle | None = None
@@ -84,6 +98,7 @@ class QueueFlusher:
         self._worker = worker
         self._loop = loop
         self._completed_at = loop.time()
+        self._log_end_at_writing = self._appender.log.max_offset
         self._pending.start_early_write = self._start_early_round
         self._pending.written_by_worker = True
 
@@ -115,7 +130,10 @@ class QueueFlusher:
             and loop.time() - self._completed_at >= self._config.flush_consume_queue_thorough_interval / 1000
         ):
             self._begin_round()
+        if self._unwritten is None and self._log_has_grown():
+            self._begin_writing_all()
         work = self._copy_units()
+        written_until = self._dispatched_until if work and self._unwritten == deque() else -1
         pending = self._pending
         deleted_files, deleted_folders = pending.deleted_files, pending.deleted_folders
         ends_round = self._round is not None and not self._round
@@ -137,6 +155,8 @@ class QueueFlusher:
                 _delete(deleted_files, deleted_folders)
                 for queue, files, start, data in work:
                     files.write(start, data, queue.blank_unit, pending.unsynced)
+                if written_until >= 0:
+                    self._abort.record_dispatched(written_until)
                 if ends_round:
                     found = list(pending.unsynced)
                     self._file_system_sync.sync(found)
@@ -152,6 +172,8 @@ class QueueFlusher:
             worker.submit(run)
         except WorkerBusyError:
             self._round = None  # its queues still wait to be written
+            if self._unwritten is not None:
+                self._unwritten.extend(queue for queue, *_ in work)
             return
         pending.deleted_files, pending.deleted_folders = [], []
         self._running = True
@@ -168,8 +190,29 @@ class QueueFlusher:
 
     def _begin_writing_all(self) -> None:
         self._unwritten = deque(self._pending.waiting)
+        self._dispatched_until = self._newest_dispatched()
+        self._log_end_at_writing = self._appender.log.max_offset
         self._when_written, self._next_when_written = self._next_when_written, []
         self._tick_after(0.0)
+
+    def _log_has_grown(self) -> bool:
+        growth = self._appender.log.max_offset - self._log_end_at_writing
+        queues = len(self._pending.waiting)
+        return queues > 0 and growth >= UNRECORDED_LOG_BYTES + queues * UNRECORDED_LOG_BYTES_PER_QUEUE
+
+    def _newest_dispatched(self) -> int:
+        """Physical offset of a message. When all queues are written, their files and the index's have every
+        message before it. -1 if nothing is known."""
+        newest = self._pending.newest_record()
+        backlog = self._index.backlog
+        return min(newest, backlog[0][3]) if backlog else newest
+
+    def note_truncation(self, offset: int) -> None:
+        """Withdraws what the abort file says about messages at or after `offset`, before the log is truncated
+        there. No job runs. Raises OSError."""
+        self._dispatched_until = -1
+        self._log_end_at_writing = min(self._log_end_at_writing, offset)
+        self._abort.note_truncation(offset)
 
     def _end_writing_all(self) -> None:
         done, self._when_written = self._when_written, []

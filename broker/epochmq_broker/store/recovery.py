@@ -6,7 +6,8 @@ dispatched. (RocketMQ reads the whole file around it, which costs seconds for ea
 only if that record is invalid.) After a crash, when the abort file exists, reading starts at the newest file
 whose first message is older than the checkpoint. Every record is dispatched; queues and index skip those that
 they have. After a crash of the machine the newest index file is gone, so reading starts no later than the end
-of the index.
+of the index. If only the process was killed, no write is lost, and the abort file names a message before
+which queues and index have everything: reading starts there.
 
 The first invalid or incomplete record ends the log. Log and queues are truncated there on disk, so that a
 later crash cannot bring old bytes back.
@@ -109,9 +110,12 @@ class Recovery:
         self._dispatcher = dispatcher
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
-    def run(self, *, clean: bool, check_crc: bool = False, reindex: bool = False) -> RecoveryResult:
+    def run(
+        self, *, clean: bool, check_crc: bool = False, reindex: bool = False, dispatched_until: int = -1
+    ) -> RecoveryResult:
         """Recovers. `check_crc` checks checksums even if the settings do not. `reindex` says that the index
-        may lack its newest file. Raises DiskFullError, StoreDamagedError or OSError."""
+        may lack its newest file. `dispatched_until` is what the abort file says after a kill, -1 without it.
+        Raises DiskFullError, StoreDamagedError or OSError."""
         if not self._log.files.files:
             self._queues.destroy()
             return RecoveryResult(clean=clean, start=0, end=0, records=0, last_record=0)
@@ -119,6 +123,8 @@ class Recovery:
         clean = clean and not self._queues.damaged
         if clean:
             start, dispatch_from = self._start_after_clean_stop()
+        elif self._is_dispatched_until(dispatched_until):
+            start, dispatch_from = dispatched_until, -1
         else:
             self._trim_unbacked_tails()
             start, dispatch_from = self._start_after_crash(reindex=reindex), -1
@@ -150,6 +156,20 @@ class Recovery:
             if file.start <= dispatched:
                 return file.start, dispatched
         return self._log.min_offset, dispatched
+
+    def _is_dispatched_until(self, offset: int) -> bool:
+        """Whether the log has a record at this offset, and queues, index and checkpoint exist. (A person may
+        have removed them after the kill, so that they are built again.)"""
+        if offset < self._log.min_offset or self._queues.damaged or self._queues.max_physical <= offset:
+            return False
+        if self._config.message_index_enable and not self._index.files:
+            return False
+        if not self._checkpoint.physic_msg_timestamp:
+            return False
+        self._read_before_mapping(offset)
+        return isinstance(
+            self._log.parse(offset, self._config.delays_ms, check_crc=True), record.DispatchRequest
+        )
 
     def _start_after_crash(self, *, reindex: bool) -> int:
         start = crash_recovery_start(self._config, self._log, self._checkpoint).start

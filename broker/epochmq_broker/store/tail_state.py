@@ -48,6 +48,9 @@ class AbortRecord(Struct, frozen=True):
     flush_failed: bool = False
     inherited: TailState = TailState.INTACT  # the state this run started with
     recovering: bool = False  # the repair after a crash of the machine has not finished
+    dispatched_until: int = -1
+    """Physical offset of a message. The files of queues and index have everything before it, in the page
+    cache at least. -1: unknown."""
 
 
 class LogTail(Struct, frozen=True):
@@ -57,6 +60,7 @@ class LogTail(Struct, frozen=True):
     acknowledged_unflushed: bool  # unflushed bytes may have been acknowledged
     only_killed: bool  # the process ended, the machine went on: the page cache has all its writes
     cache_suspect: bool  # an fsync failed in this boot: the page cache may hold bytes that the disk lacks
+    dispatched_until: int = -1  # after a kill: recovery may start at this message; -1: unknown
 
     @property
     def may_lack_acknowledged(self) -> bool:
@@ -78,11 +82,14 @@ def assess_tail(left: AbortRecord | None, boot_id: str, present: FileIdentity | 
         return CLEAN_TAIL
     same_boot = left.boot_id == boot_id
     own = _state(left, same_boot, present)
+    state = max(own, left.inherited)
+    only_killed = own is TailState.INTACT and not left.recovering
     return LogTail(
-        state=max(own, left.inherited),
+        state=state,
         acknowledged_unflushed=left.acknowledged_unflushed,
-        only_killed=own is TailState.INTACT and not left.recovering,
+        only_killed=only_killed,
         cache_suspect=left.flush_failed and same_boot,
+        dispatched_until=left.dispatched_until if only_killed and state is TailState.INTACT else -1,
     )
 
 
@@ -110,6 +117,7 @@ def encode(pid: int, record: AbortRecord) -> bytes:
     lines.append(f"flush={'failed' if record.flush_failed else 'ok'}")
     lines.append(f"tail={record.inherited.name}")
     lines.append(f"recovery={'unfinished' if record.recovering else 'finished'}")
+    lines.append(f"dispatched={record.dispatched_until}")
     return "\n".join([*lines, ""]).encode()
 
 
@@ -126,6 +134,7 @@ def decode(data: bytes) -> AbortRecord:
         flush_failed=fields.get("flush", "ok") != "ok",
         inherited=_inherited(fields.get("tail")),
         recovering=fields.get("recovery", "finished") != "finished",
+        dispatched_until=_offset(fields.get("dispatched")),
     )
 
 
@@ -135,6 +144,10 @@ def _identity(text: str | None) -> FileIdentity | None:
     except ValueError:
         return None
     return FileIdentity(inode, generation, device)
+
+
+def _offset(text: str | None) -> int:
+    return int(text) if text is not None and text.isdecimal() else -1
 
 
 def _inherited(name: str | None) -> TailState:

@@ -15,7 +15,10 @@ from tests.unit.store.support import open_store
 SENDER = """
 import asyncio, os, sys
 from pathlib import Path
+from epochmq_broker.store import queue_flusher
 from tests.unit.store.support import open_store, put, random_messages
+
+queue_flusher.UNRECORDED_LOG_BYTES = 20_000
 
 async def main():
     store = open_store(Path(sys.argv[1]), flush_disk_type="SYNC_FLUSH", flush_interval_consume_queue=5,
