@@ -194,7 +194,7 @@ class DelayService:
             return False
         try:
             return self._deliver_due(level)
-        except Exception:  # the other levels must go on, and this one later
+        except Exception:  # the other levels must continue, and this one is tried again later
             log.exception("delay level %d failed; it continues in %g s", level, PAUSE_AFTER_FAILURE_S)
             self._paused_until[level] = now + PAUSE_AFTER_FAILURE_S
             return False

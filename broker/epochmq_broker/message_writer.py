@@ -92,12 +92,12 @@ class ReplicaAcks(Protocol):
     """The part of replication that the writer uses (`ha.replication_waiters.ReplicationWaiters`)."""
 
     @property
-    def gates(self) -> bool:
+    def may_reject(self) -> bool:
         """Whether a message may be rejected because too few replicas are in sync."""
         ...
 
     @property
-    def waits(self) -> bool:
+    def sends_wait(self) -> bool:
         """Whether messages may have to wait for replicas."""
         ...
 
@@ -239,9 +239,9 @@ class MessageWriter:
         """Calls `done` once: with PUT_OK as soon as the log is as safe up to `end` as the settings demand;
         otherwise with FLUSH_SLAVE_TIMEOUT if replicas were too slow, else FLUSH_DISK_TIMEOUT."""
         replicas = self._replicas
-        if self.may_acknowledge is not None and (replicas is None or not replicas.waits):
+        if self.may_acknowledge is not None and (replicas is None or not replicas.sends_wait):
             self._store.when_flushed(end, lambda status: self._flushed(status, done))
-        elif replicas is None or not replicas.waits:
+        elif replicas is None or not replicas.sends_wait:
             self._store.when_flushed(end, done)
         elif not self._syncs:
             replicas.when_replicated(end, done)
@@ -267,8 +267,8 @@ class MessageWriter:
     def replicate(self, replicas: ReplicaAcks | None) -> None:
         """Sets the object that knows the progress of replicas; None: messages do not wait for replicas."""
         self._replicas = replicas
-        self.gated = replicas is not None and replicas.gates
-        self.waits = self._syncs or (replicas is not None and replicas.waits)
+        self.gated = replicas is not None and replicas.may_reject
+        self.waits = self._syncs or (replicas is not None and replicas.sends_wait)
 
     def wakes(self, appended: Callable[[], None] | None) -> None:
         """Sets the function to call after every append."""

@@ -1,15 +1,14 @@
 """Defines the exceptions of the protocol package, by what the caller should do.
 
 - `LocalProtocolError`: this side tried to encode something that the format cannot hold. A bug or a bad
-argument
-  here.
+  argument here.
 - `RemoteProtocolError`: the peer sent bytes that do not follow the format. Close the connection; there is no
   request to respond to.
 - `RequestError`: the frame is valid but the request is not. Respond with this response code and remark.
 - `ConfigError`: a person must correct a setting. Names the key, the value and what was expected.
 - `RetryableError` (`CallTimeoutError`, `ConnectError`, `ConnectionClosedError`): try the call again,
-elsewhere or
-  later. After a timeout or a closed connection the outcome is unknown: the peer may have handled the request.
+  elsewhere or later. After a timeout or a closed connection the outcome is unknown: the peer may have handled
+  the request.
 """
 
 from __future__ import annotations

@@ -3,13 +3,11 @@
 broker.conf, namesrv.conf and the bodies of the config requests (25, 26, 318, 319) have this format.
 
 - `parse` follows java.util.Properties.load: `#` and `!` comments; `=`, `:` or a blank between key and value;
-a
-  backslash at the end of a line joins the next one; `\\uXXXX` and the usual escapes. Unlike Java it reads
+  a backslash at the end of a line joins the next one; `\\uXXXX` and the usual escapes. Unlike Java it reads
   Unicode text and never fails: a malformed `\\u` escape keeps its letters.
 - `format` is MixAll.properties2String: `key=value` lines without escapes.
 - `rewrite` changes single keys and keeps everything else, comments and order included. RocketMQ instead
-overwrites the
-  file with every key it knows when one is updated at run time.
+  overwrites the file with every key it knows when one is updated at run time.
 """
 
 from __future__ import annotations

@@ -184,8 +184,8 @@ class SimulatedLogHost(Host):
 def first_difference(verified: int, end: int, own: bytearray, theirs: bytearray) -> int | None:
     """The offset of the first byte before `end` that differs in two logs (`HAClient._find_difference`)."""
     comparison = LogComparison(0, verified, end)
-    while (wanted := comparison.next()) is not None:
-        comparison.answered(checksums(own, wanted), checksums(theirs, wanted))
+    while (wanted := comparison.next_range()) is not None:
+        comparison.add_checksums(checksums(own, wanted), checksums(theirs, wanted))
     return comparison.difference
 
 

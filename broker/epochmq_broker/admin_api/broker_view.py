@@ -91,7 +91,7 @@ class BrokerView:
             may_write=self.may_write(),
             replicas_enough=components.writer.has_replicas_enough,
             fenced=bool(store.state.flags & RunningFlags.FENCED),
-            drained=components.replica_control.now.drained,
+            drained=components.replica_control.state.drained,
             learner=config.async_learner,
             in_doubt=ha.doubt.current.in_doubt,
             store_faults=tuple(text for flag, text in STORE_FAULTS.items() if store.state.flags & flag),

@@ -54,9 +54,9 @@ class SwitchoverOperations:
 
     async def handover(self, timeout_ms: float) -> SwitchoverResult:
         """Gives the mastership to another member of the SyncStateSet; tries the one with the greatest offset
-        first. Returns at once with `moved=False` if there is nothing to give or nobody to take it: without
-        controllers, if this broker is not the master, or if no other replica is connected. Raises AdminError
-        if no replica took the mastership in time."""
+        first. Returns at once with `moved=False` if there is nothing to give or no replica to take it:
+        without controllers, if this broker is not the master, or if no other replica is connected. Raises
+        AdminError if no replica took the mastership in time."""
         replicas = self._replicas
         if replicas is None:
             return SwitchoverResult(moved=False, reason=NO_CONTROLLERS)
@@ -152,7 +152,9 @@ class SwitchoverOperations:
         """Makes a replica the master. `deadline_s` (of the loop's clock) bounds the wait for a controller
         that leads; with the present time a failed question is not repeated."""
         address = await self._address(replicas, broker_id, deadline_s)
-        done = await self._run_to_end(replicas.switchover.to(broker_id, address, max(0, int(catch_up_ms))))
+        done = await self._run_to_end(
+            replicas.switchover.switch_to(broker_id, address, max(0, int(catch_up_ms)))
+        )
         return SwitchoverResult(
             moved=True,
             master_broker_id=done.master_id,

@@ -24,28 +24,28 @@ def required_copies(
     knows, None if unknown."""
     if settings.broker_role != "SYNC_MASTER" and not controlled:
         return 1
-    wanted = settings.in_sync_replicas
+    copies_wanted = settings.in_sync_replicas
     if controlled:
         if sync.in_sync_count < settings.min_in_sync_replicas:
             return None
-        return ALL_MEMBERS if settings.all_ack_in_sync_state_set else wanted
+        return ALL_MEMBERS if settings.all_ack_in_sync_state_set else copies_wanted
     if settings.enable_slave_acting_master:
-        there = sync.count_within(settings.ha_max_gap_not_in_sync)
+        in_sync = sync.count_within(settings.ha_max_gap_not_in_sync)
         if alive is not None:
-            there = min(there, alive)
+            in_sync = min(in_sync, alive)
         if settings.enable_auto_in_sync_replicas:
-            wanted = max(min(wanted, there), settings.min_in_sync_replicas)
-        if wanted > there:
+            copies_wanted = max(min(copies_wanted, in_sync), settings.min_in_sync_replicas)
+        if copies_wanted > in_sync:
             return None
-    return wanted
+    return copies_wanted
 
 
-def replicated_until(need: int, sync: SyncState, least: int = 1) -> int:
-    """The end offset that `need` logs have. `ALL_MEMBERS` means the whole set and at least `least` logs
+def replicated_until(copies: int, sync: SyncState, least: int = 1) -> int:
+    """The end offset that `copies` logs have. `ALL_MEMBERS` means the whole set and at least `least` logs
     (minInSyncReplicas): the set may have shrunk since the send was accepted, and a message that only the
     master has must not be acknowledged."""
     return (
         min(sync.offset_reached_by_all(), sync.offset_reached_by(least))
-        if need == ALL_MEMBERS
-        else sync.offset_reached_by(need)
+        if copies == ALL_MEMBERS
+        else sync.offset_reached_by(copies)
     )

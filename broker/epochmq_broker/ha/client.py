@@ -195,15 +195,15 @@ class HAClient:
         if self._epochs is not None:
             await self._truncate_torn_tail()
         host, _, port = address.rpartition(":")
-        introduce = None
+        own_handshake = None
         if self._epochs is not None:
             settings = self._settings
-            introduce = ReplicaHandshake(
+            own_handshake = ReplicaHandshake(
                 self._broker_id, settings.sync_from_last_file, settings.async_learner
             )
         await self._wait_until_flushed()
         stream = HAClientConnection(
-            self._store.replica_log, self._epochs, introduce, self._loop.time, self._reported_end
+            self._store.replica_log, self._epochs, own_handshake, self._loop.time, self._reported_end
         )
         stream.on_bytes = self._log_grown
         stream.on_confirm = self._confirm_offset_received
@@ -237,7 +237,7 @@ class HAClient:
                 return stream.closed.result()
             settings = self._settings
             now = self._loop.time()
-            stream.flow.turn(now)
+            stream.flow.update_rate(now)
             if now - stream.read_at > settings.ha_housekeeping_interval / 1000:
                 stream.close(f"the master has sent nothing for {settings.ha_housekeeping_interval} ms")
             elif now - stream.wrote_at > settings.ha_send_heartbeat_interval / 1000 or self._disk_has_failed:
@@ -337,7 +337,7 @@ class HAClient:
         store = self._store
         comparison = LogComparison(max(store.min_phy_offset, 0), self.verified, end)
         master = self.master_checksums()
-        while (wanted := comparison.next()) is not None:
+        while (wanted := comparison.next_range()) is not None:
             theirs, own = None, b""
             if master is not None:
                 theirs, own = await asyncio.gather(master.checksums(wanted, epoch), self.checksums.of(wanted))
@@ -352,7 +352,7 @@ class HAClient:
             if theirs.begins > wanted.start:
                 comparison.begins(theirs.begins)
                 continue
-            comparison.answered(own, theirs.checksums)
+            comparison.add_checksums(own, theirs.checksums)
         return comparison.difference
 
     async def _handle_divergence(self, difference: int) -> int:

@@ -48,7 +48,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self,
         replica_log: ReplicaLogWriter,
         epochs: EpochFile | None,
-        introduce: ReplicaHandshake | None,
+        own_handshake: ReplicaHandshake | None,
         now: Callable[[], float],
         reported_end: Callable[[], int] | None = None,
     ) -> None:
@@ -57,7 +57,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         it."""
         self._replica_log = replica_log
         self._epochs = epochs
-        self._own_handshake = introduce
+        self._own_handshake = own_handshake
         self._now = now
         loop = asyncio.get_running_loop()
         self._loop = loop

@@ -78,7 +78,7 @@ class HAConnectionContext:
         self.settings = settings
         self.loop = loop
         self.executor = executor
-        self.on_introduced: Callable[[HAConnection], None] = lambda connection: None
+        self.on_handshake: Callable[[HAConnection], None] = lambda connection: None
         self.on_ack: Callable[[HAConnection], None] = lambda connection: None
         self.on_closed: Callable[[HAConnection], None] = lambda connection: None
 
@@ -183,7 +183,7 @@ class HAConnection:
         self._learner, self._sync_from_last_file = frame.async_learner, frame.sync_from_last_file
         self.phase = HAConnectionPhase.AWAITS_OFFSET
         master.sync.replica_connected(self.broker_id, async_learner=self._learner)
-        master.on_introduced(self)
+        master.on_handshake(self)
         epochs = master.epochs.epochs
         self._header = encode_master_handshake(
             master.log.max_offset,
@@ -224,7 +224,7 @@ class HAConnection:
         self._epoch_unannounced = self._context.epochs is not None
         if self._context.epochs is None:
             self._context.sync.replica_connected(self.broker_id, async_learner=False)
-            self._context.on_introduced(self)
+            self._context.on_handshake(self)
         log.info("%r gets the log from offset %d", self, self.position)
 
     # Sending
@@ -253,7 +253,7 @@ class HAConnection:
             if limit is None and end - self.position > FAR_BEHIND_BYTES:
                 self._start_background_run(end)
                 return
-            allowed = min(self.flow.allowed(master.loop.time(), limit), SEND_TURN_BYTES)
+            allowed = min(self.flow.allowed_bytes(master.loop.time(), limit), SEND_TURN_BYTES)
             while self.position < end:
                 size = self._blocks.size(self.position, end, min(settings.block_bytes, allowed))
                 if size <= 0:
@@ -397,7 +397,7 @@ class HAConnection:
         master = self._context
         settings = master.settings
         now = master.loop.time()
-        self.flow.turn(now)
+        self.flow.update_rate(now)
         if now - self._read_at > settings.ha_housekeeping_interval / 1000:
             self.close(f"the replica has sent nothing for {settings.ha_housekeeping_interval} ms")
             return

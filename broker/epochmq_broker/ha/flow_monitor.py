@@ -20,12 +20,12 @@ class FlowMonitor:
         """Counts bytes that were sent or received."""
         self._bytes += count
 
-    def allowed(self, now: float, limit: int | None) -> int:
+    def allowed_bytes(self, now: float, limit: int | None) -> int:
         """How many more bytes may be sent in this second; `limit` is in bytes per second, None: unlimited."""
-        self.turn(now)
+        self.update_rate(now)
         return UNLIMITED if limit is None else max(limit - self._bytes, 0)
 
-    def turn(self, now: float) -> None:
+    def update_rate(self, now: float) -> None:
         """Computes the rate and starts a new period, if the present one has lasted a second."""
         past = now - self._since
         if past >= 1:

@@ -1,5 +1,5 @@
 """Computes the checksums of log ranges on a thread of its own, for comparisons between a replica and its
-master (`comparison`)."""
+master (`log_comparison`)."""
 
 from __future__ import annotations
 

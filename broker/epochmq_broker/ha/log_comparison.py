@@ -57,71 +57,71 @@ class LogComparison:
         master's."""
         self.difference: int | None = None
         self._first = min(first, end)
-        self._from = max(self._first, min(verified, end - TAIL_BYTES))
-        self._position = self._from
+        self._compared_from = max(self._first, min(verified, end - TAIL_BYTES))
+        self._position = self._compared_from
         self._end = end
         self._back_bytes = TAIL_BYTES
-        self._looks_back = False
-        self._differs: LogRange | None = None
+        self._is_backward = False
+        self._differing_range: LogRange | None = None
         """The smallest range known to hold the first difference, with the chunk size that found it."""
 
-    def next(self) -> LogRange | None:
+    def next_range(self) -> LogRange | None:
         """The range to compare next; None when the comparison is complete."""
         if self.difference is not None:
             return None
-        if self._looks_back:
-            start = max(self._first, self._from - self._back_bytes)
-            return LogRange(start, self._from, CHUNKS[0])
-        if self._differs is not None:
-            piece = self._differs
-            finer = next(one for one in CHUNKS if one < piece.chunk)
-            return LogRange(piece.start, piece.end, finer)
+        if self._is_backward:
+            start = max(self._first, self._compared_from - self._back_bytes)
+            return LogRange(start, self._compared_from, CHUNKS[0])
+        if self._differing_range is not None:
+            log_range = self._differing_range
+            finer = next(one for one in CHUNKS if one < log_range.chunk)
+            return LogRange(log_range.start, log_range.end, finer)
         if self._position >= self._end:
             return None
         return LogRange(self._position, min(self._position + RANGE_MAX, self._end), CHUNKS[0])
 
-    def begins(self, first: int) -> None:
+    def limit_to_master_start(self, first: int) -> None:
         """The master's log begins at `first`: earlier bytes cannot be compared."""
         self._first = min(max(self._first, first), self._end)
-        self._from = max(self._from, self._first)
+        self._compared_from = max(self._compared_from, self._first)
         self._position = max(self._position, self._first)
-        if self._looks_back and self._from <= self._first:
-            self._looks_back = False
+        if self._is_backward and self._compared_from <= self._first:
+            self._is_backward = False
 
-    def answered(self, own: bytes, theirs: bytes) -> None:
-        """Takes the checksums of the range of `next` in both logs. Raises RemoteProtocolError if their number
-        is wrong or the master's bytes have changed since."""
-        piece = self.next()
-        assert piece is not None
-        if not len(own) == len(theirs) == piece.count * CRC_BYTES:
+    def add_checksums(self, own: bytes, theirs: bytes) -> None:
+        """Takes the checksums of the range of `next_range` in both logs. Raises RemoteProtocolError if their
+        number is wrong or the master's bytes have changed since."""
+        log_range = self.next_range()
+        assert log_range is not None
+        if not len(own) == len(theirs) == log_range.count * CRC_BYTES:
             raise RemoteProtocolError(
-                f"the master sent {len(theirs) // CRC_BYTES} checksums, expected {piece.count}"
+                f"the master sent {len(theirs) // CRC_BYTES} checksums, expected {log_range.count}"
             )
         at = _first_difference(own, theirs)
-        if self._looks_back:
-            self._answered_back(piece, at)
+        if self._is_backward:
+            self._add_backward_checksums(log_range, at)
         elif at is not None:
-            self._found(piece, at)
-            if at == 0 and piece.start == self._from > self._first:
-                self._looks_back = True
-        elif self._differs is not None:
+            self._narrow_to(log_range, at)
+            if at == 0 and log_range.start == self._compared_from > self._first:
+                self._is_backward = True
+        elif self._differing_range is not None:
             raise RemoteProtocolError(
-                f"the log bytes from {piece.start} to {piece.end} changed during the comparison"
+                f"the log bytes from {log_range.start} to {log_range.end} changed during the comparison"
             )
         else:
-            self._position = piece.end
+            self._position = log_range.end
 
-    def _answered_back(self, piece: LogRange, at: int | None) -> None:
-        self._from = piece.start
+    def _add_backward_checksums(self, log_range: LogRange, at: int | None) -> None:
+        self._compared_from = log_range.start
         self._back_bytes = min(self._back_bytes * 4, RANGE_MAX)
         if at is not None:
-            self._found(piece, at)
-        self._looks_back = at == 0 and self._from > self._first
+            self._narrow_to(log_range, at)
+        self._is_backward = at == 0 and self._compared_from > self._first
 
-    def _found(self, piece: LogRange, at: int) -> None:
-        start = piece.start + at * piece.chunk
-        self._differs = LogRange(start, min(start + piece.chunk, piece.end), piece.chunk)
-        if piece.chunk == 1:
+    def _narrow_to(self, log_range: LogRange, at: int) -> None:
+        start = log_range.start + at * log_range.chunk
+        self._differing_range = LogRange(start, min(start + log_range.chunk, log_range.end), log_range.chunk)
+        if log_range.chunk == 1:
             self.difference = start
 
 

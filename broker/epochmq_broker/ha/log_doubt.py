@@ -4,7 +4,7 @@
 A log that was open when its machine lost power may lack the bytes that were not flushed. A log whose disk
 failed, or whose volume was restored, may lack more (`store.tail_state`). The rules:
 
-- **The broker gives up its epoch.** If the master of an epoch lost bytes of that epoch and went on writing
+- **The broker gives up its epoch.** If the master of an epoch lost bytes of that epoch and continued writing
   under it, one epoch would have two histories. The first mastership that such a broker hears of is the one
   from before the loss. The broker gives it up, and becomes master only under a newer epoch.
 - **A log is in doubt** if it may lack *acknowledged* bytes. The broker says so in every heartbeat. It is not

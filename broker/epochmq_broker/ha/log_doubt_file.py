@@ -19,32 +19,32 @@ FILE = "logDoubt.json"
 
 
 class LogDoubtFile:
-    """The file of one store. `now` is its present content. `load` and `save` block on the disk."""
+    """The file of one store. `content` is its present content. `load` and `save` block on the disk."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.now = LogDoubt()
+        self.content = LogDoubt()
 
     def load(self) -> None:
         """Reads the file. Raises OSError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            self.now = LogDoubt()
+            self.content = LogDoubt()
             return
         try:
-            self.now = msgspec.json.decode(data, type=LogDoubt)
+            self.content = msgspec.json.decode(data, type=LogDoubt)
         except msgspec.MsgspecError as error:
             log.error(
                 "%s cannot be decoded (%s): the broker assumes that its log lacks acknowledged messages",
                 self.path,
                 error,
             )
-            self.now = LogDoubt(in_doubt=True, gives_up=True, verify_all=True)
+            self.content = LogDoubt(in_doubt=True, gives_up=True, verify_all=True)
 
     def save(self, doubt: LogDoubt) -> None:
-        """Writes the doubt durably. Raises OSError; the file and `now` are then unchanged."""
-        if doubt == self.now:
+        """Writes the doubt durably. Raises OSError; the file and `content` are then unchanged."""
+        if doubt == self.content:
             return
         if doubt == LogDoubt():
             self.path.unlink(missing_ok=True)
@@ -52,4 +52,4 @@ class LogDoubtFile:
         else:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(self.path, msgspec.json.encode(doubt))
-        self.now = doubt
+        self.content = doubt

@@ -36,7 +36,7 @@ class LogDoubtTracker:
         store, file = self._store, self._file
         file.load()
         self.current = log_doubt.doubt_after_start(
-            file.now,
+            file.content,
             store.tail.state,
             may_lack_acknowledged=store.tail.may_lack_acknowledged,
             confirmed=store.confirm_offset_at_load,
@@ -89,7 +89,7 @@ class LogDoubtTracker:
     async def clear(self) -> None:
         """Ends the doubt: the log was compared with a living master's and lacks nothing, or it is the log of
         a new master."""
-        if LogDoubt() == self.current == self._file.now:
+        if LogDoubt() == self.current == self._file.content:
             return
         no_doubt = log_doubt.no_doubt()
         try:

@@ -37,7 +37,8 @@ class ReplicationWaiters:
         may_acknowledge: Callable[[], bool] = lambda: True,
     ) -> None:
         """`end` returns the log's end offset. `controlled`: a controller decides which replicas are in sync.
-        While `may_acknowledge` returns False no send is answered PUT_OK; `settle` checks it again."""
+        While `may_acknowledge` returns False no send is answered PUT_OK; `answer_replicated`
+        checks it again."""
         self.alive_replicas: int | None = None
         self._sync = sync
         self._settings = settings
@@ -48,14 +49,14 @@ class ReplicationWaiters:
         self._waiters: dict[int, deque[tuple[int, float, Done]]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._over = False
+        self._stopped = False
 
     def configure(self, settings: HASettings) -> None:
         """Uses new settings for all further sends."""
         self._settings = settings
 
     @property
-    def gates(self) -> bool:
+    def may_reject(self) -> bool:
         """Whether a send may be rejected because too few replicas are in sync."""
         settings = self._settings
         return self._controlled or (
@@ -63,7 +64,7 @@ class ReplicationWaiters:
         )
 
     @property
-    def waits(self) -> bool:
+    def sends_wait(self) -> bool:
         """Whether any send has to wait for replicas."""
         settings = self._settings
         if self._controlled:
@@ -75,12 +76,13 @@ class ReplicationWaiters:
 
     def rejection(self) -> PutStatus | None:
         """Why a message that waits for replicas cannot be stored now; None if it can."""
-        if self.need() is None:
+        if self.copies_needed() is None:
             return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         return None
 
-    def need(self) -> int | None:
-        """How many logs must have a message that is stored now; see `quorum.needed`."""
+    def copies_needed(self) -> int | None:
+        """How many logs must have a message that is stored now; None if too few replicas are in sync to
+        accept it (`ack_quorum.required_copies`)."""
         self._sync.log_appended(self._end())
         return required_copies(
             self._settings, self._sync, controlled=self._controlled, alive=self.alive_replicas
@@ -89,24 +91,22 @@ class ReplicationWaiters:
     def when_replicated(self, end: int, done: Done) -> None:
         """Calls `done` once: with PUT_OK when enough logs reach `end`, with FLUSH_SLAVE_TIMEOUT when that
         takes too long or this mastership ends."""
-        need = self.need()
-        if need is None:
+        copies = self.copies_needed()
+        if copies is None:
             # Enough replicas were in sync before the append, and too few are now: wait for the minimum.
-            need = max(self._settings.min_in_sync_replicas, 2)
-        is_there = (
-            need == 1
-            or need == 0
-            or end <= replicated_until(need, self._sync, self._settings.min_in_sync_replicas)
+            copies = max(self._settings.min_in_sync_replicas, 2)
+        is_replicated = copies in (0, 1) or end <= replicated_until(
+            copies, self._sync, self._settings.min_in_sync_replicas
         )
-        if is_there and self._may_acknowledge():
+        if is_replicated and self._may_acknowledge():
             done(PutStatus.PUT_OK)
             return
-        if self._over or self._count >= WAITERS_MAX:
+        if self._stopped or self._count >= WAITERS_MAX:
             done(PutStatus.FLUSH_SLAVE_TIMEOUT)
             return
-        queue = self._waiters.get(need)
+        queue = self._waiters.get(copies)
         if queue is None:
-            queue = self._waiters[need] = deque()
+            queue = self._waiters[copies] = deque()
         deadline = self._loop.time() + self._settings.slave_timeout / 1000
         queue.append((end, deadline, done))
         self._count += 1
@@ -123,25 +123,25 @@ class ReplicationWaiters:
         if self._controlled and (settings.all_ack_in_sync_state_set or not acknowledged):
             least = settings.min_in_sync_replicas if settings.all_ack_in_sync_state_set else 1
             return replicated_until(ALL_MEMBERS, sync, least)
-        waits = self._controlled or settings.broker_role == "SYNC_MASTER"
-        return replicated_until(settings.in_sync_replicas if waits else 1, sync)
+        sends_wait = self._controlled or settings.broker_role == "SYNC_MASTER"
+        return replicated_until(settings.in_sync_replicas if sends_wait else 1, sync)
 
     def answer_replicated(self) -> None:
         """Answers PUT_OK to every send that enough replicas have. To be called after each acknowledgement and
         each change of the SyncStateSet."""
         if not self._count or not self._may_acknowledge():
             return
-        for need, queue in self._waiters.items():
+        for copies, queue in self._waiters.items():
             if not queue:
                 continue
-            until = replicated_until(need, self._sync, self._settings.min_in_sync_replicas)
+            until = replicated_until(copies, self._sync, self._settings.min_in_sync_replicas)
             while queue and queue[0][0] <= until:
                 self._count -= 1
                 queue.popleft()[2](PutStatus.PUT_OK)
 
     def stop(self) -> None:
         """Ends this mastership: every waiting send is answered FLUSH_SLAVE_TIMEOUT, for it may be lost."""
-        self._over = True
+        self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -160,7 +160,7 @@ class ReplicationWaiters:
                 queue.popleft()[2](PutStatus.FLUSH_SLAVE_TIMEOUT)
             if queue:
                 following = queue[0][1] if following is None else min(following, queue[0][1])
-        if following is not None and self._timer is None and not self._over:
+        if following is not None and self._timer is None and not self._stopped:
             self._timer = self._loop.call_at(following, self._expire)
 
 

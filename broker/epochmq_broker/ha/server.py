@@ -56,7 +56,7 @@ class HAServer:
         self._loop = loop
         self._executor = ThreadPoolExecutor(SENDER_THREADS, thread_name_prefix="ha-send")
         self._context = HAConnectionContext(commit_log, sync, epochs, settings, loop, self._executor)
-        self._context.on_introduced = self._handshake_received
+        self._context.on_handshake = self._handshake_received
         self._context.on_ack = self._report_received
         self._context.on_closed = self._connection_closed
         self._on_progress = on_progress

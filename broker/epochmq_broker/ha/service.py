@@ -1,5 +1,5 @@
-"""Gives a broker its HA role, and leads from one role to the next (`DefaultHAService`,
-`AutoSwitchHAService`).
+"""Makes a broker the master or a replica of its group: starts and stops what each role needs
+(`DefaultHAService`, `AutoSwitchHAService`).
 
 Without a controller a broker is a master, which any replica may follow, or a replica of the master that the
 configuration or the nameserver names. With a controller it is idle until the controller has responded, and
@@ -8,8 +8,9 @@ then master or replica of an epoch.
 `become_master` takes these steps. If it is interrupted, the broker is neither master nor replica, and the
 next call takes all steps again:
 
-1. Stop following. Truncate an incomplete record, and go on at the next file if the log ends in a blank
-record. 2. Dispatch the records that were not confirmed, so that no queue offset is given twice (#7689).
+1. Stop following. Truncate an incomplete record, and continue at the next file if the log ends in a blank
+   record.
+2. Dispatch the records that were not confirmed, so that no queue offset is given twice (#7689).
 3. Append the epoch durably, before a byte of it is written or served (#9689).
 4. Use the controller's SyncStateSet as it is (#6342); consumers see the confirmed messages.
 5. Listen for replicas, and accept messages.
@@ -76,7 +77,8 @@ class HAService:
         self.sync_state: SyncState | None = None
         self.on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None
         self.may_acknowledge: Callable[[], bool] = lambda: True
-        """Whether a message may be acknowledged now (a write lease); `settle` when it may again."""
+        """Whether a message may be acknowledged now (a write lease); call `answer_replicated` when it may
+        again."""
         config = live.current
         path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
         self.epochs = EpochFile(Path(path).expanduser())

@@ -63,7 +63,7 @@ class ReplicaControlProcessor:
                 ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another master"
             )
         timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
-        switched = await self._replicas.switchover.to(header.broker_id, header.address, timeout_ms)
+        switched = await self._replicas.switchover.switch_to(header.broker_id, header.address, timeout_ms)
         response_header = SwitchoverResponseHeader(
             master_broker_id=switched.master_id,
             master_address=switched.master_address,
@@ -86,18 +86,18 @@ class ReplicaControlProcessor:
                 "this broker cannot be drained: it is the master; promote another replica first",
             )
         try:
-            await self._control.steer(fenced=header.fenced, drained=header.drained)
+            await self._control.change_state(fenced=header.fenced, drained=header.drained)
         except OSError as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"the new state could not be written to the disk: {error}"
             ) from None
-        now = self._control.now
+        state = self._control.state
         if header.fenced is not None or header.drained is not None:
-            log.info("replica control changed: fenced=%s, drained=%s", now.fenced, now.drained)
+            log.info("replica control changed: fenced=%s, drained=%s", state.fenced, state.drained)
         takes = self._store.state.writable and (self._replicas is None or self._replicas.takes_messages())
         behind = self._store.replica_log.undispatched_bytes if self._ha.role is HARole.REPLICA else 0
         response_header = ReplicaControlStateHeader(
-            fenced=now.fenced, drained=now.drained, takes_messages=takes, undispatched=behind
+            fenced=state.fenced, drained=state.drained, takes_messages=takes, undispatched=behind
         )
         return response(command, ResponseCode.SUCCESS, header=response_header)
 

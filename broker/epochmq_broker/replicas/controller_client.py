@@ -244,14 +244,14 @@ class ControllerClient:
 def decode_master_view(header: ViewHeader, known: SyncStateSet) -> MasterView:
     """Decodes a header and the SyncStateSet beside it. If both name the set's epoch the header's counts:
     RocketMQ's response to a registration has none in its body."""
-    set_epoch = known.sync_state_set_epoch
-    said = getattr(header, "sync_state_set_epoch", None)
+    of_body = known.sync_state_set_epoch
+    of_header = getattr(header, "sync_state_set_epoch", None)
     return MasterView(
         master_id=header.master_broker_id if header.master_address else None,
         address=header.master_address or None,
         epoch=header.master_epoch or 0,
         members=frozenset(known.sync_state_set or ()),
-        set_epoch=said if said is not None else set_epoch,
+        set_epoch=of_header if of_header is not None else of_body,
     )
 
 

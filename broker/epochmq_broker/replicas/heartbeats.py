@@ -44,8 +44,8 @@ SUSPENSION_REASON: Final = (
     "only if they receive no heartbeats from it"
 )
 LEASED_HEARTBEAT_TIMEOUT_MS: Final = 1500
-"""The heartbeat timeout that a master with a lease asks for; it sends many heartbeats in it. RocketMQ: 10
-s."""
+"""The heartbeat timeout that a master with a lease asks for; it sends many heartbeats in it. RocketMQ's is
+10 s."""
 
 
 def clock_ms() -> float:
@@ -67,9 +67,8 @@ class HeartbeatLogState:
         confirmed_by_all: Callable[[], int] = lambda: -1,
     ) -> None:
         """`last_epoch`: the epoch of the last byte. `writable`: the disk accepts writes (not: this broker may
-        write). `may_lack`: the log is in doubt. `gives_up_epoch`: see
-        `ReplicaStateMachine`. `confirmed_by_all`: the end offset that every member of the SyncStateSet has,
-        -1 if unknown."""
+        write). `may_lack`: the log is in doubt. `gives_up_epoch`: see `ReplicaStateMachine`.
+        `confirmed_by_all`: the end offset that every member of the SyncStateSet has, -1 if unknown."""
         self.last_epoch = last_epoch
         self.max_offset = max_offset
         self.confirm_offset = confirm_offset
@@ -100,10 +99,11 @@ class ControllerHeartbeats:
         self._broker_id = 0
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._wakes: dict[str, asyncio.Event] = {}
-        self._gave_up: tuple[int, float] | None = None
+        self._last_given_up: tuple[int, float] | None = None
         """The last epoch given up because of a failed disk, and when."""
-        self._since_ms = clock_ms()
-        self._brief_ms: dict[str, float] = {}
+        self._started_ms = clock_ms()
+        self._brief_heartbeat_ms: dict[str, float] = {}
+        """By controller: when the last brief heartbeat was sent."""
 
     def start(self, broker_id: int, addresses: Sequence[str]) -> None:
         """Sends heartbeats to these controllers, and to no others, from now on."""
@@ -135,30 +135,30 @@ class ControllerHeartbeats:
 
     async def _run(self, address: str) -> None:
         wake = self._wakes[address]
-        silent = False
+        is_silent = False
         while True:
             wake.clear()
             interval_ms, timeout_ms = self._interval_and_timeout()
-            began = clock_ms()
+            began_ms = clock_ms()
             suspended = self._is_suspended()
             try:
-                heard = (
+                responded = (
                     await self._send_brief_heartbeat(address, timeout_ms)
                     if suspended
                     else await self._send_heartbeat(address, timeout_ms)
                 )
             except Exception:
                 log.exception("the heartbeat to the controller at %s failed", address)
-                heard = False
-            if heard == silent and not suspended:
-                silent = not heard
-                if silent:
+                responded = False
+            if responded == is_silent and not suspended:
+                is_silent = not responded
+                if is_silent:
                     log.warning("the controller at %s does not respond to heartbeats", address)
                 else:
                     log.info("the controller at %s responds to heartbeats", address)
             if self.lease.needs_renewal(clock_ms()):
                 self.on_lease_missing()
-            pause_ms = interval_ms - (clock_ms() - began)
+            pause_ms = interval_ms - (clock_ms() - began_ms)
             try:
                 async with asyncio.timeout(max(pause_ms, RENEWAL_INTERVAL_MIN_MS / 2) / 1000):
                     await wake.wait()
@@ -176,7 +176,7 @@ class ControllerHeartbeats:
             grants=self.lease.leader_grants,
             in_doubt=state.may_lack(),
             gives_up_epoch=state.gives_up_epoch(),
-            since_start_ms=clock_ms() - self._since_ms,
+            since_start_ms=clock_ms() - self._started_ms,
         )
         if suspended != self.suspended and (self.suspended or self.lease.leader_grants is False):
             self.suspended = suspended
@@ -198,10 +198,10 @@ class ControllerHeartbeats:
     async def _send_brief_heartbeat(self, address: str, timeout_ms: float) -> bool:
         """While heartbeats are suspended, sends one with a timeout of a millisecond now and then. A RocketMQ
         controller that was restarted looks for dead masters only among brokers that sent it a heartbeat."""
-        now_ms, last_ms = clock_ms(), self._brief_ms.get(address, self._since_ms)
+        now_ms, last_ms = clock_ms(), self._brief_heartbeat_ms.get(address, self._started_ms)
         if self._state.gives_up_epoch() is None or now_ms - last_ms < HEARTBEAT_SUSPENSION_MS:
             return False
-        self._brief_ms[address] = now_ms
+        self._brief_heartbeat_ms[address] = now_ms
         return await self._send_heartbeat(address, timeout_ms, alive_ms=BRIEF_HEARTBEAT_TIMEOUT_MS)
 
     async def _send_heartbeat(self, address: str, timeout_ms: float, *, alive_ms: int | None = None) -> bool:
@@ -220,25 +220,24 @@ class ControllerHeartbeats:
             self.on_lease()
         return True
 
-    def _give_up(self) -> None:
+    def _fence_after_disk_failure(self) -> None:
         """Fences a master whose disk has failed, so that another replica becomes master. If this broker is
         elected again, no other candidate exists; it fences itself again after a pause."""
         lease, epoch = self.lease, self.lease.epoch
         if epoch is None or not self._renews_lease() or not lease.leader_grants or self._state.writable():
             return
         now_ms = clock_ms()
-        if self._gave_up is not None and (
-            epoch == self._gave_up[0] or now_ms - self._gave_up[1] < GIVE_UP_PAUSE_MS
-        ):
+        last = self._last_given_up
+        if last is not None and (epoch == last[0] or now_ms - last[1] < GIVE_UP_PAUSE_MS):
             return
         log.critical(
             "the disk of this master has failed: it fences itself so that another replica is elected"
         )
-        self._gave_up = epoch, now_ms
+        self._last_given_up = epoch, now_ms
         lease.fence()
 
     def _command(self, alive_ms: int | None) -> Command:
-        self._give_up()
+        self._fence_after_disk_failure()
         config, lease, state = self._live.current, self.lease, self._state
         ext: dict[str, str] = {}
         timeout_ms = config.controller_heart_beat_timeout_mills

@@ -65,37 +65,37 @@ STOP_POLL_MS = 10
 class ReplicasManager:
     """Makes a broker a member of a replica group under controllers. `load`, `start`, `stop`."""
 
-    def __init__(self, parts: ReplicaDependencies) -> None:
-        config = parts.live.current
-        self._parts = parts
-        self._ha: HAService = parts.ha
+    def __init__(self, components: ReplicaDependencies) -> None:
+        config = components.live.current
+        self._components = components
+        self._ha: HAService = components.ha
         self.lease = WriteLease()
-        self.role_transitions = RoleTransitions(parts, self.lease, clock_ms)
+        self.role_transitions = RoleTransitions(components, self.lease, clock_ms)
         self.heartbeats = ControllerHeartbeats(
-            parts.live,
-            parts.client,
+            components.live,
+            components.client,
             self.lease,
             HeartbeatLogState(
-                lambda: parts.ha.doubt.written_epoch,
-                lambda: parts.store.max_phy_offset,
-                lambda: parts.ha.confirm_offset,
-                lambda: not parts.store.state.flags & RunningFlags.FLUSH_FAILED,
-                lambda: parts.ha.doubt.may_lack_acknowledged,
+                lambda: components.ha.doubt.written_epoch,
+                lambda: components.store.max_phy_offset,
+                lambda: components.ha.confirm_offset,
+                lambda: not components.store.state.flags & RunningFlags.FLUSH_FAILED,
+                lambda: components.ha.doubt.may_lack_acknowledged,
                 lambda: self._state_machine.gives_up_epoch if self._state_machine is not None else None,
-                lambda: parts.ha.confirmed_by_all,
+                lambda: components.ha.confirmed_by_all,
             ),
         )
-        parts.store.state.on_fsync_failure.append(self.heartbeats.send_now)
+        components.store.state.on_fsync_failure.append(self.heartbeats.send_now)
         self.heartbeats.on_lease = self._lease_changed
         self.heartbeats.on_lease_missing = lambda: self._feed(LeaseMissing())
         path = config.store_path_broker_identity or str(config.root_dir / "brokerIdentity")
         self._files = IdentityFiles(Path(path).expanduser())
         self._controllers = ControllerClient(
-            parts.client,
+            components.client,
             config.broker_cluster_name,
             config.broker_name,
             config.broker_addr,
-            lambda: parts.ha.doubt.may_lack_acknowledged,
+            lambda: components.ha.doubt.may_lack_acknowledged,
         )
         self._addresses = ControllerAddresses(config.controllers)
         self._addresses.on_change = self._addresses_changed
@@ -107,37 +107,39 @@ class ReplicasManager:
         self._running = False
         self._stopping = False
         """Whether this broker is being stopped, and so takes no more messages."""
-        self.gate = RequestGate(parts.client, config.broker_addr)
+        self.gate = RequestGate(components.client, config.broker_addr)
         self._lease_hold = LeaseHold(self.gate, self._is_ready)
         self.successor_election = SuccessorElection(
             self._controllers, lambda: self.state_machine.leader, self.lease, self.heartbeats, self._tasks
         )
         self.switchover = Switchover(
-            parts.store,
-            parts.ha,
+            components.store,
+            components.ha,
             self.gate,
-            parts.client,
+            components.client,
             election_obstacle=self.successor_election.obstacle,
             elect=self.successor_election.elect,
             election_failed=self.successor_election.report_fence,
         )
-        parts.writer.may_write = self.may_write
-        parts.writer.may_acknowledge = parts.ha.may_acknowledge = self.may_acknowledge
-        parts.ha.on_proposal = lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch))
-        parts.ha.doubt.on_cleared = self._doubt_cleared
+        components.writer.may_write = self.may_write
+        components.writer.may_acknowledge = components.ha.may_acknowledge = self.may_acknowledge
+        components.ha.on_proposal = lambda proposal: self._feed(
+            ProposalMade(proposal.members, proposal.set_epoch)
+        )
+        components.ha.doubt.on_cleared = self._doubt_cleared
 
     # Life
 
     def load(self) -> None:
         """Reads the broker's identity; until the controllers respond the broker is a slave. Raises
         ConfigError if the store belongs to another broker."""
-        config = self._parts.live.current
+        config = self._components.live.current
         self._identity, self._application = self._files.load(config.broker_cluster_name, config.broker_name)
-        self._parts.live.set_role(self._identity.id if self._identity is not None else 1, "SLAVE")
+        self._components.live.set_role(self._identity.id if self._identity is not None else 1, "SLAVE")
 
     def start(self) -> None:
         """Starts to search for the leading controller; needs a running loop."""
-        config = self._parts.live.current
+        config = self._components.live.current
         self._state_machine = ReplicaStateMachine(
             config.broker_cluster_name,
             config.broker_name,
@@ -154,7 +156,7 @@ class ReplicasManager:
             self._tasks.start(self._addresses.look_up(config.controller_addr))
         if self._identity is not None:
             self.heartbeats.start(self._identity.id, self._addresses.current)
-        self._parts.live.on_change.append(self._reconfigured)
+        self._components.live.on_change.append(self._reconfigured)
         self._feed(TimeAdvanced())
 
     async def stop(self) -> None:
@@ -164,7 +166,7 @@ class ReplicasManager:
             return
         await self._fence_before_stop()
         self._running = False
-        self._parts.live.on_change.remove(self._reconfigured)
+        self._components.live.on_change.remove(self._reconfigured)
         if self._timer is not None:
             self._timer.cancel()
         self._lease_hold.release()
@@ -179,7 +181,7 @@ class ReplicasManager:
         if self.lease.epoch is None or sync is None:
             return
         self._stopping = True
-        store = self._parts.store
+        store = self._components.store
         for _ in range(STOP_WAIT_MS // STOP_POLL_MS):
             # Stored messages are acknowledged here, because the fence forbids it.
             on_disk = not (store.config.sync_flush and store.unflushed_bytes)
@@ -194,11 +196,11 @@ class ReplicasManager:
 
     def may_write(self) -> bool:
         """Whether the broker may store messages now."""
-        return self.gate.lets_through and not self._stopping and self.lease.is_open(clock_ms())
+        return self.gate.is_open and not self._stopping and self.lease.is_open(clock_ms())
 
     def takes_messages(self) -> bool:
         """Whether a message that waits for replicas would be stored now."""
-        return self.may_write() and self._parts.writer.has_replicas_enough
+        return self.may_write() and self._components.writer.has_replicas_enough
 
     def may_acknowledge(self) -> bool:
         """Whether the broker may acknowledge stored messages now."""
@@ -278,7 +280,7 @@ class ReplicasManager:
         log.warning(
             "the broker gives up the mastership of epoch %d: its log may have lost its end (tail state %s)",
             epoch,
-            self._parts.store.tail.state.name,
+            self._components.store.tail.state.name,
         )
         try:
             await self._ha.give_up(epoch)
@@ -345,7 +347,7 @@ class ReplicasManager:
         return (
             self._ha.role is HARole.MASTER
             and self.may_acknowledge()
-            and self._parts.writer.has_replicas_enough
+            and self._components.writer.has_replicas_enough
         )
 
     def _role_taken(self, master_address: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Keeps whether an administrator has fenced or drained this replica, in `config/steering.json`.
+"""Keeps on disk whether an administrator has fenced or drained this replica (`config/steering.json`).
 
 A fenced replica accepts no messages. A drained replica copies the log and takes no part in elections.
 """
@@ -29,7 +29,7 @@ class ReplicaControl:
     """The control state of one replica."""
 
     def __init__(self, live: LiveConfig, store: MessageStore) -> None:
-        self.now = ReplicaControlState()
+        self.state = ReplicaControlState()
         self._live = live
         self._store = store
         self._lock = asyncio.Lock()
@@ -41,21 +41,21 @@ class ReplicaControl:
         if found is not None:
             self._apply(found)
 
-    async def steer(self, *, fenced: bool | None, drained: bool | None) -> None:
+    async def change_state(self, *, fenced: bool | None, drained: bool | None) -> None:
         """Changes the state durably; None leaves a field as it is. Raises OSError, with nothing changed."""
         async with self._lock:
-            now = self.now
+            present = self.state
             wanted = ReplicaControlState(
-                now.fenced if fenced is None else fenced, now.drained if drained is None else drained
+                present.fenced if fenced is None else fenced, present.drained if drained is None else drained
             )
-            if wanted != now:
+            if wanted != present:
                 await asyncio.to_thread(write_config, self._path, msgspec.json.encode(wanted))
                 self._apply(wanted)
 
     def _apply(self, wanted: ReplicaControlState) -> None:
-        before, self.now = self.now, wanted
+        before, self.state = self.state, wanted
         if wanted.fenced != before.fenced:
             self._store.state.set_flag(RunningFlags.FENCED, wanted.fenced)
         if wanted.drained != before.drained:
-            # A learner copies the log and is in no SyncStateSet. The master hears of it in the handshake.
+            # A learner copies the log and is in no SyncStateSet. The handshake reports it to the master.
             self._live.update({"asyncLearner": str(wanted.drained).lower()})

@@ -94,7 +94,7 @@ class RequestGate:
         self._changed = asyncio.Event()
 
     @property
-    def lets_through(self) -> bool:
+    def is_open(self) -> bool:
         """Whether this broker serves requests for the master itself."""
         return self.phase is GatePhase.OPEN
 
@@ -134,15 +134,15 @@ class RequestGate:
     def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """Returns the handlers, with the gate in front of those that only a master may serve."""
         return {
-            code: self._guarded(handler, waits=code in HELD_CODES) if code in RELAYED_CODES else handler
+            code: self._guarded(handler, is_held=code in HELD_CODES) if code in RELAYED_CODES else handler
             for code, handler in handlers.items()
         }
 
-    def _guarded(self, handler: RequestHandler, *, waits: bool) -> RequestHandler:
+    def _guarded(self, handler: RequestHandler, *, is_held: bool) -> RequestHandler:
         def guarded(
             connection: RemotingConnection, command: Command
         ) -> Command | Awaitable[Command | None] | None:
-            if self.phase is GatePhase.OPEN or (self.phase is GatePhase.HOLDING and not waits):
+            if self.phase is GatePhase.OPEN or (self.phase is GatePhase.HOLDING and not is_held):
                 return handler(connection, command)
             if self.phase is GatePhase.RELAYING and time.monotonic() > self._until_s:
                 self.open()
@@ -161,7 +161,7 @@ class RequestGate:
         was_relayed = RELAYED in (command.ext or {})
         while True:
             if self.phase is GatePhase.HOLDING:
-                await self._wait(command, deadline_s - loop.time())
+                await self._wait_until_released(command, deadline_s - loop.time())
             elif self.phase is GatePhase.OPEN or was_relayed:
                 result = handler(connection, command)
                 return await result if isinstance(result, Awaitable) else result
@@ -177,7 +177,7 @@ class RequestGate:
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
 
-    async def _wait(self, command: Command, patience_s: float) -> None:
+    async def _wait_until_released(self, command: Command, timeout_s: float) -> None:
         size = len(command.body)
         if self.held >= HELD_MAX or self._bytes + size > HELD_BYTES_MAX:
             raise RequestError(
@@ -186,7 +186,7 @@ class RequestGate:
         self.held += 1
         self._bytes += size
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
         except TimeoutError:
             raise _unavailable("a switchover of the master is under way") from None

@@ -1,7 +1,7 @@
 """Takes the role that the controllers gave a broker, step by step (RocketMQ's `changeToMaster` and
 `changeToSlave`).
 
-Before any step, as soon as the broker hears of another master, its lease ends and it accepts no more
+Before any step, as soon as the broker learns of another master, its lease ends and it accepts no more
 messages.
 
 To become the master:
@@ -17,9 +17,8 @@ To become a replica:
 
 1. Set `brokerId` to the controllers' id and `brokerRole=SLAVE`, stop delivering delayed messages, and answer
    the held pulls.
-2. Follow the master's log. The master itself is asked for its HA address (906), because a nameserver may
-still
-   name its predecessor.
+2. Follow the master's log. The broker asks the master itself for its HA address (906), because a nameserver
+   may still name the former master.
 3. Copy the master's tables.
 4. Register with the nameservers.
 
@@ -77,85 +76,92 @@ class ReplicaDependencies:
 class RoleTransitions:
     """Takes one role after another. `epoch` is the epoch of the latest role, 0 before the first."""
 
-    def __init__(self, parts: ReplicaDependencies, lease: WriteLease, clock_ms: Callable[[], float]) -> None:
+    def __init__(
+        self, components: ReplicaDependencies, lease: WriteLease, clock_ms: Callable[[], float]
+    ) -> None:
         self.epoch = 0
-        self._parts = parts
+        self._components = components
         self._lease = lease
         self._clock_ms = clock_ms
         self._registering = False
-        self._finder: asyncio.Task[None] | None = None
-        self._found: tuple[str, str] | None = None
-        """(the address of a master, the HA address that it told)."""
+        self._address_search: asyncio.Task[None] | None = None
+        self._known_ha_address: tuple[str, str] | None = None
+        """(the address of a master, the HA address that it reported)."""
 
     async def take(self, view: MasterView, broker_id: int) -> None:
         """Takes the role that the view gives to this broker. Raises EpochMQError, OSError or DiskFullError;
         the broker is then neither master nor replica."""
         if view.master_id == broker_id:
-            await self._lead(view, broker_id)
+            await self._become_master(view, broker_id)
         else:
-            await self._follow(view, broker_id)
+            await self._become_replica(view, broker_id)
 
     async def stop(self) -> None:
         """Ends the background work of the present role."""
-        await self._stop_finding()
+        await self._stop_address_search()
 
-    async def _lead(self, view: MasterView, broker_id: int) -> None:
-        parts = self._parts
-        await self._stop_finding()
+    async def _become_master(self, view: MasterView, broker_id: int) -> None:
+        components = self._components
+        await self._stop_address_search()
         self.epoch = view.epoch
         self._lease.begin(view.epoch)
-        await parts.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
-        parts.live.set_role(0, "SYNC_MASTER")
-        parts.slave_sync.follow(None)
-        parts.slave_sync.align_with_log()
-        parts.master_services.start()
-        self._tell()
+        await components.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
+        components.live.set_role(0, "SYNC_MASTER")
+        components.slave_sync.follow(None)
+        components.slave_sync.align_with_log()
+        components.master_services.start()
+        self._refresh_registration()
 
-    async def _follow(self, view: MasterView, broker_id: int) -> None:
-        parts = self._parts
-        await self._stop_finding()
+    async def _become_replica(self, view: MasterView, broker_id: int) -> None:
+        components = self._components
+        await self._stop_address_search()
         self._lease.end()
         self.epoch = view.epoch
-        parts.live.set_role(broker_id, "SLAVE")
-        parts.master_services.stop()
-        parts.held_pulls.release()
-        parts.ha.master_checksums = MasterChecksumClient(parts.client, view.address) if view.address else None
+        components.live.set_role(broker_id, "SLAVE")
+        components.master_services.stop()
+        components.held_pulls.release()
+        components.ha.master_checksums = (
+            MasterChecksumClient(components.client, view.address) if view.address else None
+        )
         # If it is the same master under another epoch, the HA connection stays.
-        known = self._found[1] if self._found is not None and self._found[0] == view.address else None
-        await parts.ha.become_replica(known, view.epoch, broker_id=broker_id)
+        found = self._known_ha_address
+        ha_address = found[1] if found is not None and found[0] == view.address else None
+        await components.ha.become_replica(ha_address, view.epoch, broker_id=broker_id)
         if view.address:
-            self._finder = asyncio.create_task(self._find(view.address), name="find the master's HA address")
-        parts.slave_sync.follow(view.address)
-        self._tell()
+            self._address_search = asyncio.create_task(
+                self._find_ha_address(view.address), name="find the master's HA address"
+            )
+        components.slave_sync.follow(view.address)
+        self._refresh_registration()
 
-    def _tell(self) -> None:
-        parts = self._parts
-        parts.topics.bump_version()
+    def _refresh_registration(self) -> None:
+        components = self._components
+        components.topics.bump_version()
         if self._registering:
-            parts.registration.refresh()
+            components.registration.refresh()
         else:
             self._registering = True
-            parts.registration.start()
+            components.registration.start()
 
-    async def _stop_finding(self) -> None:
-        finder, self._finder = self._finder, None
-        if finder is not None:
-            finder.cancel()
-            await asyncio.gather(finder, return_exceptions=True)
+    async def _stop_address_search(self) -> None:
+        search, self._address_search = self._address_search, None
+        if search is not None:
+            search.cancel()
+            await asyncio.gather(search, return_exceptions=True)
 
-    async def _find(self, address: str) -> None:
+    async def _find_ha_address(self, address: str) -> None:
         """Asks the master for its HA address until it responds."""
         pause_s = ADDRESS_PAUSE_MIN_S
         while True:
             with contextlib.suppress(EpochMQError):
                 command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoRequestHeader())
-                response = await self._parts.client.call(address, command, ADDRESS_TIMEOUT_MS)
+                response = await self._components.client.call(address, command, ADDRESS_TIMEOUT_MS)
                 if response.code == ResponseCode.SUCCESS:
                     found = ExchangeHAInfoResponseHeader.decode(response.ext)
                     # A broker that does not know yet that it is the master leaves the address empty.
                     if found.master_ha_address:
-                        self._found = address, found.master_ha_address
-                        self._parts.ha.follow(found.master_ha_address)
+                        self._known_ha_address = address, found.master_ha_address
+                        self._components.ha.follow(found.master_ha_address)
                         return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, ADDRESS_PAUSE_MAX_S)

@@ -6,10 +6,9 @@
 3. The master holds new sends (`request_gate`), and those under way complete, until the replica has the whole
    log. If that takes too long, or the replica disconnects, the master serves sends again, and nothing has
    changed.
-4. The master asks the controllers to elect this replica, and tells them in the same request that it is
-fenced,
-   so that they need not wait for its lease to expire. From here on there is no way back: if the election
-   fails, the controllers elect another member, and the sends are held for that one.
+4. The master asks the controllers to elect this replica, and reports in the same request that it is fenced,
+   so that they need not wait for its lease to expire. From here on the switchover cannot be undone: if the
+   election fails, the controllers elect another member, and the sends are held for that one.
 5. The former master relays the held requests, and later ones, to the new master.
 
 RocketMQ's electMaster does only step 4, at once: waiting sends fail, and the new master may lack messages
@@ -86,7 +85,7 @@ class Switchover:
         self._election_failed = election_failed
         self._running = False
 
-    async def to(self, broker_id: int, address: str, timeout_ms: int) -> CompletedSwitchover:
+    async def switch_to(self, broker_id: int, address: str, timeout_ms: int) -> CompletedSwitchover:
         """Passes the mastership to this replica, which serves clients at `address`. Raises RequestError; its
         remark says why, and whether this broker is still the master."""
         if self._running:
@@ -102,7 +101,7 @@ class Switchover:
     async def _switch(self, broker_id: int, address: str, timeout_ms: int) -> CompletedSwitchover:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_ms / 1000
-        await self._wait_until_near(self._sync_state_for(broker_id), broker_id, deadline_s)
+        await self._wait_until_lag_is_small(self._sync_state_for(broker_id), broker_id, deadline_s)
         await self._wait_until_dispatched(broker_id, address, deadline_s)
         await self._wait_until_electable(broker_id, deadline_s)
         await self._copy_tables(address, COPY_TABLES_MS)
@@ -110,9 +109,8 @@ class Switchover:
         began_s = loop.time()
         self._gate.hold()
         await self._wait_until_caught_up(sync, broker_id)
-        await self._copy_tables(
-            address, OTHER_REPLICAS_MS
-        )  # with the offsets that consumers committed meanwhile
+        # Copies the consumer offsets that were committed meanwhile.
+        await self._copy_tables(address, OTHER_REPLICAS_MS)
         log.info(
             "the master passes the mastership to broker %d, which has the log up to %d",
             broker_id,
@@ -122,9 +120,8 @@ class Switchover:
             view = await self._elect_replica(broker_id)
         except RequestError:
             self._election_failed()
-            await self._gate.wait_until_released(
-                HOLD_TIMEOUT_S
-            )  # the next role of this broker opens the gate or relays
+            # The next role of this broker opens the gate or relays the requests.
+            await self._gate.wait_until_released(HOLD_TIMEOUT_S)
             raise
         self._gate.relay(view.address or address)
         await self._wait_until_it_serves(view.address or address)
@@ -151,16 +148,16 @@ class Switchover:
             raise _rejected(f"broker {broker_id} is not in sync: the SyncStateSet is {members}")
         return sync
 
-    async def _wait_until_near(self, sync: SyncState, broker_id: int, deadline_s: float) -> None:
+    async def _wait_until_lag_is_small(self, sync: SyncState, broker_id: int, deadline_s: float) -> None:
         loop = asyncio.get_running_loop()
-        while (lack := self._lag_bytes(sync, broker_id)) > LAG_MAX_BYTES:
+        while (lag_bytes := self._lag_bytes(sync, broker_id)) > LAG_MAX_BYTES:
             if loop.time() > deadline_s:
-                raise _rejected(f"broker {broker_id} still lacks {lack} bytes of the log")
+                raise _rejected(f"broker {broker_id} still lacks {lag_bytes} bytes of the log")
             await asyncio.sleep(POLL_S * 10)
 
     async def _wait_until_dispatched(self, broker_id: int, address: str, deadline_s: float) -> None:
         """Waits until the replica has dispatched almost all of its log. After catching up it may have most of
-        it in no consume queue yet, and sends would be held for that. RocketMQ's brokers do not tell."""
+        it in no consume queue yet, and sends would be held for that. RocketMQ's brokers do not report it."""
         loop = asyncio.get_running_loop()
         while address:
             try:
@@ -168,15 +165,15 @@ class Switchover:
                     address, request(ReplicaControlCode.SET_CONTROL_STATE), COPY_TABLES_MS
                 )
             except EpochMQError as error:
-                log.warning("the replica at %s did not tell how much it has dispatched: %s", address, error)
+                log.warning("the replica at %s did not report how much it has dispatched: %s", address, error)
                 return
             if response.code != ResponseCode.SUCCESS:
                 return
-            behind = ReplicaControlStateHeader.decode(response.ext).undispatched or 0
-            if behind <= LAG_MAX_BYTES:
+            undispatched = ReplicaControlStateHeader.decode(response.ext).undispatched or 0
+            if undispatched <= LAG_MAX_BYTES:
                 return
             if loop.time() > deadline_s:
-                raise _rejected(f"broker {broker_id} still has to dispatch {behind} bytes of its log")
+                raise _rejected(f"broker {broker_id} still has to dispatch {undispatched} bytes of its log")
             await asyncio.sleep(POLL_S * 10)
 
     async def _wait_until_electable(self, broker_id: int, deadline_s: float) -> None:
@@ -192,10 +189,10 @@ class Switchover:
         """Waits until the replica has the whole log, and then shortly for the other replicas."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while lack := self._lag_bytes(sync, broker_id):
+        while lag_bytes := self._lag_bytes(sync, broker_id):
             if loop.time() > began_s + HOLD_MAX_MS / 1000:
                 raise _rejected(
-                    f"broker {broker_id} still lacked {lack} bytes of the log after {HOLD_MAX_MS} ms"
+                    f"broker {broker_id} still lacked {lag_bytes} bytes of the log after {HOLD_MAX_MS} ms"
                 )
             await asyncio.sleep(POLL_S)
         while not sync.replicated_to_all(self._store.max_phy_offset):
@@ -213,7 +210,7 @@ class Switchover:
         return self._store.max_phy_offset - replica.ack_offset
 
     async def _wait_until_it_serves(self, address: str) -> None:
-        """Waits until the new master accepts messages, if it tells."""
+        """Waits until the new master accepts messages. RocketMQ's brokers do not report it."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + NEW_MASTER_READY_MS / 1000
         while (left_s := deadline_s - loop.time()) > 0:
@@ -223,7 +220,7 @@ class Switchover:
                 )
             except EpochMQError as error:
                 log.warning(
-                    "the new master at %s did not tell whether it accepts messages: %s", address, error
+                    "the new master at %s did not report whether it accepts messages: %s", address, error
                 )
                 return
             if (

@@ -6,7 +6,8 @@
 - A mastership begins without a lease, and the master writes nothing before it has one. If the leading
   controller is known to grant no leases, as RocketMQ's do not, the master writes without one, as in RocketMQ.
 - A lease of another epoch is ignored.
-- A fenced master writes no more under its epoch, whatever is granted, because it has told the controllers so.
+- A fenced master writes no more under its epoch, whatever is granted, because it has reported that to the
+  controllers.
 """
 
 from __future__ import annotations

@@ -147,8 +147,8 @@ class IndexFile:
         return at + ENTRY_BYTES
 
     def undo_unfinished_put(self) -> None:
-        """Repairs the slots after the process was killed inside `put` while the machine went on. Slots may
-        point to entries that the header does not count yet. Each is set back to the newest entry that the
+        """Repairs the slots after the process was killed inside `put` while the machine kept running. Slots
+        may point to entries that the header does not count yet. Each is set back to the newest entry that the
         header counts; recovery enters the messages again. Entries are complete before a slot points to them,
         so each leads to its predecessor."""
         with self.path.open("rb") as file:  # by read calls, because mappings must not touch holes

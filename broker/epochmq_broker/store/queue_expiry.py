@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 QUEUES_PER_JOB: Final = 256
 PAUSE_S: Final = 0.02
 
-_Found = list[tuple[ConsumeQueue, ExpiredUnits | None]]
+_SearchedQueues = list[tuple[ConsumeQueue, ExpiredUnits | None]]
 
 
 class QueueExpiry:
@@ -61,7 +61,7 @@ class QueueExpiry:
         self._queues.new_queues = []
         while self._heap and self._heap[0][0] < min_physical:
             self._due.append(heapq.heappop(self._heap)[2])
-        self._go_on()
+        self._search_more()
 
     def stop(self) -> None:
         """Ends the search."""
@@ -70,7 +70,7 @@ class QueueExpiry:
             self._timer = None
         self._due.clear()
 
-    def _go_on(self) -> None:
+    def _search_more(self) -> None:
         self._timer = None
         if self._running or not self._due:
             return
@@ -79,17 +79,17 @@ class QueueExpiry:
 
         def search() -> None:
             found = [(queue, _search(queue, min_physical)) for queue in some]
-            self._loop.call_soon_threadsafe(self._found, found, min_physical)
+            self._loop.call_soon_threadsafe(self._search_completed, found, min_physical)
 
         try:
             self._worker.submit(search)
         except WorkerBusyError:
             self._due.extend(some)
-            self._timer = self._loop.call_later(PAUSE_S, self._go_on)
+            self._timer = self._loop.call_later(PAUSE_S, self._search_more)
             return
         self._running = True
 
-    def _found(self, found: _Found, min_physical: int) -> None:
+    def _search_completed(self, found: _SearchedQueues, min_physical: int) -> None:
         self._running = False
         for queue, expired in found:
             if self._queues.get((queue.topic, queue.queue_id)) is not queue:
@@ -105,7 +105,7 @@ class QueueExpiry:
             self._number += 1
             heapq.heappush(self._heap, (first, self._number, queue))
         if self._due and self._timer is None:
-            self._timer = self._loop.call_later(PAUSE_S, self._go_on)
+            self._timer = self._loop.call_later(PAUSE_S, self._search_more)
 
 
 def _search(queue: ConsumeQueue, min_physical: int) -> ExpiredUnits | None:

@@ -58,7 +58,7 @@ class LogTail(Struct, frozen=True):
 
     state: TailState
     acknowledged_unflushed: bool  # unflushed bytes may have been acknowledged
-    only_killed: bool  # the process ended, the machine went on: the page cache has all its writes
+    only_killed: bool  # the process ended, the machine kept running: the page cache has all its writes
     cache_suspect: bool  # an fsync failed in this boot: the page cache may hold bytes that the disk lacks
     dispatched_until: int = -1  # after a kill: recovery may start at this message; -1: unknown
 

@@ -7,17 +7,15 @@ request arrived, has confirmed its leadership. Let `duration` be the length of a
 on the difference in speed of two clocks:
 
 1. A lease whose request arrived at `t` on the controller's clock ends before `t + duration * (1 + drift)` on
-that
-   clock, because the request was sent before it arrived. `ends_ms` keeps that moment.
+   that clock, because the request was sent before it arrived. `ends_ms` keeps that moment.
 2. The controller makes no other broker writable before `ends_ms`, unless the holder has confirmed that it is
-fenced. 3. A new leader does not know the leases of earlier leaders. But a quorum confirmed each of them, and
-a member of
-   that quorum later elected the new leader. So their requests arrived before the new leadership began, and
+   fenced.
+3. A new leader does not know the leases of earlier leaders. But a quorum confirmed each of them, and a member
+   of that quorum later elected the new leader. So their requests arrived before the new leadership began, and
    the leases end within one `duration * (1 + drift)` of it. The new leader waits that long for every group,
    also for one that it does not know: an earlier leader may have removed a group whose master held a lease.
 4. While an election is decided or committed, its group gets no lease. So an election in the log, whether it
-will be
-   committed or not, was proposed when no lease was held, and none was granted after it.
+   will be committed or not, was proposed when no lease was held, and none was granted after it.
 
 From 1 to 4 follows: when a new master becomes writable, all leases of other brokers have ended.
 

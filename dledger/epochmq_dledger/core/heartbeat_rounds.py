@@ -17,8 +17,8 @@ from epochmq_protocol.dledger import DLedgerResponseCode
 
 
 class HeartbeatRounds:
-    """The rounds of one leadership. Their numbers go on over all leaderships of this process: beside Java
-    peers a leader can be elected again in its own term, and must not take a response to its earlier
+    """The rounds of one leadership. Their numbers keep rising over all leaderships of this process: beside
+    Java peers a leader can be elected again in its own term, and must not take a response to its earlier
     leadership for one to this one. (A response does not outlive the process that sent the heartbeat.)"""
 
     def __init__(self, member: MemberState, now_ms: int) -> None:

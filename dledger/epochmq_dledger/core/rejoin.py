@@ -5,11 +5,10 @@ knows. It neither votes nor starts an election, and its leader does not count it
 that it can have acknowledged:
 
 1. The peer draws an incarnation number at its start and returns it in responses to heartbeats. A leader that
-sees a new
-   number forgets what this peer had acknowledged, pending responses included, and replies where its own log
-   ends (`until`). Entries that the peer had acknowledged in this term lie before that index. Committed
-   entries that it had acknowledged in an earlier term are in the leader's log, too: the peer still had its
-   whole log when it voted for the leader.
+   sees a new number forgets what this peer had acknowledged, pending responses included, and replies where
+   its own log ends (`until`). Entries that the peer had acknowledged in this term lie before that index.
+   Committed entries that it had acknowledged in an earlier term are in the leader's log, too: the peer still
+   had its whole log when it voted for the leader.
 2. The peer has caught up when its durable log equals the leader's up to `until`, in the same term.
 3. A peer that has lost its vote also needs the term of every other voter: the candidate that it voted for has
    that term on its disk. The peer casts no vote in terms up to the greatest one. A voter that has lost its

@@ -2,7 +2,7 @@
 at that time.
 
 The master's confirm offset is read first. Every replica of its SyncStateSet has the log up to there, and
-nobody overwrites that part; so each replica may be read later, at its own time. The epoch files are read
+no broker overwrites that part; so each replica may be read later, at its own time. The epoch files are read
 after it, so that they hold every epoch below the cut. A replica outside the set (or in a set that nothing
 waits for, without `allAckInSyncStateSet`) is compared up to its own end, as far as its epoch file agrees with
 the master's, as in a handshake (RIP-44). The rest it will truncate, if it has not done so. Its end offset is

@@ -147,8 +147,8 @@ async def drain(
     state: StateDirectory, name: str, timeout_s: float, *, on: bool
 ) -> tuple[ReplicaStatus, PromotionResult | None]:
     """Drains the replica: another replica in sync becomes the master if need be, and the replica leaves the
-    SyncStateSet but goes on replicating. Returns the replica, and the switchover's result if there was one.
-    `on=False` undoes it; that returns when the replica is in the SyncStateSet."""
+    SyncStateSet but continues to copy the log. Returns the replica, and the switchover's result if there was
+    one. `on=False` undoes it; that returns when the replica is in the SyncStateSet."""
     chosen = await find_replica(state, name)
     if chosen.group.controller_group is None:
         raise ReplicaControlError(

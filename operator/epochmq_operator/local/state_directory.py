@@ -10,7 +10,7 @@
     network.json      the loopback network, and the address of every pod that ever existed
     pods.json         the supervisor's last record of each pod
     supervisor.log
-    config/POD/       the configuration files, written anew at every start
+    config/POD/       the configuration files, written again at every start
     volumes/POD/      the pods' data: the only part worth keeping
     logs/POD.log      the output of the pod's process; POD.admin.log that of its sidecar; the part
                       before the last rotation has the same name with .1

@@ -69,7 +69,8 @@ def replica_service(group: str, ordinal: int) -> str:
 
 
 def claim_name(volume: str, pod: str) -> str:
-    """The claim of a pod's volume. The name does not change when the group is created anew."""
+    """The name of the PersistentVolumeClaim of a pod's volume. It is the same when the group is deleted and
+    created again."""
     return f"{volume}-{pod}"
 
 

@@ -29,8 +29,8 @@ PRE_STOP_OPERATION = {
     Component.CONTROLLER: ("--timeout", "10", "handover"),
 }
 """The operation that a pod's preStop hook calls. RocketMQ's clients fetch routes every 30 s. Until then a
-former master forwards what they send to the new one; the hook ends when nobody has sent anything for 2 s. A
-leading controller transfers its leadership, whose loss the others would notice only after some seconds."""
+former master forwards what they send to the new one; the hook ends when no client has sent anything for 2 s.
+A leading controller transfers its leadership, whose loss the others would notice only after some seconds."""
 GRACE_S = {Component.BROKER: 120, Component.CONTROLLER: 30, Component.NAMESERVER: 30}
 """The time that a pod has to stop. A broker first switches the mastership over and then flushes
 everything."""

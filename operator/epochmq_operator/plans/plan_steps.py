@@ -26,7 +26,7 @@ class PlanStep:
     """One step of a plan. `waits_for` is what its guard waits for; empty: the step may start. `reason` is the
     reason of its Event, in CamelCase; `message` says in a sentence what it does. `blocked`: only a person can
     resolve what it waits for.
-    `changed`: the operator wants a new state; nobody else changed anything."""
+    `changed`: the operator wants a new state of an object; no one else has changed it."""
 
     name: str
     done: bool

@@ -87,7 +87,7 @@ async def test_the_offset_moves_when_every_member_has_the_copy(tmp_path: Path) -
 class Members:
     """Replicas that have the log up to the offset that the test sets."""
 
-    gates = waits = False
+    may_reject = sends_wait = False
 
     def __init__(self) -> None:
         self.end = self.acknowledged = 0

@@ -36,12 +36,12 @@ def compare(own: bytes, theirs: bytes, first: int, verified: int) -> tuple[int |
     found = LogComparison(first, verified, min(len(own), len(theirs)))
     looked_at = 0
     for _ in range(1000):
-        wanted = found.next()
+        wanted = found.next_range()
         if wanted is None:
             return found.difference, looked_at
         assert wanted.is_reasonable
         looked_at += wanted.end - wanted.start
-        found.answered(sums(own, wanted), sums(theirs, wanted))
+        found.add_checksums(sums(own, wanted), sums(theirs, wanted))
     raise AssertionError("it does not end")
 
 
@@ -83,28 +83,28 @@ def test_a_tail_that_differs_is_followed_back_to_where_the_logs_parted() -> None
 
 def test_bytes_that_the_master_has_expired_are_not_compared() -> None:
     found = LogComparison(0, 0, 1000)
-    found.begins(600)
-    wanted = found.next()
+    found.limit_to_master_start(600)
+    wanted = found.next_range()
     assert wanted is not None
     assert (wanted.start, wanted.end) == (600, 1000)
-    found.begins(2000)
-    assert found.next() is None
+    found.limit_to_master_start(2000)
+    assert found.next_range() is None
 
 
 @pytest.mark.parametrize("theirs", [b"", b"1234", b"12345678" * 2])
 def test_a_response_of_another_size_is_rejected(theirs: bytes) -> None:
     found = LogComparison(0, 0, 100_000)
     with pytest.raises(RemoteProtocolError):
-        found.answered(b"12345678", theirs)
+        found.add_checksums(b"12345678", theirs)
 
 
 def test_a_log_that_changes_during_the_comparison_is_rejected() -> None:
     found = LogComparison(0, 0, 100_000)
-    found.answered(b"12345678", b"12345670")
-    wanted = found.next()
+    found.add_checksums(b"12345678", b"12345670")
+    wanted = found.next_range()
     assert wanted is not None
     with pytest.raises(RemoteProtocolError, match="changed during the comparison"):
-        found.answered(bytes(4 * wanted.count), bytes(4 * wanted.count))
+        found.add_checksums(bytes(4 * wanted.count), bytes(4 * wanted.count))
 
 
 def test_confirmed_bytes_are_never_truncated() -> None:

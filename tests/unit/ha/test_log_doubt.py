@@ -139,14 +139,14 @@ def test_when_a_broker_suspends_its_heartbeats_under_rocketmq_s_controllers(
 def test_the_doubt_file_is_durable_and_an_unreadable_one_is_the_worst_case(tmp_path: Path) -> None:
     file = LogDoubtFile(tmp_path / "new" / FILE)
     file.load()
-    assert file.now == SOUND
+    assert file.content == SOUND
     file.save(LogDoubt(in_doubt=True, given_up_epoch=7))
     again = LogDoubtFile(file.path)
     again.load()
-    assert again.now == LogDoubt(in_doubt=True, given_up_epoch=7)
+    assert again.content == LogDoubt(in_doubt=True, given_up_epoch=7)
     file.path.write_bytes(b"")
     again.load()
-    assert again.now == LogDoubt(in_doubt=True, gives_up=True, verify_all=True)
+    assert again.content == LogDoubt(in_doubt=True, gives_up=True, verify_all=True)
     again.save(SOUND)
     assert not file.path.exists()
 

@@ -4,8 +4,7 @@ Each row has four columns, separated by tabs: kind, term, replacement, scope. Ki
 
 - `identifier`: a name of a class, function, variable or module in Python. Texts do not count.
 - `prose`: a word or phrase, in any case, in comments, docstrings, texts with more than one word, and
-documentation.
-  Code in backticks does not count.
+  documentation. Code in backticks does not count.
 
 The scope is a list of globs from the root of the project, separated by commas; a glob after `!` is
 excluded."""

@@ -61,7 +61,7 @@ class SwitchoverHarness:
         self.undispatched: list[int | Exception] = []
         self.obstacles: list[str] = []
         self.gate = RequestGate(cast(Any, self), "10.0.0.1:10911")
-        self.handover = Switchover(
+        self.switchover = Switchover(
             cast(Any, self.store),
             cast(Any, self.ha),
             self.gate,
@@ -113,14 +113,14 @@ class SwitchoverHarness:
     async def refused(self, broker_id: int = 2, timeout_ms: int = 60_000) -> str:
         """Why the switchover was rejected."""
         with pytest.raises(RequestError) as caught:
-            await self.handover.to(broker_id, NEXT, timeout_ms)
+            await self.switchover.switch_to(broker_id, NEXT, timeout_ms)
         return caught.value.remark
 
 
 async def test_a_switchover_elects_a_caught_up_replica_and_relays_to_it() -> None:
     harness = SwitchoverHarness()
     harness.takes = [False, True]
-    done = await harness.handover.to(2, NEXT, 60_000)
+    done = await harness.switchover.switch_to(2, NEXT, 60_000)
     assert (done.master_id, done.master_address, done.master_epoch) == (2, NEXT, 7)
     assert harness.story == [
         "tables while open",
@@ -134,7 +134,7 @@ async def test_a_switchover_elects_a_caught_up_replica_and_relays_to_it() -> Non
 async def test_sends_are_held_only_while_a_near_replica_catches_up() -> None:
     harness = SwitchoverHarness()
     harness.grow(LAG_MAX_BYTES + 1)
-    switch = asyncio.ensure_future(harness.handover.to(2, NEXT, 10_000))
+    switch = asyncio.ensure_future(harness.switchover.switch_to(2, NEXT, 10_000))
     for _ in range(5):
         await asyncio.sleep(0.001)
         assert harness.gate.phase is GatePhase.OPEN
@@ -150,7 +150,7 @@ async def test_sends_are_held_only_while_a_near_replica_catches_up() -> None:
 async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> None:
     harness = SwitchoverHarness()
     harness.undispatched = [LAG_MAX_BYTES + 1] * 3 + [LAG_MAX_BYTES]
-    assert (await harness.handover.to(2, NEXT, 10_000)).master_id == 2
+    assert (await harness.switchover.switch_to(2, NEXT, 10_000)).master_id == 2
     assert harness.undispatched == []
     harness = SwitchoverHarness()
     harness.undispatched = [LAG_MAX_BYTES + 1] * 1000
@@ -162,7 +162,7 @@ async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> No
 async def test_a_replica_that_does_not_tell_its_dispatch_lag_delays_no_switchover() -> None:
     harness = SwitchoverHarness()
     harness.undispatched = [CallTimeoutError("no response")]
-    assert (await harness.handover.to(2, NEXT, 1000)).master_id == 2
+    assert (await harness.switchover.switch_to(2, NEXT, 1000)).master_id == 2
 
 
 async def test_a_slow_third_replica_is_waited_for_only_shortly(
@@ -172,7 +172,7 @@ async def test_a_slow_third_replica_is_waited_for_only_shortly(
     harness = SwitchoverHarness()
     harness.grow(10)
     harness.acknowledge(2)
-    assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
+    assert (await harness.switchover.switch_to(2, NEXT, 60_000)).master_id == 2
 
 
 async def test_an_unfit_replica_is_rejected_before_sends_are_held() -> None:
@@ -247,7 +247,7 @@ async def test_sends_are_rejected_when_the_election_fails_for_good(monkeypatch: 
 async def test_no_send_is_held_for_a_replica_that_cannot_be_elected() -> None:
     harness = SwitchoverHarness()
     harness.obstacles = ["its heartbeats do not reach the controllers"] * 2
-    assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
+    assert (await harness.switchover.switch_to(2, NEXT, 60_000)).master_id == 2
     harness = SwitchoverHarness()
     harness.obstacles = ["it is not in the SyncStateSet"] * 1000
     why = "the controllers would not elect broker 2: it is not in the SyncStateSet"
@@ -261,14 +261,14 @@ async def test_a_failed_table_copy_does_not_prevent_a_switchover(
     for tables in (CallTimeoutError("silence"), 1):
         harness = SwitchoverHarness()
         harness.tables = tables
-        assert (await harness.handover.to(2, NEXT, 60_000)).master_id == 2
+        assert (await harness.switchover.switch_to(2, NEXT, 60_000)).master_id == 2
     assert caplog.text.count("did not copy the tables") == 4
 
 
 async def test_there_is_one_switchover_at_a_time() -> None:
     harness = SwitchoverHarness()
     harness.grow(10)
-    first = asyncio.ensure_future(harness.handover.to(2, NEXT, 60_000))
+    first = asyncio.ensure_future(harness.switchover.switch_to(2, NEXT, 60_000))
     await until(lambda: harness.gate.phase is GatePhase.HOLDING)
     assert await harness.refused(3) == "another switchover is under way"
     harness.acknowledge(2, 3)
