@@ -350,7 +350,7 @@ class HAClient:
             if theirs is None:
                 return None
             if theirs.begins > wanted.start:
-                comparison.begins(theirs.begins)
+                comparison.limit_to_master_start(theirs.begins)
                 continue
             comparison.add_checksums(own, theirs.checksums)
         return comparison.difference

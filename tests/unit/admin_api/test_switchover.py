@@ -42,7 +42,7 @@ class Master:
     async def members(self) -> dict[int, str]:
         return {one: f"b{one}:1" for one in self.sync_state.members}
 
-    async def to(self, broker_id: int, address: str, timeout_ms: int) -> CompletedSwitchover:
+    async def switch_to(self, broker_id: int, address: str, timeout_ms: int) -> CompletedSwitchover:
         assert address == f"b{broker_id}:1"
         self.tried.append(broker_id)
         self.trying.set()
