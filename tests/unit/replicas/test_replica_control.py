@@ -19,7 +19,7 @@ from epochmq_protocol.replica_control import (
 from tests.unit.broker.kit import Bench, running, send_command
 
 
-async def steer(bench: Bench, **fields: bool) -> Command:
+async def change_state(bench: Bench, **fields: bool) -> Command:
     peer = bench.peer()
     return await peer.answer(
         peer.send(request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(**fields)))
@@ -33,15 +33,15 @@ def sent(bench: Bench) -> int:
 async def test_a_fenced_broker_takes_no_message_until_it_is_unfenced(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         assert sent(bench) == 0
-        answer = await steer(bench, fenced=True)
+        answer = await change_state(bench, fenced=True)
         said = {"fenced": "true", "drained": "false", "takes": "false", "undispatched": "0"}
         assert (answer.code, answer.ext) == (0, said)
         assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
         assert bench.broker.store.state.flags & RunningFlags.FENCED
     async with running(tmp_path) as bench:
         assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (await steer(bench)).ext == said
-        assert ((await steer(bench, fenced=False)).ext or {})["takes"] == "true"
+        assert (await change_state(bench)).ext == said
+        assert ((await change_state(bench, fenced=False)).ext or {})["takes"] == "true"
         assert sent(bench) == 0
     async with running(tmp_path) as bench:
         assert sent(bench) == 0
@@ -50,7 +50,7 @@ async def test_a_fenced_broker_takes_no_message_until_it_is_unfenced(tmp_path: P
 async def test_a_control_state_that_cannot_be_saved_is_not_applied(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         (tmp_path / "config" / f"{FILE}.tmp").mkdir()
-        answer = await steer(bench, fenced=True)
+        answer = await change_state(bench, fenced=True)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "the new state could not be written to the disk" in (answer.remark or "")
         assert sent(bench) == 0
@@ -58,7 +58,7 @@ async def test_a_control_state_that_cannot_be_saved_is_not_applied(tmp_path: Pat
 
 async def test_without_controllers_there_is_no_switchover(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
-        answer = await steer(bench, drained=True)
+        answer = await change_state(bench, drained=True)
         assert (answer.code, answer.remark) == (
             1,
             "this broker cannot be drained: it has no controllers that could elect another master",
@@ -76,7 +76,7 @@ async def test_a_drained_replica_reports_it_in_its_handshake(tmp_path: Path) -> 
     (tmp_path / "config" / FILE).write_text('{"fenced":false,"drained":true}')
     async with running(tmp_path) as bench:
         assert bench.broker.live.current.async_learner
-        assert (await steer(bench, drained=False)).code == 0
+        assert (await change_state(bench, drained=False)).code == 0
         assert not bench.broker.live.current.async_learner
 
 
