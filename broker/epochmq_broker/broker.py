@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 
 CLIENT_SWEEP_MS = 10_000
 LOCK_SWEEP_MS = 60_000
+FILTERS_WRITE_MS = 10_000
 SAMPLE_MS = 1000
 
 
@@ -148,6 +149,7 @@ class Broker:
         self.tables.files.load()
         self.delays.load()
         self.tables.request_modes.load()
+        self.tables.filter_file.load(now_ms())
         self._write_tables()
         held_pulls = self.processors.pull.hold
         self.store.on_arrival.append(held_pulls.message_arrived)
@@ -180,6 +182,7 @@ class Broker:
             self._phase = BrokerPhase.STOPPED
             self.master_services.stop()
             self.delays.persist()
+            self._write_filters()
             self._write_tables()
         self.store.stop()
         await self.client.close()
@@ -242,6 +245,7 @@ class Broker:
             "write consumer offsets",
             files.persist_offsets,
         )
+        every(lambda: FILTERS_WRITE_MS, "write consumer filters", self._write_filters)
         every(lambda: live.current.flush_delay_offset_interval, "write delay offsets", self.delays.persist)
         every(lambda: CLIENT_SWEEP_MS, "remove silent clients", self._sweep_clients)
         every(lambda: LOCK_SWEEP_MS, "remove expired locks", lambda: locks.sweep(now_ms()))
@@ -256,6 +260,9 @@ class Broker:
 
     def _sample_statistics(self) -> None:
         self.tables.stats.sample(now_ms(), time.localtime().tm_yday)
+
+    def _write_filters(self) -> None:
+        self.tables.filter_file.persist(now_ms(), self.live.current.filter_data_clean_time_span)
 
     def _sweep_clients(self) -> None:
         for channel in self.tables.clients.sweep(now_ms()):

@@ -115,6 +115,10 @@ class ClientRegistry:
         self.subscription_expiry_ms = subscription_expiry_ms
         self.generation = 0
         self.on_group_change: list[Callable[[str, list[Channel]], None]] = []
+        self.on_subscriptions: list[Callable[[str, list[SubscriptionData]], None]] = []
+        """Called with a group and the subscriptions of each of its heartbeats."""
+        self.on_group_end: list[Callable[[str], None]] = []
+        """Called with a group that has lost its last member."""
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Channel, Client]] = {}
         self._producer_ids: dict[str, Channel] = {}
@@ -155,6 +159,8 @@ class ClientRegistry:
         if with_subscriptions:
             changed, any_change = group.subscribe(data.subscription_data_set)
             self.generation += any_change
+            for callback in self.on_subscriptions:
+                callback(name, list(data.subscription_data_set))
         # As in RocketMQ, a heartbeat without subscriptions can only add a member.
         if (joined or changed) and notify and not group.is_broadcasting:
             self._notify(group)
@@ -311,6 +317,8 @@ class ClientRegistry:
         if not group.clients and self._consumers.pop(group.name, None) is not None:
             self._fingerprints.pop(group.name, None)
             self.generation += 1
+            for callback in self.on_group_end:
+                callback(group.name)
 
     def _groups_of(self, channel: Channel) -> tuple[set[str], set[str]]:
         return self._groups_of_channel.setdefault(channel, (set(), set()))

@@ -150,6 +150,11 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     short_polling_time_mills: Positive = 1000
     slave_read_enable: bool = False
     offset_check_in_slave: bool = False
+    enable_property_filter: bool = False  # SQL92 expressions
+    filter_support_retry: bool = False
+    filter_data_clean_time_span: NotNegative = 24 * 3600 * 1000
+    expect_consumer_num_use_filter: Positive = 32  # with the next one, the size of filter bit maps
+    max_error_rate_of_bloom_filter: Annotated[int, Meta(ge=1, le=99)] = 20
     lite_pull_message_enable: bool = True
     reject_pull_consumer_enable: bool = False
     use_server_side_reset_offset: bool = True

@@ -24,7 +24,6 @@ REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "fetchNamesrvAddrByAddressServer": (_FALSE, "set the nameservers in namesrvAddr"),
     "fetchNameSrvAddrByDnsLookup": (_FALSE, "set the nameservers in namesrvAddr"),
-    "enablePropertyFilter": (_FALSE, "SQL92 filters are not supported"),
     "recallMessageEnable": (_FALSE, "timer messages are not supported"),
 }
 """key → (the accepted values, which change nothing; why others are rejected)."""
@@ -62,8 +61,8 @@ _NAMES = """
     enablePopBufferMerge enablePopLog enablePopMessageThreshold enableReconnectForGoAway enableRemoteEscape
     enableRetryTopicV2 enableRocksDBLog enableScheduleAsyncDeliver enableShutdownGracefully
     enableSingleTopicRegister enableSkipLongAwaitingAck enableSplitRegistration
-    endTransactionPoolQueueCapacity estimateAccumulation expectConsumerNumUseFilter
-    fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval filterDataCleanTimeSpan filterSupportRetry
+    endTransactionPoolQueueCapacity estimateAccumulation
+    fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogTimed flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
     forceVerifyPropCRC forwardTimeout heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode initAuthenticationUser initPopOffsetByCheckMsgInMem
@@ -73,7 +72,7 @@ _NAMES = """
     lockInStrictMode logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum mappedFileSizeConsumeQueueExt
     mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
-    maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan maxErrorRateOfBloomFilter
+    maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
     maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     memTableFlushIntervalMs metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills

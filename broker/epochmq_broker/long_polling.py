@@ -44,9 +44,10 @@ class PolledQueue(Protocol):
 
 class HeldPull:
     """A pull that waits for a message at `offset`. `tags` None: any message matches. `deadline` is on the
-    loop's clock, in seconds. `request` belongs to the puller, which gets it back."""
+    loop's clock, in seconds. `request` belongs to the puller, which gets it back. `selects_new`, if set,
+    tells whether a message that arrived since its last call may match."""
 
-    __slots__ = ("bucket", "connection", "deadline", "offset", "queue", "request", "tags")
+    __slots__ = ("bucket", "connection", "deadline", "offset", "queue", "request", "selects_new", "tags")
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class HeldPull:
         self.deadline = deadline
         self.connection = connection
         self.request = request
+        self.selects_new: Callable[[], bool] | None = None
         self.bucket = 0  # the key of its bucket in `PullHoldService`
 
 
@@ -167,6 +169,7 @@ class PullHoldService:
                 for pull in pulls
                 if newest > pull.offset
                 and (codes is None or pull.tags is None or not codes.isdisjoint(pull.tags))
+                and (pull.selects_new is None or pull.selects_new())
             ]
             if len(due) < len(pulls):
                 self._unmatched[queue] = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool, ColdReadRetrier
 from epochmq_broker.config import LiveConfig
@@ -72,6 +73,7 @@ class RequestProcessors:
             tables.clients,
             tables.offsets,
             tables.stats,
+            tables.filters,
             components.cold_reads,
             components.cold_control,
         )
@@ -89,6 +91,10 @@ class RequestProcessors:
             live, store, tables.topics, tables.groups, tables.offsets, tables.clients, tables.locks
         )
         tables.clients.on_group_change.append(self._client.notify_group_change)
+        tables.clients.on_subscriptions.append(
+            lambda group, subscriptions: tables.filters.register(group, subscriptions, now_ms())
+        )
+        tables.clients.on_group_end.append(lambda group: tables.filters.unregister(group, now_ms()))
 
     def handlers(self, replicas: ReplicasManager | None) -> dict[int, RequestHandler]:
         """Request code → handler, of everything but pulls, which only the main port serves. `replicas`: the

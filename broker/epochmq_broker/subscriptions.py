@@ -1,7 +1,7 @@
 """Evaluates which messages a subscription selects by tag (RocketMQ's FilterAPI and ExpressionMessageFilter).
 
-The broker compares hashes of tags, the consumer the tags themselves. SQL92 expressions need
-enablePropertyFilter, which this broker does not support.
+The broker compares hashes of tags, the consumer the tags themselves. SQL92 expressions are evaluated by the
+package `filters`.
 """
 # pure: rules over values
 

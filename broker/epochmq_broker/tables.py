@@ -8,6 +8,9 @@ from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import BrokerConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.filters.bloom import BloomFilter
+from epochmq_broker.filters.consumer_filter_file import ConsumerFilterFile
+from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.state_files import StateFiles
@@ -33,6 +36,10 @@ class BrokerTables:
         self.request_modes = MessageRequestModeTable(config.config_dir, self.file_writer.write)
         self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.file_writer)
         self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
+        self.filters = ConsumerFilterTable(
+            BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)
+        )
+        self.filter_file = ConsumerFilterFile(config.config_dir, self.filters, self.file_writer.write)
         self.locks = RebalanceLocks()
         self.stats = BrokerStats(config.broker_cluster_name, now_ms(), self.topics.is_system_topic)
 

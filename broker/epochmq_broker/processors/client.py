@@ -13,10 +13,14 @@ from epochmq_broker.clients import Channel, Client, ClientRegistry
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.filters.consumer_filters import SQL92
+from epochmq_broker.filters.sql import compile_sql
+from epochmq_broker.filters.sql_lexer import SqlSyntaxError
 from epochmq_broker.processors.first_message_in_memory import is_first_message_in_memory
 from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.subscriptions import is_tag_type
 from epochmq_broker.topics import SYS_FLAG_UNIT_SUB, TopicTable
 from epochmq_protocol.bodies import (
     CheckClientRequestBody,
@@ -44,7 +48,6 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 
 RETRY_PREFIX = "%RETRY%"
 PULL_CONSUMER = "CONSUME_ACTIVELY"
-TAG_EXPRESSIONS = (None, "", "TAG")
 
 log = logging.getLogger(__name__)
 
@@ -147,11 +150,24 @@ class ClientProcessor:
     def check_client_config(self, connection: RemotingConnection, command: Command) -> Command:
         """Checks whether this broker supports a subscription; clients ask before a consumer starts."""
         subscription = from_json(CheckClientRequestBody, command.body).subscription_data
-        if subscription is not None and subscription.expression_type not in TAG_EXPRESSIONS:
+        if subscription is None or is_tag_type(subscription.expression_type):
+            return response(command, ResponseCode.SUCCESS)
+        kind = subscription.expression_type
+        if not self._live.current.enable_property_filter:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type}",
+                ResponseCode.SYSTEM_ERROR, f"The broker does not support consumer to filter message by {kind}"
             )
+        if kind != SQL92:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"expressionType {kind!r:.100}: expected TAG or SQL92"
+            )
+        try:
+            compile_sql(subscription.sub_string)
+        except SqlSyntaxError as error:
+            raise RequestError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"subString {subscription.sub_string!r:.200} is no SQL92 expression: {error}",
+            ) from error
         return response(command, ResponseCode.SUCCESS)
 
     def notify_group_change(self, group: str, channels: list[Channel]) -> None:

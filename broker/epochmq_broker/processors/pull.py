@@ -16,9 +16,20 @@ from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import PULL_TRIES_MAX, ColdReadPool
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
+from epochmq_broker.filters.message_filter import (
+    RETRY_PREFIX,
+    MessageFilter,
+    Select,
+    carried_filter,
+    registered_filter,
+    retry_filter,
+    tag_filter,
+)
 from epochmq_broker.long_polling import HeldPull, PullHoldService
 from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.processors.broker_name_check import names_another_broker
+from epochmq_broker.processors.filtered_gets import FilteredGets
 from epochmq_broker.processors.slave_rejection import reject_pull_on_slave
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
@@ -29,7 +40,6 @@ from epochmq_broker.subscriptions import (
     SubscriptionError,
     is_tag_type,
     parse_subscription,
-    wanted_codes,
 )
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.bodies import ConsumeType, MessageModel, SubscriptionData
@@ -97,12 +107,15 @@ class PullProcessor:
         clients: ClientRegistry,
         offsets: ConsumerOffsetTable,
         stats: BrokerStats,
+        filters: ConsumerFilterTable,
         cold_reads: ColdReadPool,
         cold_control: ColdPullControl,
     ) -> None:
         self._cold_reads = cold_reads
         self._cold_control = cold_control
         cold_control.rerun = self._rerun_unheld
+        self._registered = filters
+        self._filtered_gets = FilteredGets(live, store.reader, cold_reads)
         self.hold = PullHoldService(self._rerun)
         self._live = live
         self._store = store
@@ -114,7 +127,7 @@ class PullProcessor:
         self._get_resident = store.reader.get_resident
         self._memory_bytes = memory_bytes()
         self._carried: dict[tuple[str, str | None, str | None], SubscriptionData] = {}
-        self._codes: dict[int, tuple[SubscriptionData, frozenset[int] | None]] = {}
+        self._filters: dict[int, tuple[SubscriptionData, MessageFilter]] = {}
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler, for headers that the fast path does not support."""
@@ -175,14 +188,19 @@ class PullProcessor:
         was held, and is not held again. `tries`: how often the disk has been read for it."""
         try:
             group, topic = self._check(connection, request)
-            subscription = self._subscription(request, group)
+            wanted = self._filter(request, group)
             if self._cold_control.flow.active and not self._cold_control.admit(connection, request):
                 return None
             # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
             get = self._get_resident if tries < PULL_TRIES_MAX else self._store.get
-            result = self._get(request, subscription, get)
-            if self._cold_control.counts and result.status is GetStatus.FOUND:
-                self._cold_control.count(request, result.next_offset, self._wanted_codes(subscription))
+            result = self._reset(request)
+            if result is None and wanted.select is None:
+                queue = self._store.queue(request.topic, request.queue_id)
+                result = get(queue, request.queue_offset, request.max_msg_nums, tags=wanted.tags)
+            elif result is None:
+                result = self._get_selected(connection, request, group, topic, wanted, held=held)
+                if result is None:
+                    return None
         except NotResidentError as missing:
             return self._read_first(connection, request, missing, held=held, tries=tries)
         except PullRejectedError as error:
@@ -196,7 +214,23 @@ class PullProcessor:
             )
         except RequestError as error:
             return encode(response(_command_of(request), error.code, error.remark))
+        return self._answer(connection, request, group, topic, wanted, result, held=held)
+
+    def _answer(
+        self,
+        connection: RemotingConnection,
+        request: FastPullRequest,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        wanted: MessageFilter,
+        result: GetResult,
+        *,
+        held: bool,
+    ) -> bytes | None:
+        """The encoded response with what a get found, or None if the pull is held."""
         status = result.status
+        if self._cold_control.counts and status is GetStatus.FOUND:
+            self._cold_control.count(request, result.next_offset, wanted.tags)
         self._commit(request, result, held=held)
         code = CODES.get(status)
         if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
@@ -209,7 +243,7 @@ class PullProcessor:
         else:
             self._stats.misses += 1
             wants_to_wait = code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & FLAG_SUSPEND
-            if wants_to_wait and not held and self._hold(connection, request, subscription):
+            if wants_to_wait and not held and self._hold(connection, request, wanted):
                 return None
         return pull_response(
             request.opaque,
@@ -295,19 +329,50 @@ class PullProcessor:
             )
         return group, topic
 
-    def _subscription(self, request: FastPullRequest, group: SubscriptionGroupConfig) -> SubscriptionData:
-        """Returns the pull's subscription: the one that it carries, or the one of the group's heartbeats.
-        Raises RequestError."""
-        if request.sys_flag & FLAG_SUBSCRIPTION:
+    def _filter(self, request: FastPullRequest, group: SubscriptionGroupConfig) -> MessageFilter:
+        """Returns the filter of the pull's subscription: the one that it carries, or the one of the group's
+        heartbeats. Raises RequestError."""
+        carried = bool(request.sys_flag & FLAG_SUBSCRIPTION)
+        if carried:
             subscription = self._carried_subscription(request)
         else:
             subscription = self._known_subscription(request, group)
+        known = self._filters.get(id(subscription))
+        if known is not None and known[0] is subscription:
+            return known[1]
         if not is_tag_type(subscription.expression_type):
+            return self._expression_filter(request, subscription, carried=carried)
+        found = tag_filter(subscription)
+        if len(self._filters) >= FILTERS_MAX:
+            self._filters.clear()
+        self._filters[id(subscription)] = (subscription, found)
+        return found
+
+    def _expression_filter(
+        self, request: FastPullRequest, subscription: SubscriptionData, *, carried: bool
+    ) -> MessageFilter:
+        """The filter of a subscription by an expression. Raises RequestError."""
+        registered = None
+        if not carried:
+            registered = self._registered.get(request.topic, request.consumer_group)
+            if registered is None:
+                raise RequestError(
+                    ResponseCode.FILTER_DATA_NOT_EXIST,
+                    "The broker's consumer filter data is not exist!Your expression may be wrong!",
+                )
+            if registered.data.client_version < request.sub_version:
+                raise RequestError(
+                    ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
+                )
+        config = self._live.current
+        if not config.enable_property_filter:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        return subscription
+        if config.filter_support_retry and subscription.topic.startswith(RETRY_PREFIX):
+            return retry_filter(self._registered, subscription)
+        return carried_filter(subscription) if registered is None else registered_filter(registered)
 
     def _carried_subscription(self, request: FastPullRequest) -> SubscriptionData:
         """Returns the subscription that a pull carries; equal texts give the same object for a minute."""
@@ -356,33 +421,47 @@ class PullProcessor:
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return subscription
 
-    def _get(
-        self, request: FastPullRequest, subscription: SubscriptionData, get: Callable[..., GetResult]
-    ) -> GetResult:
-        queue = self._store.queue(request.topic, request.queue_id)
+    def _reset(self, request: FastPullRequest) -> GetResult | None:
+        """The result of a pull whose offset was reset on the server; None without a reset."""
         if self._offsets.has_resets:
             offset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
             if offset is not None and self._live.current.use_server_side_reset_offset:
+                queue = self._store.queue(request.topic, request.queue_id)
                 return GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.max_offset)
-        return get(
-            queue,
-            request.queue_offset,
-            request.max_msg_nums,
-            tags=self._wanted_codes(subscription),
-        )
+        return None
 
-    def _wanted_codes(self, subscription: SubscriptionData) -> frozenset[int] | None:
-        """The tags codes of a subscription, computed once per subscription."""
-        if subscription.sub_string == "*":
-            return None
-        known = self._codes.get(id(subscription))
-        if known is not None and known[0] is subscription:
-            return known[1]
-        if len(self._codes) >= FILTERS_MAX:
-            self._codes.clear()
-        codes = wanted_codes(subscription)
-        self._codes[id(subscription)] = (subscription, codes)
-        return codes
+    def _get_selected(
+        self,
+        connection: RemotingConnection,
+        request: FastPullRequest,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        wanted: MessageFilter,
+        *,
+        held: bool,
+    ) -> GetResult | None:
+        """The messages that an expression selects. None: the response follows in a later turn of the event
+        loop. Raises RequestError."""
+
+        def done(result: GetResult | Exception) -> None:
+            if connection.closed:
+                return
+            if isinstance(result, GetResult):
+                frame = self._answer(connection, request, group, topic, wanted, result, held=held)
+            else:
+                code = result.code if isinstance(result, RequestError) else ResponseCode.SYSTEM_ERROR
+                frame = encode(response(_command_of(request), code, str(result)))
+            if frame is not None and not request.flag & FLAG_ONEWAY:
+                connection.respond_encoded(request.opaque, frame)
+
+        assert wanted.select is not None
+        queue = self._store.queue(request.topic, request.queue_id)
+        found = self._filtered_gets.begin(
+            queue, request.queue_offset, request.max_msg_nums, wanted.select, connection, done
+        )
+        if found is None and not request.flag & FLAG_ONEWAY:
+            connection.defer(request.opaque)
+        return found
 
     def _commit(self, request: FastPullRequest, result: GetResult, *, held: bool) -> None:
         """Stores the group's offsets: the next one that it pulls, and the one that it says it has
@@ -397,9 +476,7 @@ class PullProcessor:
         if not held and request.sys_flag & FLAG_COMMIT_OFFSET:
             offsets.commit(group, topic, queue_id, request.commit_offset)
 
-    def _hold(
-        self, connection: RemotingConnection, request: FastPullRequest, subscription: SubscriptionData
-    ) -> bool:
+    def _hold(self, connection: RemotingConnection, request: FastPullRequest, wanted: MessageFilter) -> bool:
         config = self._live.current
         hold_ms = request.suspend_timeout_millis
         if not config.long_polling_enable:
@@ -410,13 +487,28 @@ class PullProcessor:
         pull = HeldPull(
             self._store.queue(request.topic, request.queue_id),
             request.queue_offset,
-            self._wanted_codes(subscription),
+            wanted.tags,
             asyncio.get_running_loop().time() + min(hold_ms, HOLD_MAX_MS) / 1000,
             connection,
             request,
         )
+        if wanted.select is not None:
+            pull.selects_new = self._new_message_test(request, wanted.select)
         self.hold.hold(pull)
         return True
+
+    def _new_message_test(self, request: FastPullRequest, select: Select) -> Callable[[], bool]:
+        """A function that tells whether one of the messages that arrived since its last call may be
+        selected."""
+        queue = self._store.queue(request.topic, request.queue_id)
+        checked = request.queue_offset
+
+        def selects_new() -> bool:
+            nonlocal checked
+            selected, checked = self._filtered_gets.selects_new(queue, checked, select)
+            return selected
+
+        return selects_new
 
     def _suggested_broker(self, group: SubscriptionGroupConfig, result: GetResult) -> int:
         """The id of the broker to pull from next: of another broker only if slaves may be read and this pull

@@ -3,7 +3,7 @@ ConsumeQueue.getOffsetInQueueByTime, queryMessage)."""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Final
 
 from epochmq_broker.memory_limit import memory_bytes
@@ -11,7 +11,7 @@ from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
 from epochmq_broker.store.key_index import KeyIndex
-from epochmq_broker.store.page_residency import PageResidency
+from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.statuses import GetResult, GetStatus, QueryResult
 from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
 
@@ -22,6 +22,17 @@ FAST_GET_MAX: Final = 1024
 # Smaller tag codes are addresses in RocketMQ's consume queue extension, which this store does not read.
 # Clients filter such messages themselves.
 EXTENSION_BELOW: Final = -(1 << 31)
+
+_HEAD_BYTES: Final = 256
+_TAIL_BYTES: Final = record.PROPERTIES_MAX_BYTES + 512
+
+
+def _ends(unit: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
+    """The (physical offset, size) of the beginning and the end of a record, between which lies its body."""
+    physical, size, _ = unit
+    if size <= _HEAD_BYTES + _TAIL_BYTES:
+        return ((physical, size),)
+    return ((physical, _HEAD_BYTES), (physical + size - _TAIL_BYTES, _TAIL_BYTES))
 
 
 class MessageReader:
@@ -178,6 +189,80 @@ class MessageReader:
         return GetResult(
             GetStatus.FOUND, next_offset, minimum, maximum, (body,), len(body), count, physical_end
         )
+
+    def get_selected(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        select: Callable[[bytes], bool],
+        *,
+        examine_max: int,
+        had: tuple[int, int] = (0, 0),
+        resident: bool = True,
+    ) -> GetResult:
+        """Up to `max_count` messages from `offset` on whose stored properties `select` accepts, among the
+        next `examine_max` messages. `had`: the messages and bytes that the caller has already, which count
+        for the limits of a get. Raises NotResidentError, unless `resident` is false."""
+        minimum, maximum = queue.min_offset, self.max_offset(queue)
+        if maximum == 0 or not minimum <= offset < maximum:
+            return self.get(queue, offset, max_count)
+        guard = self.residency if resident else None
+        if guard is not None:
+            queue.require_resident(guard, offset, min(examine_max, maximum - offset))
+        units = list(queue.units(offset, min(examine_max, maximum - offset)))
+        log_min = self._log.min_offset
+        if guard is not None:
+            self._require_all(guard, [head for unit in units if unit[0] >= log_min for head in _ends(unit)])
+        count_max, bytes_max = self._limits(queue, offset, max_count, PULL_MAX_BYTES)
+        next_offset = offset
+        count, total = had
+        physical_end = -1
+        status = GetStatus.NO_MATCHED_MESSAGE
+        pieces: list[tuple[int, int]] = []
+        for physical, size, _ in units:
+            if count and (count >= count_max or total + size > bytes_max):
+                break
+            next_offset += 1
+            physical_end = physical
+            file = self._log.files.find(physical)
+            if physical < log_min or size == PRE_BLANK_SIZE or file is None:
+                status = GetStatus.MESSAGE_WAS_REMOVING
+                continue
+            if select(record.properties_at(file.map, physical - file.start, size)):
+                pieces.append((physical, size))
+                count += 1
+                total += size
+            else:
+                status = GetStatus.NO_MATCHED_MESSAGE
+        if next_offset == offset and not units:
+            next_offset, status = queue.roll_next_file(offset), GetStatus.OFFSET_FOUND_NULL
+        if not pieces:
+            return GetResult(status, next_offset, minimum, maximum, physical_end=physical_end)
+        if guard is not None:
+            self._require_all(guard, pieces)
+        body = self._log.read_pieces(pieces)
+        return GetResult(
+            GetStatus.FOUND, next_offset, minimum, maximum, (body,), len(body), len(pieces), physical_end
+        )
+
+    def _require_all(self, guard: PageResidency, pieces: list[tuple[int, int]]) -> None:
+        """Raises one NotResidentError for all of these (physical offset, size) that are not in memory."""
+        missing: NotResidentError | None = None
+        for physical, size in pieces:
+            file = self._log.files.find(physical)
+            if file is None:
+                continue
+            at = physical - file.start
+            try:
+                guard.require(file, at, min(size, max(file.wrote - at, 1)))
+            except NotResidentError as error:
+                if missing is None:
+                    missing = error
+                else:
+                    missing.others.append(error)
+        if missing is not None:
+            raise missing
 
     def get_resident(
         self,

@@ -187,6 +187,26 @@ def parse(
     )
 
 
+def properties_at(log: mmap, at: int, size: int) -> bytes:
+    """The stored properties of the record of `size` bytes at this position; empty if no whole record starts
+    here."""
+    if size < HEAD_V4.size + 3 or at + size > len(log):
+        return b""
+    magic = _SYS_FLAG.unpack_from(log, at + 4)[0]
+    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
+    head = HEAD_BYTES[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
+    limit = at + size
+    position = at + head
+    position += max(_SYS_FLAG.unpack_from(log, position - 4)[0], 0)  # the body
+    if magic not in (MAGIC_V1, MAGIC_V2) or position + 4 > limit:
+        return b""
+    if magic == MAGIC_V1:
+        position += 1 + log[position]
+    else:
+        position += 2 + max(_LENGTH.unpack_from(log, position)[0], 0)
+    return log[position + 2 : limit]
+
+
 def store_timestamp_at(log: mmap | bytes, at: int) -> int:
     """Store time, epoch ms, of the record at this position. The caller knows that a record starts here."""
     flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
