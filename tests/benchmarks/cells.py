@@ -68,8 +68,8 @@ def run_load(command: list[str], timeout_s: float) -> Result:
     response."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     if done.returncode != 0:
-        said = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
-        raise LoadFailedError(f"{' '.join(command[:2])} ended with {done.returncode}: {said}")
+        output = f"{done.stdout[-2000:]}{done.stderr[-2000:]}"
+        raise LoadFailedError(f"{' '.join(command[:2])} ended with {done.returncode}: {output}")
     result: Result = json.loads(done.stdout.splitlines()[-1])
     return result
 

@@ -87,8 +87,8 @@ class Peer:
             "topicSysFlag": "0",
             "order": "false",
         }
-        answer = call(self.cluster.broker_address, UPDATE_AND_CREATE_TOPIC, header)
-        assert answer.code == 0, f"{self.name}: topic {topic} not created: {answer}"
+        response = call(self.cluster.broker_address, UPDATE_AND_CREATE_TOPIC, header)
+        assert response.code == 0, f"{self.name}: topic {topic} not created: {response}"
 
     def messages(self, topic: str) -> int:
         """The number of messages in the queues of the topic."""

@@ -105,10 +105,10 @@ class Quorum:
         while time.monotonic() < killed + timeout_s:
             for member in others:
                 try:
-                    answer = call(member.address, CONTROLLER_GET_METADATA_INFO, timeout_s=2)
+                    response = call(member.address, CONTROLLER_GET_METADATA_INFO, timeout_s=2)
                 except OSError:
                     continue
-                if answer.ext.get("isLeader") == "true":
+                if response.ext.get("isLeader") == "true":
                     took = time.monotonic() - killed
                     leader.start()
                     return took
@@ -153,14 +153,14 @@ class SimulatedBrokers:
     async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Command:
         """The leader's response to a request. Retries a few times while the leader is busy."""
         for attempt in itertools.count():
-            answer = await self._stay.call(
+            response = await self._stay.call(
                 self._leader, make_request(code, ext=ext, body=body), ASK_TIMEOUT_MS
             )
-            if answer.code == 0 or (code == CONTROLLER_ELECT_MASTER and answer.code == 2011):
-                return answer
+            if response.code == 0 or (code == CONTROLLER_ELECT_MASTER and response.code == 2011):
+                return response
             if attempt == RETRIES:
                 raise QuorumFailedError(
-                    f"{self._quorum.kind}: request {code} {ext}: {answer.code} {answer.remark}"
+                    f"{self._quorum.kind}: request {code} {ext}: {response.code} {response.remark}"
                 )
             await asyncio.sleep(0.1)
         raise AssertionError
@@ -240,8 +240,8 @@ class SimulatedBrokers:
 
     async def _without_new_master(self, names: Sequence[str]) -> list[str]:
         body = json.dumps(list(names)).encode()
-        answer = await self._ask(CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
-        table = json.loads(answer.body)["replicasInfoTable"]
+        response = await self._ask(CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+        table = json.loads(response.body)["replicasInfoTable"]
         return [name for name in names if table[name].get("masterBrokerId") not in (2, 3)]
 
     async def lose_masters(self) -> tuple[float, int]:

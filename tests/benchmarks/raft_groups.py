@@ -83,15 +83,15 @@ class RaftGroup:
 
     def leader(self) -> str | None:
         """The peer that all peers report as leader."""
-        said: set[str | None] = set()
+        leaders: set[str | None] = set()
         for name, address in self.addresses.items():
             body = encode_body(MetadataRequest(group=GROUP, remote_id=name))
             try:
-                answer = call(address, DLedgerRequestCode.METADATA, body=body, timeout_s=2)
+                response = call(address, DLedgerRequestCode.METADATA, body=body, timeout_s=2)
             except OSError:
                 return None
-            said.add(decode_body(MetadataResponse, answer.body).leader_id)
-        return said.pop() if len(said) == 1 else None
+            leaders.add(decode_body(MetadataResponse, response.body).leader_id)
+        return leaders.pop() if len(leaders) == 1 else None
 
     def appends(self, program: Path, depth: int, warmup_s: float, seconds: float) -> Result:
         """Runs one measurement, after a flush of all dirty pages."""

@@ -158,15 +158,15 @@ def create_topic(address: str, topic: str, queues: int) -> None:
         "topicSysFlag": "0",
         "order": "false",
     }
-    answer = call(address, UPDATE_AND_CREATE_TOPIC, header)
-    assert answer.code == 0, f"topic {topic} not created: {answer}"
+    response = call(address, UPDATE_AND_CREATE_TOPIC, header)
+    assert response.code == 0, f"topic {topic} not created: {response}"
 
 
 def max_offset(address: str, topic: str, queue: int) -> int:
     """The max offset of a queue."""
-    answer = call(address, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)})
-    assert answer.code == 0, answer
-    return int(answer.ext["offset"])
+    response = call(address, GET_MAX_OFFSET, {"topic": topic, "queueId": str(queue)})
+    assert response.code == 0, response
+    return int(response.ext["offset"])
 
 
 def load_command(

@@ -61,12 +61,12 @@ def first_acknowledged_s(cluster: Cluster) -> float:
     cluster.broker_process.start()
     while time.monotonic() - started < START_TIMEOUT_S:
         try:
-            answer = call(
+            response = call(
                 cluster.broker_address, SEND_MESSAGE_V2, header, b"x" * 1024, timeout_s=ASK_TIMEOUT_S
             )
         except OSError:
-            answer = None
-        if answer is not None and answer.code == 0:
+            response = None
+        if response is not None and response.code == 0:
             return time.monotonic() - started
         assert cluster.broker_process.alive, f"the broker has ended:\n{cluster.logs()}"
         time.sleep(POLL_S)

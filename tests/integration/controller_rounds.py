@@ -16,7 +16,7 @@ from typing import Any
 
 from tests.support.cluster import Settings
 from tests.support.process import wait_until
-from tests.support.remoting import Answer, call
+from tests.support.remoting import Response, call
 from tests.support.replica_group import ReplicaGroup, our_controller
 
 REGISTER_BROKER, GET_SYNC_STATE_DATA = 1003, 1006
@@ -55,16 +55,16 @@ class ControllerRounds:
     def wait_leader(self) -> None:
         self.group.wait_leader()
 
-    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Answer | None:
+    def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> Response | None:
         """The leader's response; None when it is unknown whether the request was committed."""
         leader = self.group.leader()
         if leader is None:
             return None
         try:
-            answer = call(leader.address, code, ext, body, timeout_s=10)
+            response = call(leader.address, code, ext, body, timeout_s=10)
         except (OSError, ValueError):
             return None
-        return None if answer.code in (1, 2007) else answer
+        return None if response.code in (1, 2007) else response
 
     def beat(self, name: str, ids: set[int]) -> None:
         """Sends heartbeats to all controllers, so that every leader takes the replicas for alive."""
@@ -118,8 +118,8 @@ class ControllerRounds:
             "appliedBrokerId": str(broker_id),
             "registerCheckCode": f"127.0.0.1:{broker_id};{name}",
         }
-        answer = self.ask(APPLY_BROKER_ID, ext)
-        if answer is not None and answer.code == 0:
+        response = self.ask(APPLY_BROKER_ID, ext)
+        if response is not None and response.code == 0:
             known.ids.add(broker_id)
             self.acknowledged += 1
 
@@ -127,13 +127,13 @@ class ControllerRounds:
         self.beat(name, known.ids)
         wanted = self.random.choice(sorted(known.members or known.ids))
         ext = {"clusterName": CLUSTER, "brokerName": name, "brokerId": str(wanted), "designateElect": "true"}
-        answer = self.ask(ELECT_MASTER, ext)
-        known.open_set |= answer is None
-        if answer is not None and answer.code in (0, 2011):
-            known.master_epoch = int(answer.ext["masterEpoch"])
-            known.set_epoch = int(answer.ext["syncStateSetEpoch"])
-            if answer.code == 0:
-                known.members, known.open_set = [int(answer.ext["masterBrokerId"])], False
+        response = self.ask(ELECT_MASTER, ext)
+        known.open_set |= response is None
+        if response is not None and response.code in (0, 2011):
+            known.master_epoch = int(response.ext["masterEpoch"])
+            known.set_epoch = int(response.ext["syncStateSetEpoch"])
+            if response.code == 0:
+                known.members, known.open_set = [int(response.ext["masterBrokerId"])], False
             self.acknowledged += 1
 
     def alter(self, name: str, known: AcknowledgedState) -> None:
@@ -149,18 +149,18 @@ class ControllerRounds:
             "masterEpoch": str(found["masterEpoch"]),
         }
         body = json.dumps({"syncStateSet": members, "syncStateSetEpoch": found["syncStateSetEpoch"]})
-        answer = self.ask(ALTER_SYNC_STATE_SET, ext, body.encode())
-        known.open_set |= answer is None
-        if answer is not None and answer.code == 0:
-            known.set_epoch = int(answer.ext["newSyncStateSetEpoch"])
+        response = self.ask(ALTER_SYNC_STATE_SET, ext, body.encode())
+        known.open_set |= response is None
+        if response is not None and response.code == 0:
+            known.set_epoch = int(response.ext["newSyncStateSetEpoch"])
             known.members, known.open_set = members, False
             self.acknowledged += 1
 
     def overview(self, names: list[str]) -> dict[str, Any]:
-        answer = self.ask(GET_SYNC_STATE_DATA, {}, json.dumps(names).encode())
-        if answer is None or answer.code != 0:
+        response = self.ask(GET_SYNC_STATE_DATA, {}, json.dumps(names).encode())
+        if response is None or response.code != 0:
             return {}
-        table: dict[str, Any] = json.loads(answer.body)["replicasInfoTable"]
+        table: dict[str, Any] = json.loads(response.body)["replicasInfoTable"]
         return table
 
     def check(self) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tests.support.pipeline import Pipeline
 from tests.support.records import Record, encode_batch, parse_records
-from tests.support.remoting import Answer
+from tests.support.remoting import Response
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, PULL_MESSAGE = 310, 320, 11
 QUERY_MESSAGE, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 12, 14, 15
@@ -98,32 +98,32 @@ def _properties(message_id: str) -> str:
     return f"UNIQ_KEY\x01{message_id}\x02KEYS\x01key-{message_id}\x02WAIT\x01true\x02"
 
 
-def _acknowledged(ledger: Ledger, answer: Answer) -> bool:
+def _acknowledged(ledger: Ledger, response: Response) -> bool:
     """Whether a send was acknowledged. On a busy disk the flush may time out or the broker be busy; every
     other response is an error."""
-    assert answer.code in (SUCCESS, FLUSH_DISK_TIMEOUT, SYSTEM_BUSY), f"a send was answered {answer}"
-    ledger.indeterminate += answer.code != SUCCESS
-    return answer.code == SUCCESS
+    assert response.code in (SUCCESS, FLUSH_DISK_TIMEOUT, SYSTEM_BUSY), f"a send was answered {response}"
+    ledger.indeterminate += response.code != SUCCESS
+    return response.code == SUCCESS
 
 
 async def _send_one(client: Pipeline, ledger: Ledger, rng: random.Random, queue: QueueKey) -> None:
     message_id, body = ledger.new_message(rng, queue, queryable=True)
     header = _send_header(queue, _properties(message_id), batch=False)
-    answer = await client.call(SEND_MESSAGE_V2, header, body)
-    if not _acknowledged(ledger, answer):
+    response = await client.call(SEND_MESSAGE_V2, header, body)
+    if not _acknowledged(ledger, response):
         return
-    ledger.acknowledge(queue, int(answer.ext["queueOffset"]), message_id)
-    ledger.physical[message_id] = int(answer.ext["msgId"][-16:], 16)
+    ledger.acknowledge(queue, int(response.ext["queueOffset"]), message_id)
+    ledger.physical[message_id] = int(response.ext["msgId"][-16:], 16)
 
 
 async def _send_batch(client: Pipeline, ledger: Ledger, rng: random.Random, queue: QueueKey) -> None:
     messages = [ledger.new_message(rng, queue, queryable=False) for _ in range(rng.randint(2, BATCH_MAX))]
     body = encode_batch([(body, b"TAGS\x01batch\x02") for _, body in messages])
     header = _send_header(queue, f"UNIQ_KEY\x01{messages[0][0]}\x02WAIT\x01true\x02", batch=True)
-    answer = await client.call(SEND_BATCH_MESSAGE, header, body)
-    if not _acknowledged(ledger, answer):
+    response = await client.call(SEND_BATCH_MESSAGE, header, body)
+    if not _acknowledged(ledger, response):
         return
-    first = int(answer.ext["queueOffset"])
+    first = int(response.ext["queueOffset"])
     for number, (message_id, _) in enumerate(messages):
         ledger.acknowledge(queue, first + number, message_id)
 
@@ -182,14 +182,14 @@ async def load_until_killed(
 
 async def _offset_of(client: Pipeline, code: int, queue: QueueKey) -> int | None:
     """Minimum or maximum offset of a queue; None when the broker does not know the topic."""
-    answer = await client.call(code, {"topic": queue[0], "queueId": str(queue[1])})
-    if answer.code == TOPIC_NOT_EXIST:
+    response = await client.call(code, {"topic": queue[0], "queueId": str(queue[1])})
+    if response.code == TOPIC_NOT_EXIST:
         return None
-    assert answer.code == SUCCESS, f"{code} for {queue} answered {answer}"
-    return int(answer.ext["offset"])
+    assert response.code == SUCCESS, f"{code} for {queue} answered {response}"
+    return int(response.ext["offset"])
 
 
-async def _pull(client: Pipeline, queue: QueueKey, offset: int) -> Answer:
+async def _pull(client: Pipeline, queue: QueueKey, offset: int) -> Response:
     header = {
         "consumerGroup": GROUP,
         "topic": queue[0],
@@ -234,14 +234,14 @@ async def _check_queue(client: Pipeline, ledger: Ledger, queue: QueueKey, start:
     before = found[start:]
     del found[start:]
     while len(found) < end:
-        answer = await _pull(client, queue, len(found))
-        assert answer.code == SUCCESS, f"{queue} offset {len(found)} of {end}: {answer}"
-        for record in parse_records(answer.body):
+        response = await _pull(client, queue, len(found))
+        assert response.code == SUCCESS, f"{queue} offset {len(found)} of {end}: {response}"
+        for record in parse_records(response.body):
             message_id = _check_record(ledger, queue, len(found), record)
             assert message_id not in ledger.ever_found, f"{message_id} is stored twice"
             ledger.ever_found.add(message_id)
             found.append(message_id)
-        assert int(answer.ext["nextBeginOffset"]) == len(found)
+        assert int(response.ext["nextBeginOffset"]) == len(found)
     assert found[start : start + len(before)] == before, f"{queue}: a message that was read before is gone"
     for offset, message_id in acked.items():
         assert found[offset] == message_id, f"{queue} offset {offset}: {found[offset]}, acked {message_id}"
@@ -249,11 +249,11 @@ async def _check_queue(client: Pipeline, ledger: Ledger, queue: QueueKey, start:
 
 async def _check_consumer_offset(client: Pipeline, ledger: Ledger, queue: QueueKey) -> None:
     header = {"consumerGroup": GROUP, "topic": queue[0], "queueId": str(queue[1])}
-    answer = await client.call(QUERY_CONSUMER_OFFSET, header)
-    if answer.code == QUERY_NOT_FOUND:
+    response = await client.call(QUERY_CONSUMER_OFFSET, header)
+    if response.code == QUERY_NOT_FOUND:
         return
-    assert answer.code == SUCCESS, f"offset of {GROUP} in {queue}: {answer}"
-    offset, end = int(answer.ext["offset"]), len(ledger.found.get(queue, []))
+    assert response.code == SUCCESS, f"offset of {GROUP} in {queue}: {response}"
+    offset, end = int(response.ext["offset"]), len(ledger.found.get(queue, []))
     assert offset <= end, f"{GROUP} is at {offset} of {queue}, which ends at {end}"
     assert offset <= ledger.committed.get(queue, 0), f"{GROUP} is at {offset} of {queue}, never committed"
 
@@ -262,9 +262,9 @@ async def _check_lookups(client: Pipeline, ledger: Ledger, rng: random.Random) -
     """Asserts that a sample of acknowledged messages is found by key, unique key and message id."""
     for message_id in rng.sample(sorted(ledger.physical), min(SAMPLE, len(ledger.physical))):
         header = {"offset": str(ledger.physical[message_id]), "topic": ledger.sent[message_id].queue[0]}
-        answer = await client.call(VIEW_MESSAGE_BY_ID, header)
-        assert answer.code == SUCCESS, f"{message_id} by offset: {answer}"
-        (record,) = parse_records(answer.body)
+        response = await client.call(VIEW_MESSAGE_BY_ID, header)
+        assert response.code == SUCCESS, f"{message_id} by offset: {response}"
+        (record,) = parse_records(response.body)
         assert record.body[:ID_LENGTH].decode() == message_id
         for key in (message_id, f"key-{message_id}"):
             header = {
@@ -274,9 +274,9 @@ async def _check_lookups(client: Pipeline, ledger: Ledger, rng: random.Random) -
                 "beginTimestamp": "0",
                 "endTimestamp": str(2**62),
             }
-            answer = await client.call(QUERY_MESSAGE, header)
-            assert answer.code == SUCCESS, f"{message_id} by key {key}: {answer}"
-            assert message_id in [r.body[:ID_LENGTH].decode() for r in parse_records(answer.body)]
+            response = await client.call(QUERY_MESSAGE, header)
+            assert response.code == SUCCESS, f"{message_id} by key {key}: {response}"
+            assert message_id in [r.body[:ID_LENGTH].decode() for r in parse_records(response.body)]
 
 
 async def check(address: str, ledger: Ledger, rng: random.Random, *, whole: bool) -> None:

@@ -160,7 +160,7 @@ class ReplicaRounds:
         for member in self.group.members:
             member.process.signal(signal.SIGCONT)
         if error is not None:
-            error.add_note(self.story())
+            error.add_note(self.history())
             error.add_note(self.group.logs(8000))
         self.group.kill()
 
@@ -233,7 +233,7 @@ class ReplicaRounds:
         moments = sorted(ack.acked_s for one in self.producers for ack in one.acks)
         return max(after - before for before, after in itertools.pairwise(moments))
 
-    def story(self) -> str:
+    def history(self) -> str:
         """The faults, and how long nothing was acknowledged after each one began."""
         moments = sorted(ack.acked_s for one in self.producers for ack in one.acks)
         lines = [

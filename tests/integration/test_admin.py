@@ -91,19 +91,19 @@ class Pods:
     def switch(self, member: Member, path: str, body: object = None) -> dict[str, Any]:
         """Asks this broker's sidecar for a switchover until it is done: a replica that was starved is out of
         the SyncStateSet for a moment, and is rejected then."""
-        answers: list[httpx.Response] = []
+        responses: list[httpx.Response] = []
 
         def made() -> bool:
             self.wait_ready()
-            answers.append(self.of(member).ask("POST", path, body))
-            return answers[-1].status_code == 200
+            responses.append(self.of(member).ask("POST", path, body))
+            return responses[-1].status_code == 200
 
         try:
             wait_until(made, what=f"{path} at {member.name}")
         except AssertionError as error:
-            error.add_note(answers[-1].text if answers else "no answer")
+            error.add_note(responses[-1].text if responses else "no answer")
             raise
-        found: dict[str, Any] = answers[-1].json()
+        found: dict[str, Any] = responses[-1].json()
         return found
 
     def others(self, master: Member) -> list[Member]:
@@ -256,7 +256,7 @@ def test_epochs_lease_and_sync_state_set_agree_with_the_log(pods: Pods) -> None:
             path: sidecar.get(f"/v1/{path}").json()
             for path in ("epochs", "lag", "sync-state-set", "lease", "config")
         }
-        assert not any("error" in answer for answer in found.values()), found
+        assert not any("error" in response for response in found.values()), found
         assert found["epochs"]["epochs"][-1]["endOffset"] is None
         file = master.config.parent / "store" / "epochFileCheckpoint"
         assert sidecar.get("/v1/epoch-file").content == file.read_bytes()
@@ -352,8 +352,8 @@ def hand_over_and_linger(pods: Pods) -> None:
     done: list[int] = []
 
     def hand_over() -> None:
-        answer = pods.of(master).call("--timeout", "120", "handover", "lingerMs=90000")
-        done.append(answer.returncode)
+        response = pods.of(master).call("--timeout", "120", "handover", "lingerMs=90000")
+        done.append(response.returncode)
         ended.set()
 
     hook = threading.Thread(target=hand_over, daemon=True)
@@ -518,8 +518,8 @@ def test_a_master_without_enough_replicas_is_not_ready(pods: Pods) -> None:
     others = pods.others(master)
     for other in others:
         other.process.kill()
-    said = "1 replicas are in sync, but minInSyncReplicas=2"
-    wait_until(lambda: pods.of(master).ready() == (503, [said]), what=said)
+    reason = "1 replicas are in sync, but minInSyncReplicas=2"
+    wait_until(lambda: pods.of(master).ready() == (503, [reason]), what=reason)
     assert pods.of(master).get("/live").status_code == 200
     for other in others:
         other.start()
@@ -532,8 +532,8 @@ def test_settings_and_log_level_change_at_run_time(pods: Pods) -> None:
     assert done.status_code == 200, done.text
     assert done.json()["config"]["fileReservedTime"] == "48"
     assert "fileReservedTime=48\n" in member.config.read_text()
-    refused = sidecar.ask("PATCH", "/v1/config", {"fileReservedTime": 24, "listenPort": 1})
-    assert (refused.status_code, "listenPort=1" in refused.text) == (409, True)
+    rejected = sidecar.ask("PATCH", "/v1/config", {"fileReservedTime": 24, "listenPort": 1})
+    assert (rejected.status_code, "listenPort=1" in rejected.text) == (409, True)
     assert sidecar.get("/v1/config").json()["config"]["fileReservedTime"] == "48"
     assert sidecar.ask("PUT", "/v1/log-level", {"level": "DEBUG"}).json()["before"] == "INFO"
     with socket.socket(socket.AF_UNIX) as connection:
@@ -552,8 +552,8 @@ def test_bad_input_on_the_admin_socket_does_not_disturb_the_broker(pods: Pods) -
             connection.connect(path)
             connection.sendall(data)
             connection.shutdown(socket.SHUT_WR)
-            answer = connection.recv(65536)
-            assert answer == b"" or b"fault" in answer
+            response = connection.recv(65536)
+            assert response == b"" or b"fault" in response
     assert (master.process.pid, master.process.alive) == (pid, True)
     pods.wait_ready()
     deliver_to(pods.group)

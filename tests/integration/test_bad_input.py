@@ -105,9 +105,9 @@ def good_client_of_broker(cluster: Cluster) -> None:
 
 def good_client_of_nameserver(cluster: Cluster) -> None:
     """Asks for the route of a topic and gets the broker."""
-    answer = call(cluster.nameserver_address, 105, {"topic": cluster.broker_name})
-    assert answer.code == 0, answer
-    assert cluster.broker_address.encode() in answer.body
+    response = call(cluster.nameserver_address, 105, {"topic": cluster.broker_name})
+    assert response.code == 0, response
+    assert cluster.broker_address.encode() in response.body
 
 
 # ---- many bad frames
@@ -173,7 +173,7 @@ class BadFrameSender:
                     batch = self._batch()
             except (AssertionError, TimeoutError) as error:
                 kinds = ", ".join(f"{item.kind} ({item.fate.name})" for item in batch)
-                raise AssertionError(f"{error or 'no answer in time'} after: {kinds}") from error
+                raise AssertionError(f"{error or 'no response in time'} after: {kinds}") from error
             finally:
                 writer.close()
                 with contextlib.suppress(ConnectionError):  # the peer may have closed it already
@@ -302,10 +302,10 @@ def test_a_compressed_registration_is_decompressed_up_to_a_bound(cluster: Cluste
 )
 def test_a_bad_configuration_update_is_rejected_as_a_whole(cluster: Cluster, key: str, value: str) -> None:
     before = call(cluster.broker_address, 26).body
-    answer = call(cluster.broker_address, 25, body=f"maxMessageSize=1000000\n{key}={value}\n".encode())
-    assert answer.code != 0
-    assert key in (answer.remark or ""), answer
-    assert value in (answer.remark or ""), answer
+    response = call(cluster.broker_address, 25, body=f"maxMessageSize=1000000\n{key}={value}\n".encode())
+    assert response.code != 0
+    assert key in (response.remark or ""), response
+    assert value in (response.remark or ""), response
     assert call(cluster.broker_address, 26).body == before, "a rejected update changed something"
 
 
@@ -317,11 +317,11 @@ def refuse(role: str, path: Path) -> str:
     output."""
     command = [sys.executable, "-m", "epochmq", role, "--config", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    said = done.stdout + done.stderr
-    assert done.returncode not in (0, None), f"it started: {said}"
-    assert done.returncode > 0, f"a signal ended it: {said}"
-    assert "Traceback" not in said, said
-    return said
+    output = done.stdout + done.stderr
+    assert done.returncode not in (0, None), f"it started: {output}"
+    assert done.returncode > 0, f"a signal ended it: {output}"
+    assert "Traceback" not in output, output
+    return output
 
 
 @pytest.mark.parametrize(
@@ -345,9 +345,9 @@ def test_an_invalid_value_is_rejected_with_key_value_and_expectation(
 ) -> None:
     path = tmp_path / f"{role}.conf"
     path.write_text(f"storePathRootDir={tmp_path / 'store'}\n{key}={value}\n")
-    said = refuse(role, path)
+    output = refuse(role, path)
     for part in (key, value, expected):
-        assert part in said, f"{part!r} is not in: {said}"
+        assert part in output, f"{part!r} is not in: {output}"
     assert not (tmp_path / "store").exists(), "a broker that rejected its settings left files"
 
 

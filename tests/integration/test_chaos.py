@@ -16,7 +16,7 @@ SOAK_S = 1200
 def test_a_minute_of_faults_loses_nothing_and_never_has_two_masters(tmp_path: Path) -> None:
     with ReplicaRounds(tmp_path, seed=int(time.time())) as rounds:
         rounds.run(ROUND_S)
-        print(rounds.story())
+        print(rounds.history())
 
 
 @pytest.mark.soak
@@ -24,4 +24,4 @@ def test_a_minute_of_faults_loses_nothing_and_never_has_two_masters(tmp_path: Pa
 def test_twenty_minutes_of_faults(tmp_path: Path) -> None:
     with ReplicaRounds(tmp_path, seed=int(time.time())) as rounds:
         rounds.run(SOAK_S)
-        print(rounds.story())
+        print(rounds.history())

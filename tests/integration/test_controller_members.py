@@ -81,8 +81,8 @@ class GroupCreator(threading.Thread):
             ext = {"clusterName": "c", "brokerName": f"g{number}", "appliedBrokerId": "1"}
             try:
                 ext["registerCheckCode"] = "1.1.1.1:1;x"
-                answer = call(leader.address, APPLY_BROKER_ID, ext, timeout_s=5)
-                code = answer.code
+                response = call(leader.address, APPLY_BROKER_ID, ext, timeout_s=5)
+                code = response.code
             except (OSError, ValueError):
                 code = -1
             if code == 0:
@@ -159,9 +159,9 @@ def test_a_controller_with_another_lease_takes_no_part(quorum: ControllerQuorum)
     for member in (odd, *others):
         member.start()
     assert quorum.wait_leader() is not odd
-    said = "n0 has writeLeaseMs=1200, expected writeLeaseMs=300 as here"
+    expected = "n0 has writeLeaseMs=1200, expected writeLeaseMs=300 as here"
     wait_until(
-        lambda: any(said in one.process.output(100_000) for one in others),
+        lambda: any(expected in one.process.output(100_000) for one in others),
         what="the leader logs it",
     )
     known = quorum.metadata(odd)

@@ -119,8 +119,8 @@ def test_metadata_has_term_committed_index_and_the_names_of_groups(
     assert int(after["term"]) >= 1
     assert int(after["committedIndex"]) == int(before["committedIndex"]) + 2
     for asked, names in (("", ["a", "b"]), ("a", ["b"]), ("b", [])):
-        answer = call(controller.address, METADATA, {"brokerNamesAfter": asked})
-        assert json.loads(answer.ext["brokerNames"]) == names
+        response = call(controller.address, METADATA, {"brokerNamesAfter": asked})
+        assert json.loads(response.ext["brokerNames"]) == names
 
 
 def test_bytes_that_are_no_frames_disturb_no_client(controller: Controller) -> None:
@@ -161,7 +161,7 @@ def test_log_files_of_another_size_than_configured_are_rejected_and_unchanged(
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"controllerType": "jRaft"}, "controllerType=jRaft: expected DLedger (jRaft is not implemented)"),
         ({"controllerDLegerSelfId": "n1"}, "controllerDLegerSelfId=n1: expected one of the ids in"),
@@ -170,12 +170,12 @@ def test_log_files_of_another_size_than_configured_are_rejected_and_unchanged(
     ],
 )
 def test_an_invalid_setting_is_rejected_with_key_value_and_expectation(
-    tmp_path: Path, settings: Settings, said: str
+    tmp_path: Path, settings: Settings, expected: str
 ) -> None:
     process = Controller(tmp_path, settings).process
     process.start()
     assert process.wait() == 2
-    assert f"epochmq controller: {said}" in process.output()
+    assert f"epochmq controller: {expected}" in process.output()
     assert "Traceback" not in process.output()
 
 

@@ -57,8 +57,8 @@ def send(connection: socket.socket, number: int, topic: int) -> int:
     header = {"a": "few", "b": f"topic{topic}", "c": "TBW102", "d": "1", "e": "0", "f": "0"}
     header |= {"g": "1700000000000", "h": "0", "i": f"UNIQ_KEY\x01{number:032X}\x02"}
     connection.sendall(frame(310, header, bytes(20_000), opaque=number))
-    answer, _ = read_frame(connection)
-    return int(answer["code"])
+    response, _ = read_frame(connection)
+    return int(response["code"])
 
 
 def rejected(peer: socket.socket) -> bool:

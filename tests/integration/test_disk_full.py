@@ -14,7 +14,7 @@ import pytest
 from tests.support.cluster import Cluster, OurCluster, Value
 from tests.support.process import wait_until
 from tests.support.records import parse_records
-from tests.support.remoting import Answer, call
+from tests.support.remoting import Response, call
 
 OCTET = 57
 SUCCESS, SYSTEM_ERROR, SERVICE_NOT_AVAILABLE, PULL_NOT_FOUND = 0, 1, 14, 19
@@ -78,7 +78,7 @@ def body_of(number: int) -> bytes:
     return f"{number:08d}".encode() * (BODY // 8)
 
 
-def send(cluster: Cluster, number: int) -> Answer:
+def send(cluster: Cluster, number: int) -> Response:
     """Sends message `number` to the one queue used."""
     header = {
         "a": "full",
@@ -94,22 +94,24 @@ def send(cluster: Cluster, number: int) -> Answer:
     return call(cluster.broker_address, 310, header, body_of(number), timeout_s=120)
 
 
-def send_until_refused(cluster: Cluster, acked: dict[int, int], first: int) -> Answer:
+def send_until_refused(cluster: Cluster, acked: dict[int, int], first: int) -> Response:
     """Sends until the broker rejects, and records offset -> number of every acknowledged message; returns the
     rejection."""
     for number in range(first, first + SENDS_MAX):
-        answer = send(cluster, number)
-        if answer.code != SUCCESS:
-            return answer
-        acked[int(answer.ext["queueOffset"])] = number
+        response = send(cluster, number)
+        if response.code != SUCCESS:
+            return response
+        acked[int(response.ext["queueOffset"])] = number
     raise AssertionError(f"{SENDS_MAX} messages of {BODY} bytes found room on {DISK_BYTES} bytes")
 
 
-def assert_refused_for_space(answer: Answer) -> None:
+def assert_refused_for_space(response: Response) -> None:
     """RocketMQ has two responses: no new file could be created, or the store is not writable."""
-    assert answer.code in (SYSTEM_ERROR, SERVICE_NOT_AVAILABLE), answer
-    remark = answer.remark or ""
-    assert "create mapped file failed" in remark if answer.code == SYSTEM_ERROR else "disk" in remark, answer
+    assert response.code in (SYSTEM_ERROR, SERVICE_NOT_AVAILABLE), response
+    remark = response.remark or ""
+    assert "create mapped file failed" in remark if response.code == SYSTEM_ERROR else "disk" in remark, (
+        response
+    )
 
 
 def assert_readable(cluster: Cluster, acked: dict[int, int]) -> None:
@@ -131,19 +133,19 @@ def assert_readable(cluster: Cluster, acked: dict[int, int]) -> None:
             "subVersion": "0",
             "expressionType": "TAG",
         }
-        answer = call(cluster.broker_address, 11, header)
-        assert answer.code == SUCCESS, f"offset {offset} of {len(acked)}: {answer.code} {answer.remark}"
-        for record in parse_records(answer.body):
+        response = call(cluster.broker_address, 11, header)
+        assert response.code == SUCCESS, f"offset {offset} of {len(acked)}: {response.code} {response.remark}"
+        for record in parse_records(response.body):
             assert (record.queue_offset, record.body) == (offset, body_of(acked[offset]))
             offset += 1
 
 
 def writable_again(cluster: Cluster, acked: dict[int, int], number: int) -> bool:
     """Tries one send."""
-    answer = send(cluster, number)
-    if answer.code == SUCCESS:
-        acked[int(answer.ext["queueOffset"])] = number
-    return answer.code == SUCCESS
+    response = send(cluster, number)
+    if response.code == SUCCESS:
+        acked[int(response.ext["queueOffset"])] = number
+    return response.code == SUCCESS
 
 
 @contextlib.contextmanager

@@ -51,13 +51,13 @@ def _serve(listener: socket.socket, reply: Reply) -> None:
                 header, _ = read_frame(connection)
             except ConnectionError:
                 return
-            answer: dict[str, Any] = {"code": 0, "flag": 1, "opaque": header["opaque"]}
+            response: dict[str, Any] = {"code": 0, "flag": 1, "opaque": header["opaque"]}
             if header["code"] == GET_MAX_OFFSET:
-                answer["extFields"] = {"offset": "7"}
+                response["extFields"] = {"offset": "7"}
             else:
-                answer.update(reply(sends, header))
+                response.update(reply(sends, header))
                 sends += 1
-            connection.sendall(_frame(answer))
+            connection.sendall(_frame(response))
 
 
 @contextmanager

@@ -106,7 +106,7 @@ def test_bytes_that_are_no_frames_disturb_no_client(process: Process) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"listenPort": "http"}, "listenPort=http: expected a whole number from 0 to 65535"),
         ({"supportActingMaster": "1"}, "supportActingMaster=1: expected true or false"),
@@ -114,12 +114,12 @@ def test_bytes_that_are_no_frames_disturb_no_client(process: Process) -> None:
     ],
 )
 def test_an_invalid_setting_is_rejected_with_key_value_and_expectation(
-    tmp_path: Path, settings: dict[str, object], said: str
+    tmp_path: Path, settings: dict[str, object], expected: str
 ) -> None:
     process = Process(tmp_path, settings)
     process.start()
     assert process.wait() == 2
-    assert said in process.output()
+    assert expected in process.output()
     assert "Traceback" not in process.output()
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.cluster import Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_holds, wait_until
-from tests.support.remoting import Answer, call, frame, read_frame, split_address
+from tests.support.remoting import Response, call, frame, read_frame, split_address
 
 OCTET = 60
 CLUSTER_INFO, REGISTER_BROKER_AT_NAMESERVER, UPDATE_NAMESRV_CONFIG, GET_NAMESRV_CONFIG = 106, 103, 318, 319
@@ -63,10 +63,10 @@ class NameserverWithController:
     def is_up(self) -> bool:
         """Whether both ports answer."""
         try:
-            answers = [call(self.nameserver, CLUSTER_INFO), call(self.controller, METADATA)]
+            responses = [call(self.nameserver, CLUSTER_INFO), call(self.controller, METADATA)]
         except OSError:
             return False
-        return [answer.code for answer in answers] == [0, 0]
+        return [response.code for response in responses] == [0, 0]
 
     @property
     def leads(self) -> bool:
@@ -112,9 +112,9 @@ def alone(tmp_path: Path) -> Iterator[NameserverWithController]:
 
 def ask_leader(
     pairs: list[NameserverWithController], code: int, ext: dict[str, str], body: bytes = b""
-) -> Answer:
+) -> Response:
     """The leader's response; asks again if the controller is no longer the leader."""
-    found: list[Answer] = []
+    found: list[Response] = []
 
     def answered() -> bool:
         for pair in pairs:
@@ -174,9 +174,9 @@ def test_replica_groups_are_served_on_one_port_and_routes_on_the_other(
         leader.start()
 
         def check() -> None:
-            answer = ask_leader(three, SYNC_STATE, {}, b'["b"]')
-            assert answer.code == 0, answer
-            shown = json.loads(answer.body)["replicasInfoTable"]["b"]
+            response = ask_leader(three, SYNC_STATE, {}, b'["b"]')
+            assert response.code == 0, response
+            shown = json.loads(response.body)["replicasInfoTable"]["b"]
             assert [replica["brokerId"] for replica in shown["inSyncReplicas"]] == [1]
 
         wait_holds(check)
@@ -184,8 +184,8 @@ def test_replica_groups_are_served_on_one_port_and_routes_on_the_other(
 
 def test_each_port_serves_only_its_own_requests(alone: NameserverWithController) -> None:
     for address, code in ((alone.nameserver, METADATA), (alone.controller, CLUSTER_INFO)):
-        answer = call(address, code)
-        assert (answer.code, answer.remark) == (NOT_SUPPORTED, f" request type {code} not supported")
+        response = call(address, code)
+        assert (response.code, response.remark) == (NOT_SUPPORTED, f" request type {code} not supported")
 
 
 def settings_of(address: str, code: int) -> dict[str, str]:
@@ -225,10 +225,10 @@ def test_an_invalid_setting_of_the_controller_keeps_the_process_from_starting(tm
     pair = NameserverWithController(tmp_path, "n0", peers(1), {"controllerDLegerSelfId": "n7"})
     pair.process.start()
     assert pair.process.wait() == 2
-    said = (
+    expected = (
         "epochmq nameserver: controllerDLegerSelfId=n7: expected one of the ids in controllerDLegerPeers: n0"
     )
-    assert said in pair.process.output()
+    assert expected in pair.process.output()
     assert "Traceback" not in pair.process.output()
 
 

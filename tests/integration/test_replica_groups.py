@@ -116,11 +116,11 @@ def test_delayed_messages_and_consumer_offsets_continue_at_the_next_master(group
     master.start()
     group.wait_in_sync(3)
 
-    def refused() -> None:
+    def is_rejected() -> None:
         replica = next(one for one in group.brokers if one is not group.wait_master())
         assert send(replica).code == SYSTEM_BUSY
 
-    wait_holds(refused)
+    wait_holds(is_rejected)
     check_equal(group)
 
 
@@ -174,8 +174,8 @@ def test_a_replica_whose_metadata_was_removed_comes_back(group: ReplicaGroup) ->
         "isCleanLivingBroker": "false",
         "invokeTime": "0",
     }
-    answer = group.answered(CLEAN_BROKER_DATA, clean)
-    assert answer.code == SUCCESS, answer
+    response = group.answered(CLEAN_BROKER_DATA, clean)
+    assert response.code == SUCCESS, response
     before = identity_of(replica)
     replica.start()
     group.wait_in_sync(3)

@@ -87,29 +87,29 @@ def pull_command(topic: str, offset: int = 0, *, wait_ms: int = 0) -> Command:
     return request(RequestCode.PULL_MESSAGE, header)
 
 
-def bodies(answer: Command) -> list[bytes]:
+def bodies(response: Command) -> list[bytes]:
     """The message bodies of a pull's response."""
-    return [record.body for record in records.decode_records(answer.body)]
+    return [record.body for record in records.decode_records(response.body)]
 
 
 async def route(client: RemotingClient, cluster: OurCluster, topic: str) -> dict[str, Any] | None:
     """The topic's route at the nameserver, None when it knows none."""
     header = GetRouteInfoRequestHeader(topic=topic)
-    answer = await client.call(
+    response = await client.call(
         cluster.nameserver_address, request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
     )
-    return json.loads(answer.body) if answer.code == ResponseCode.SUCCESS else None
+    return json.loads(response.body) if response.code == ResponseCode.SUCCESS else None
 
 
 async def test_a_sent_message_is_pulled(cluster: OurCluster, client: RemotingClient) -> None:
     for number in range(100):
-        answer = await client.call(cluster.broker_address, send_command("Plain", b"%d" % number))
-        assert answer.code == ResponseCode.SUCCESS
+        response = await client.call(cluster.broker_address, send_command("Plain", b"%d" % number))
+        assert response.code == ResponseCode.SUCCESS
     offset, found = 0, []
     while offset < 100:
-        answer = await client.call(cluster.broker_address, pull_command("Plain", offset))
-        found += bodies(answer)
-        offset = int((answer.ext or {})["nextBeginOffset"])
+        response = await client.call(cluster.broker_address, pull_command("Plain", offset))
+        found += bodies(response)
+        offset = int((response.ext or {})["nextBeginOffset"])
     assert found == [b"%d" % number for number in range(100)]
 
 
@@ -138,9 +138,9 @@ async def test_a_waiting_pull_gets_a_message_within_the_promised_time(
         await asyncio.sleep(0.005)
         sent = time.perf_counter()
         await producer.call(cluster.broker_address, send_command("Wait", b"%d" % number))
-        answer = await waiting
+        response = await waiting
         took.append(time.perf_counter() - sent)
-        assert bodies(answer) == [b"%d" % number]
+        assert bodies(response) == [b"%d" % number]
     await producer.close()
     assert sorted(took)[len(took) // 2] < DELIVERY_MAX_S
 
@@ -148,8 +148,8 @@ async def test_a_waiting_pull_gets_a_message_within_the_promised_time(
 async def test_a_delayed_message_comes_after_its_delay(cluster: OurCluster, client: RemotingClient) -> None:
     sent = time.time()
     await client.call(cluster.broker_address, send_command("Late", b"later", DELAY="1"))
-    answer = await client.call(cluster.broker_address, pull_command("Late", wait_ms=15_000))
-    assert bodies(answer) == [b"later"]
+    response = await client.call(cluster.broker_address, pull_command("Late", wait_ms=15_000))
+    assert bodies(response) == [b"later"]
     assert time.time() - sent > 0.9
 
 
@@ -195,8 +195,8 @@ async def test_a_clean_stop_answers_held_pulls_and_a_restart_has_everything(
             wait_until, lambda: not cluster.broker_registered(), what="the nameserver no longer lists it"
         )
         await asyncio.to_thread(cluster.start_broker)
-        answer = await client.call(address, pull_command("Kept"))
-        assert bodies(answer) == [b"before"]
+        response = await client.call(address, pull_command("Kept"))
+        assert bodies(response) == [b"before"]
         end = await client.call(address, request(RequestCode.GET_MAX_OFFSET, header))
         assert end.ext == {"offset": "1"}
         assert (await client.call(address, send_command("Kept", b"after"))).code == ResponseCode.SUCCESS
@@ -230,8 +230,8 @@ def test_an_invalid_configuration_is_rejected_by_name(tmp_path: Path) -> None:
     try:
         cluster.broker_process.start()
         assert cluster.broker_process.wait() != 0
-        told = cluster.broker_process.output(3000)
+        output = cluster.broker_process.output(3000)
         for word in ("flushDiskType", "SOMETIMES", "SYNC_FLUSH"):
-            assert word in told
+            assert word in output
     finally:
         cluster.stop()

@@ -127,10 +127,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def test_a_group_starts_serves_survives_a_kill_and_a_change_and_stops(run: Run) -> None:
-    said = run.up()
-    assert "orders-nameserver-0: Ready" in said
-    assert "orders-broker-0: Ready" in said
-    assert f"produce orders 'hello' --state {run.state}" in said
+    printed = run.up()
+    assert "orders-nameserver-0: Ready" in printed
+    assert "orders-broker-0: Ready" in printed
+    assert f"produce orders 'hello' --state {run.state}" in printed
 
     assert run.ok("produce", "orders", "first").startswith("SEND_OK orders-a queue ")
     assert run.consume("--count", "1") == ["first"]
@@ -153,13 +153,15 @@ def test_a_group_starts_serves_survives_a_kill_and_a_change_and_stops(run: Run) 
     assert "orders: spec.config.maxMessageSize: 1000 (was not set)" in run.up()
     after = run.pids()
     assert (after[0], after[1] != before[1]) == (before[0], True)
-    refused = run.here("produce", "orders", "x" * 2000)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "MESSAGE_ILLEGAL" in refused.stderr
+    rejected = run.here("produce", "orders", "x" * 2000)
+    assert (rejected.returncode, rejected.stdout) == (1, "")
+    assert "MESSAGE_ILLEGAL" in rejected.stderr
 
     # `down` stops everything in order, and keeps the data.
-    said = run.ok("down")
-    assert said.index("orders-broker-0: Stopped (exit status 0)") < said.index("orders-nameserver-0: Stopped")
+    printed = run.ok("down")
+    assert printed.index("orders-broker-0: Stopped (exit status 0)") < printed.index(
+        "orders-nameserver-0: Stopped"
+    )
     assert not any(alive(pid) for pid in after)
     assert run.here("status").returncode == 3
     assert "nothing runs" in run.ok("down")
@@ -458,8 +460,8 @@ def test_pods_of_a_killed_supervisor_are_shown_by_status_and_stopped_by_down(run
     wait_holds(check)
     assert "the supervisor is gone" in run.here("status").stderr
     assert "SEND_OK" in run.ok("produce", "orders", "still served")
-    said = run.ok("down")
-    assert "stopped orders-broker-0, which an earlier supervisor had left" in said
+    printed = run.ok("down")
+    assert "stopped orders-broker-0, which an earlier supervisor had left" in printed
     assert not any(alive(pid) for pid in pids)
 
 
@@ -599,8 +601,8 @@ def test_several_concurrent_ups_make_one_run(run: Run) -> None:
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    said = [process.communicate(timeout=TIMEOUT_S)[0] for process in at_once]
+    printed = [process.communicate(timeout=TIMEOUT_S)[0] for process in at_once]
     assert [process.returncode for process in at_once] == [0, 0, 0]
-    assert sorted("nothing changed" in text for text in said) == [False, True, True]
-    places = {line for text in said for line in text.splitlines() if ", pid " in line}
+    assert sorted("nothing changed" in text for text in printed) == [False, True, True]
+    places = {line for text in printed for line in text.splitlines() if ", pid " in line}
     assert len(places) == 2

@@ -38,13 +38,13 @@ def ask(address: str, path: str, change: Any = None, token: str = "") -> tuple[i
     method = "GET" if body is None else "PUT"
     request = urllib.request.Request(f"http://{address}{path}", body, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            return answer.status, json.load(answer)
+        with urllib.request.urlopen(request, timeout=120) as response:
+            return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
 
 
-def answers(address: str) -> bool:
+def responds(address: str) -> bool:
     """Whether a sidecar answers at the address."""
     try:
         return ask(address, "/live")[0] == 200
@@ -65,7 +65,7 @@ def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: Run) -> None
     (replica,) = found["brokerGroups"][0]["replicas"]
     admin = replica["adminAddress"]
     assert admin == replica["address"].replace(":10911", ":9880")
-    wait_until(lambda: answers(admin), what="the sidecar answers")
+    wait_until(lambda: responds(admin), what="the sidecar answers")
 
     def check() -> None:
         status, state = ask(admin, "/v1/state")
@@ -78,7 +78,7 @@ def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: Run) -> None
 
     wait_holds(check)
     (nameserver,) = found["nameserverPods"]
-    wait_until(lambda: answers(nameserver["adminAddress"]), what="the nameserver's sidecar answers, too")
+    wait_until(lambda: responds(nameserver["adminAddress"]), what="the nameserver's sidecar answers, too")
 
     # A change needs the token of this run, which other users cannot read.
     token_file = run.state / "admin-token"
@@ -92,7 +92,7 @@ def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: Run) -> None
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: sidecar_pid(run, replica["pod"]) not in (pid, None), what="another sidecar")
-    wait_until(lambda: answers(admin), what="it answers")
+    wait_until(lambda: responds(admin), what="it answers")
     assert run.status()["brokerGroups"][0]["replicas"][0]["pid"] == replica["pid"]
 
     pids = [sidecar_pid(run, pod) for pod in (replica["pod"], nameserver["pod"])]
@@ -113,15 +113,15 @@ def test_the_next_run_stops_the_sidecars_of_a_killed_supervisor(run: Run) -> Non
 def test_a_run_without_sidecars_rejects_admin(run: Run) -> None:
     assert up(run).returncode == 0
     assert run.status()["brokerGroups"][0]["replicas"][0]["adminAddress"] is None
-    refused = up(run, "--admin")
-    assert refused.returncode == 2
-    assert "was started without --admin; run down first" in refused.stderr
+    failed = up(run, "--admin")
+    assert failed.returncode == 2
+    assert "was started without --admin; run down first" in failed.stderr
 
 
 def test_a_state_directory_with_too_long_a_path_for_a_socket_is_rejected(tmp_path: Path) -> None:
     deep = tmp_path / ("a-very-long-name-" * 5)
     deep.mkdir()
-    refused = up(Run(deep), "--admin")
-    assert refused.returncode != 0
-    assert "choose a shorter --state" in refused.stderr
-    assert "Traceback" not in refused.stderr
+    failed = up(Run(deep), "--admin")
+    assert failed.returncode != 0
+    assert "choose a shorter --state" in failed.stderr
+    assert "Traceback" not in failed.stderr

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.process import wait_holds, wait_until
-from tests.support.remoting import Answer, call
+from tests.support.remoting import Response, call
 
 COMMAND = [sys.executable, "-m", "epochmq"]
 UP_S, TIMEOUT_S = 200, 240
@@ -82,10 +82,10 @@ class Run:
         wait_until(leads, what="a controller leads")
         return found[0]
 
-    def ask(self, code: int, more: dict[str, str]) -> Answer:
+    def ask(self, code: int, more: dict[str, str]) -> Response:
         """The leader's response about the one simulated broker; asks again if the controller is no longer the
         leader."""
-        found: list[Answer] = []
+        found: list[Response] = []
 
         def answered() -> bool:
             found[:] = [call(self.wait_leader()["address"], code, WHO | more)]

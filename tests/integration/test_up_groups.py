@@ -116,8 +116,8 @@ class Run:
 
     def bodies(self, group: str, count: int, topic: str = "orders") -> list[str]:
         """The bodies of `count` messages that this consumer group reads."""
-        said = self.ok("consume", topic, "--group", group, "--count", str(count), "--timeout", "120")
-        return sorted(said.splitlines())
+        output = self.ok("consume", topic, "--group", group, "--count", str(count), "--timeout", "120")
+        return sorted(output.splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +125,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """A run that all tests share; each leaves every replica in the SyncStateSet."""
     made = Run(tmp_path_factory.mktemp("groups"))
     try:
-        said = made.up()
-        assert [f"orders-controller-{n}: Ready" in said for n in range(3)] == [True] * 3
-        assert [f"orders-broker-{n}: Ready" in said for n in range(3)] == [True] * 3
+        output = made.up()
+        assert [f"orders-controller-{n}: Ready" in output for n in range(3)] == [True] * 3
+        assert [f"orders-broker-{n}: Ready" in output for n in range(3)] == [True] * 3
         yield made
     finally:
         made.ok("down")
@@ -164,14 +164,14 @@ class Senders:
                 header = send_header(number, f"{number:016X}{count:016X}") | {"b": self.topic}
                 try:
                     connection.sendall(frame(SEND_MESSAGE_V2, header, body.encode(), opaque=count))
-                    answer, _ = read_frame(connection)
+                    response, _ = read_frame(connection)
                 except OSError as error:
                     self.failures[type(error).__name__] += 1
                     return
-                if answer["code"] == 0:
+                if response["code"] == 0:
                     self.bodies.append(body)
                 else:
-                    self.failures[f"{answer['code']}: {answer.get('remark')}"] += 1
+                    self.failures[f"{response['code']}: {response.get('remark')}"] += 1
                 count += 1
 
 
@@ -188,9 +188,9 @@ def promote_all(run: Run, topic: str) -> None:
     with Senders(before["address"], topic) as senders:
         for pod in [*others, before["pod"]]:
             sent = len(senders.bodies)
-            said = run.ok("promote", f"orders/{pod}")
-            assert said.startswith(f"{pod} (id ")
-            assert "sends were held" in said
+            output = run.ok("promote", f"orders/{pod}")
+            assert output.startswith(f"{pod} (id ")
+            assert "sends were held" in output
             run.until(lambda pod=pod: run.is_master(pod), f"{pod} says that it is the master")
             run.until(lambda sent=sent: len(senders.bodies) > sent + 100, "sends go on")
     assert senders.failures == {}
@@ -258,15 +258,15 @@ def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: Run) -> None
     assert run.here("produce", "fenced", "while", "--timeout", "1").returncode == 1
     assert run.ok("fence", name, "--off") == f"{master['pod']} (master) accepts messages again\n"
     run.ok("produce", "fenced", "after")
-    said = run.ok("consume", "fenced", "--count", "2", "--timeout", "120")
-    assert sorted(said.splitlines()) == ["after", "before"]
+    output = run.ok("consume", "fenced", "--count", "2", "--timeout", "120")
+    assert sorted(output.splitlines()) == ["after", "before"]
 
 
 def test_a_drained_replica_is_not_elected_until_it_is_undrained(run: Run) -> None:
     run.until(run.whole, "all are in sync")
     master = run.wait_master()
-    said = run.ok("drain", f"orders/{master['pod'].rpartition('-')[2]}")
-    assert f"{master['pod']} has left the SyncStateSet; it may be stopped now" in said
+    output = run.ok("drain", f"orders/{master['pod'].rpartition('-')[2]}")
+    assert f"{master['pod']} has left the SyncStateSet; it may be stopped now" in output
     found: list[Any] = []
 
     def check() -> None:

@@ -34,8 +34,8 @@ def leader_agreed(group: ReplicaGroup) -> bool:
     followers = [one for one in found if one.get("isLeader") == "false"]
     if len(set(leaders)) != 1 or not leaders[0] or len(followers) != len(found) - 1:
         return False
-    answer = group.ask(INFO, {"brokerName": "nobody"})
-    return answer is not None and answer.code == NO_METADATA
+    response = group.ask(INFO, {"brokerName": "nobody"})
+    return response is not None and response.code == NO_METADATA
 
 
 class ControllerFixture:

@@ -21,7 +21,7 @@ MEMBERS, DEAD = (1, 2), 3
 
 @dataclass(frozen=True)
 class Case:
-    """One request. `code` is RocketMQ's response code; `said` is part of EpochMQ's remark ("…" for anything
+    """One request. `code` is RocketMQ's response code; `remark` is part of EpochMQ's remark ("…" for anything
     in between); `ours` is EpochMQ's code where it differs on purpose (docs/controller.md says why)."""
 
     label: str
@@ -29,7 +29,7 @@ class Case:
     ext: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     code: int = OK
-    said: str = ""
+    remark: str = ""
     ours: int | None = None
 
 
@@ -78,7 +78,7 @@ NOT_NUMBERS = ("x", "1.5", "0x1", "9" * 20)
 NO_NAME = "brokerName: missing, expected a text"
 
 UNKNOWN_CODES = [
-    Case(f"request {code}", code, code=NOT_SUPPORTED, said=f" request type {code} not supported")
+    Case(f"request {code}", code, code=NOT_SUPPORTED, remark=f" request type {code} not supported")
     for code in (3, 999, 1014)
 ]
 
@@ -288,8 +288,8 @@ SYNC_STATE_SETS = [
     Case("not its master", ALTER, ALTERED, sync_set(1, 2), ALTER_FAILED, "don't contains origin leader {1}"),
     Case("nobody", ALTER, ALTERED, sync_set(1), ALTER_FAILED, "don't contains origin leader {1}"),
     *(
-        Case(f"body {body!r}", ALTER, ALTERED, body, ERROR, said)
-        for body, said in (
+        Case(f"body {body!r}", ALTER, ALTERED, body, ERROR, remark)
+        for body, remark in (
             (b"", "body: missing, expected {"),
             (b"{}", "body: missing, expected {"),
             (b"null", "SyncStateSet"),
@@ -369,8 +369,10 @@ CLEANING = [
         "Broker b is still alive",
     ),
     *(
-        Case(f"ids {ids!r}", CLEAN, {**CLEANED, "brokerControllerIdsToClean": ids}, b"", INVALID_CLEAN, said)
-        for ids, said in (
+        Case(
+            f"ids {ids!r}", CLEAN, {**CLEANED, "brokerControllerIdsToClean": ids}, b"", INVALID_CLEAN, remark
+        )
+        for ids, remark in (
             ("", "Broker b is still alive"),
             ("  ", "Broker b is still alive"),
             ("1", "Broker [b,  1] is still alive"),

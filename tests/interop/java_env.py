@@ -237,8 +237,8 @@ def run_java(
         check=False,
     )
     if check and done.returncode != 0:
-        said = f"{_tail(done.stdout, 3000)}\n{_tail(done.stderr, 3000)}"
-        raise JavaFailedError(f"{main} {' '.join(args)} ended with {done.returncode}:\n{said}")
+        printed = f"{_tail(done.stdout, 3000)}\n{_tail(done.stderr, 3000)}"
+        raise JavaFailedError(f"{main} {' '.join(args)} ended with {done.returncode}:\n{printed}")
     return done
 
 

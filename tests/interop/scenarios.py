@@ -98,9 +98,9 @@ def _take(run: DriverRun, line: bytes) -> None:
     """Reads one line of the driver; lines of libraries are ignored."""
     if not line.startswith(b'{"scenario"'):
         return
-    told = json.loads(line)
-    name = told["scenario"]
-    run.facts[name] = told["facts"]
-    run.seconds[name] = told["seconds"]
-    if "error" in told:
-        run.errors[name] = told["error"] + "\nfacts so far: " + json.dumps(told["facts"])[:2000]
+    report_line = json.loads(line)
+    name = report_line["scenario"]
+    run.facts[name] = report_line["facts"]
+    run.seconds[name] = report_line["seconds"]
+    if "error" in report_line:
+        run.errors[name] = report_line["error"] + "\nfacts so far: " + json.dumps(report_line["facts"])[:2000]

@@ -32,7 +32,7 @@ def rounds_of(folder: Path, seconds: float) -> None:
     print(f"seed {seed}")
     with ChaosRounds(folder, seed) as rounds:
         rounds.run(seconds)
-        print(rounds.story())
+        print(rounds.history())
 
 
 @pytest.mark.timeout(900)

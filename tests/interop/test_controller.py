@@ -94,9 +94,9 @@ def test_a_designated_replica_becomes_master_on_request(group: ReplicaGroup) -> 
         "designateElect": "true",
         "invokeTime": "0",
     }
-    answer = group.answered(CONTROLLER_ELECT_MASTER, wanted)
-    assert (answer.code, answer.ext["masterBrokerId"]) == (0, str(other["brokerId"]))
-    assert fastjson.loads(answer.body)["syncStateSet"] == [other["brokerId"]]
+    response = group.answered(CONTROLLER_ELECT_MASTER, wanted)
+    assert (response.code, response.ext["masterBrokerId"]) == (0, str(other["brokerId"]))
+    assert fastjson.loads(response.body)["syncStateSet"] == [other["brokerId"]]
     assert group.wait_master(other_than=master).address == other["brokerAddress"]
     assert group.answered(CONTROLLER_ELECT_MASTER, wanted).code == 2011
     unknown = group.answered(CONTROLLER_ELECT_MASTER, {**wanted, "brokerId": "99"})

@@ -71,7 +71,7 @@ NotInSyncReplica: ReplicaIdentity{brokerName='group-a', brokerId=ID2, brokerAddr
 """
 
 
-def refused(code: int, remark: str, kind: str = "MQBrokerException") -> str:
+def rejection(code: int, remark: str, kind: str = "MQBrokerException") -> str:
     """What mqadmin prints for a rejection."""
     return f"{kind}: CODE: {code} DESC: {remark}\n{FAQ}"
 
@@ -87,15 +87,17 @@ SCENARIO: list[list[AdminStep] | int] = [
         AdminStep("getSyncStateSet -a {leader} -b nobody", ""),
         AdminStep(
             "electMaster -a {follower} " + WHO + " -b {id0}",
-            refused(2011, STILL_ALIVE),
+            rejection(2011, STILL_ALIVE),
         ),
         AdminStep(
-            "electMaster -a {follower} " + WHO + " -b {id2}", refused(2012, "Failed to elect a new master")
+            "electMaster -a {follower} " + WHO + " -b {id2}", rejection(2012, "Failed to elect a new master")
         ),
-        AdminStep("electMaster -a {leader} " + WHO + " -b 99", refused(2012, "Failed to elect a new master")),
+        AdminStep(
+            "electMaster -a {leader} " + WHO + " -b 99", rejection(2012, "Failed to elect a new master")
+        ),
         AdminStep(
             "electMaster -a {leader} -c {cluster} -bn nobody -b 1",
-            refused(2010, "Broker hasn't been registered"),
+            rejection(2010, "Broker hasn't been registered"),
         ),
     ],
     [
@@ -118,20 +120,20 @@ SCENARIO: list[list[AdminStep] | int] = [
         ),
         AdminStep(
             "cleanBrokerMetadata -a {leader} " + WHO + " -b {id0}",
-            refused(2009, "Broker [group-a, ID0] is still alive, clean up failure"),
+            rejection(2009, "Broker [group-a, ID0] is still alive, clean up failure"),
         ),
         AdminStep(
             "cleanBrokerMetadata -a {leader} " + WHO,
-            refused(2009, "Broker group-a is still alive, clean up failure"),
+            rejection(2009, "Broker group-a is still alive, clean up failure"),
         ),
         AdminStep(
             "cleanBrokerMetadata -a {leader} " + WHO + " -b x",
-            refused(2009, NO_IDS + 'java.lang.NumberFormatException: For input string: "x"'),
-            refused(2009, NO_IDS + "'x' is no id"),
+            rejection(2009, NO_IDS + 'java.lang.NumberFormatException: For input string: "x"'),
+            rejection(2009, NO_IDS + "'x' is no id"),
         ),
         AdminStep(
             "cleanBrokerMetadata -a {leader} -c {cluster} -bn nobody -b 1",
-            refused(2009, "Broker nobody is not existed,clean broker data failure."),
+            rejection(2009, "Broker nobody is not existed,clean broker data failure."),
         ),
     ],
     [
@@ -155,7 +157,7 @@ SCENARIO: list[list[AdminStep] | int] = [
         ),
         AdminStep(
             "updateControllerConfig -a {leader} -k configStorePath -v /x",
-            refused(16, "Can not update config in black list.", "MQClientException"),
+            rejection(16, "Can not update config in black list.", "MQClientException"),
         ),
         AdminStep(
             "updateControllerConfig -a {leader} -k nothing -v 1",
@@ -164,7 +166,7 @@ SCENARIO: list[list[AdminStep] | int] = [
         AdminStep(
             "updateControllerConfig -a {leader} -k scanInactiveMasterInterval -v soon",
             "update controller config success![LEADER]\nscanInactiveMasterInterval : soon",
-            refused(
+            rejection(
                 1,
                 "scanInactiveMasterInterval=soon: expected a whole number of at least 1",
                 "MQClientException",

@@ -32,8 +32,8 @@ class MixedQuorum(ReplicaGroup):
             ext["registerCheckCode"] = "1.1.1.1:1;x"
 
             def made(ext: dict[str, str] = ext) -> bool:
-                answer = self.ask(APPLY_BROKER_ID, ext)
-                return answer is not None and answer.code == 0
+                response = self.ask(APPLY_BROKER_ID, ext)
+                return response is not None and response.code == 0
 
             wait_until(made, what=f"group {number} is created")
         self.made += count
@@ -65,9 +65,9 @@ def test_no_log_is_compacted_and_no_member_added_with_a_rocketmq_controller(tmp_
         for number in range(3):
             assert first in quorum.files(number)
             assert "snapshot" not in quorum.files(number)
-        refused = quorum.change("--add", "n7-127.0.0.1:1")
-        assert refused.returncode == 1
-        assert "no change of the members is possible beside RocketMQ's controllers" in refused.stderr
+        rejected = quorum.change("--add", "n7-127.0.0.1:1")
+        assert rejected.returncode == 1
+        assert "no change of the members is possible beside RocketMQ's controllers" in rejected.stderr
 
         replaced = quorum.controllers[JAVA]
         replaced.process.kill()

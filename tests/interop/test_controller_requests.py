@@ -24,7 +24,7 @@ from tests.interop.controller_requests import (
 )
 from tests.interop.test_controller import java_controller
 from tests.support.process import wait_until
-from tests.support.remoting import Answer, call, frame, read_frame, split_address
+from tests.support.remoting import Response, call, frame, read_frame, split_address
 from tests.support.replica_group import Factory, ReplicaGroup, our_controller
 
 KINDS: dict[str, Factory] = {"ours": our_controller, "java": java_controller}
@@ -37,7 +37,7 @@ class CaseResponses:
     def __init__(self, kind: str, directory: Path) -> None:
         self.kind = kind
         self.group = ReplicaGroup(directory, [KINDS[kind]] * 2, [], controller=SLOW_HEARTBEATS, octet=OCTET)
-        self.answers: dict[tuple[str, str], Answer] = {}
+        self.answers: dict[tuple[str, str], Response] = {}
 
     def send_cases(self, stack: ExitStack) -> None:
         """Starts the controllers, sends the members' heartbeats, and sends every case once, in order."""
@@ -54,8 +54,8 @@ class CaseResponses:
         for member, chapters in ((leader, AT_THE_LEADER), (follower, AT_A_FOLLOWER)):
             for title, cases in chapters.items():
                 for case in cases:
-                    answer = call(member.address, case.request, case.ext, case.body, timeout_s=60)
-                    self.answers[title, case.label] = answer
+                    response = call(member.address, case.request, case.ext, case.body, timeout_s=60)
+                    self.answers[title, case.label] = response
 
 
 @pytest.fixture(
@@ -84,10 +84,12 @@ def responses(
 def test_a_request_gets_rocketmqs_code_and_a_remark_that_says_what_was_wrong(
     responses: CaseResponses, title: str, case: Case
 ) -> None:
-    answer = responses.answers[title, case.label]
+    response = responses.answers[title, case.label]
     if responses.kind == "java":
-        assert answer.code == case.code, answer.remark
+        assert response.code == case.code, response.remark
         return
-    assert answer.code == (case.code if case.ours is None else case.ours), answer.remark
-    assert re.search(".*".join(map(re.escape, case.said.split("…"))), answer.remark or ""), answer.remark
-    assert "Traceback" not in (answer.remark or "")
+    assert response.code == (case.code if case.ours is None else case.ours), response.remark
+    assert re.search(".*".join(map(re.escape, case.remark.split("…"))), response.remark or ""), (
+        response.remark
+    )
+    assert "Traceback" not in (response.remark or "")

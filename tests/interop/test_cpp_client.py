@@ -63,8 +63,8 @@ def sends(how: str, count: int, **more: Any) -> list[Line]:
 
 def stored(run: Run, topic: str) -> list[Line]:
     """The messages of the topic, read by plain pulls, without the sender's last message."""
-    told = run({"do": "pull", "topic": topic, "group": f"P_{topic}"})
-    return [m for m in told if m["tags"] != FLUSH]
+    pulled = run({"do": "pull", "topic": topic, "group": f"P_{topic}"})
+    return [m for m in pulled if m["tags"] != FLUSH]
 
 
 def test_a_sync_send_is_stored_with_all_its_properties(run: Run, topic: str) -> None:

@@ -88,10 +88,10 @@ class MixedRaftGroup:
 
     async def ask(self, name: str, code: int, request: RequestOrResponse, timeout_ms: int = 10_000) -> bytes:
         request.group, request.remote_id = GROUP, name
-        answer = await self.client.call(
+        response = await self.client.call(
             self.addresses[name], make_request(code, body=encode_body(request)), timeout_ms
         )
-        return answer.body
+        return response.body
 
     async def leader(self, among: Iterable[str] | None = None) -> str:
         """The peer that all given (or all running) peers take for the leader."""
@@ -136,10 +136,10 @@ class MixedRaftGroup:
             data = await self.ask(name, DLedgerRequestCode.APPEND, request)
         except EpochMQError:
             return AppendEntryResponse(code=DLedgerResponseCode.TIMEOUT)
-        answer = decode_body(AppendEntryResponse, data)
-        if answer.code == DLedgerResponseCode.SUCCESS:
-            self.acknowledged[answer.index] = body
-        return answer
+        response = decode_body(AppendEntryResponse, data)
+        if response.code == DLedgerResponseCode.SUCCESS:
+            self.acknowledged[response.index] = body
+        return response
 
     async def append_many(self, name: str, count: int, mark: str) -> int:
         """Appends through one peer with many in flight; returns how many were acknowledged."""
@@ -150,8 +150,8 @@ class MixedRaftGroup:
             nonlocal done
             for number in numbers:
                 body = f"{mark}-{number}".encode() + b"." * (number % 200)
-                answer = await self.append(name, body)
-                done += answer.code == DLedgerResponseCode.SUCCESS
+                response = await self.append(name, body)
+                done += response.code == DLedgerResponseCode.SUCCESS
 
         await asyncio.gather(*(one() for _ in range(IN_FLIGHT)))
         return done

@@ -40,9 +40,9 @@ def hand_over(group: ReplicaGroup, wanted: Member) -> int:
         one["brokerId"] for one in found["inSyncReplicas"] if one["brokerAddress"] == wanted.address
     ]
     ext = {"brokerId": str(broker_id), "address": wanted.address, "timeoutMs": "5000"}
-    answer = call(master.address, SWITCHOVER, ext, timeout_s=15)
-    assert answer.code == 0, answer
-    return int(answer.ext["heldMs"])
+    response = call(master.address, SWITCHOVER, ext, timeout_s=15)
+    assert response.code == 0, response
+    return int(response.ext["heldMs"])
 
 
 # When a busy machine stalls for a second, sends fail without a switchover.

@@ -313,11 +313,11 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MqAdmi
         (directory / "groups.json").write_text(json.dumps(GROUPS))
         admin = MqAdmin(cluster, directory)
         try:
-            story = MqAdminScenario(admin)
-            story.play()
+            scenario = MqAdminScenario(admin)
+            scenario.play()
         finally:
             admin.close()
-        return story
+        return scenario
 
     kinds = (JavaCluster, OurCluster)
     clusters = [kind(tmp_path_factory.mktemp(kind.__name__), octet=OCTET) for kind in kinds]
@@ -350,7 +350,7 @@ def test_a_command_prints_the_same_of_epochmq_and_of_rocketmq(
 def test_messages_in_and_out_of_the_last_minute_are_counted_as_by_rocketmq(
     scenarios: tuple[MqAdminScenario, MqAdminScenario], label: str
 ) -> None:
-    java, ours = (re.search(SUM24, story.outcomes[label].out, re.M) for story in scenarios)
+    java, ours = (re.search(SUM24, scenario.outcomes[label].out, re.M) for scenario in scenarios)
     assert ours is not None or java is None
 
 
@@ -358,8 +358,12 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
     scenarios: tuple[MqAdminScenario, MqAdminScenario],
 ) -> None:
     java, ours = (
-        dict(re.findall(r"^(\w+) = ?(.*)$", "\n".join(story.comparable("getBrokerConfig -b {broker}")), re.M))
-        for story in scenarios
+        dict(
+            re.findall(
+                r"^(\w+) = ?(.*)$", "\n".join(scenario.comparable("getBrokerConfig -b {broker}")), re.M
+            )
+        )
+        for scenario in scenarios
     )
     differ = {"bindAddress", "brokerIP1", "brokerIP2", "haListenPort", "listenPort"}
     common = java.keys() & ours.keys() - differ
@@ -380,19 +384,19 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
 def test_exported_metadata_holds_the_same_topics_and_groups(
     scenarios: tuple[MqAdminScenario, MqAdminScenario],
 ) -> None:
-    java, ours = (json.loads(story.file("metadata/metadata.json")) for story in scenarios)
+    java, ours = (json.loads(scenario.file("metadata/metadata.json")) for scenario in scenarios)
     for export in (java, ours):
         export.pop("exportTime", None)
     assert ours == java
 
 
 def test_exported_configurations_agree(scenarios: tuple[MqAdminScenario, MqAdminScenario]) -> None:
-    java, ours = (json.loads(story.file("configs/configs.json")) for story in scenarios)
+    java, ours = (json.loads(scenario.file("configs/configs.json")) for scenario in scenarios)
     assert ours == java
 
 
 def test_exported_metrics_have_the_same_shape(scenarios: tuple[MqAdminScenario, MqAdminScenario]) -> None:
-    java, ours = (json.loads(story.file("metrics/metrics.json")) for story in scenarios)
+    java, ours = (json.loads(scenario.file("metrics/metrics.json")) for scenario in scenarios)
     assert _shape(ours) == _shape(java)
     quota = "evaluateReport", "broker-a", "runtimeQuota"
     assert {key: _dig(ours, *quota)[key] for key in ("topicSize", "groupSize")} == {

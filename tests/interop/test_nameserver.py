@@ -23,7 +23,7 @@ from tests.interop.java_cluster import java_nameserver
 from tests.support.cluster import START_TIMEOUT_S, Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
-from tests.support.remoting import Answer, call, frame, read_frame
+from tests.support.remoting import Response, call, frame, read_frame
 
 pytestmark = pytest.mark.java
 
@@ -47,13 +47,13 @@ class NameserverConnection:
 
     def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
-    ) -> Answer:
+    ) -> Response:
         data = frame(code, ext, body, opaque=7).replace(b'"version":479', b'"version":%d' % version)
         length = len(data) - 4  # the version's width may have changed
         header = int.from_bytes(data[4:8], "big") + len(str(version)) - 3
         self._socket.sendall(length.to_bytes(4, "big") + header.to_bytes(4, "big") + data[8:])
-        answer, content = read_frame(self._socket)
-        return Answer(answer["code"], answer.get("remark"), answer.get("extFields") or {}, content)
+        response, content = read_frame(self._socket)
+        return Response(response["code"], response.get("remark"), response.get("extFields") or {}, content)
 
     def close(self) -> None:
         self._socket.close()
@@ -100,11 +100,11 @@ class NameserverScenario:
         self.lines = lines
         self.random = random.Random(seed)
         self.members: dict[str, dict[int, str]] = {name: {} for name in NAMES}
-        self.told: list[str] = []
+        self.performed: list[str] = []
 
     def both(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", version: int = 479
-    ) -> Answer:
+    ) -> Response:
         """Sends a request to both, and asserts that the responses are the same."""
         theirs, ours = (line.ask(code, ext, body, version) for line in self.lines)
         assert _plain(ours) == _plain(theirs), f"request {code} {ext} {body!r}"
@@ -228,7 +228,7 @@ class NameserverScenario:
         self.both(904, ext)
 
     def note(self, what: str) -> None:
-        self.told.append(what)
+        self.performed.append(what)
 
     def follow(self) -> None:
         """Reads from RocketMQ which brokers are registered now."""
@@ -258,14 +258,14 @@ class NameserverScenario:
                 self.both(322, {**who, "brokerAddr": address}, version)
 
 
-def _plain(answer: Answer) -> tuple[Any, ...]:
+def _plain(response: Response) -> tuple[Any, ...]:
     """A response without what depends on hashing: the order of lists, and the address that represents all
     (304)."""
-    remark = None if answer.remark == "not set any response code" else answer.remark
-    body = _sorted(fastjson.loads(answer.body)) if answer.body else None
+    remark = None if response.remark == "not set any response code" else response.remark
+    body = _sorted(fastjson.loads(response.body)) if response.body else None
     if isinstance(body, dict) and "topicList" in body:
         body = {**body, "brokerAddr": "brokerAddr" in body}
-    return answer.code, remark, answer.ext, body
+    return response.code, remark, response.ext, body
 
 
 def _sorted(value: Any) -> Any:
@@ -282,13 +282,13 @@ def test_both_nameservers_give_the_same_responses_whatever_brokers_do(
 ) -> None:
     seed = random.SystemRandom().randrange(2**32)
     lines = NameserverConnection(addresses[0]), NameserverConnection(addresses[1])
-    story = NameserverScenario(lines, seed)
+    scenario = NameserverScenario(lines, seed)
     try:
         for _ in range(steps):
-            story.step()
-            story.compare()
+            scenario.step()
+            scenario.compare()
     except AssertionError as error:
-        error.add_note(f"seed {seed}, the last steps:\n" + "\n".join(story.told[-12:]))
+        error.add_note(f"seed {seed}, the last steps:\n" + "\n".join(scenario.performed[-12:]))
         raise
     finally:
         for line in lines:

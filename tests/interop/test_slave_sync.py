@@ -43,15 +43,15 @@ def java_slave(config: Path) -> ManagedProcess:
 
 def table(pair: Pair, number: int, code: int) -> dict[str, Any]:
     """One of a broker's tables, as it sends it to a slave."""
-    answer = call(pair.brokers[number].address, code)
-    assert answer.code == 0, (code, answer.remark)
-    found: dict[str, Any] = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', answer.body))[TABLES[code]]
+    response = call(pair.brokers[number].address, code)
+    assert response.code == 0, (code, response.remark)
+    found: dict[str, Any] = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', response.body))[TABLES[code]]
     return found
 
 
 def ask(pair: Pair, code: int, ext: dict[str, str], body: bytes = b"") -> None:
-    answer = call(pair.master.address, code, ext, body)
-    assert answer.code == 0, (code, answer.remark)
+    response = call(pair.master.address, code, ext, body)
+    assert response.code == 0, (code, response.remark)
 
 
 def create_topic(pair: Pair, topic: str, *, queues: int, attributes: str = "") -> None:

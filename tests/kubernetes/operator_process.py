@@ -204,10 +204,10 @@ class Groups:
         """The state that a replica's sidecar reports; {} if it does not respond."""
         ask = self.cluster.core.connect_get_namespaced_pod_proxy_with_path
         try:
-            answer = ask(
+            response = ask(
                 f"{pod}:{ADMIN_PORT}", self.namespace, "v1/state", _preload_content=False, _request_timeout=10
             )
-            found: dict[str, Any] = json.loads(answer.data)
+            found: dict[str, Any] = json.loads(response.data)
         except (ApiException, HTTPError, ValueError):
             return {}
         return found

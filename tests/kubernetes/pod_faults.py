@@ -123,9 +123,9 @@ class PodFaults:
         healed_s = time.monotonic()
         self.traffic.wait_acks()
         silence_s = self.traffic.silence_s(began_s, time.monotonic())
-        told = PodFaultRecord(what, silence_s, healed_s - began_s)
-        print(told, flush=True)
-        return told
+        record = PodFaultRecord(what, silence_s, healed_s - began_s)
+        print(record, flush=True)
+        return record
 
     # Replica control
 
@@ -143,12 +143,12 @@ class PodFaults:
             conditions = {one.type: one.status for one in pod.status.conditions or []}
             if pod.metadata.deletion_timestamp or conditions.get("Ready") != "True":
                 return False
-        said = [self.groups.state(name) for name in self.brokers]
-        masters = [one for one in said if one.get("role") == "master"]
+        states = [self.groups.state(name) for name in self.brokers]
+        masters = [one for one in states if one.get("role") == "master"]
         return (
             len(masters) == 1
             and len(masters[0]["syncStateSet"]) == len(self.brokers)
-            and all(one.get("ready") for one in said)
+            and all(one.get("ready") for one in states)
         )
 
 

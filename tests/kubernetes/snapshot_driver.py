@@ -43,8 +43,8 @@ def definition() -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     found = json.loads(done.stdout or "{}")
     if done.returncode != 0 or found.get("Sum") != SUM:
-        said = found.get("Error") or done.stderr or f"sum {found.get('Sum')}, expected {SUM}"
-        raise MissingPrerequisiteError(f"missing: the Go module {MODULE}: {said}")
+        output = found.get("Error") or done.stderr or f"sum {found.get('Sum')}, expected {SUM}"
+        raise MissingPrerequisiteError(f"missing: the Go module {MODULE}: {output}")
     return Path(found["Dir"], "config", "crd", f"{GROUP}_{PLURAL}.yaml").read_text()
 
 
@@ -122,10 +122,10 @@ class SnapshotDriver:
 def snapshot_driver(cluster: Cluster, namespace: str) -> Iterator[SnapshotDriver]:
     """A driver for the length of a block, with the objects that it needs."""
     try:
-        said = definition()
+        output = definition()
     except MissingPrerequisiteError as missing:
         pytest.skip(str(missing))
-    cluster.apply(said)
+    cluster.apply(output)
     cluster.apply(STORAGE_CLASS)
     cluster.kubectl("wait", "--for=condition=Established", f"crd/{PLURAL}.{GROUP}", "--timeout=60s")
     driver = SnapshotDriver(cluster, namespace)

@@ -100,8 +100,8 @@ def alone(groups: Groups, group: str) -> float:
 
 def show(what: str, before: float, beside: float, took_s: float) -> None:
     """Prints how an audit affected the throughput."""
-    said = f"{before / 1e3:.0f} kB/s confirmed without an audit, {beside / 1e3:.0f} kB/s beside one"
-    print(f"{what}: {said} of {took_s:.0f} s", flush=True)
+    result = f"{before / 1e3:.0f} kB/s confirmed without an audit, {beside / 1e3:.0f} kB/s beside one"
+    print(f"{what}: {result} of {took_s:.0f} s", flush=True)
 
 
 def apply_audit(groups: Groups, name: str, **spec: Any) -> None:
@@ -161,19 +161,19 @@ def three_replicas(groups: Groups) -> None:
     groups.ready("orders", 3)
 
 
-def refused(groups: Groups, name: str, spec: dict[str, Any]) -> str:
+def rejection_of(groups: Groups, name: str, spec: dict[str, Any]) -> str:
     """The message with which the API server rejects an audit."""
-    with pytest.raises(TestbedError) as said:
+    with pytest.raises(TestbedError) as result:
         groups.apply(AUDIT, name, spec)
-    return str(said.value)
+    return str(result.value)
 
 
 @pytest.mark.soak
 @pytest.mark.usefixtures("started")
 def test_an_audit_whose_pods_fail_says_why_and_leaves_nothing(groups: Groups) -> None:
-    assert "brokerGroup" in refused(groups, "of-nothing", {})
-    assert "schedule" in refused(groups, "daily", {"brokerGroup": "orders", "schedule": "@daily"})
-    assert "at most 40 characters" in refused(groups, "a" * 41, {"brokerGroup": "orders"})
+    assert "brokerGroup" in rejection_of(groups, "of-nothing", {})
+    assert "schedule" in rejection_of(groups, "daily", {"brokerGroup": "orders", "schedule": "@daily"})
+    assert "at most 40 characters" in rejection_of(groups, "a" * 41, {"brokerGroup": "orders"})
     groups.apply("ControllerGroup", "orders", {"replicas": 1})
     groups.apply("BrokerGroup", "orders", {"replicas": 1, "controllerGroup": "orders"})
     # The broker's image has no reader.
@@ -186,7 +186,7 @@ def test_an_audit_whose_pods_fail_says_why_and_leaves_nothing(groups: Groups) ->
     assert (status["phase"], status.get("verdict")) == ("Failed", None)
     groups.wait(AUDIT, "nightly", phase="Failed")
     clean(groups)
-    assert "brokerGroup cannot change" in refused(groups, "nightly", {"brokerGroup": "payments"})
+    assert "brokerGroup cannot change" in rejection_of(groups, "nightly", {"brokerGroup": "payments"})
     spec = groups.get(AUDIT, "nightly")["spec"]
     assert (spec["executors"]["instances"], spec["historyLimit"]) == (2, 3)
 

@@ -115,8 +115,8 @@ def test_the_operator_has_its_rights_only_in_its_namespaces(
 def test_helm_test_passes(cluster: Cluster, namespace: str, release: str) -> None:
     wait = ("--wait", "--timeout=180s")
     cluster.helm("install", release, str(CHART), TAKE, *values(namespace), *wait)
-    said = cluster.helm("test", release, "--namespace", namespace, "--timeout=120s")
-    assert "Phase:          Succeeded" in said
+    output = cluster.helm("test", release, "--namespace", namespace, "--timeout=120s")
+    assert "Phase:          Succeeded" in output
 
 
 def test_controllers_in_use_cannot_be_deleted_by_mistake(
@@ -132,12 +132,12 @@ def test_controllers_in_use_cannot_be_deleted_by_mistake(
     def refusal() -> str:
         try:  # a policy takes effect a moment after its creation
             cluster.kubectl(*delete, "--dry-run=server")
-        except TestbedError as refused:
-            return str(refused)
+        except TestbedError as error:
+            return str(error)
         return ""
 
-    said = cluster.wait(refusal, what="the API server refuses")
-    assert "BrokerGroup orders would have no controllers: delete it first, or confirm by: kubectl" in said
+    output = cluster.wait(refusal, what="the API server refuses")
+    assert "BrokerGroup orders would have no controllers: delete it first, or confirm by: kubectl" in output
     with pytest.raises(TestbedError, match="would have no controllers"):
         cluster.kubectl(*delete)
     cluster.kubectl("delete", "brokergroup", "orders", place)

@@ -58,8 +58,8 @@ def test_stored_objects_have_no_difference(
 ) -> None:
     objects = made(kind, spec, namespace)
     text = to_yaml(objects)
-    said = cluster.kubectl(*APPLY, stdin=text)
-    assert len(said.splitlines()) == len(objects)
+    output = cluster.kubectl(*APPLY, stdin=text)
+    assert len(output.splitlines()) == len(objects)
     before = [stored(cluster, one) for one in objects]
     assert [differences(one, there) for one, there in zip(objects, before, strict=True)] == [()] * len(
         objects
@@ -116,5 +116,5 @@ def test_pods_are_accepted_under_the_restricted_standard(
             pod_spec["volumes"] = [*pod_spec["volumes"], *claims]
             meta = {**template["metadata"], "name": "a", "namespace": namespace}
             pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": pod_spec}
-            said = cluster.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
-            assert "created" in said
+            output = cluster.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+            assert "created" in output

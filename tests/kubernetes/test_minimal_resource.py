@@ -62,15 +62,15 @@ def test_cpp_clients_in_the_cluster_send_and_consume(orders: Orders, clients: st
         command = cpp_command(nameserver, json.dumps(plan))
         cluster.apply(pod(name, clients, command=command, stdin=True), namespace=namespace)
 
-    def told(name: str) -> list[dict[str, object]]:
+    def log_lines(name: str) -> list[dict[str, object]]:
         lines = cluster.logs(namespace, name).splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     cluster.wait_pod(namespace, "cpp-producer", phase="Succeeded")
-    assert [one["body"] for one in told("cpp-producer") if one.get("status") == "OK"] == bodies
+    assert [one["body"] for one in log_lines("cpp-producer") if one.get("status") == "OK"] == bodies
 
     def received() -> bool:
-        return set(bodies) <= {str(one.get("body")) for one in told("cpp-consumer")}
+        return set(bodies) <= {str(one.get("body")) for one in log_lines("cpp-consumer")}
 
     cluster.wait(received, what="the C++ consumer has every message")
     cluster.kubectl("delete", "pod", *plans, f"--namespace={namespace}", "--wait=false")
@@ -89,7 +89,7 @@ def test_no_message_acknowledged_to_java_clients_is_lost(orders: Orders, clients
     pod_faults.kill(pod_faults.leader(), "controller")
     assert orders.groups.state(pod_faults.master())["masterEpoch"] == epoch, "no broker was taken for dead"
     traffic.stop()
-    print(traffic.told())
+    print(traffic.summary())
     assert traffic.outcomes()[SEND_OK] > 100
     traffic.check()
     traffic.check_equal(3)

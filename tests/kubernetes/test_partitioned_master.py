@@ -115,6 +115,6 @@ def test_draining_the_masters_node_switches_over_and_respects_the_budget(
 def _check_both(split: PartitionedGroup) -> None:
     """Checks the messages of both producers, whose bodies are alike."""
     for one in (split.across, split.beside):
-        print(one.told())
+        print(one.summary())
     split.across.check(split.beside, consumers=False)
     split.across.check_equal(3)

@@ -35,7 +35,7 @@ def pod_faults(groups: Groups, started: Operator, clients: str) -> Iterator[PodF
     ids = made.ids()
     yield made
     traffic.stop()
-    print(traffic.told())
+    print(traffic.summary())
     traffic.check()
     traffic.check_equal(3)
     assert made.ids() == ids
@@ -50,8 +50,8 @@ def test_writes_resume_although_every_broker_has_a_new_address(pod_faults: PodFa
     assert all(pod_faults.pod(name).status.pod_ip != address for name, address in before.items())
 
     def resumes_after_a_kill(_: int) -> None:
-        told = pod_faults.kill(pod_faults.master(), "broker")
-        assert told.silence_s < RESUMED_S, told
+        record = pod_faults.kill(pod_faults.master(), "broker")
+        assert record.silence_s < RESUMED_S, record
 
     for _ in range(KILLS):
         unless_stalled(tmp_path, resumes_after_a_kill)

@@ -43,7 +43,7 @@ def test_a_group_that_scales_up_under_load_from_one_to_five_loses_nothing(
         pod_faults.kill(master, "broker")
         assert pod_faults.master() != master
     traffic.stop()
-    print(traffic.told())
+    print(traffic.summary())
     traffic.check()
     traffic.check_equal(5)
     assert pod_faults.ids() == ids

@@ -167,7 +167,7 @@ class Traffic:
         found = self.groups.get("PersistentVolumeClaim", name)
         return self.groups.cluster.layout.volumes / str(found["spec"]["volumeName"])
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """A summary in one line."""
         ok = self.outcomes()[SEND_OK]
         others = {how: times for how, times in self.producer_journal.outcomes.items() if how != SEND_OK}

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     except ViolationError:
         print(report(kind, first))
         return 1
-    print("\n".join(world.story))
+    print("\n".join(world.history))
     return 0
 
 

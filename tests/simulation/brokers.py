@@ -190,12 +190,15 @@ class Broker(Host):
         controllers = list(self.world.controllers.values())
         controller = controllers[self.believed % len(controllers)]
 
-        def back(answer: tuple[RespondToRequest | RejectRequest, int] | None) -> None:
-            if answer is not None and isinstance(answer[0], RespondToRequest):
-                done(answer[0].decision, answer[1])
+        def back(response: tuple[RespondToRequest | RejectRequest, int] | None) -> None:
+            if response is not None and isinstance(response[0], RespondToRequest):
+                done(response[0].decision, response[1])
                 return
-            refused = answer[0] if answer is not None else None
-            if not isinstance(refused, RejectRequest) or refused.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            rejection = response[0] if response is not None else None
+            if (
+                not isinstance(rejection, RejectRequest)
+                or rejection.code == ResponseCode.CONTROLLER_NOT_LEADER
+            ):
                 self.believed += 1
             done(None, 0)
 
@@ -337,9 +340,9 @@ class Broker(Host):
         number, start = self.pulls, len(self.log)
         last = self.log[-1] if self.log else None
 
-        def back(answer: tuple[int, int, list[int]] | None) -> None:
-            if answer is not None and number == self.pulls and self.role is Role.REPLICA:
-                self._copy(*answer)
+        def back(response: tuple[int, int, list[int]] | None) -> None:
+            if response is not None and number == self.pulls and self.role is Role.REPLICA:
+                self._copy(*response)
 
         master = self.world.broker_at(self.master)
         if master is not self:

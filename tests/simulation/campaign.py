@@ -125,7 +125,7 @@ def report(kind: str, seed: int, seconds: float = 20.0) -> str:
         f"shrunk from {shrunk.events_before} to {len(shrunk.plan.events)} events in {shrunk.runs} runs:",
         *shrunk.plan.lines(),
         "transcript (time in ms):",
-        *shrunk.story[-STORY_LINES:],
+        *shrunk.history[-STORY_LINES:],
         f"at {shrunk.at_ms:.0f} ms: {shrunk.text}",
     ]
     return "\n".join(lines)

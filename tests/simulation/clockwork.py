@@ -22,11 +22,11 @@ SWAMPED_MAX_MS = 800.0
 class ViolationError(AssertionError):
     """A promise was broken; `at_ms` is when, `story` what happened until then."""
 
-    def __init__(self, text: str, at_ms: float, story: list[str]) -> None:
+    def __init__(self, text: str, at_ms: float, history: list[str]) -> None:
         super().__init__(text)
         self.text = text
         self.at_ms = at_ms
-        self.story = story
+        self.history = history
 
 
 class Event(NamedTuple):
@@ -145,7 +145,7 @@ class World:
         self.sequence = 0
         self.cuts: dict[tuple[str, str], float] = {}
         self.calls: deque[Call] = deque()
-        self.story: list[str] = []
+        self.history: list[str] = []
         self.quiet = False
         self.steps = 0
         self.happenings: Counter[str] = Counter()
@@ -173,7 +173,7 @@ class World:
 
     def note(self, text: str) -> None:
         """Adds a line to the transcript."""
-        self.story.append(f"{self.now:8.0f}  {text}")
+        self.history.append(f"{self.now:8.0f}  {text}")
 
     def happened(self, what: str, times: int = 1) -> None:
         """Counts what befell this world."""
@@ -181,7 +181,7 @@ class World:
 
     def fail(self, text: str) -> None:
         """Stops: a promise is broken."""
-        raise ViolationError(text, self.now, self.story)
+        raise ViolationError(text, self.now, self.history)
 
     def plan(self, events: list[Event]) -> None:
         """Puts events where they belong in time."""
@@ -261,14 +261,14 @@ class World:
         self.calls.append(call)
         self.send(source, target, action, call, *args)
 
-    def answer(self, call: Call, answer: object) -> None:
+    def answer(self, call: Call, response: object) -> None:
         """Sends a call's answer back."""
-        self.send(call.target, call.source, self._answered, call, answer)
+        self.send(call.target, call.source, self._answered, call, response)
 
-    def _answered(self, call: Call, answer: object) -> None:
+    def _answered(self, call: Call, response: object) -> None:
         if not call.done and call.source.life == call.life:
             call.done = True
-            call.back(answer)
+            call.back(response)
 
     def _sweep(self) -> None:
         """Ends the calls whose time is up."""

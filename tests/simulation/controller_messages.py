@@ -37,14 +37,14 @@ def request_for(
 
 def reply_to(
     question: messages.ControllerQuestion,
-    answer: RespondToRequest | RejectRequest,
+    response: RespondToRequest | RejectRequest,
     number: int,
     check_code: str,
 ) -> messages.ControllerReply:
     """The broker's reply for a controller's result."""
-    if isinstance(answer, RejectRequest):
-        return messages.QuestionRejected(answer.code, answer.remark)
-    decision = answer.decision
+    if isinstance(response, RejectRequest):
+        return messages.QuestionRejected(response.code, response.remark)
+    decision = response.decision
     elected = (
         isinstance(question, messages.ElectMasterQuestion)
         and decision.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
@@ -58,10 +58,10 @@ def reply_to(
             return messages.BrokerIdGranted()
         case _:
             assert decision.view is not None
-            return said(decision.view)
+            return master_view_of(decision.view)
 
 
-def said(view: ControllerView) -> messages.MasterView:
+def master_view_of(view: ControllerView) -> messages.MasterView:
     """Decodes a view, as `replicas.controller_client.decode_master_view` reads it."""
     return messages.MasterView(
         master_id=view.master_id if view.master_address else None,

@@ -525,8 +525,8 @@ def hold(seeds: range) -> dict[str, int]:
             world.live()
         except (ViolationError, AssertionError) as broken:
             found = shrink(KIND, plan(seed), 15)
-            story = [*found.plan.lines(), *found.story[-100:], f"at {found.at_ms:.0f} ms: {found.text}"]
-            raise AssertionError(f"seed {seed}: {broken}\n" + "\n".join(story)) from broken
+            history = [*found.plan.lines(), *found.history[-100:], f"at {found.at_ms:.0f} ms: {found.text}"]
+            raise AssertionError(f"seed {seed}: {broken}\n" + "\n".join(history)) from broken
         for name, count in world.counts().items():
             total[name] = total.get(name, 0) + count
     return total

@@ -70,9 +70,9 @@ def raised_by_production(error: AssertionError, mutation: Mutation) -> bool:
 
 def live(kind: str, seed: int) -> None:
     """Runs a seed of a kind of world. A kind with a dot is one scenario, the same for every seed."""
-    module, dot, story = kind.partition(".")
+    module, dot, history = kind.partition(".")
     if dot:
-        getattr(importlib.import_module(f"tests.simulation.{module}"), story)()
+        getattr(importlib.import_module(f"tests.simulation.{module}"), history)()
     else:
         KINDS[kind].live(KINDS[kind].plan(seed))
 

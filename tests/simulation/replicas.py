@@ -34,7 +34,7 @@ from epochmq_controller.replica_groups.state_machine_types import RejectRequest,
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.broker_log import SimulatedLogHost
 from tests.simulation.brokers import CLUSTER, Channel
-from tests.simulation.controller_messages import reply_to, request_for, said
+from tests.simulation.controller_messages import master_view_of, reply_to, request_for
 from tests.simulation.controllers import ControllerHost
 from tests.simulation.ha_connections import SimulatedHAConnection
 from tests.simulation.records import make_record
@@ -242,17 +242,19 @@ class GroupBroker(SimulatedLogHost):
         found: list[messages.ControllerMetadata] = []
         left = len(self.world.controllers)
 
-        def back(name: str, answer: tuple[str | None, bool, int] | None) -> None:
+        def back(name: str, response: tuple[str | None, bool, int] | None) -> None:
             nonlocal left
             left -= 1
-            if answer is not None:
-                leader, leads, term = answer
+            if response is not None:
+                leader, leads, term = response
                 found.append(messages.ControllerMetadata(name, leader, leads, True, term))
             if left == 0:
                 self.feed(messages.SearchFinished(tuple(found)))
 
         for name, controller in self.world.controllers.items():
-            self.world.call(self, controller, controller.met, lambda answer, name=name: back(name, answer))
+            self.world.call(
+                self, controller, controller.met, lambda response, name=name: back(name, response)
+            )
 
     def _ask(self, effect: messages.AskController) -> None:
         controller = self.world.controllers[effect.address]
@@ -261,17 +263,17 @@ class GroupBroker(SimulatedLogHost):
         if isinstance(request, requests.AlterSyncStateSetRequest):
             self.world.asked_sets.add(request)
 
-        def back(answer: tuple[RespondToRequest | RejectRequest, int] | None) -> None:
+        def back(response: tuple[RespondToRequest | RejectRequest, int] | None) -> None:
             reply: messages.ControllerReply = messages.ReplyLost("no answer")
-            if answer is not None:
-                reply = reply_to(question, *answer, f"{self.address};{self.name}")
+            if response is not None:
+                reply = reply_to(question, *response, f"{self.address};{self.name}")
             self.feed(messages.ReplyReceived(effect.token, reply))
 
         self.world.call(self, controller, controller.asked, back, request)
 
     def notified(self, view: ControllerView) -> None:
         """Takes a controller's notification of the master (1008)."""
-        self.feed(messages.RoleNotification(said(view)))
+        self.feed(messages.RoleNotification(master_view_of(view)))
 
     # Heartbeats and the lease (`replicas.heartbeats`) -------------------------------------------------------
 

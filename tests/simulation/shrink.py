@@ -24,7 +24,7 @@ class Shrunk:
     plan: Plan
     text: str
     at_ms: float
-    story: list[str]
+    history: list[str]
     events_before: int
     runs: int
 
@@ -48,8 +48,8 @@ def shrink(kind: Livable, plan: Plan, seconds: float) -> Shrunk:
             if found is not None:
                 best, broken, progress = candidate, found, True
                 break
-    told = _fails(kind, best, verbose=True) or broken
-    return Shrunk(best, told.text, told.at_ms, told.story, before, runs)
+    failure = _fails(kind, best, verbose=True) or broken
+    return Shrunk(best, failure.text, failure.at_ms, failure.history, before, runs)
 
 
 def _fails(kind: Livable, plan: Plan, *, verbose: bool = False) -> ViolationError | None:

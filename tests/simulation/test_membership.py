@@ -96,9 +96,9 @@ def test_a_leader_transfers_its_leadership_before_it_leaves() -> None:
     """A leader does not remove itself."""
     world = calm_world()
     leader = leader_of(world)
-    refused = world.change(leader, leader.name)
+    change = world.change(leader, leader.name)
     world.run(world.now + 100)
-    assert world.rejected[refused] is DLedgerResponseCode.UNEXPECTED_MEMBER
+    assert world.rejected[change] is DLedgerResponseCode.UNEXPECTED_MEMBER
     other = next(name for name in FIRST_VOTERS if name != leader.name)
     leader.feed(TransferLeadership(other, world.token()))
     world.run(world.now + 3000)
@@ -206,7 +206,7 @@ def test_a_peer_with_other_shared_settings_is_ignored(odd: str) -> None:
         line.endswith(
             f"{odd} has lease=1, expected lease=2 as here; its messages are ignored until both are equal"
         )
-        for line in world.story
+        for line in world.history
     )
 
 

@@ -23,17 +23,17 @@ def create_topic(nameserver: str, broker: str, topic: str, queues: int) -> str:
         "topicSysFlag": "0",
         "order": "false",
     }
-    answer = call(broker, UPDATE_AND_CREATE_TOPIC, fields)
-    assert answer.code == 0, f"topic {topic}: {answer.code} {answer.remark}"
+    response = call(broker, UPDATE_AND_CREATE_TOPIC, fields)
+    assert response.code == 0, f"topic {topic}: {response.code} {response.remark}"
     wait_until(lambda: route_queues(nameserver, topic) == queues, what=f"route of {topic}")
     return topic
 
 
 def route_queues(nameserver: str, topic: str) -> int:
     """Write queues the nameserver routes for a topic, over all brokers; 0 when it is unknown."""
-    answer = call(nameserver, GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
-    if answer.code != 0:
+    response = call(nameserver, GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+    if response.code != 0:
         return 0
     # Map keys may come unquoted.
-    route = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', answer.body))
+    route = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', response.body))
     return sum(q["writeQueueNums"] for q in route["queueDatas"])

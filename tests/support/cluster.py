@@ -159,10 +159,10 @@ class Cluster:
 
     def _cluster_info(self) -> str | None:
         try:
-            answer = call(self.nameserver_address, GET_BROKER_CLUSTER_INFO, timeout_s=2)
+            response = call(self.nameserver_address, GET_BROKER_CLUSTER_INFO, timeout_s=2)
         except OSError:
             return None
-        return answer.body.decode() if answer.code == 0 else None
+        return response.body.decode() if response.code == 0 else None
 
     def broker_answers(self) -> bool:
         """Whether the broker takes requests. (A nameserver lists one that was killed a moment longer.)"""

@@ -8,7 +8,7 @@ import json
 
 from epochmq_protocol.message import MessageExt, decode_records
 from tests.support.process import wait_until
-from tests.support.remoting import Answer, call
+from tests.support.remoting import Response, call
 from tests.support.replica_group import Member, ReplicaGroup
 
 SEND_MESSAGE_V2, PULL_MESSAGE, GET_BROKER_RUNTIME_INFO, GET_BROKER_EPOCH_CACHE = 310, 11, 28, 1007
@@ -27,7 +27,7 @@ def send_header(queue_id: int, key: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def send(member: Member, body: bytes = b"hello", *, queue_id: int = 0) -> Answer:
+def send(member: Member, body: bytes = b"hello", *, queue_id: int = 0) -> Response:
     """One message, once."""
     return call(member.address, SEND_MESSAGE_V2, send_header(queue_id, f"{next(_keys):032X}"), body)
 
@@ -71,19 +71,19 @@ def read_queue(member: Member, queue_id: int = 0, *, start: int = 0) -> list[Mes
             "queueOffset": str(start + len(found)), "maxMsgNums": "256", "sysFlag": "4", "commitOffset": "0",
             "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
         }  # fmt: skip
-        answer = call(member.address, PULL_MESSAGE, ext)
-        if answer.code == PULL_NOT_FOUND:
+        response = call(member.address, PULL_MESSAGE, ext)
+        if response.code == PULL_NOT_FOUND:
             return found
-        assert answer.code == SUCCESS, answer
-        found += decode_records(answer.body)
+        assert response.code == SUCCESS, response
+        found += decode_records(response.body)
 
 
 def epoch_cache(member: Member) -> dict[str, object]:
     """What GET_BROKER_EPOCH_CACHE says; empty while it says nothing."""
     with contextlib.suppress(OSError):
-        answer = call(member.address, GET_BROKER_EPOCH_CACHE)
-        if answer.code == SUCCESS:
-            found: dict[str, object] = json.loads(answer.body)
+        response = call(member.address, GET_BROKER_EPOCH_CACHE)
+        if response.code == SUCCESS:
+            found: dict[str, object] = json.loads(response.body)
             return found
     return {}
 
@@ -122,8 +122,8 @@ def wait_confirmed(group: ReplicaGroup) -> Member:
         master, end = group.master(), end_of_all(group)
         if master is None or end is None:
             return False
-        answer = call(master.address, GET_BROKER_RUNTIME_INFO)
-        confirmed = json.loads(answer.body)["table"].get("confirmOffset", end)
+        response = call(master.address, GET_BROKER_RUNTIME_INFO)
+        confirmed = json.loads(response.body)["table"].get("confirmOffset", end)
         found[:] = [master]
         return int(confirmed) == end
 

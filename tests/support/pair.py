@@ -13,7 +13,7 @@ from typing import Any, Self
 from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
-from tests.support.remoting import Answer, call
+from tests.support.remoting import Response, call
 from tests.support.replica_group import Factory, Member
 
 SEND_MESSAGE_V2 = 310
@@ -137,7 +137,7 @@ class Pair:
             return False
         return True
 
-    def send(self, topic: str = "orders", body: bytes = b"hello", *, queue_id: int = 0) -> Answer:
+    def send(self, topic: str = "orders", body: bytes = b"hello", *, queue_id: int = 0) -> Response:
         """One message to the master, which makes the topic when it does not exist."""
         ext = {
             "a": "producers", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0",
@@ -151,9 +151,9 @@ class Pair:
 
     def ha(self, number: int = 0) -> dict[str, Any]:
         """What a broker says of its replication."""
-        answer = call(self.brokers[number].address, GET_BROKER_HA_STATUS)
-        assert answer.code == 0, answer
-        found: dict[str, Any] = json.loads(answer.body)
+        response = call(self.brokers[number].address, GET_BROKER_HA_STATUS)
+        assert response.code == 0, response
+        found: dict[str, Any] = json.loads(response.body)
         return found
 
     def end(self) -> int:

@@ -7,7 +7,7 @@ import json
 import struct
 from typing import Self, cast
 
-from tests.support.remoting import Answer, frame, split_address
+from tests.support.remoting import Response, frame, split_address
 
 CALL_TIMEOUT_S = 120
 
@@ -17,7 +17,7 @@ class Pipeline(asyncio.Protocol):
     and every later one, raises `ConnectionError`."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._buffer = bytearray()
         self._opaque = 0
         self._transport: asyncio.WriteTransport | None = None
@@ -29,16 +29,16 @@ class Pipeline(asyncio.Protocol):
         _, connection = await asyncio.get_running_loop().create_connection(cls, *split_address(address))
         return connection
 
-    async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer:
+    async def call(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Response:
         """One request and its answer."""
         if self._transport is None or self._lost.done():
             raise ConnectionError("the connection is lost")
         self._opaque += 1
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[self._opaque] = answer
+        response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._waiting[self._opaque] = response
         self._transport.write(frame(code, ext, body, opaque=self._opaque))
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            return await answer
+            return await response
 
     async def close(self) -> None:
         """Closes and waits until it is closed."""
@@ -53,9 +53,9 @@ class Pipeline(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
         waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
-            if not answer.done():
-                answer.set_exception(ConnectionError("the connection was lost before the answer"))
+        for response in waiting.values():
+            if not response.done():
+                response.set_exception(ConnectionError("the connection was lost before the answer"))
         if not self._lost.done():
             self._lost.set_result(None)
 
@@ -77,4 +77,4 @@ class Pipeline(asyncio.Protocol):
         waiting = self._waiting.pop(header["opaque"], None) if header["flag"] & 1 else None
         if waiting is not None and not waiting.done():
             ext = header.get("extFields") or {}
-            waiting.set_result(Answer(header["code"], header.get("remark"), ext, data[end:]))
+            waiting.set_result(Response(header["code"], header.get("remark"), ext, data[end:]))

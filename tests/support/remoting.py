@@ -15,7 +15,7 @@ VERSION = 479
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """A response: `code` 0 is success, `ext` its header fields, `body` its bytes."""
 
     code: int
@@ -65,12 +65,12 @@ def frame(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, op
 
 def call(
     address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_s: float = 30
-) -> Answer:
+) -> Response:
     """One request on a connection of its own. `OSError` when nobody listens or no answer comes."""
     opaque = next(_opaques)
     with socket.create_connection(split_address(address), timeout=timeout_s) as connection:
         connection.sendall(frame(code, ext, body, opaque=opaque))
         while True:
-            header, answer = read_frame(connection)
+            header, response = read_frame(connection)
             if header["opaque"] == opaque and header["flag"] & 1:
-                return Answer(header["code"], header.get("remark"), header.get("extFields") or {}, answer)
+                return Response(header["code"], header.get("remark"), header.get("extFields") or {}, response)

@@ -13,7 +13,7 @@ from typing import Any
 from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, our_process, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import ManagedProcess, wait_until
-from tests.support.remoting import Answer, call, split_address
+from tests.support.remoting import Response, call, split_address
 
 GET_BROKER_CLUSTER_INFO = 106
 CONTROLLER_ELECT_MASTER = 1002
@@ -211,10 +211,10 @@ class ReplicaGroup:
     def metadata(self, member: Member) -> dict[str, str] | None:
         """What this controller says of the group, None when it does not answer."""
         try:
-            answer = call(member.address, CONTROLLER_GET_METADATA_INFO, timeout_s=2)
+            response = call(member.address, CONTROLLER_GET_METADATA_INFO, timeout_s=2)
         except OSError:
             return None
-        return answer.ext if answer.code == 0 else None
+        return response.ext if response.code == 0 else None
 
     def leader(self) -> Member | None:
         """The controller that says it leads."""
@@ -236,7 +236,7 @@ class ReplicaGroup:
         wait_until(reached, what="a controller leads")
         return found[0]
 
-    def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer | None:
+    def ask(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Response | None:
         """Asks the leading controller; None when there is none, or it does not answer."""
         leader = self.leader()
         if leader is None:
@@ -246,14 +246,14 @@ class ReplicaGroup:
         except OSError:
             return None
 
-    def answered(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Answer:
+    def answered(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Response:
         """The answer of whoever leads the controllers. Who leads no more has not decided, and who does not
         answer may have: ask so only for what may be done twice."""
-        found: list[Answer] = []
+        found: list[Response] = []
 
         def reached() -> bool:
-            answer = self.ask(code, ext, body)
-            found[:] = [] if answer is None or answer.code == CONTROLLER_NOT_LEADER else [answer]
+            response = self.ask(code, ext, body)
+            found[:] = [] if response is None or response.code == CONTROLLER_NOT_LEADER else [response]
             return bool(found)
 
         wait_until(reached, what=f"the leading controller answers request {code}")
@@ -261,10 +261,10 @@ class ReplicaGroup:
 
     def replicas(self) -> dict[str, Any] | None:
         """Master, epochs and replicas of the group, as the leader gives them."""
-        answer = self.ask(CONTROLLER_GET_SYNC_STATE_DATA, body=json.dumps([self.NAME]).encode())
-        if answer is None or answer.code != 0:
+        response = self.ask(CONTROLLER_GET_SYNC_STATE_DATA, body=json.dumps([self.NAME]).encode())
+        if response is None or response.code != 0:
             return None
-        table: dict[str, Any] = json.loads(answer.body)["replicasInfoTable"]
+        table: dict[str, Any] = json.loads(response.body)["replicasInfoTable"]
         return table.get(self.NAME)
 
     def in_sync(self) -> set[int]:
@@ -286,8 +286,8 @@ class ReplicaGroup:
         found: list[dict[str, Any]] = []
 
         def reached() -> bool:
-            answer = self.replicas()
-            found[:] = [] if answer is None else [answer]
+            response = self.replicas()
+            found[:] = [] if response is None else [response]
             return bool(found)
 
         wait_until(reached, what="a controller tells of the group")
@@ -300,10 +300,10 @@ class ReplicaGroup:
     def routed_master(self) -> str | None:
         """The address that the nameserver gives clients for the master."""
         try:
-            answer = call(self.nameserver.address, GET_BROKER_CLUSTER_INFO, timeout_s=2)
+            response = call(self.nameserver.address, GET_BROKER_CLUSTER_INFO, timeout_s=2)
         except OSError:
             return None
-        info = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', answer.body))
+        info = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', response.body))
         group = info.get("brokerAddrTable", {}).get(self.NAME, {})
         found: str | None = group.get("brokerAddrs", {}).get("0")
         return found
@@ -351,8 +351,8 @@ class ReplicaGroup:
                 "designateElect": "true",
                 "invokeTime": "0",
             }
-            answer = self.ask(CONTROLLER_ELECT_MASTER, ext)
-            return answer is not None and answer.code in (0, CONTROLLER_MASTER_STILL_EXIST)
+            response = self.ask(CONTROLLER_ELECT_MASTER, ext)
+            return response is not None and response.code in (0, CONTROLLER_MASTER_STILL_EXIST)
 
         wait_until(elected, what=f"{wanted.name} is elected")
         wait_until(

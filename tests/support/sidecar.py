@@ -82,14 +82,14 @@ class Sidecar:
 
     def state(self) -> dict[str, Any]:
         """`/v1/state`; nothing while the process does not answer."""
-        answer = self.get("/v1/state")
-        found: dict[str, Any] = answer.json() if answer.status_code == 200 else {}
+        response = self.get("/v1/state")
+        found: dict[str, Any] = response.json() if response.status_code == 200 else {}
         return found
 
     def ready(self) -> tuple[int, list[str]]:
         """(status, reasons)."""
-        answer = self.get("/ready")
-        return answer.status_code, answer.json()["notReady"]
+        response = self.get("/ready")
+        return response.status_code, response.json()["notReady"]
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """`epochmq admin-call`, which asks the process itself."""

@@ -129,12 +129,12 @@ class ChaosGroup(ReplicaGroup):
 
     def logs(self, characters: int = 2500) -> str:
         """The end of every process's log, including the clients'."""
-        said = [super().logs(characters)]
+        parts = [super().logs(characters)]
         for one in self.clients:
             # RocketMQ's logging library reports its own initialization.
             lines = [line for line in one.output(100_000).splitlines() if "|-INFO in" not in line]
-            said.append(f"--- {one.name} (status {one.status})\n" + "\n".join(lines)[-characters:])
-        return "\n".join(said)
+            parts.append(f"--- {one.name} (status {one.status})\n" + "\n".join(lines)[-characters:])
+        return "\n".join(parts)
 
     def _start_clients(self) -> None:
         wait_until(lambda: acknowledged(self.wait_master(), FIRST), what="the topic exists")

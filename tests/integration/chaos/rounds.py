@@ -72,7 +72,7 @@ class ChaosRounds:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            error.add_note(self.story())
+            error.add_note(self.history())
         self.group.__exit__(kind, error, trace)
 
     # Faults -------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class ChaosRounds:
 
     # The story ----------------------------------------------------------------------------------------------
 
-    def story(self) -> str:
+    def history(self) -> str:
         """The faults, and how long each interrupted sends."""
         producer_journal = self.group.producer_journal
         direct_sends = sum(one.sent for one in self.direct_producers)

@@ -187,13 +187,13 @@ class ControlPlane:
     def _ready(self) -> bool:
         for name in ("etcd", "kube-apiserver"):
             if not self._processes.runs(name):
-                said = self._processes.log(name).read_text(errors="replace")
-                raise RuntimeError(f"{name} ended: {said[-3000:]}")
+                output = self._processes.log(name).read_text(errors="replace")
+                raise RuntimeError(f"{name} ended: {output[-3000:]}")
         config = json.loads(self._layout.kubeconfig().read_text())
         server = config["clusters"][0]["cluster"]["server"]
         trust = ssl.create_default_context(cafile=str(self._layout.pki / "ca.crt"))
         try:
-            with urllib.request.urlopen(f"{server}/readyz", timeout=5, context=trust) as answer:
-                return bool(answer.status == 200)
+            with urllib.request.urlopen(f"{server}/readyz", timeout=5, context=trust) as response:
+                return bool(response.status == 200)
         except (OSError, urllib.error.URLError):
             return False

@@ -37,16 +37,16 @@ class _Collector:
     def keep(self, name: str, *arguments: str) -> str:
         """Writes the output, or why there is none, to a file; returns the output."""
         left_s = self._over_s - time.monotonic()
-        said = ""
+        output = ""
         try:
             if left_s <= 0:
                 raise TestbedError(f"left out, {COLLECTED_WITHIN_S:.0f} s were over")
-            said = self._kubectl(*arguments, timeout_s=min(left_s, QUESTION_TIMEOUT_S))
+            output = self._kubectl(*arguments, timeout_s=min(left_s, QUESTION_TIMEOUT_S))
         except TestbedError as error:
             (self._folder / name).write_text(f"{error}\n")
         else:
-            (self._folder / name).write_text(said)
-        return said
+            (self._folder / name).write_text(output)
+        return output
 
 
 def collect(layout: Layout, kubectl: Callable[..., str], folder: Path) -> Path:

@@ -67,9 +67,9 @@ def base_name(archive: Path) -> str:
 
 def _pip_settings() -> dict[str, str]:
     """The settings of pip on this machine that a build in a container needs, too."""
-    said = run([sys.executable, "-m", "pip", "config", "list"])
+    printed = run([sys.executable, "-m", "pip", "config", "list"])
     settings = {}
-    for line in said.splitlines():
+    for line in printed.splitlines():
         name, _, value = line.partition("=")
         key = name.rpartition(".")[2].replace("_", "-")
         if key in ("cert", "index-url", "extra-index-url", "trusted-host", "default-timeout", "proxy"):

@@ -66,10 +66,10 @@ def _go_fault() -> str | None:
     wanted = f"Go {'.'.join(map(str, GO_MIN))} or newer, to build Kubernetes"
     if shutil.which("go") is None:
         return wanted
-    said = subprocess.run(["go", "version"], capture_output=True, text=True, timeout=60, check=False).stdout
-    found = re.search(r"go(\d+)\.(\d+)", said)
+    output = subprocess.run(["go", "version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    found = re.search(r"go(\d+)\.(\d+)", output)
     if found is None or (int(found[1]), int(found[2])) < GO_MIN:
-        return f"{wanted} (this is {said.strip() or 'unknown'})"
+        return f"{wanted} (this is {output.strip() or 'unknown'})"
     return None
 
 

@@ -82,8 +82,8 @@ class Processes:
     def _answers(self) -> bool:
         assert self._unshare is not None
         if self._unshare.poll() is not None:
-            said = (self._layout.logs / "init.log").read_text(errors="replace")
-            raise TestbedError(f"the init process ended with {self._unshare.returncode}: {said[-2000:]}")
+            printed = (self._layout.logs / "init.log").read_text(errors="replace")
+            raise TestbedError(f"the init process ended with {self._unshare.returncode}: {printed[-2000:]}")
         return (self._layout.folder / SOCKET).exists() and "error" not in self._ask(do="status", name="")
 
     def end(self) -> None:
@@ -114,10 +114,10 @@ class Processes:
         return dict(json.loads(line)) if line else {"error": "the init process sent no response"}
 
     def _request(self, **request: Any) -> dict[str, Any]:
-        answer = self._ask(**request)
-        if "error" in answer:
-            raise TestbedError(answer["error"])
-        return answer
+        response = self._ask(**request)
+        if "error" in response:
+            raise TestbedError(response["error"])
+        return response
 
     @property
     def init_pid(self) -> int:

@@ -127,8 +127,8 @@ async def test_a_new_master_is_polled_at_once_and_the_former_ones_data_discarded
 
 
 def test_a_permanent_learner_is_not_in_the_syncstateset_and_cannot_join_it() -> None:
-    told = MasterLogStateHeader(members="1,2", proposed="1,2,3", learners="3,4")
-    assert [one for one in range(1, 6) if told.is_permanent_learner(one)] == [4]
+    log_state = MasterLogStateHeader(members="1,2", proposed="1,2,3", learners="3,4")
+    assert [one for one in range(1, 6) if log_state.is_permanent_learner(one)] == [4]
 
 
 async def test_a_master_polls_no_broker(group: Group) -> None:

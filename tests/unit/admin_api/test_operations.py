@@ -129,13 +129,13 @@ async def test_a_change_of_settings_passes_the_brokers_own_checks(served: Served
     assert served.broker.live.current.file_reserved_time == 48
     assert served.config.read_text() == "# mine\nfileReservedTime=48\n"
     assert (await served.ask(AdminOperation.CONFIG, results.EffectiveConfig)).config == changed.config
-    for key, value, said in (
+    for key, value, message in (
         ("fileReservedTime", "soon", "fileReservedTime=soon: expected a whole number"),
         ("adminSocketPath", "/x", "the key cannot change while the broker runs"),
         ("configBlackList", "x", "black list"),
     ):
         wanted = ChangeConfigArguments(changes={"fileReservedTime": "1", key: value})
-        with pytest.raises(AdminError, match=said):
+        with pytest.raises(AdminError, match=message):
             await served.ask(AdminOperation.CHANGE_CONFIG, results.EffectiveConfig, wanted)
     assert served.broker.live.current.file_reserved_time == 48
 

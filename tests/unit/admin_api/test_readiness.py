@@ -36,7 +36,7 @@ def test_a_master_that_stores_messages_and_a_replica_that_could_are_ready() -> N
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"may_write": False}, "the master has no write lease"),
         (
@@ -48,12 +48,12 @@ def test_a_master_that_stores_messages_and_a_replica_that_could_are_ready() -> N
         ({"store_faults": ("the disk is full",)}, "the disk is full"),
     ],
 )
-def test_a_master_that_stores_no_messages_is_not_ready(changes: dict[str, Any], said: str) -> None:
-    assert reasons(MASTER, **changes) == [said]
+def test_a_master_that_stores_no_messages_is_not_ready(changes: dict[str, Any], expected: str) -> None:
+    assert reasons(MASTER, **changes) == [expected]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"sync_state_set": frozenset({1})}, "it is not in the SyncStateSet [1]; it lacks 10 bytes"),
         (
@@ -68,9 +68,9 @@ def test_a_master_that_stores_no_messages_is_not_ready(changes: dict[str, Any], 
     ],
 )
 def test_a_replica_that_could_not_become_master_without_a_loss_is_not_ready(
-    changes: dict[str, Any], said: str
+    changes: dict[str, Any], expected: str
 ) -> None:
-    assert reasons(REPLICA, **changes) == [said]
+    assert reasons(REPLICA, **changes) == [expected]
 
 
 def test_a_configured_learner_only_has_to_follow() -> None:
@@ -95,7 +95,7 @@ CONTROLLER = ControllerState(
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({}, []),
         ({"role": "leader", "leader": "n0", "leads": True}, []),
@@ -107,8 +107,8 @@ CONTROLLER = ControllerState(
         ({"id": "n7"}, ["n7 does not belong to the quorum"]),
     ],
 )
-def test_a_controller_is_ready_if_it_knows_the_leader(changes: dict[str, Any], said: list[str]) -> None:
-    assert of_controllers.not_ready_reasons(msgspec.structs.replace(CONTROLLER, **changes)) == said
+def test_a_controller_is_ready_if_it_knows_the_leader(changes: dict[str, Any], expected: list[str]) -> None:
+    assert of_controllers.not_ready_reasons(msgspec.structs.replace(CONTROLLER, **changes)) == expected
 
 
 def test_lag_counts_from_the_last_time_without_missing_bytes() -> None:

@@ -114,14 +114,14 @@ async def test_a_replica_that_joins_the_syncstateset_in_time_gets_the_mastership
 async def test_if_no_replica_can_in_time_the_mastership_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switchover, "POLL_INTERVAL_S", 0.001)
     master = Master(ConnectedReplica(2, ack_offset=9), members={1})
-    said = r"no other replica became master in time: none of the connected replicas \[2\] is in sync"
-    with pytest.raises(AdminError, match=said) as caught:
+    message = r"no other replica became master in time: none of the connected replicas \[2\] is in sync"
+    with pytest.raises(AdminError, match=message) as caught:
         await switches_of(master).handover(20)
     assert caught.value.kind is FaultKind.REFUSED
     master = Master(ConnectedReplica(2, ack_offset=9), members={1, 2})
     master.refusals[2] = "broker 2 still lacked 5 bytes"
-    said = "no other replica became master in time: broker 2 still lacked 5 bytes"
-    with pytest.raises(AdminError, match=said):
+    message = "no other replica became master in time: broker 2 still lacked 5 bytes"
+    with pytest.raises(AdminError, match=message):
         await switches_of(master).handover(20)
 
 

@@ -25,13 +25,13 @@ def test_an_unresolvable_name_is_replaced_by_the_hosts_own_address(
 
 
 def test_clients_get_the_client_address_and_replicas_the_broker_address() -> None:
-    def told(**more: str) -> tuple[str, str]:
+    def addresses(**more: str) -> tuple[str, str]:
         config = from_properties({"brokerIP1": "orders-broker-0", "bindAddress": "0.0.0.0", **more}).config
         return config.broker_addr, config.client_addr
 
     name = "orders-broker-0:10911"
-    assert told() == (name, name)
-    assert told(clientIP="10.1.2.3") == (name, "10.1.2.3:10911")
-    assert told(clientIP="fd00::3") == (name, name)
+    assert addresses() == (name, name)
+    assert addresses(clientIP="10.1.2.3") == (name, "10.1.2.3:10911")
+    assert addresses(clientIP="fd00::3") == (name, name)
     config = from_properties({"brokerIP1": "nobody.knows.invalid", "clientIP": "10.1.2.3"}).config
     assert client_ip_address(config) == "10.1.2.3"

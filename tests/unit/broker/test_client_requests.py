@@ -76,10 +76,10 @@ def ids(peer: Peer, group: str = "g") -> list[str]:
 
 def notices(peer: Peer) -> list[str]:
     peer.collect()
-    told = [(request.ext or {})["consumerGroup"] for request in peer.requests]
+    groups = [(request.ext or {})["consumerGroup"] for request in peer.requests]
     assert all(r.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and r.is_oneway for r in peer.requests)
     peer.requests.clear()
-    return told
+    return groups
 
 
 async def test_a_heartbeat_registers_the_client_and_makes_the_groups_retry_topic(bench: Bench) -> None:
@@ -167,9 +167,9 @@ async def test_only_tag_expressions_can_be_subscribed(bench: Bench) -> None:
         return bench.peer().call(command(RequestCode.CHECK_CLIENT_CONFIG, body=to_json(body)))
 
     assert check("TAG").code == ResponseCode.SUCCESS
-    refused = check("SQL92")
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert refused.remark == "The broker does not support consumer to filter message by SQL92"
+    rejected = check("SQL92")
+    assert rejected.code == ResponseCode.SYSTEM_ERROR
+    assert rejected.remark == "The broker does not support consumer to filter message by SQL92"
 
 
 # offsets

@@ -227,9 +227,9 @@ async def test_too_many_cold_reads_are_rejected(limits: dict[str, int], taken: i
     turns = Turns(threads=1, per_client=1, **limits)
     for number in range(taken):
         turns.submit("a", f"a{number}")
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as caught:
         turns.submit("a", "one more")
-    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert caught.value.code == ResponseCode.SYSTEM_BUSY
     for gate in turns.gates.values():
         gate.set()
     await until(lambda: len(turns.ended) == taken)

@@ -225,8 +225,8 @@ async def test_an_invalid_reset_is_rejected(bench: Bench) -> None:
     put(bench, 2)
     assert result(await reset(bench)) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group g does not exist")
     bench.broker.groups.find("g")
-    refused = await reset(bench, queue_id=0, offset=4)
-    assert result(refused) == (ResponseCode.SYSTEM_ERROR, "Target offset 4 not in consume queue range [0-2]")
+    rejected = await reset(bench, queue_id=0, offset=4)
+    assert result(rejected) == (ResponseCode.SYSTEM_ERROR, "Target offset 4 not in consume queue range [0-2]")
     assert not bench.broker.offsets.has_resets
 
 
@@ -240,9 +240,11 @@ async def test_without_server_side_resets_the_offsets_are_pushed_to_online_membe
         member = online(bench, "c1", "g", "T")
         assert (await reset(bench)).code == ResponseCode.SUCCESS
         member.collect()
-        [told] = [r for r in member.requests if r.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET]
-        assert told.is_oneway
-        assert from_json(ResetOffsetBody, told.body).offset_table[MessageQueue("T", "broker-a", 0)] == 3
+        [notification] = [r for r in member.requests if r.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET]
+        assert notification.is_oneway
+        assert (
+            from_json(ResetOffsetBody, notification.body).offset_table[MessageQueue("T", "broker-a", 0)] == 3
+        )
 
 
 async def test_offsets_are_cloned_for_one_topic_or_for_all(bench: Bench) -> None:
@@ -404,9 +406,9 @@ async def set_config(bench: Bench, **changes: str) -> Command:
 
 
 async def test_settings_change_together_or_not_at_all(bench: Bench) -> None:
-    refused = await set_config(bench, maxMessageSize="2048", flushDiskType="SOMETIMES")
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert refused.remark == "flushDiskType=SOMETIMES: expected one of ASYNC_FLUSH, SYNC_FLUSH"
+    rejected = await set_config(bench, maxMessageSize="2048", flushDiskType="SOMETIMES")
+    assert rejected.code == ResponseCode.SYSTEM_ERROR
+    assert rejected.remark == "flushDiskType=SOMETIMES: expected one of ASYNC_FLUSH, SYNC_FLUSH"
     assert bench.broker.live.current.max_message_size == 1 << 20
     assert (await set_config(bench, maxMessageSize="2048", unheardOf="1")).code == ResponseCode.SUCCESS
     assert bench.broker.live.current.max_message_size == 2048
@@ -416,9 +418,9 @@ async def test_a_key_fixed_at_the_start_accepts_only_its_present_value(
     bench: Bench,
 ) -> None:
     port = str(bench.broker.live.current.listen_port)
-    refused = await set_config(bench, listenPort="12345")
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert (refused.remark or "").startswith(
+    rejected = await set_config(bench, listenPort="12345")
+    assert rejected.code == ResponseCode.SYSTEM_ERROR
+    assert (rejected.remark or "").startswith(
         f"listenPort=12345: expected {port}, because the key cannot change"
     )
     assert (await set_config(bench, listenPort=port)).code == ResponseCode.SUCCESS

@@ -35,7 +35,7 @@ class Nameservers:
     configured."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, Command]] = []
+        self.requests: list[tuple[str, Command]] = []
         self.dead: set[str] = set()
         self.hanging: set[str] = set()
         self.order_config: dict[str, str] = {}
@@ -61,7 +61,7 @@ class Nameservers:
         if addr in self.dead:
             raise CallTimeoutError(f"{addr} is dead")
         async with self._changed:
-            self.told.append((addr, command))
+            self.requests.append((addr, command))
             self._changed.notify_all()
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             master = self.masters.pop(0) if len(self.masters) > 1 else self.masters[0]
@@ -79,8 +79,8 @@ class Nameservers:
         """Returns the bodies of all registrations at an address."""
         return [
             from_json(RegisterBrokerBody, command.body)
-            for told, command in self.told
-            if told == addr and command.code == RequestCode.REGISTER_BROKER
+            for address, command in self.requests
+            if address == addr and command.code == RequestCode.REGISTER_BROKER
         ]
 
 
@@ -115,10 +115,10 @@ async def test_at_start_every_nameserver_gets_all_topics(bench: Bench) -> None:
         wrapper = body.topic_config_serialize_wrapper
         assert set(wrapper.topic_config_table) == set(bench.topics)
         assert wrapper.data_version == bench.topics.data_version
-    header = RegisterBrokerRequestHeader.decode(bench.servers.told[0][1].ext)
+    header = RegisterBrokerRequestHeader.decode(bench.servers.requests[0][1].ext)
     assert (header.broker_name, header.broker_addr, header.broker_id) == ("b", "127.53.8.9:20911", 0)
     assert header.ha_server_addr == "127.53.8.9:20912"
-    assert header.body_crc32 == zlib.crc32(bench.servers.told[0][1].body) & 0x7FFFFFFF
+    assert header.body_crc32 == zlib.crc32(bench.servers.requests[0][1].body) & 0x7FFFFFFF
     assert header.heartbeat_timeout_millis is None
     assert bench.registration.registered == {FIRST: True, SECOND: True}
 
@@ -127,12 +127,12 @@ async def test_nameservers_get_the_address_for_clients() -> None:
     bench = Bench(clientIP="127.53.8.10", brokerIP1="orders-broker-0.orders-brokers.shop.svc")
     bench.registration.start()
     assert await bench.registration.wait_until_registered(60_000)
-    header = RegisterBrokerRequestHeader.decode(bench.servers.told[0][1].ext)
+    header = RegisterBrokerRequestHeader.decode(bench.servers.requests[0][1].ext)
     assert header.broker_addr == "127.53.8.10:20911"
     assert header.ha_server_addr.endswith(":20912")
     await bench.registration.stop()
-    assert bench.servers.told[-1][1].code == RequestCode.UNREGISTER_BROKER
-    assert bench.servers.told[-1][1].ext["brokerAddr"] == "127.53.8.10:20911"
+    assert bench.servers.requests[-1][1].code == RequestCode.UNREGISTER_BROKER
+    assert bench.servers.requests[-1][1].ext["brokerAddr"] == "127.53.8.10:20911"
 
 
 async def test_a_changed_topic_is_registered_alone_and_at_once(bench: Bench) -> None:
@@ -217,7 +217,7 @@ async def test_a_stop_unregisters_from_every_nameserver_that_knows_the_broker() 
     await bench.registration.stop()
     (goodbye,) = [
         (addr, command)
-        for addr, command in bench.servers.told
+        for addr, command in bench.servers.requests
         if command.code == RequestCode.UNREGISTER_BROKER
     ]
     assert goodbye[0] == FIRST
@@ -237,9 +237,9 @@ async def test_with_an_acting_master_the_broker_sends_heartbeats_and_their_timeo
     bench = Bench(enableSlaveActingMaster="true", brokerHeartbeatInterval="10")
     bench.registration.start()
     await bench.servers.until(
-        lambda: any(command.code == RequestCode.BROKER_HEARTBEAT for _, command in bench.servers.told)
+        lambda: any(command.code == RequestCode.BROKER_HEARTBEAT for _, command in bench.servers.requests)
     )
-    header = RegisterBrokerRequestHeader.decode(bench.servers.told[0][1].ext)
+    header = RegisterBrokerRequestHeader.decode(bench.servers.requests[0][1].ext)
     assert header.heartbeat_timeout_millis == 10_000
     assert header.enable_acting_master is True
     await bench.registration.stop()
@@ -253,18 +253,18 @@ async def test_a_former_master_registers_as_slave_after_the_next_master_has_regi
     own, servers = bench.live.current.broker_addr, bench.servers
     bench.registration.start()
     assert await bench.registration.wait_until_registered(60_000)
-    servers.told.clear()
+    servers.requests.clear()
     servers.masters = [own, own, own, "127.53.8.10:20911"]
     bench.live.set_role(2, "SLAVE")
     bench.topics.bump_version()
     bench.registration.refresh()
     assert await bench.registration.wait_until_registered(60_000)
-    order = [command.code for addr, command in servers.told if addr == FIRST]
+    order = [command.code for addr, command in servers.requests if addr == FIRST]
     first = order.index(RequestCode.REGISTER_BROKER)
     assert RequestCode.GET_BROKER_CLUSTER_INFO in order[:first]
     assert servers.masters == ["127.53.8.10:20911"]
     header = RegisterBrokerRequestHeader.decode(
-        next(command.ext for _, command in servers.told if command.code == RequestCode.REGISTER_BROKER)
+        next(command.ext for _, command in servers.requests if command.code == RequestCode.REGISTER_BROKER)
     )
     assert header.broker_id == 2
     # Without a successor the broker registers, too.
@@ -274,9 +274,9 @@ async def test_a_former_master_registers_as_slave_after_the_next_master_has_regi
     bench.registration.refresh()
     assert await bench.registration.wait_until_registered(60_000)
     servers.masters = [own]
-    servers.told.clear()
+    servers.requests.clear()
     bench.live.set_role(2, "SLAVE")
     bench.topics.bump_version()
     bench.registration.refresh()
     assert await bench.registration.wait_until_registered(60_000)
-    assert RequestCode.REGISTER_BROKER in [command.code for _, command in servers.told]
+    assert RequestCode.REGISTER_BROKER in [command.code for _, command in servers.requests]

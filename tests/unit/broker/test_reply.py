@@ -99,7 +99,7 @@ async def test_replies_are_not_stored_if_storing_is_disabled(tmp_path: Path) -> 
 
 async def test_a_reply_to_a_topic_without_write_permission(bench: Bench) -> None:
     consumer = bench.peer()
-    refused = reply()
-    assert refused.ext is not None
-    refused.ext["b"] = "SELF_TEST_TOPIC"
-    assert (await consumer.answer(consumer.send(refused))).code == ResponseCode.NO_PERMISSION
+    rejected = reply()
+    assert rejected.ext is not None
+    rejected.ext["b"] = "SELF_TEST_TOPIC"
+    assert (await consumer.answer(consumer.send(rejected))).code == ResponseCode.NO_PERMISSION

@@ -277,9 +277,9 @@ async def test_a_failing_master_is_retried_and_logged_once(
         await until(lambda: sync.rounds > 0)
         assert_equal(slave, master)
         await sync.stop()
-    said = [record.message for record in caplog.records if MASTER in record.message]
-    assert "could not be copied (1 failures in 0 s): nobody there" in said[0]
-    assert said[1:] == [f"the tables of {MASTER} are copied again"]
+    messages = [record.message for record in caplog.records if MASTER in record.message]
+    assert "could not be copied (1 failures in 0 s): nobody there" in messages[0]
+    assert messages[1:] == [f"the tables of {MASTER} are copied again"]
 
 
 async def test_the_response_of_a_former_master_is_ignored(tmp_path: Path) -> None:

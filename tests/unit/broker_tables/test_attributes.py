@@ -25,9 +25,9 @@ def test_a_header_has_additions_with_a_value_and_deletions_without() -> None:
     ],
 )
 def test_a_malformed_header_names_the_key(text: str, fault: str) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as caught:
         parse_attributes(text)
-    assert refused.value.remark == fault
+    assert caught.value.remark == fault
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_allowed_changes(
 def test_rejected_changes_give_the_reason(
     current: dict[str, str] | None, changes: dict[str, str], fault: str
 ) -> None:
-    with pytest.raises(RequestError) as refused:
+    with pytest.raises(RequestError) as caught:
         alter_attributes(TOPIC_ATTRIBUTES, current, changes)
-    assert refused.value.remark == fault
+    assert caught.value.remark == fault
 
 
 def test_groups_have_no_attributes_yet() -> None:

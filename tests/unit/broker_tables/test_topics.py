@@ -126,9 +126,9 @@ def test_an_update_of_many_topics_is_applied_as_a_whole_or_not_at_all() -> None:
     topics = table()
     seen = watch(topics)
     good = TopicConfig(topic_name="good")
-    with pytest.raises(RequestError, match="unsupported key: nothing") as refused:
+    with pytest.raises(RequestError, match="unsupported key: nothing") as caught:
         topics.update([good, TopicConfig(topic_name="bad", attributes={"+nothing": "1"})])
-    assert refused.value.code == ResponseCode.SYSTEM_ERROR
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR
     assert "good" not in topics
     assert seen == []
     topics.update([good, TopicConfig(topic_name="fine")])

@@ -93,9 +93,9 @@ def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
     async def run() -> tuple[Taken, bytes]:
         controller = FakeController(lease_ms)
         processor = ControllerProcessor(cast("Controller", controller), {})
-        answer = await cast("Any", processor.heartbeat(cast("RemotingConnection", None), decode(frame[4:])))
-        answer.opaque = decode(frame[4:]).opaque
-        return controller.taken[0], encode(answer)
+        response = await cast("Any", processor.heartbeat(cast("RemotingConnection", None), decode(frame[4:])))
+        response.opaque = decode(frame[4:]).opaque
+        return controller.taken[0], encode(response)
 
     return asyncio.run(run())
 
@@ -107,11 +107,11 @@ def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
 )
 def test_fast_path_and_processor_take_and_respond_the_same(ext: dict[str, str], lease_ms: int) -> None:
     frame = encode(renewal(**ext))
-    (replica, beat, epoch), answer = fast(frame, lease_ms)
+    (replica, beat, epoch), response = fast(frame, lease_ms)
     (other_replica, other_beat, other_epoch), other_answer = ordinary(frame, lease_ms)
     other_beat.channel = beat.channel
     assert (replica, beat, epoch) == (other_replica, other_beat, other_epoch)
-    assert answer == other_answer
+    assert response == other_answer
 
 
 @pytest.mark.parametrize(

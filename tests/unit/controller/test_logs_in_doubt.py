@@ -160,7 +160,7 @@ class Stage:
             ControllerStateMachineSettings(lease_ms=600, notify=False), 0
         )
         self.index = 0
-        self.said: list[str] = []
+        self.log_lines: list[str] = []
         self.feed(LeadershipChanged(1))
         self.apply(b"")
         for broker_id in (1, 2, 3):
@@ -174,7 +174,7 @@ class Stage:
         effects = self.state_machine.step(event, self.now_ms)
         for effect in effects:
             if isinstance(effect, LogMessage):
-                self.said.append(effect.text)
+                self.log_lines.append(effect.text)
             if isinstance(effect, ProposeEvents):
                 for body in effect.bodies:
                     self.apply(body)
@@ -240,7 +240,7 @@ def test_a_waiting_group_logs_its_reason_once_and_continues_when_the_member_retu
     entries = stage.index
     stage.later(5000)
     assert stage.index == entries, "waiting costs no entries"
-    assert sum("waits for broker 3" in text for text in stage.said) == 1
+    assert sum("waits for broker 3" in text for text in stage.log_lines) == 1
     assert "waits for broker 3" in stage.state_machine.wait_reasons[NAME]
     stage.beat(3, 90)
     stage.later(1500)

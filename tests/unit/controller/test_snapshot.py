@@ -118,5 +118,5 @@ def test_the_members_command_exits_with_a_status_and_an_explanation(
     arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert members_command.run(arguments) == status
-    said = capsys.readouterr()
-    assert "epochmq controller members" in (said.err if status else said.out)
+    output = capsys.readouterr()
+    assert "epochmq controller members" in (output.err if status else output.out)

@@ -107,8 +107,8 @@ def test_a_fenced_master_is_replaced_by_its_successor_at_once(waiting: bool) -> 
     assert stage.lease(1, 1) == 0
     token = next(one.token for one in stage.effects if isinstance(one, ProposeEvents))
     stage.commit(ElectMasterEvent(NAME, True, 3))
-    answers = [one for one in stage.feed(ProposalCompleted(token)) if isinstance(one, RespondToRequest)]
-    assert answers[0].decision.code == ResponseCode.SUCCESS
+    responses = [one for one in stage.feed(ProposalCompleted(token)) if isinstance(one, RespondToRequest)]
+    assert responses[0].decision.code == ResponseCode.SUCCESS
     assert stage.lease(1, 1) == 0
     assert stage.lease(3, 2) == 600
 
@@ -125,7 +125,7 @@ def test_if_the_successor_cannot_be_elected_the_next_heartbeat_elects_another() 
     stage = Stage()
     assert stage.lease(1, 1) == 600
     assert stage.elect(ElectMasterRequest(NAME, 4, True, fenced_epoch=1)) == []
-    (answer,) = [one for one in stage.effects if isinstance(one, RespondToRequest)]
-    assert answer.decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    (response,) = [one for one in stage.effects if isinstance(one, RespondToRequest)]
+    assert response.decision.code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
     proposed = [one for one in stage.beat(1, fenced=1) if isinstance(one, ProposeEvents)]
     assert [decode(one.bodies[0]) for one in proposed] == [ElectMasterEvent(NAME, True, 2)]

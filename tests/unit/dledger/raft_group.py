@@ -94,9 +94,9 @@ class RaftGroup:
     async def ask(self, name: str, code: int, request: RequestOrResponse) -> bytes:
         client = self.running[name].client
         command = make_request(code, body=encode_body(request))
-        answer = await client.call(self.addresses[name], command, 60_000)
-        assert answer.code == 200
-        return answer.body
+        response = await client.call(self.addresses[name], command, 60_000)
+        assert response.code == 200
+        return response.body
 
 
 async def until(condition: Callable[[], bool], seconds: float = 120) -> None:

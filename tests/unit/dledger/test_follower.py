@@ -26,8 +26,8 @@ def test_a_truncate_never_resets_a_log_with_committed_entries(committed: int) ->
     push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
     push.type, push.entry = PushType.TRUNCATE, entry
     effects = core.step(RequestReceived(1, push))
-    answers = [one.response for one in effects if isinstance(one, SendResponse)]
-    assert [one.code for one in answers] == [DLedgerResponseCode.INCONSISTENT_STATE]
+    responses = [one.response for one in effects if isinstance(one, SendResponse)]
+    assert [one.code for one in responses] == [DLedgerResponseCode.INCONSISTENT_STATE]
     assert (core.log.begin_index, core.log.end_index) == (0, 2)
     assert any(isinstance(one, Alarm) for one in effects)
 

@@ -77,17 +77,17 @@ async def change(
         name = (await group.leader()).settings.self_id
         request = ChangeMembersRequest(group="g", remote_id=name, peer_id=peer_id, address=to)
         data = await group.ask(name, DLedgerRequestCode.CHANGE_MEMBERS, request)
-        answer = decode_body(ChangeMembersResponse, data)
-        if answer.code != DLedgerResponseCode.LEADER_NOT_READY:
-            return answer
+        response = decode_body(ChangeMembersResponse, data)
+        if response.code != DLedgerResponseCode.LEADER_NOT_READY:
+            return response
 
 
 async def join(group: RaftGroup, name: str) -> None:
     """Starts a new peer, and adds it."""
     await group.start(name, {one: group.addresses[one] for one in (*FIRST, name)}, joining=True)
-    answer = await change(group, name, group.addresses[name])
-    assert answer.code == DLedgerResponseCode.SUCCESS, answer
-    assert name in answer.members
+    response = await change(group, name, group.addresses[name])
+    assert response.code == DLedgerResponseCode.SUCCESS, response
+    assert name in response.members
 
 
 async def test_three_become_five_and_three_and_nothing_is_lost(group: RaftGroup) -> None:
@@ -100,8 +100,8 @@ async def test_three_become_five_and_three_and_nothing_is_lost(group: RaftGroup)
     assert set(leader.members) == set(group.addresses)
     gone = [name for name in FIRST if name != leader.settings.self_id]
     for name in gone:
-        answer = await change(group, name)
-        assert (answer.code, name in answer.members) == (DLedgerResponseCode.SUCCESS, False)
+        response = await change(group, name)
+        assert (response.code, name in response.members) == (DLedgerResponseCode.SUCCESS, False)
         again = await change(group, name)
         assert again.code == DLedgerResponseCode.SUCCESS
     assert leader.term == term
@@ -134,8 +134,8 @@ async def test_a_member_moves_to_another_address(group: RaftGroup) -> None:
     await group.stop(name)
     group.addresses[name] = group.addresses["n4"]
     await group.start(name, {one: group.addresses[one] for one in FIRST})
-    answer = await change(group, name, group.addresses[name])
-    assert (answer.code, answer.members[name]) == (DLedgerResponseCode.SUCCESS, group.addresses["n4"])
+    response = await change(group, name, group.addresses[name])
+    assert (response.code, response.members[name]) == (DLedgerResponseCode.SUCCESS, group.addresses["n4"])
     await leader.propose(b"x")
     moved = group.running[name]
     await until(lambda: [entry.body for entry in moved.applied if entry.body] == [b"x"])
@@ -147,9 +147,9 @@ async def test_a_leader_transfers_its_leadership_before_it_is_removed(group: Raf
     first = await change(group, name)
     assert first.code == DLedgerResponseCode.NOT_LEADER
     await until(lambda: leader.role is not RaftRole.LEADER)
-    answer = await change(group, name)
-    assert answer.code == DLedgerResponseCode.SUCCESS
-    assert set(answer.members) == set(FIRST) - {name}
+    response = await change(group, name)
+    assert response.code == DLedgerResponseCode.SUCCESS
+    assert set(response.members) == set(FIRST) - {name}
     await until(lambda: name not in leader.members)
     term = leader.term
     await (await group.leader()).propose(b"without")
@@ -159,12 +159,12 @@ async def test_a_leader_transfers_its_leadership_before_it_is_removed(group: Raf
 async def test_invalid_changes_are_rejected_and_reads_change_nothing(group: RaftGroup) -> None:
     assert set((await change(group)).members) == set(FIRST)
     for peer_id, address in (("n-3", "h:1"), ("n3", "h"), ("", "h:1"), ("n3", "h:1;n4-h:2")):
-        answer = await change(group, peer_id, address)
-        assert answer.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        response = await change(group, peer_id, address)
+        assert response.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
     follower = next(r.peer for r in group.running.values() if r.peer.role is not RaftRole.LEADER)
-    with pytest.raises(RaftOperationError) as refused:
+    with pytest.raises(RaftOperationError) as caught:
         await follower.change_members("n3", "h:1")
-    assert refused.value.code is DLedgerResponseCode.NOT_LEADER
+    assert caught.value.code is DLedgerResponseCode.NOT_LEADER
     assert set((await change(group)).members) == set(FIRST)
 
 

@@ -119,9 +119,9 @@ async def test_the_leader_confirms_reads_and_other_peers_reject_them(group: Raft
     appended = await leader.propose(b"x")
     assert await leader.read_index() >= appended.index
     other = next(r.peer for r in group.running.values() if r.peer is not leader)
-    with pytest.raises(RaftOperationError) as refused:
+    with pytest.raises(RaftOperationError) as rejected:
         await other.read_index()
-    assert refused.value.code is DLedgerResponseCode.NOT_LEADER
+    assert rejected.value.code is DLedgerResponseCode.NOT_LEADER
     with pytest.raises(RaftOperationError):
         await other.propose(b"y")
 
@@ -158,12 +158,12 @@ async def test_clients_append_and_read_as_with_dledger(group: RaftGroup) -> None
 
     other = next(one for one in group.running if one != name)
     request = addressed(AppendEntryRequest(body=b"hi"), other)
-    refused = decode_body(AppendEntryResponse, await group.ask(other, DLedgerRequestCode.APPEND, request))
-    assert refused.code == DLedgerResponseCode.NOT_LEADER
-    assert refused.leader_id == name
+    rejected = decode_body(AppendEntryResponse, await group.ask(other, DLedgerRequestCode.APPEND, request))
+    assert rejected.code == DLedgerResponseCode.NOT_LEADER
+    assert rejected.leader_id == name
     astray = AppendEntryRequest(group="other", remote_id=name)
-    refused = decode_body(AppendEntryResponse, await group.ask(name, DLedgerRequestCode.APPEND, astray))
-    assert refused.code == DLedgerResponseCode.UNKNOWN_GROUP
+    rejected = decode_body(AppendEntryResponse, await group.ask(name, DLedgerRequestCode.APPEND, astray))
+    assert rejected.code == DLedgerResponseCode.UNKNOWN_GROUP
 
 
 def test_peers_may_have_dashes_in_their_hosts() -> None:

@@ -117,9 +117,9 @@ async def test_a_disk_error_stops_the_peer_and_is_not_reported_as_a_full_disk(
 
     with monkeypatch.context() as patch:
         patch.setattr(segments.os, "pwrite", broken)
-        with pytest.raises(RaftOperationError) as refused:
+        with pytest.raises(RaftOperationError) as caught:
             await leader.propose(b"y")
-    assert refused.value.code is DLedgerResponseCode.TERM_CHANGED, "its fate is open"
+    assert caught.value.code is DLedgerResponseCode.TERM_CHANGED, "its fate is open"
     assert [type(one) for one in fatal] == [OSError]
     with pytest.raises(RaftOperationError):
         await leader.propose(b"z")

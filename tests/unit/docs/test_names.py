@@ -144,13 +144,13 @@ def test_every_message_in_the_operations_page_is_one_that_the_code_writes() -> N
     rows = re.findall(r"^\| `([^`]+ [^`]+)`[^|]* \|", faults, re.MULTILINE)
     assert len(bold) >= 6
     assert len(rows) >= 5
-    said = "\n".join(strings())
+    all_strings = "\n".join(strings())
     for message in [*bold, *rows]:
         for part in re.split(
             r"…|pid \d+ \(java\)|\d+|\[1\]|\.epochmq|is (?=in use by)|BackOff: |Starting: ", message
         ):
             words = part.strip(" ,:")
-            assert words in said, f"{message}: {words!r}"
+            assert words in all_strings, f"{message}: {words!r}"
 
 
 def strings() -> Iterator[str]:

@@ -73,9 +73,13 @@ def test_every_finding_is_in_the_audits_table_with_its_severity() -> None:
         for kind, remark in re.findall(r"`([^`]+)`( \(warning\))?", cell):
             prefix = kind.partition(".")[0] if not kind.startswith(".") else prefix
             name = prefix + kind if kind.startswith(".") else kind
-            said = re.search(r"\| (warnings|notes) \|$", row)
+            heading = re.search(r"\| (warnings|notes) \|$", row)
             named[name] = (
-                "warning" if remark or (said and said[1] == "warnings") else "note" if said else "error"
+                "warning"
+                if remark or (heading and heading[1] == "warnings")
+                else "note"
+                if heading
+                else "error"
             )
     assert named == {kind: str(severity) for kind, (severity, _) in KINDS.items()}
     assert {*FindingSeverity} == {"error", "warning", "note"}

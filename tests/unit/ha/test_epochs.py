@@ -162,10 +162,10 @@ def test_a_handshake_names_earlier_epochs_without_bytes() -> None:
 def test_rocketmq_ends_an_epoch_without_bytes_at_the_first_byte() -> None:
     """By RocketMQ's rule for two histories, what a former master wrote alone is truncated, and nothing
     else."""
-    told = epochs_for_handshake(entries((2, 0), (3, 700)))
-    assert truncation_point(entries((1, 0)), 0, told, 900) == 0
-    assert truncation_point(entries((1, 0)), 300, told, 900) == 0
-    assert truncation_point(entries((2, 0)), 300, told, 900) == 300
+    reported = epochs_for_handshake(entries((2, 0), (3, 700)))
+    assert truncation_point(entries((1, 0)), 0, reported, 900) == 0
+    assert truncation_point(entries((1, 0)), 300, reported, 900) == 0
+    assert truncation_point(entries((2, 0)), 300, reported, 900) == 300
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), max_size=6))

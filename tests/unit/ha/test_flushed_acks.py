@@ -62,11 +62,11 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disks]:
 
 
 @contextmanager
-def answers(node: BrokerNode, end: int) -> Iterator[list[PutStatus]]:
+def responses(node: BrokerNode, end: int) -> Iterator[list[PutStatus]]:
     """The statuses that the sender of a message which ends at this offset gets."""
-    told: list[PutStatus] = []
-    node.puts.when_safe(end, told.append)
-    yield told
+    statuses: list[PutStatus] = []
+    node.puts.when_safe(end, statuses.append)
+    yield statuses
 
 
 async def both(a: BrokerNode, b: BrokerNode) -> str:
@@ -90,7 +90,7 @@ async def test_a_sync_flush_replica_acknowledges_only_what_it_has_flushed(
         await until(lambda: a.ha.confirm_offset == before, "what is flushed on both is confirmed")
         disks.hold(b)
         end = a.put(10)
-        with answers(a, end) as told:
+        with responses(a, end) as statuses:
             await until(lambda: b.end == end and a.store.flushed_where == end, "received, not flushed")
             for _ in range(3):
                 # What comes later has come: an acknowledgement would have come, too.
@@ -100,9 +100,9 @@ async def test_a_sync_flush_replica_acknowledges_only_what_it_has_flushed(
             assert sync is not None
             assert sync.replicas[2].ack_offset == before
             assert a.ha.confirm_offset == before
-            assert told == []
+            assert statuses == []
             disks.release()
-            await until(lambda: told == [PutStatus.PUT_OK])
+            await until(lambda: statuses == [PutStatus.PUT_OK])
         await until(lambda: a.ha.confirm_offset == end == b.ha.confirm_offset)
 
 

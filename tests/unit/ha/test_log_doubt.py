@@ -71,11 +71,11 @@ def test_a_log_that_ends_before_the_confirmed_offset_is_in_doubt() -> None:
 def test_a_given_up_mastership_is_not_taken_again() -> None:
     lost = LogDoubt(gives_up=True, in_doubt=True)
     assert not may_lead(lost, 99), "which mastership is the old one is not known yet"
-    told = given_up(lost, 5)
-    assert [epoch for epoch in range(4, 8) if may_lead(told, epoch)] == [6, 7]
-    assert told.in_doubt
+    doubt = given_up(lost, 5)
+    assert [epoch for epoch in range(4, 8) if may_lead(doubt, epoch)] == [6, 7]
+    assert doubt.in_doubt
     assert no_doubt() == SOUND
-    assert given_up(told, 3).given_up_epoch == 5
+    assert given_up(doubt, 3).given_up_epoch == 5
 
 
 def test_a_replica_has_caught_up_when_it_has_what_its_master_had_and_has_confirmed() -> None:

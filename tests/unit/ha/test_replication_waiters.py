@@ -96,20 +96,20 @@ async def test_each_send_is_answered_as_soon_as_its_own_bytes_are_replicated() -
         controlled=False,
         end=lambda: 1000,
     )
-    told: list[tuple[int, PutStatus]] = []
+    results: list[tuple[int, PutStatus]] = []
     for end in (50, 300, 500, 900):
-        acks.when_replicated(end, lambda status, end=end: told.append((end, status)))  # type: ignore[misc]
-    assert told == [(50, OK)]
+        acks.when_replicated(end, lambda status, end=end: results.append((end, status)))  # type: ignore[misc]
+    assert results == [(50, OK)]
     sync.replica_acknowledged(2, 500, 0)
     acks.answer_replicated()
-    assert told == [(50, OK), (300, OK), (500, OK)]
-    await until(lambda: len(told) == 4)
-    assert told[-1] == (900, LATE)
-    acks.when_replicated(950, lambda status: told.append((950, status)))
+    assert results == [(50, OK), (300, OK), (500, OK)]
+    await until(lambda: len(results) == 4)
+    assert results[-1] == (900, LATE)
+    acks.when_replicated(950, lambda status: results.append((950, status)))
     acks.stop()
-    assert told[-1] == (950, LATE)
-    acks.when_replicated(960, lambda status: told.append((960, status)))
-    assert told[-1] == (960, LATE)
+    assert results[-1] == (950, LATE)
+    acks.when_replicated(960, lambda status: results.append((960, status)))
+    assert results[-1] == (960, LATE)
 
 
 def bench_state(bench: Bench, values: dict[str, Any], *, controlled: bool, members: set[int]) -> SyncState:
@@ -157,8 +157,8 @@ async def test_with_too_few_replicas_a_send_is_rejected_before_it_is_stored(
     async with running(tmp_path) as bench:
         bench_state(bench, {"min_in_sync_replicas": 3}, controlled=True, members={1, 2})
         peer = bench.peer(ordinary=ordinary)
-        answer = peer.call(send_command("TBW102"))
-        assert (answer.code, answer.remark) == (1, "in-sync replicas not enough")
+        response = peer.call(send_command("TBW102"))
+        assert (response.code, response.remark) == (1, "in-sync replicas not enough")
         assert bench.broker.store.max_phy_offset == 0
         free = {"UNIQ_KEY": "7F0000016B5C18B4AAC2000000010001", "WAIT": "false"}
         assert peer.call(send_command("TBW102", properties=free)).code == 0

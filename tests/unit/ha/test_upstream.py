@@ -51,10 +51,10 @@ async def test_5663_an_expansion_whose_response_was_lost_counts(tmp_path: Path) 
         assert asked == [{1, 2}]
         await b.close()
         end = a.put(1)
-        told: list[PutStatus] = []
-        a.puts.when_safe(end, told.append)
+        statuses: list[PutStatus] = []
+        a.puts.when_safe(end, statuses.append)
         await asyncio.sleep(0)
-        assert not told
+        assert not statuses
         assert a.ha.confirm_offset < end
 
 

@@ -93,10 +93,10 @@ async def test_5651_a_replica_that_stops_in_mid_frame_blocks_nobody(tmp_path: Pa
             dribble.passing.clear()
             for _ in range(5):
                 end = a.put(400, b"x" * 700)
-                told: list[PutStatus] = []
-                a.puts.when_safe(end, told.append)
-                await until(lambda told=told: told, "acknowledged")  # type: ignore[misc]
-                assert told == [PutStatus.PUT_OK]
+                statuses: list[PutStatus] = []
+                a.puts.when_safe(end, statuses.append)
+                await until(lambda statuses=statuses: statuses, "acknowledged")  # type: ignore[misc]
+                assert statuses == [PutStatus.PUT_OK]
             assert c.end < a.end
             async with asyncio.timeout(60):
                 await a.ha.become_replica(None, 2, broker_id=1)

@@ -274,10 +274,10 @@ async def test_heartbeats_keep_a_broker(tmp_path: Path) -> None:
 
 
 async def test_brokers_are_told_of_a_new_smallest_id(tmp_path: Path) -> None:
-    told: list[dict[str, str] | None] = []
+    notifications: list[dict[str, str] | None] = []
 
     def notified(connection: RemotingConnection, command: Command) -> Command:
-        told.append(command.ext)
+        notifications.append(command.ext)
         return response(command, 0)
 
     slave = RemotingServer({Code.NOTIFY_MIN_BROKER_ID_CHANGE: notified})
@@ -286,11 +286,11 @@ async def test_brokers_are_told_of_a_new_smallest_id(tmp_path: Path) -> None:
     async with asking(tmp_path, "notifyMinBrokerIdChanged=true") as ns:
         await ns.register(1, at, enableActingMaster="true")
         await ns.register(0, MASTER, enableActingMaster="true")
-        await ns.eventually(lambda: len(told) == 1, "the slave hears of the master")
+        await ns.eventually(lambda: len(notifications) == 1, "the slave hears of the master")
         who = {"clusterName": "c", "brokerName": "broker-a", "brokerAddr": MASTER, "brokerId": "0"}
         await ns.ask(Code.UNREGISTER_BROKER, **who)
-        await ns.eventually(lambda: len(told) == 2, "the slave hears of its end")
-    assert told == [
+        await ns.eventually(lambda: len(notifications) == 2, "the slave hears of its end")
+    assert notifications == [
         {"minBrokerId": "0", "minBrokerAddr": MASTER, "haBrokerAddr": f"ha-{MASTER}"},
         {"minBrokerId": "1", "minBrokerAddr": at, "offlineBrokerAddr": MASTER},
     ]
@@ -377,8 +377,8 @@ async def test_settings_are_shown_changed_kept_and_protected(tmp_path: Path) -> 
             b"configBlackList",
             b"productEnvName",
         ):
-            refused = await ns.ask(Code.UPDATE_NAMESRV_CONFIG, key + b"=x\nsupportActingMaster=false")
-            assert (refused.code, refused.remark) == (16, "Can not update config in black list.")
+            rejected = await ns.ask(Code.UPDATE_NAMESRV_CONFIG, key + b"=x\nsupportActingMaster=false")
+            assert (rejected.code, rejected.remark) == (16, "Can not update config in black list.")
         bad = await ns.ask(Code.UPDATE_NAMESRV_CONFIG, b"supportActingMaster=maybe")
         assert (bad.code, bad.remark) == (1, "supportActingMaster=maybe: expected true or false")
         assert (await ns.ask(Code.UPDATE_NAMESRV_CONFIG)).code == 0

@@ -49,8 +49,8 @@ def perm(routes: RouteTables, topic: str = "T1") -> int:
 
 def test_a_masters_topics_have_a_route_to_it() -> None:
     routes = tables()
-    told, effects = routes.register(registration(), NOW)
-    assert (told, effects) == (RegisterBrokerResult(), [])
+    result, effects = routes.register(registration(), NOW)
+    assert (result, effects) == (RegisterBrokerResult(), [])
     assert addresses(routes) == {0: address_of(0)}
     assert msgspec.to_builtins(route(routes).queue_datas) == [
         {"brokerName": NAME, "readQueueNums": 16, "writeQueueNums": 16, "perm": 6, "topicSysFlag": 0}
@@ -63,20 +63,20 @@ def test_a_slave_is_told_its_master_and_its_topics_do_not_count() -> None:
     assert routes.register(registration(1, acting=None), NOW)[0] == RegisterBrokerResult()
     assert routes.route("T1") is None
     routes.register(registration(0), NOW)
-    told, _ = routes.register(registration(1, topics=wrapper(["T1", "T2", "only the slave's"])), NOW)
-    assert told == RegisterBrokerResult(f"ha-{address_of(0)}", address_of(0))
+    result, _ = routes.register(registration(1, topics=wrapper(["T1", "T2", "only the slave's"])), NOW)
+    assert result == RegisterBrokerResult(f"ha-{address_of(0)}", address_of(0))
     assert routes.route("only the slave's") is None
     assert addresses(routes) == {0: address_of(0), 1: address_of(1)}
 
 
 def test_a_first_registration_with_a_single_topic_is_refused_and_leaves_nothing() -> None:
     routes = tables()
-    told, effects = routes.register(registration(topics=wrapper(["T1"])), NOW)
-    assert (told, effects) == (None, [])
+    result, effects = routes.register(registration(topics=wrapper(["T1"])), NOW)
+    assert (result, effects) == (None, [])
     assert (routes.topics, routes.brokers, routes.clusters, routes.live.table) == ({}, {}, {}, {})
     routes.register(registration(), NOW)
-    told, _ = routes.register(registration(topics=wrapper(["new"], counter=2)), NOW)
-    assert told == RegisterBrokerResult()
+    result, _ = routes.register(registration(topics=wrapper(["new"], counter=2)), NOW)
+    assert result == RegisterBrokerResult()
     assert set(routes.topics) == {"T1", "T2", "new"}
 
 
@@ -96,8 +96,8 @@ def test_a_slave_that_becomes_master_stands_under_its_new_id_only() -> None:
 def test_an_older_master_does_not_push_out_its_successor() -> None:
     routes = tables()
     routes.register(registration(0, "new:1", wrapper(state=3)), NOW)
-    told, effects = routes.register(registration(0, "old:1", wrapper(state=2)), NOW)
-    assert (told, effects) == (RegisterBrokerResult(), [])
+    result, effects = routes.register(registration(0, "old:1", wrapper(state=2)), NOW)
+    assert (result, effects) == (RegisterBrokerResult(), [])
     assert addresses(routes) == {0: "new:1"}
     assert routes.live.data_version("c", "old:1") is None
     routes.register(registration(0, "newest:1", wrapper(state=4)), NOW)

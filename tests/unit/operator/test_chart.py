@@ -58,7 +58,7 @@ def kinds(objects: list[dict[str, Any]], kind: str, when: str | None = None) -> 
     return [one for one in objects if one["kind"] == kind and hook(one) == when]
 
 
-def refused(*values: str) -> str:
+def rejection(*values: str) -> str:
     sets = [part for value in values for part in ("--set", value)]
     found = run("template", "epochmq", str(CHART), "--kube-version", "1.34.4", *sets)
     assert found.returncode != 0
@@ -234,19 +234,19 @@ def test_names_are_valid_for_any_release_name() -> None:
 # the operator's configuration
 
 
-def told(path: Path, *values: str) -> config.OperatorConfig:
+def loaded(path: Path, *values: str) -> config.OperatorConfig:
     (found,) = kinds(rendered(*values), "ConfigMap")
     path.write_text(found["data"]["operator.conf"])
     return config.load_config(str(path))
 
 
 def test_the_operator_accepts_the_rendered_configuration(tmp_path: Path) -> None:
-    plain = told(tmp_path / "a")
+    plain = loaded(tmp_path / "a")
     assert plain.namespaces == []
     assert plain.settings(NAMESPACE) == ManifestSettings(
         "epochmq/broker:0.1.0", "epochmq/controller:0.1.0", NAMESPACE
     )
-    other = told(
+    other = loaded(
         tmp_path / "b",
         "scope=namespaced",
         "watchNamespaces={shop,other}",
@@ -275,12 +275,14 @@ def test_the_lease_probes_and_labels_are_those_that_the_operator_uses(tmp_path: 
     template = deployment["spec"]["template"]
     (found,) = kinds(objects, "ConfigMap")
     (tmp_path / "c").write_text(found["data"]["operator.conf"])
-    told = config.load_config(str(tmp_path / "c"))
+    loaded = config.load_config(str(tmp_path / "c"))
     (role,) = kinds(objects, "Role")
-    assert [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule] == [[told.lease_name]]
+    assert [rule["resourceNames"] for rule in role["rules"] if "resourceNames" in rule] == [
+        [loaded.lease_name]
+    ]
     (container,) = template["spec"]["containers"]
-    assert [port["containerPort"] for port in container["ports"]] == [told.metrics_port]
-    assert told.operator_labels.items() <= template["metadata"]["labels"].items()
+    assert [port["containerPort"] for port in container["ports"]] == [loaded.metrics_port]
+    assert loaded.operator_labels.items() <= template["metadata"]["labels"].items()
     assert container["args"] == ["operator", "--config", "/etc/epochmq/operator.conf"]
 
 
@@ -296,11 +298,11 @@ def test_a_changed_configuration_restarts_the_operators() -> None:
 
 
 def test_unknown_values_are_rejected_by_name() -> None:
-    assert "replicas" in refused("replicas=0")
-    assert "scope" in refused("scope=some")
-    assert "replicaCount" in refused("replicaCount=3")
-    assert "image" in refused("image.name=a")
-    assert "watchNamespaces needs scope: namespaced" in refused("watchNamespaces={a}")
+    assert "replicas" in rejection("replicas=0")
+    assert "scope" in rejection("scope=some")
+    assert "replicaCount" in rejection("replicaCount=3")
+    assert "image" in rejection("image.name=a")
+    assert "watchNamespaces needs scope: namespaced" in rejection("watchNamespaces={a}")
 
 
 def test_the_schema_has_exactly_the_values() -> None:

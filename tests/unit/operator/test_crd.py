@@ -157,7 +157,7 @@ def controller_group(**spec: Any) -> ControllerGroup:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "refused"),
+    ("old", "new", "rejected"),
     [
         (broker_group(), broker_group(replicas=5, paused=True, image="a"), []),
         (broker_group(), broker_group(storage={"size": "20Gi"}), []),
@@ -179,7 +179,7 @@ def controller_group(**spec: Any) -> ControllerGroup:
     ],
 )
 def test_the_model_rejects_the_changes_that_the_api_server_rejects(
-    old: BrokerGroup | ControllerGroup, new: BrokerGroup | ControllerGroup, refused: list[str]
+    old: BrokerGroup | ControllerGroup, new: BrokerGroup | ControllerGroup, rejected: list[str]
 ) -> None:
     lines = rejected_changes(old, new)
-    assert [line.partition(" cannot")[0] for line in lines] == refused
+    assert [line.partition(" cannot")[0] for line in lines] == rejected

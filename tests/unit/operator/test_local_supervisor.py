@@ -218,10 +218,10 @@ async def test_a_pod_that_cannot_start_is_retried_and_the_start_fails(
         await until(lambda: runtime.has_failed(record for record, _ in supervisor.pods()))
         left = runtime.unready(record for record, _ in supervisor.pods())
         assert [record.pod for record in left] == [BROKER]
-        said = runtime.explain(pod_processes.state, left, "does not come up")
-    assert said.startswith(f"{BROKER} ({left[0].address}) does not come up: ")
-    assert "exit status 1" in said
-    assert "storePathRootDir=/nowhere: expected a directory" in said
+        explanation = runtime.explain(pod_processes.state, left, "does not come up")
+    assert explanation.startswith(f"{BROKER} ({left[0].address}) does not come up: ")
+    assert "exit status 1" in explanation
+    assert "storePathRootDir=/nowhere: expected a directory" in explanation
 
 
 async def test_a_process_that_ignores_sigterm_is_killed(
@@ -318,8 +318,8 @@ async def test_a_port_in_use_is_reported_as_the_reason(pod_processes: PodProcess
         async with running(pod_processes, group()) as supervisor:
             await until(lambda: runtime.has_failed(record for record, _ in supervisor.pods()))
             left = runtime.unready(record for record, _ in supervisor.pods())
-            said = runtime.explain(pod_processes.state, left, "does not come up")
-    assert f"{address}:9876 (remoting) is in use by pid {os.getpid()}" in said
+            explanation = runtime.explain(pod_processes.state, left, "does not come up")
+    assert f"{address}:9876 (remoting) is in use by pid {os.getpid()}" in explanation
     assert f"{NAMESERVER} started" not in pod_processes.events()[6:]
 
 

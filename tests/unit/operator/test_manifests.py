@@ -164,11 +164,11 @@ def test_clients_inside_the_cluster_get_pod_addresses_and_others_get_names() -> 
 @pytest.mark.parametrize("embedded", [True, False])
 def test_a_controller_listens_without_resolving_its_own_name(embedded: bool) -> None:
     read = configuration(controller_group(nameserver={"embedded": embedded}), "quorum-controller-0")
-    told = controller_config.load(
+    loaded = controller_config.load(
         "".join(f"{key}={value}\n" for key, value in read.items()), without=embedded * ("bindAddress",)
     )
-    assert told.config.bind_address == "0.0.0.0"
-    assert told.config.listen_port == 9878
+    assert loaded.config.bind_address == "0.0.0.0"
+    assert loaded.config.listen_port == 9878
 
 
 def test_a_single_replica_uses_controllers_so_that_it_can_scale_up() -> None:

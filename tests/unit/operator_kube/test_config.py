@@ -56,7 +56,7 @@ def test_an_empty_file_and_no_file_give_the_defaults(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("unheard=1", "unheard"),
         ("metricsPort=many", "metricsPort=many"),
@@ -65,8 +65,8 @@ def test_an_empty_file_and_no_file_give_the_defaults(tmp_path: Path) -> None:
         ("a: [", "YAML"),
     ],
 )
-def test_an_invalid_key_is_rejected_by_name(tmp_path: Path, text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told.replace("[", r"\[")):
+def test_an_invalid_key_is_rejected_by_name(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         load_config(file(tmp_path, text))
 
 

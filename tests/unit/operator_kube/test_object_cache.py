@@ -39,21 +39,21 @@ def test_a_later_object_of_the_same_name_stays() -> None:
 
 
 def test_objects_missing_in_a_list_are_removed_and_notified() -> None:
-    told = []
-    cache = ObjectCache(lambda found: told.append(found["metadata"]["name"]))
+    notified = []
+    cache = ObjectCache(lambda found: notified.append(found["metadata"]["name"]))
     cache.put(pod("p", 1))
     cache.put(pod("q", 2))
     cache.replace("Pod", None, [pod("q", 2), pod("r", 3)])
     assert sorted(ref.name for ref, _ in cache.all("Pod")) == ["q", "r"]
-    assert told == ["p", "q", "p", "r"]
+    assert notified == ["p", "q", "p", "r"]
 
 
 def test_the_same_version_twice_is_notified_once() -> None:
-    told = []
-    cache = ObjectCache(lambda found: told.append(1))
+    notified = []
+    cache = ObjectCache(lambda found: notified.append(1))
     cache.put(pod("p", 1))
     cache.put(pod("p", 1))
-    assert told == [1]
+    assert notified == [1]
 
 
 class Watching:

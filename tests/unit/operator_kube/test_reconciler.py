@@ -79,7 +79,7 @@ class SilentSidecars:
 
 
 @asynccontextmanager
-async def running_reconciler(server: Server, *told: Ref) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
+async def running_reconciler(server: Server, *refs: Ref) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
     """Runs a reconciler with only these objects of the server in its cache."""
     api: Any = server
     silent: Any = SilentSidecars()
@@ -87,7 +87,7 @@ async def running_reconciler(server: Server, *told: Ref) -> AsyncIterator[tuple[
     replicas = ReplicaObserver(cache, silent, CredentialsCache(api))
     made = GroupReconciler(RENDERER, ReconcilerDependencies(api, cache, replicas, OperatorMetrics(), 4))
     cache.on_change = made.object_changed
-    for ref in told:
+    for ref in refs:
         cache.put(server.objects[object_path(ref)])
     task = asyncio.ensure_future(made.run())
     try:
@@ -120,8 +120,8 @@ async def test_a_foreign_object_without_the_label_is_not_taken_over(labels: dict
     async with running_reconciler(server, QUORUM) as (reconciler, cache):
         await until(lambda: phase(cache, QUORUM) == "Blocked")
         assert SERVICE not in server.applied
-        said = str(cache.get(QUORUM))
-        assert "Service orders-controller was not made by the operator: rename the group, or delete" in said
+        shown = str(cache.get(QUORUM))
+        assert "Service orders-controller was not made by the operator: rename the group, or delete" in shown
 
         del server.objects[object_path(SERVICE)]
         reconciler.object_changed(resource(QUORUM))

@@ -41,9 +41,9 @@ def render(group: GroupResource, controllers: ControllerGroup | None) -> Sequenc
     brokers = isinstance(group, BrokerGroup)
     name = component_name(group.name, Component.BROKER if brokers else Component.CONTROLLER)
     meta = {"name": name, "namespace": group.metadata.namespace, "labels": LABELS}
-    told = {"replicas": str(group.spec.replicas), "config": repr(sorted(group.spec.config.items()))}
+    data = {"replicas": str(group.spec.replicas), "config": repr(sorted(group.spec.config.items()))}
     return (
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": told},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data},
         {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"clusterIP": "None"}},
         {
             "apiVersion": "apps/v1",

@@ -175,8 +175,8 @@ def test_a_guarded_group_runs_until_its_deletion_is_confirmed() -> None:
     api.settle()
     assert len(api.pods()) == 6
     assert api.status(ORDERS)["phase"] == "Deleting"
-    told = api.condition(ORDERS, "Progressing")["message"]
-    assert "kubectl annotate brokergroup orders epochmq.io/confirm-deletion=orders" in told
+    message = api.condition(ORDERS, "Progressing")["message"]
+    assert "kubectl annotate brokergroup orders epochmq.io/confirm-deletion=orders" in message
     api.annotate(ORDERS, confirm_deletion="another")
     api.settle()
     assert len(api.pods()) == 6

@@ -74,8 +74,8 @@ GROWTH = [(0, {"replicas": 1}), (1, {"replicas": 3}), (2, {"replicas": 5})]
 
 def deeds(api: FakeApi) -> list[tuple[str, str]]:
     """The Events without those for waiting, which depend on when the operator runs."""
-    told = [(event.reason, event.message) for event in api.events.values()]
-    return sorted(one for one in told if not one[0].startswith("Awaiting"))
+    events = [(event.reason, event.message) for event in api.events.values()]
+    return sorted(one for one in events if not one[0].startswith("Awaiting"))
 
 
 @pytest.mark.parametrize("stop", range(_effects_of(GROWTH)))

@@ -64,12 +64,12 @@ def test_any_fields_give_a_header_or_a_request_error(header: type[Header], data:
     try:
         read = header.decode(ext)
     except RequestError as error:
-        refused = error
+        rejection = error
     else:
         assert header.decode(read.encode()) == read
         return
-    assert refused.code == ResponseCode.SYSTEM_ERROR
-    assert header.__name__ in refused.remark
+    assert rejection.code == ResponseCode.SYSTEM_ERROR
+    assert header.__name__ in rejection.remark
 
 
 @pytest.mark.parametrize(

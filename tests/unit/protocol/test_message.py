@@ -253,10 +253,10 @@ def test_any_bytes_give_a_batch_or_message_illegal(elements: list[BatchElement],
     try:
         decode_batch(bytes(body))
     except RequestError as error:
-        refused = error
+        rejection = error
     else:
         return
-    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert rejection.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 def test_a_batch_of_too_many_messages_is_rejected() -> None:

@@ -106,9 +106,9 @@ async def test_a_master_that_comes_back_in_doubt_takes_no_message_before_a_new_e
             await until(lambda: any("fencedEpoch" in beat for beat in controller.heartbeats))
             assert one.ha.role is HARole.IDLE
             assert (await send(one)).code != 0
-            said = controller.heartbeats[-1]
-            assert (said["fencedEpoch"], said["mayLackAcknowledged"]) == (str(epoch), "true")
-            assert "writeLeaseEpoch" not in said
+            heartbeat = controller.heartbeats[-1]
+            assert (heartbeat["fencedEpoch"], heartbeat["mayLackAcknowledged"]) == (str(epoch), "true")
+            assert "writeLeaseEpoch" not in heartbeat
             # The controllers have elected it anew.
             controller.make_master(1, one.live.current.broker_addr, epoch + 1)
             await until(lambda: one.ha.role is HARole.MASTER)

@@ -289,17 +289,17 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
     async with fake_controller() as controller:
         host, _, port = controller.address.partition(":")
         loop = asyncio.get_running_loop()
-        answers: list[list[Any] | OSError] = [[(0, 0, 0, "", (host, int(port)))]]
+        responses: list[list[Any] | OSError] = [[(0, 0, 0, "", (host, int(port)))]]
         asked: list[str] = []
 
         async def look_up(name: str, *args: Any, **kwargs: Any) -> list[Any]:
             if name != "controllers.test":
                 return await real(name, *args, **kwargs)
             asked.append(name)
-            answer = answers[0]
-            if isinstance(answer, OSError):
-                raise answer
-            return answer
+            response = responses[0]
+            if isinstance(response, OSError):
+                raise response
+            return response
 
         real = loop.getaddrinfo
         monkeypatch.setattr(loop, "getaddrinfo", look_up, raising=False)
@@ -307,7 +307,7 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
         async with broker(tmp_path, f"controllers.test:{port}", settings) as one:
             assert one.replicas is not None
             await until(one.replicas.may_write, "it has a lease")
-            answers[0] = OSError("Name or service not known")
+            responses[0] = OSError("Name or service not known")
             count = len(asked)
             await until(lambda: len(asked) > count + 2, "names are looked up again")
             heard = len(controller.heartbeats)

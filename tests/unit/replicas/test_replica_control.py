@@ -33,14 +33,14 @@ def sent(bench: Bench) -> int:
 async def test_a_fenced_broker_takes_no_message_until_it_is_unfenced(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         assert sent(bench) == 0
-        answer = await change_state(bench, fenced=True)
-        said = {"fenced": "true", "drained": "false", "takes": "false", "undispatched": "0"}
-        assert (answer.code, answer.ext) == (0, said)
+        response = await change_state(bench, fenced=True)
+        expected = {"fenced": "true", "drained": "false", "takes": "false", "undispatched": "0"}
+        assert (response.code, response.ext) == (0, expected)
         assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
         assert bench.broker.store.state.flags & RunningFlags.FENCED
     async with running(tmp_path) as bench:
         assert sent(bench) == ResponseCode.SERVICE_NOT_AVAILABLE
-        assert (await change_state(bench)).ext == said
+        assert (await change_state(bench)).ext == expected
         assert ((await change_state(bench, fenced=False)).ext or {})["takes"] == "true"
         assert sent(bench) == 0
     async with running(tmp_path) as bench:
@@ -50,25 +50,31 @@ async def test_a_fenced_broker_takes_no_message_until_it_is_unfenced(tmp_path: P
 async def test_a_control_state_that_cannot_be_saved_is_not_applied(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
         (tmp_path / "config" / f"{FILE}.tmp").mkdir()
-        answer = await change_state(bench, fenced=True)
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "the new state could not be written to the disk" in (answer.remark or "")
+        response = await change_state(bench, fenced=True)
+        assert response.code == ResponseCode.SYSTEM_ERROR
+        assert "the new state could not be written to the disk" in (response.remark or "")
         assert sent(bench) == 0
 
 
 async def test_without_controllers_there_is_no_switchover(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
-        answer = await change_state(bench, drained=True)
-        assert (answer.code, answer.remark) == (
+        response = await change_state(bench, drained=True)
+        assert (response.code, response.remark) == (
             1,
             "this broker cannot be drained: it has no controllers that could elect another master",
         )
         peer = bench.peer()
         opaque = peer.send(request(ReplicaControlCode.SWITCHOVER, SwitchoverRequestHeader(broker_id=2)))
-        answer = await peer.answer(opaque)
-        assert (answer.code, answer.remark) == (1, "there are no controllers that could elect another master")
-        answer = await peer.answer(peer.send(request(ReplicaControlCode.COPY_TABLES)))
-        assert (answer.code, answer.remark) == (1, "this broker follows no master whose tables it could copy")
+        response = await peer.answer(opaque)
+        assert (response.code, response.remark) == (
+            1,
+            "there are no controllers that could elect another master",
+        )
+        response = await peer.answer(peer.send(request(ReplicaControlCode.COPY_TABLES)))
+        assert (response.code, response.remark) == (
+            1,
+            "this broker follows no master whose tables it could copy",
+        )
 
 
 async def test_a_drained_replica_reports_it_in_its_handshake(tmp_path: Path) -> None:

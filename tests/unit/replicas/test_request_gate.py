@@ -34,7 +34,7 @@ class FakeRemoteBroker:
     def __init__(self) -> None:
         self.asked: list[tuple[str, Command]] = []
         self.answers: list[int | str | Exception] = []
-        self.told: list[Command] = []
+        self.oneway_requests: list[Command] = []
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
         self.asked.append((address, command))
@@ -47,7 +47,7 @@ class FakeRemoteBroker:
         return response(command, answer, "there", body=b"there")
 
     async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
-        self.told.append(command)
+        self.oneway_requests.append(command)
 
 
 class GateHarness:
@@ -83,7 +83,7 @@ async def remark(asked: asyncio.Task[Command | None]) -> str | None:
     return answer.remark
 
 
-async def refused(asked: asyncio.Task[Command | None]) -> int:
+async def rejection_code(asked: asyncio.Task[Command | None]) -> int:
     with pytest.raises(RequestError) as caught:
         await asked
     return caught.value.code
@@ -140,7 +140,7 @@ async def test_a_request_that_may_have_been_served_is_not_sent_twice() -> None:
     harness = GateHarness()
     harness.gate.relay(MASTER)
     harness.elsewhere.answers = [CallTimeoutError("silence")]
-    assert await refused(harness.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert await rejection_code(harness.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert len(harness.elsewhere.asked) == 1
     harness.elsewhere.answers = [ResponseCode.TOPIC_NOT_EXIST, "[OVERLOAD]system busy"]
     for code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SYSTEM_BUSY):
@@ -153,10 +153,10 @@ async def test_a_held_request_times_out_before_its_producer_does(monkeypatch: py
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 0.05)
     harness = GateHarness()
     harness.gate.hold()
-    assert await refused(harness.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert await rejection_code(harness.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
     harness.gate.relay(MASTER)
     harness.elsewhere.answers = [ResponseCode.SERVICE_NOT_AVAILABLE] * 1000
-    assert await refused(harness.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert await rejection_code(harness.ask()) == ResponseCode.SERVICE_NOT_AVAILABLE
     assert harness.gate.held == 0
 
 
@@ -201,18 +201,18 @@ async def test_the_number_and_size_of_held_requests_are_bounded(monkeypatch: pyt
     harness.gate.hold()
     held = [harness.ask() for _ in range(3)]
     await until(lambda: harness.gate.held == 3)
-    assert await refused(harness.ask()) == ResponseCode.SYSTEM_BUSY
+    assert await rejection_code(harness.ask()) == ResponseCode.SYSTEM_BUSY
     harness.gate.open()
     await asyncio.gather(*held)
     harness.gate.hold()
     big = harness.ask(body=b"x" * 90)
     await until(lambda: harness.gate.held == 1)
-    assert await refused(harness.ask(body=b"x" * 20)) == ResponseCode.SYSTEM_BUSY
+    assert await rejection_code(harness.ask(body=b"x" * 20)) == ResponseCode.SYSTEM_BUSY
     harness.gate.open()
     assert await remark(big) == "here"
     monkeypatch.setattr(module, "RELAYS_MAX", 0)
     harness.gate.relay(MASTER)
-    assert await refused(harness.ask()) == ResponseCode.SYSTEM_BUSY
+    assert await rejection_code(harness.ask()) == ResponseCode.SYSTEM_BUSY
 
 
 async def test_one_way_requests_are_relayed_one_way() -> None:
@@ -222,6 +222,6 @@ async def test_one_way_requests_are_relayed_one_way() -> None:
     result = harness.handlers[SEND](NOBODY, command)
     assert isinstance(result, Awaitable)
     assert await result is None
-    assert [one.body for one in harness.elsewhere.told] == [b"x"]
-    assert harness.elsewhere.told[0].is_oneway
+    assert [one.body for one in harness.elsewhere.oneway_requests] == [b"x"]
+    assert harness.elsewhere.oneway_requests[0].is_oneway
     assert HELD_CODES < RELAYED_CODES

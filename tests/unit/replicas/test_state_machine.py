@@ -148,17 +148,17 @@ def test_a_forgotten_group_is_not_created_again_with_an_old_log() -> None:
     """Its epochs would start at 1, and this log's are newer. The broker logs that once, and retries."""
     harness = StateMachineHarness(identity=ME)
     harness.meet()
-    said: list[str] = []
+    log_lines: list[str] = []
     for _ in range(10):
         harness.answer(UNKNOWN)
         harness.pass_ms(2000)
         assert harness.only(AskController).question == NextBrokerIdQuestion()
         harness.answer(FreeBrokerId(1, "10.0.1.1:10911;9"))
-        said += [one.text for one in harness.all(WriteLogLine)]
+        log_lines += [one.text for one in harness.all(WriteLogLine)]
         harness.pass_ms(2000)
         assert harness.only(AskController).question == RegisterQuestion(1)
-    assert len(said) == 1
-    assert "do not know group g" in said[0]
+    assert len(log_lines) == 1
+    assert "do not know group g" in log_lines[0]
     harness.answer(view(2, 5))
     assert harness.only(TakeRole)
 
@@ -246,13 +246,13 @@ def test_controllers_that_have_lost_their_state_are_reported() -> None:
     """Their epoch is older than this broker's: it keeps its role, and logs why."""
     harness = StateMachineHarness()
     harness.lead(epoch=5)
-    said: list[str] = []
+    log_lines: list[str] = []
     for _ in range(3):
         harness.pass_ms(5100)
         harness.answer(view(2, 1))
         assert not harness.all(TakeRole)
-        said += [one.text for one in harness.all(WriteLogLine)]
-    assert said == ["the controller reports epoch 1, but epoch 5 has begun"]
+        log_lines += [one.text for one in harness.all(WriteLogLine)]
+    assert log_lines == ["the controller reports epoch 1, but epoch 5 has begun"]
 
 
 # Roles ------------------------------------------------------------------------------------------------------

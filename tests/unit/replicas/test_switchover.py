@@ -54,7 +54,7 @@ class SwitchoverHarness:
             self.sync.replica_acknowledged(broker_id, end, 0)
         self.store = SimpleNamespace(max_phy_offset=end)
         self.ha = SimpleNamespace(role=HARole.MASTER, sync_state=self.sync)
-        self.story: list[object] = []
+        self.events: list[object] = []
         self.reply: ControllerReply = MasterView(2, NEXT, 7, frozenset({2}), 9)
         self.tables: int | Exception = 0
         self.takes: list[bool] = []
@@ -68,7 +68,7 @@ class SwitchoverHarness:
             cast(Any, self),
             election_obstacle=self._obstacle,
             elect=self._elect,
-            election_failed=lambda: self.story.append("given up"),
+            election_failed=lambda: self.events.append("given up"),
         )
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
@@ -83,11 +83,11 @@ class SwitchoverHarness:
                 command, 0, header=ReplicaControlStateHeader(takes_messages=False, undispatched=behind)
             )
         if command.code == ReplicaControlCode.SET_CONTROL_STATE:
-            self.story.append(f"takes messages? while {self.gate.phase.value}")
+            self.events.append(f"takes messages? while {self.gate.phase.value}")
             takes = self.takes.pop(0) if self.takes else True
             return response(command, 0, header=ReplicaControlStateHeader(takes_messages=takes))
         assert command.code == ReplicaControlCode.COPY_TABLES
-        self.story.append(f"tables while {self.gate.phase.value}")
+        self.events.append(f"tables while {self.gate.phase.value}")
         if isinstance(self.tables, Exception):
             raise self.tables
         return response(command, self.tables)
@@ -97,7 +97,7 @@ class SwitchoverHarness:
 
     async def _elect(self, broker_id: int) -> ControllerReply:
         lack = self.store.max_phy_offset - self.sync.replicas[broker_id].ack_offset
-        self.story.append(f"elect {broker_id} lacking {lack} while {self.gate.phase.value}")
+        self.events.append(f"elect {broker_id} lacking {lack} while {self.gate.phase.value}")
         return self.reply
 
     def grow(self, size: int) -> None:
@@ -110,7 +110,7 @@ class SwitchoverHarness:
         for broker_id in ids:
             self.sync.replica_acknowledged(broker_id, self.store.max_phy_offset - lacking, 0)
 
-    async def refused(self, broker_id: int = 2, timeout_ms: int = 60_000) -> str:
+    async def rejection(self, broker_id: int = 2, timeout_ms: int = 60_000) -> str:
         """Why the switchover was rejected."""
         with pytest.raises(RequestError) as caught:
             await self.switchover.switch_to(broker_id, NEXT, timeout_ms)
@@ -122,7 +122,7 @@ async def test_a_switchover_elects_a_caught_up_replica_and_relays_to_it() -> Non
     harness.takes = [False, True]
     done = await harness.switchover.switch_to(2, NEXT, 60_000)
     assert (done.master_id, done.master_address, done.master_epoch) == (2, NEXT, 7)
-    assert harness.story == [
+    assert harness.events == [
         "tables while open",
         "tables while held",
         "elect 2 lacking 0 while held",
@@ -141,10 +141,10 @@ async def test_sends_are_held_only_while_a_near_replica_catches_up() -> None:
     harness.acknowledge(2, lacking=10)
     await until(lambda: harness.gate.phase is GatePhase.HOLDING)
     harness.acknowledge(3)
-    assert not any("elect" in str(one) for one in harness.story)
+    assert not any("elect" in str(one) for one in harness.events)
     harness.acknowledge(2)
     assert (await switch).master_id == 2
-    assert harness.story[-2] == "elect 2 lacking 0 while held"
+    assert harness.events[-2] == "elect 2 lacking 0 while held"
 
 
 async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> None:
@@ -154,9 +154,9 @@ async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> No
     assert harness.undispatched == []
     harness = SwitchoverHarness()
     harness.undispatched = [LAG_MAX_BYTES + 1] * 1000
-    assert f"still has to dispatch {LAG_MAX_BYTES + 1} bytes" in await harness.refused(timeout_ms=20)
+    assert f"still has to dispatch {LAG_MAX_BYTES + 1} bytes" in await harness.rejection(timeout_ms=20)
     assert harness.gate.phase is GatePhase.OPEN
-    assert harness.story == []
+    assert harness.events == []
 
 
 async def test_a_replica_that_does_not_tell_its_dispatch_lag_delays_no_switchover() -> None:
@@ -177,41 +177,43 @@ async def test_a_slow_third_replica_is_waited_for_only_shortly(
 
 async def test_an_unfit_replica_is_rejected_before_sends_are_held() -> None:
     harness = SwitchoverHarness()
-    harness.gate.hold = harness.story.append  # type: ignore[method-assign, assignment]
-    assert await harness.refused(1) == "broker 1 is the master already"
+    harness.gate.hold = harness.events.append  # type: ignore[method-assign, assignment]
+    assert await harness.rejection(1) == "broker 1 is the master already"
     for unfit in (4, 5):
-        assert await harness.refused(unfit) == f"broker {unfit} is not in sync: the SyncStateSet is [1, 2, 3]"
+        assert (
+            await harness.rejection(unfit) == f"broker {unfit} is not in sync: the SyncStateSet is [1, 2, 3]"
+        )
     harness.sync.replica_connected(3, async_learner=True)
-    assert "broker 3 is not in sync" in await harness.refused(3)
+    assert "broker 3 is not in sync" in await harness.rejection(3)
     harness.sync.replica_disconnected(2)
-    assert "broker 2 is not in sync" in await harness.refused(2)
+    assert "broker 2 is not in sync" in await harness.rejection(2)
     harness.ha.role = HARole.REPLICA
-    assert await harness.refused(2) == "this broker is not the master"
-    assert harness.story == []
+    assert await harness.rejection(2) == "this broker is not the master"
+    assert harness.events == []
 
 
 async def test_a_replica_that_stays_behind_fails_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = SwitchoverHarness()
     harness.grow(LAG_MAX_BYTES + 1)
     why = f"broker 2 still lacks {LAG_MAX_BYTES + 1} bytes of the log"
-    assert await harness.refused(timeout_ms=20) == why
+    assert await harness.rejection(timeout_ms=20) == why
     harness.acknowledge(2, lacking=5)
     monkeypatch.setattr(module, "HOLD_MAX_MS", 20)
-    assert await harness.refused() == "broker 2 still lacked 5 bytes of the log after 20 ms"
+    assert await harness.rejection() == "broker 2 still lacked 5 bytes of the log after 20 ms"
     assert harness.gate.phase is GatePhase.OPEN
-    assert not any("elect" in str(one) for one in harness.story)
+    assert not any("elect" in str(one) for one in harness.events)
 
 
 async def test_sends_continue_here_when_the_replica_disconnects() -> None:
     harness = SwitchoverHarness()
     harness.grow(10)
-    switch = asyncio.ensure_future(harness.refused())
+    switch = asyncio.ensure_future(harness.rejection())
     await until(lambda: harness.gate.phase is GatePhase.HOLDING)
     harness.sync.replica_disconnected(2)
     assert await switch == "broker 2 is not connected any more"
     assert harness.gate.phase is GatePhase.OPEN
     harness.ha.sync_state = None
-    assert await harness.refused() == "this broker is not the master"
+    assert await harness.rejection() == "this broker is not the master"
 
 
 @pytest.mark.parametrize(
@@ -228,8 +230,8 @@ async def test_after_a_failed_election_sends_wait_for_the_member_that_is_elected
 ) -> None:
     harness = SwitchoverHarness()
     harness.reply = reply
-    switch = asyncio.ensure_future(harness.refused())
-    await until(lambda: "given up" in harness.story)
+    switch = asyncio.ensure_future(harness.rejection())
+    await until(lambda: "given up" in harness.events)
     assert harness.gate.phase is GatePhase.HOLDING
     harness.gate.relay("10.0.0.3:10911")
     assert why in await switch
@@ -240,7 +242,7 @@ async def test_sends_are_rejected_when_the_election_fails_for_good(monkeypatch: 
     monkeypatch.setattr(module, "HOLD_TIMEOUT_S", 0.02)
     harness = SwitchoverHarness()
     harness.reply = ReplyLost("no response")
-    assert "no response" in await harness.refused()
+    assert "no response" in await harness.rejection()
     assert harness.gate.phase is GatePhase.OPEN
 
 
@@ -251,8 +253,8 @@ async def test_no_send_is_held_for_a_replica_that_cannot_be_elected() -> None:
     harness = SwitchoverHarness()
     harness.obstacles = ["it is not in the SyncStateSet"] * 1000
     why = "the controllers would not elect broker 2: it is not in the SyncStateSet"
-    assert await harness.refused(timeout_ms=100) == why
-    assert harness.story == []
+    assert await harness.rejection(timeout_ms=100) == why
+    assert harness.events == []
 
 
 async def test_a_failed_table_copy_does_not_prevent_a_switchover(
@@ -270,6 +272,6 @@ async def test_there_is_one_switchover_at_a_time() -> None:
     harness.grow(10)
     first = asyncio.ensure_future(harness.switchover.switch_to(2, NEXT, 60_000))
     await until(lambda: harness.gate.phase is GatePhase.HOLDING)
-    assert await harness.refused(3) == "another switchover is under way"
+    assert await harness.rejection(3) == "another switchover is under way"
     harness.acknowledge(2, 3)
     assert (await first).master_id == 2

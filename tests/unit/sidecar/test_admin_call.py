@@ -137,7 +137,7 @@ def test_a_socket_without_a_process_exits_with_1(tmp_path: Path, capsys: pytest.
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "no operation given"),
         (["--socket"], "--socket needs a value"),
@@ -151,11 +151,11 @@ def test_a_socket_without_a_process_exits_with_1(tmp_path: Path, capsys: pytest.
     ],
 )
 def test_a_usage_error_exits_with_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_process("admin-call", arguments) == ExitCode.USAGE
     shown = capsys.readouterr().err
-    assert said in shown
+    assert message in shown
     assert "Usage: epochmq admin-call" in shown
 
 

@@ -94,29 +94,29 @@ async def test_the_result_of_the_process_is_forwarded(
     process: Process, open_client: Client, path: str, operation: AdminOperation
 ) -> None:
     process.answer = {"some": ["thing", 1]}
-    answer = await open_client(socket_timeout_ms=700, ready_max_lag_bytes=9).get(path)
-    assert (answer.status_code, answer.json()) == (200, process.answer)
+    response = await open_client(socket_timeout_ms=700, ready_max_lag_bytes=9).get(path)
+    assert (response.status_code, response.json()) == (200, process.answer)
     limits = ReadinessLimits(max_lag_bytes=9) if operation is AdminOperation.STATE else None
     assert process.asked == [(operation, limits, 700)]
 
 
 async def test_the_epoch_file_is_returned_unchanged(process: Process, open_client: Client) -> None:
     process.answer = results.EpochFileContent(path="x", content=b"\x00raw\n")
-    answer = await open_client().get("/v1/epoch-file")
-    assert (answer.status_code, answer.content) == (200, b"\x00raw\n")
+    response = await open_client().get("/v1/epoch-file")
+    assert (response.status_code, response.content) == (200, b"\x00raw\n")
 
 
 async def test_readiness_gives_the_reasons(process: Process, open_client: Client) -> None:
     process.answer = MASTER
-    answer = await open_client().get("/ready")
-    assert answer.status_code == 200
-    assert answer.json() == {"ready": True, "notReady": [], "component": "broker", "role": "master"}
+    response = await open_client().get("/ready")
+    assert response.status_code == 200
+    assert response.json() == {"ready": True, "notReady": [], "component": "broker", "role": "master"}
     process.answer = msgspec.structs.replace(MASTER, ready=False, not_ready=["the disk is full"])
-    answer = await open_client().get("/ready")
-    assert (answer.status_code, answer.json()["notReady"]) == (503, ["the disk is full"])
+    response = await open_client().get("/ready")
+    assert (response.status_code, response.json()["notReady"]) == (503, ["the disk is full"])
     process.fault = ConnectError("no process listens at /s")
-    answer = await open_client().get("/ready")
-    assert (answer.status_code, answer.json()) == (
+    response = await open_client().get("/ready")
+    assert (response.status_code, response.json()) == (
         503,
         {"ready": False, "notReady": ["no process listens at /s"]},
     )
@@ -126,13 +126,13 @@ async def test_metrics_of_a_process_that_responds_and_of_one_that_does_not(
     process: Process, open_client: Client
 ) -> None:
     process.answer = results.MetricValues(state=MASTER, values={})
-    answer = await open_client().get("/metrics")
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert "epochmq_up 1.0\n" in answer.text
-    assert len(list(text_string_to_metric_families(answer.text))) > 10
+    response = await open_client().get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "epochmq_up 1.0\n" in response.text
+    assert len(list(text_string_to_metric_families(response.text))) > 10
     process.fault = CallTimeoutError("late")
-    answer = await open_client().get("/metrics")
-    assert (answer.status_code, "epochmq_up 0.0\n" in answer.text) == (200, True)
+    response = await open_client().get("/metrics")
+    assert (response.status_code, "epochmq_up 0.0\n" in response.text) == (200, True)
 
 
 @pytest.mark.parametrize(
@@ -153,8 +153,8 @@ async def test_an_error_has_a_status_a_kind_and_a_message(
     process: Process, open_client: Client, fault: EpochMQError, status: int
 ) -> None:
     process.fault = fault
-    answer = await open_client().get("/v1/epochs")
-    assert (answer.status_code, answer.json()["error"]["message"]) == (status, str(fault))
+    response = await open_client().get("/v1/epochs")
+    assert (response.status_code, response.json()["error"]["message"]) == (status, str(fault))
 
 
 WRITES = [
@@ -201,22 +201,22 @@ async def test_a_change_needs_a_token_or_a_certificate(
 ) -> None:
     client = open_client()
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {TOKEN}"}):
-        answer = await client.request(method, path, json=body, headers=headers)
-        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        response = await client.request(method, path, json=body, headers=headers)
+        assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
     assert process.asked == []
-    answer = await client.request(method, path, json=body, headers=AUTHORIZED)
-    assert (answer.status_code, answer.json()) == (200, {"done": True})
+    response = await client.request(method, path, json=body, headers=AUTHORIZED)
+    assert (response.status_code, response.json()) == (200, {"done": True})
     assert process.asked == [asked]
-    answer = await open_client(certificate=True).request(method, path, json=body)
-    assert (answer.status_code, process.asked) == (200, [asked, asked])
+    response = await open_client(certificate=True).request(method, path, json=body)
+    assert (response.status_code, process.asked) == (200, [asked, asked])
 
 
 async def test_without_configured_credentials_every_change_is_rejected(
     process: Process, open_client: Client
 ) -> None:
-    answer = await open_client(token=False).post("/v1/fence", headers=AUTHORIZED)
-    assert answer.status_code == 403
-    assert "adminTokenFile is not set" in answer.json()["error"]["message"]
+    response = await open_client(token=False).post("/v1/fence", headers=AUTHORIZED)
+    assert response.status_code == 403
+    assert "adminTokenFile is not set" in response.json()["error"]["message"]
     assert process.asked == []
 
 
@@ -231,7 +231,7 @@ async def test_reads_can_be_guarded_and_probes_never_are(process: Process, open_
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "said"),
+    ("method", "path", "body", "message"),
     [
         ("POST", "/v1/promote", b'{"brokerId":"two"}', "Expected `int | null`, got `str` - at `$.brokerId`"),
         ("POST", "/v1/promote", b'{"broker":2}', "unknown field `broker`"),
@@ -246,11 +246,11 @@ async def test_reads_can_be_guarded_and_probes_never_are(process: Process, open_
     ],
 )
 async def test_an_invalid_body_is_not_forwarded(
-    process: Process, open_client: Client, method: str, path: str, body: bytes, said: str
+    process: Process, open_client: Client, method: str, path: str, body: bytes, message: str
 ) -> None:
-    answer = await open_client().request(method, path, content=body, headers=AUTHORIZED)
-    assert answer.status_code == 400
-    assert said in answer.json()["error"]["message"]
+    response = await open_client().request(method, path, content=body, headers=AUTHORIZED)
+    assert response.status_code == 400
+    assert message in response.json()["error"]["message"]
     assert process.asked == []
 
 
@@ -263,8 +263,8 @@ async def test_a_body_that_is_too_large_is_not_read_completely(process: Process,
             taken += 1
             yield b"x" * 8192
 
-    answer = await open_client().post("/v1/fence", content=endless(), headers=AUTHORIZED)
-    assert (answer.status_code, process.asked) == (413, [])
+    response = await open_client().post("/v1/fence", content=endless(), headers=AUTHORIZED)
+    assert (response.status_code, process.asked) == (413, [])
 
 
 async def test_the_description_has_every_path_with_examples_of_its_type(open_client: Client) -> None:

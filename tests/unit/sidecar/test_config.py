@@ -33,7 +33,7 @@ def test_overrides_take_precedence_over_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"listenPort": "0"}, "listenPort=0: expected a whole number from 1 to 65535"),
         ({"adminSocketPath": "run.sock"}, "adminSocketPath=run.sock: expected an absolute path"),
@@ -48,10 +48,10 @@ def test_overrides_take_precedence_over_a_file(tmp_path: Path) -> None:
         ({"readyMaxLagMs": "-1"}, "readyMaxLagMs=-1: expected a whole number of at least 0"),
     ],
 )
-def test_an_invalid_setting_is_rejected(values: dict[str, str], said: str) -> None:
+def test_an_invalid_setting_is_rejected(values: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(None, values)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_missing_file_and_a_file_that_is_not_text(tmp_path: Path) -> None:
@@ -66,9 +66,9 @@ def test_the_process_exits_with_2_for_an_invalid_setting(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert run(None, {"adminTokenFile": str(tmp_path / "none")}) == EXIT_CONFIG
-    said = capfd.readouterr().err
-    assert "adminTokenFile" in said
-    assert "expected a readable file" in said
+    message = capfd.readouterr().err
+    assert "adminTokenFile" in message
+    assert "expected a readable file" in message
 
 
 def test_every_key_is_in_the_documents() -> None:

@@ -199,8 +199,8 @@ def test_a_stopped_store_rejects_messages(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     queue = store.queue("orders", 0)
     store.stop()
-    refused = store.append(queue, body=b"", properties=b"", born_timestamp=0, born_host=HOST)
-    assert refused[0] is PutStatus.SERVICE_NOT_AVAILABLE
+    rejected = store.append(queue, body=b"", properties=b"", born_timestamp=0, born_host=HOST)
+    assert rejected[0] is PutStatus.SERVICE_NOT_AVAILABLE
     assert store.append_batch(queue, [BatchMessage(b"", b"")], born_timestamp=0, born_host=HOST)[0] is (
         PutStatus.SERVICE_NOT_AVAILABLE
     )

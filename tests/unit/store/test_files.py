@@ -18,13 +18,13 @@ from epochmq_broker.store.mapped_file import MappedFileQueue
 from tests.unit.store.support import LOG_FILE, QUEUE_FILE, Message, open_store, put_all, small_config
 
 
-def _try_lock(path: Path, answer: multiprocessing.Queue[str]) -> None:
+def _try_lock(path: Path, response: multiprocessing.Queue[str]) -> None:
     try:
         LockFile(path)
     except StoreLockedError:
-        answer.put("locked")
+        response.put("locked")
     else:
-        answer.put("free")
+        response.put("free")
 
 
 def test_one_store_at_a_time_can_use_a_directory(tmp_path: Path) -> None:
@@ -32,16 +32,16 @@ def test_one_store_at_a_time_can_use_a_directory(tmp_path: Path) -> None:
     with pytest.raises(StoreLockedError):
         MessageStore(small_config(tmp_path)).load()
     context = multiprocessing.get_context("spawn")
-    answer: multiprocessing.Queue[str] = context.Queue()
+    response: multiprocessing.Queue[str] = context.Queue()
     for expected in ("locked", "free"):
-        other = context.Process(target=_try_lock, args=(tmp_path / "lock", answer))
+        other = context.Process(target=_try_lock, args=(tmp_path / "lock", response))
         other.start()
-        assert answer.get(timeout=180) == expected
+        assert response.get(timeout=180) == expected
         other.join()
         store.stop()
     assert (tmp_path / "lock").read_bytes() == b"lock"
-    answer.close()
-    answer.join_thread()
+    response.close()
+    response.join_thread()
     open_store(tmp_path).stop()
 
 

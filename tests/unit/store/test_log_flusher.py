@@ -302,11 +302,11 @@ async def test_a_shortage_of_descriptors_is_not_a_failed_fsync(
     ) as store:
         put_all(store, [Message()])
         await wait_until(lambda: store.unflushed_bytes == 0)
-        refused: list[str] = []
+        failed_paths: list[str] = []
         real_open = os.open
 
         def exhausted(path: str | Path, *options: int, **more: int) -> int:
-            refused.append(str(path))
+            failed_paths.append(str(path))
             raise OSError(errno.EMFILE, "too many open files")
 
         # Enough messages for a new file of the log, whose directory must be synced.
@@ -315,8 +315,8 @@ async def test_a_shortage_of_descriptors_is_not_a_failed_fsync(
         monkeypatch.setattr(os, "open", exhausted)
         statuses: list[PutStatus] = []
         store.when_flushed(end, statuses.append)
-        await wait_until(lambda: {Path(path).parts[-1] for path in refused} >= {"commitlog"})
-        await wait_until(lambda: any("consumequeue" in path for path in refused))
+        await wait_until(lambda: {Path(path).parts[-1] for path in failed_paths} >= {"commitlog"})
+        await wait_until(lambda: any("consumequeue" in path for path in failed_paths))
         assert store.state.writable
         assert not statuses
         monkeypatch.setattr(os, "open", real_open)

@@ -138,14 +138,14 @@ async def test_a_missing_and_a_malformed_response_raise_different_errors(tmp_pat
     path = str(tmp_path / "s")
     with pytest.raises(ConnectError, match="no process listens at"):
         await call_admin_socket(path, "state")
-    answers = [b"", b"\0\0\0\x02{}", b"HTTP/1.1 200 OK\r\n"]
+    responses = [b"", b"\0\0\0\x02{}", b"HTTP/1.1 200 OK\r\n"]
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def response(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(4)
-        writer.write(answers.pop(0))
+        writer.write(responses.pop(0))
         writer.close()
 
-    async with await asyncio.start_unix_server(answer, path):
+    async with await asyncio.start_unix_server(response, path):
         with pytest.raises(ConnectionClosedError):
             await call_admin_socket(path, "state")
         for _ in range(2):
@@ -172,8 +172,8 @@ async def test_after_any_bytes_the_next_client_gets_a_response(process: Process,
     reader, writer = await asyncio.open_unix_connection(process.path)
     writer.write(data)
     writer.write_eof()
-    answer = await asyncio.wait_for(reader.read(), 60)
-    assert answer == b"" or b'"kind":"invalid"' in answer
+    response = await asyncio.wait_for(reader.read(), 60)
+    assert response == b"" or b'"kind":"invalid"' in response
     writer.close()
     assert await process.ask("add") == {"brokerId": 0, "timeoutMs": 60000}
 
