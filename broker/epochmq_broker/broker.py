@@ -34,6 +34,8 @@ from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.store_config import StoreConfig
 from epochmq_broker.tables import BrokerTables
+from epochmq_broker.timer.put_hook import TimerPutHook
+from epochmq_broker.timer.timer_service import TimerService
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
@@ -72,7 +74,9 @@ class Broker:
         self.ha = HAService(live, self.store, self.writer, controlled=config.enable_controller_mode)
         self.delays = DelayService(live, self.store, self.writer, tables.stats)
         self.delays.write = tables.file_writer.write
-        self.master_services = MasterServices(self.delays)
+        self.cold_reads = ColdReadPool()
+        self.timer = self._make_timer() if config.timer_wheel_enable else None
+        self.master_services = MasterServices(self.delays, *([] if self.timer is None else [self.timer]))
         self.client = RemotingClient()
         self.registration = NameserverRegistration(live, self.topics, self.client)
         self.registration.on_response.append(self._registered)
@@ -84,8 +88,8 @@ class Broker:
             self.offsets,
             self.delays,
             tables.request_modes,
+            self.timer,
         )
-        self.cold_reads = ColdReadPool()
         self.cold_control = ColdPullControl(live, self.store, tables.clients)
         self.replica_control = ReplicaControl(live, self.store)
         self.periodic_tasks = PeriodicTasks()
@@ -102,6 +106,7 @@ class Broker:
                 self.replica_control,
                 self.cold_reads,
                 self.cold_control,
+                self.timer,
                 client_ip,
                 store_host,
             )
@@ -148,6 +153,8 @@ class Broker:
         self.ha.load()
         self.tables.files.load()
         self.delays.load()
+        if self.timer is not None:
+            self.timer.load()
         self.tables.request_modes.load()
         self.tables.filter_file.load(now_ms())
         self._write_tables()
@@ -157,6 +164,8 @@ class Broker:
         self.live.on_change.append(self._reconfigured)
         self.topics.on_change.append(self._topics_changed)
         self.cold_reads.start()
+        if self.timer is not None:
+            self.timer.run()
         held_pulls.start()
         if self.live.current.broker_role != "SLAVE":
             self.master_services.start()
@@ -183,6 +192,8 @@ class Broker:
             self.master_services.stop()
             self.delays.persist()
             self._write_filters()
+            if self.timer is not None:
+                self.timer.close()
             self._write_tables()
         self.store.stop()
         await self.client.close()
@@ -197,6 +208,21 @@ class Broker:
             log.error("could not write the tables in %s: %s", self.live.current.config_dir, error)
 
     # components
+
+    def _make_timer(self) -> TimerService:
+        tables = self.tables
+        timer = TimerService(
+            self.live,
+            self.store,
+            self.writer,
+            tables.stats,
+            self.cold_reads,
+            tables.topics,
+            self._state_version,
+        )
+        timer.write = tables.file_writer.write
+        self.writer.timer_hook = TimerPutHook(self.live, timer.timers.wheel.num)
+        return timer
 
     def _make_replicas(self) -> ReplicasManager:
         return ReplicasManager(

@@ -38,6 +38,7 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 Text = Annotated[str, Meta(min_length=1)]
 
 CONSUME_QUEUE_UNIT_BYTES = 20
+TIMER_PRECISIONS_MS = (100, 200, 500, 1000)
 
 _NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "client_ip": "clientIP"}
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})$")
@@ -132,7 +133,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     msg_trace_topic_name: Text = "RMQ_SYS_TRACE_TOPIC"
     trace_on: bool = True
     revive_queue_num: Positive = 8
-    timer_wheel_enable: bool = True  # only creates the timer's topic; timer messages are rejected
+    timer_wheel_enable: bool = True
     validate_system_topic_when_update_topic: bool = True
     enable_mixed_message_type: bool = False
     clear_retry_topic_when_delete_topic: bool = True
@@ -189,6 +190,18 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     message_delay_level: Text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     flush_delay_offset_interval: Positive = 10_000
     delay_offset_update_version_step: Positive = 200
+
+    # timer messages
+    timer_precision_ms: int = 1000  # 100, 200, 500 or 1000; others are rounded down to one of these
+    timer_max_delay_sec: NotNegative = 3 * 24 * 3600  # seconds
+    timer_roll_window_slot: int = 2 * 24 * 3600  # slots, each of timerPrecisionMs
+    timer_congest_num_each_slot: NotNegative = 2**31 - 1
+    timer_flush_interval_ms: Positive = 1000
+    timer_stop_enqueue: bool = False
+    timer_stop_dequeue: bool = False
+    mapped_file_size_timer_log: Annotated[int, Meta(ge=4096, le=2**31 - 1)] = 100 * 1024 * 1024
+    recall_message_enable: bool = False
+    allow_recall_when_broker_not_writeable: bool = True
 
     # the store
     store_path_root_dir: Text = "~/store"
@@ -261,6 +274,11 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
         return tuple(
             int(word[:-1]) * _DELAY_UNITS_MS[word[-1]] for word in self.message_delay_level.split(" ") if word
         )
+
+    @property
+    def timer_precision(self) -> int:
+        """The precision of the timer in ms (MessageStoreConfig.setTimerPrecisionMs)."""
+        return max((one for one in TIMER_PRECISIONS_MS if one <= self.timer_precision_ms), default=100)
 
     @property
     def root_dir(self) -> Path:

@@ -24,14 +24,13 @@ REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "fetchNamesrvAddrByAddressServer": (_FALSE, "set the nameservers in namesrvAddr"),
     "fetchNameSrvAddrByDnsLookup": (_FALSE, "set the nameservers in namesrvAddr"),
-    "recallMessageEnable": (_FALSE, "timer messages are not supported"),
 }
 """key → (the accepted values, which change nothing; why others are rejected)."""
 
 _NAMES = """
     accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
-    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity allowRecallWhenBrokerNotWriteable
+    adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
     appendAckAsync appendCkAsync asyncSendEnable authConfigPath authenticationMetadataProvider
     authenticationProvider authenticationStrategy authenticationWhitelist authorizationMetadataProvider
     authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
@@ -71,7 +70,7 @@ _NAMES = """
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     lockInStrictMode logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum mappedFileSizeConsumeQueueExt
-    mappedFileSizeTimerLog mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
+    mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
     maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
     maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
@@ -102,10 +101,10 @@ _NAMES = """
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
     storePathDLedgerCommitLog syncBrokerMemberGroupPeriod
     syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen
-    timerCongestNumEachSlot timerEnableCheckMetrics timerEnableDisruptor
-    timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
-    timerMaxDelaySec timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
-    timerPutMessageThreadNum timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue
+    timerEnableCheckMetrics timerEnableDisruptor
+    timerEnableRetryUntilSuccess timerGetMessageThreadNum timerInterceptDelayLevel
+    timerMetricSmallThreshold timerProgressLogIntervalMs
+    timerPutMessageThreadNum timerSkipUnknownError
     timerWarmEnable topicQueueLockNum transactionCheckInterval transactionCheckMax
     transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut
     transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
@@ -119,4 +118,4 @@ _NAMES = """
 
 WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES.split())
 """Accepted and shown by GET_BROKER_CONFIG. They concern things that this broker does not have: thread pools,
-caches, exporters, the timer wheel, transaction checks, pop. Requests for these are rejected."""
+caches, exporters, transaction checks, pop. Requests for these are rejected."""

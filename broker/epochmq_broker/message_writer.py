@@ -135,18 +135,22 @@ class MessageWriter:
         """Whether this broker may acknowledge messages that it has stored."""
         self.appended: Callable[[], None] | None = None
         """Called after every append, while replication has to be woken by it."""
+        self.timer_hook: Callable[[InnerMessage], PutStatus | None] | None = None
+        """Moves messages with a delivery time to the timer topic; None without a timer wheel."""
         live.on_change.append(self._reconfigured)
 
     def put(self, message: InnerMessage) -> PutResult:
-        """Stores one message; a delayed one goes to the delay service's topic first. Raises RequestError for
-        messages that this broker does not support."""
+        """Stores one message; a delayed one goes to the delay service's or the timer's topic first. Raises
+        RequestError for messages that this broker does not support."""
         if not self._is_legal(message):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
         rejection = self.rejection(message.properties.get("WAIT", "true"))
         if rejection is not None:
             return PutResult(rejection)
         if message.sys_flag & records.TRANSACTION_ROLLBACK_TYPE in (0, records.TRANSACTION_COMMIT_TYPE):
-            self._delay(message)
+            refused = self._delay(message)
+            if refused is not None:
+                return PutResult(refused)
         properties = message.properties
         rendered = message.rendered
         if rendered is None:
@@ -187,8 +191,7 @@ class MessageWriter:
             return illegal
         if message.sys_flag & records.TRANSACTION_ROLLBACK_TYPE or message.delay_level > 0:
             return illegal
-        _reject_timer(message)
-        rejection = self.rejection(message.properties.get("WAIT", "true"))
+        rejection = self.rejection(message.properties.get("WAIT", "true")) or self._time(message)
         if rejection is not None:
             return PutResult(rejection)
         common = records.format_properties(message.properties)
@@ -289,13 +292,13 @@ class MessageWriter:
             return False
         return "INNER_NUM" not in message.properties and not message.sys_flag & records.INNER_BATCH_FLAG
 
-    def _delay(self, message: InnerMessage) -> None:
-        """Moves a message with a delay level to its level's queue of the schedule topic. Its own topic and
-        queue go into its properties (HookUtils.handleScheduleMessage)."""
+    def _delay(self, message: InnerMessage) -> PutStatus | None:
+        """Moves a message with a delay level to its level's queue of the schedule topic, and one with a
+        delivery time to the timer topic. Its own topic and queue go into its properties
+        (HookUtils.handleScheduleMessage). Returns the status of a rejection, or None."""
         level = message.delay_level
         if level <= 0:
-            _reject_timer(message)
-            return
+            return self._time(message)
         properties = message.properties
         for name in TIMER_PROPERTIES:
             properties.pop(name, None)
@@ -307,6 +310,17 @@ class MessageWriter:
         message.rendered = None
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
+        return None
+
+    def _time(self, message: InnerMessage) -> PutStatus | None:
+        """Passes a message with a delivery time to the timer's hook, unless the timer has handled it already.
+        Returns the status of a rejection, or None."""
+        properties = message.properties
+        if properties.keys().isdisjoint(TIMER_PROPERTIES):
+            return None
+        if message.topic == TIMER_TOPIC or "TIMER_OUT_MS" in properties:
+            return None
+        return PutStatus.WHEEL_TIMER_NOT_ENABLE if self.timer_hook is None else self.timer_hook(message)
 
 
 class _DiskAndReplicas:
@@ -330,17 +344,6 @@ class _DiskAndReplicas:
     def _finish(self) -> None:
         if self._flush is not None and self._replicas is not None:
             self._done(self._flush if self._replicas is PutStatus.PUT_OK else self._replicas)
-
-
-def _reject_timer(message: InnerMessage) -> None:
-    """Rejects timer messages as a RocketMQ broker without a timer wheel does."""
-    properties = message.properties
-    if message.topic == TIMER_TOPIC or "TIMER_OUT_MS" in properties:
-        return
-    if not properties.keys().isdisjoint(TIMER_PROPERTIES):
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR, "accurate timer message is not enabled, timerWheelEnable is false"
-        )
 
 
 def _element(item: BatchElement, common: bytes) -> BatchMessage:

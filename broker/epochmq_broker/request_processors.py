@@ -33,6 +33,7 @@ from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.tables import BrokerTables
+from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.uniq_key import UniqKeyGenerator
 from epochmq_protocol.transport.connection import FastRequestHandler, RequestHandler
 
@@ -53,6 +54,7 @@ class ProcessorDependencies:
     replica_control: ReplicaControl
     cold_reads: ColdReadPool
     cold_control: ColdPullControl
+    timer: TimerService | None
     client_ip: str
     store_host: bytes
 
@@ -113,6 +115,7 @@ class RequestProcessors:
             components.delays,
             components.registration,
             components.ha,
+            components.timer,
         )
         modes = tables.request_modes
         send_back = SendBackProcessor(live, store, writer, tables.topics, tables.groups, tables.stats)

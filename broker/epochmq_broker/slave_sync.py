@@ -1,5 +1,5 @@
-"""Copies a master's tables to this slave: topics, subscription groups, message request modes, delay offsets
-and consumer offsets (RocketMQ's SlaveSynchronize).
+"""Copies a master's tables to this slave: topics, subscription groups, message request modes, delay offsets,
+consumer offsets, and the timer's checkpoint and metrics (RocketMQ's SlaveSynchronize).
 
 A table is replaced as a whole or not at all. RocketMQ's slave empties its topic table and then fills it
 through the rules for administrators. One topic with an attribute violates these rules, and the table then
@@ -7,8 +7,7 @@ stays incomplete for ever. Here an entry that cannot be read is skipped and logg
 
 An EpochMQ master is asked every second, at almost no cost (see `processors.table_sync`), so that a failover
 loses at most a second of changes to the tables. A RocketMQ master is asked every 10 s, as by RocketMQ's
-slaves. A master that does not respond is asked again after 1, 2, 4, 8, 10 s. The timer's checkpoint and
-metrics (60, 61) are not copied, because this broker has no timer.
+slaves. A master that does not respond is asked again after 1, 2, 4, 8, 10 s.
 
 The copied tables may be ahead of this broker's log, or behind it. `align_with_log` corrects that before the
 broker becomes master.
@@ -30,9 +29,16 @@ from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
+from epochmq_broker.timer.timer_checkpoint import TimerCheckpoint
+from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
-from epochmq_protocol.bodies import MessageRequestModeSerializeWrapper, convert, from_json
+from epochmq_protocol.bodies import (
+    MessageRequestModeSerializeWrapper,
+    TimerMetricsSerializeWrapper,
+    convert,
+    from_json,
+)
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import BodyError, EpochMQError, RetryableError
 from epochmq_protocol.frame import Command, request
@@ -113,6 +119,7 @@ class SlaveSync:
         offsets: ConsumerOffsetTable,
         delays: DelayService,
         request_modes: MessageRequestModeTable,
+        timer: TimerService | None = None,
     ) -> None:
         self.master: str | None = None
         self.rounds = 0
@@ -127,7 +134,7 @@ class SlaveSync:
         self._topics_known_until = 0
         self._one_round = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._parts = (
+        self._parts = [
             _SyncedTable(
                 "topics",
                 RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -158,7 +165,36 @@ class SlaveSync:
                 lambda: (offsets.changes, offsets.data_version),
                 self._read_offsets,
             ),
-        )
+        ]
+        if timer is not None:
+            self._parts += self._timer_parts(timer)
+
+    def _timer_parts(self, timer: TimerService) -> list[_SyncedTable]:
+        async def read_checkpoint(body: bytes) -> ApplyCopy:
+            try:
+                answer = TimerCheckpoint.decode(body)
+            except ValueError as error:
+                raise BodyError(str(error)) from None
+            return lambda: timer.follow(answer)
+
+        async def read_metrics(body: bytes) -> ApplyCopy:
+            answer = from_json(TimerMetricsSerializeWrapper, body)
+            return lambda: timer.metrics.replace_all(answer)
+
+        return [
+            _SyncedTable(
+                "the timer's checkpoint",
+                RequestCode.GET_TIMER_CHECK_POINT,
+                lambda: timer.timers.checkpoint.data_version,
+                read_checkpoint,
+            ),
+            _SyncedTable(
+                "the timer's metrics",
+                RequestCode.GET_TIMER_METRICS,
+                lambda: timer.metrics.data_version,
+                read_metrics,
+            ),
+        ]
 
     # The master to copy from
 

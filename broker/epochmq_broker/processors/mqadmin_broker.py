@@ -45,12 +45,15 @@ FIXED_AT_START = frozenset(
         "listenPort",
         "mappedFileSizeCommitLog",
         "mappedFileSizeConsumeQueue",
+        "mappedFileSizeTimerLog",
         "maxHashSlotNum",
         "maxIndexNum",
         "messageDelayLevel",
         "serverChannelMaxIdleTimeSeconds",
         "storePathCommitLog",
         "storePathRootDir",
+        "timerPrecisionMs",
+        "timerWheelEnable",
         "tlsServerCertPath",
         "tlsServerKeyPath",
         "tlsServerMode",
@@ -169,11 +172,7 @@ class MqadminBrokerProcessor:
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(store.lookup.earliest_time()),
             "startAcceptSendRequestTimeStamp": str(config.start_accept_send_request_time_stamp),
-            "timerReadBehind": "0",
-            "timerOffsetBehind": "0",
-            "timerCongestNum": "0",
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
+            **_timer(components),
             "remainTransientStoreBufferNumbs": str((1 << 31) - 1),
             "remainHowManyDataToFlush": readable_bytes(store.unflushed_bytes),
         }
@@ -213,6 +212,26 @@ def _replication(components: MqadminDependencies) -> dict[str, str]:
         "confirmOffset": str(ha.confirm_offset),
         "fenced": str(bool(components.store.state.flags & RunningFlags.FENCED)).lower(),
         "drained": str(components.live.current.async_learner).lower(),
+    }
+
+
+def _timer(components: MqadminDependencies) -> dict[str, str]:
+    """How far the timer lags, and how busy it is."""
+    timer = components.timer
+    if timer is None:
+        return {
+            "timerReadBehind": "0",
+            "timerOffsetBehind": "0",
+            "timerCongestNum": "0",
+            "timerEnqueueTps": "0.0",
+            "timerDequeueTps": "0.0",
+        }
+    return {
+        "timerReadBehind": str(timer.read_behind_ms // 1000),
+        "timerOffsetBehind": str(timer.offset_behind),
+        "timerCongestNum": str(timer.timers.pending),
+        "timerEnqueueTps": str(timer.enqueue_tps),
+        "timerDequeueTps": str(timer.dequeue_tps),
     }
 
 

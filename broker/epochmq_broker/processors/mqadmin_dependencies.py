@@ -15,6 +15,7 @@ from epochmq_broker.state_files import StateFiles
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.codes import ResponseCode
@@ -37,6 +38,7 @@ class MqadminDependencies:
     delays: DelayService
     registration: NameserverRegistration
     ha: HAService
+    timer: TimerService | None
 
     async def registered(self) -> None:
         """Waits until the nameservers have the change, at most registerBrokerTimeoutMills: the next route

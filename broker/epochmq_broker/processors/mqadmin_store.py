@@ -1,5 +1,5 @@
-"""Serves mqadmin's requests about the store: raw consume queues (321), cleaning (306, 329), the timer for
-slaves (60, 61) and replication (907, 908, 1007), as RocketMQ's AdminBrokerProcessor does."""
+"""Serves mqadmin's requests about the store: raw consume queues (321), cleaning (306, 329) and replication
+(907, 908, 1007), as RocketMQ's AdminBrokerProcessor does."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ class MqadminStoreProcessor:
             RequestCode.QUERY_CONSUME_QUEUE: self.consume_queue,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_consume_queues,
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_commit_log,
-            RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
-            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
             RequestCode.GET_BROKER_HA_STATUS: self.ha_status,
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
             RequestCode.GET_BROKER_EPOCH_CACHE: self.epochs,
@@ -79,14 +77,6 @@ class MqadminStoreProcessor:
         """Makes the next cleaning round delete expired files at any hour."""
         self._components.store.log_expiry.request_expiry()
         return response(command, ResponseCode.SUCCESS)
-
-    def timer_checkpoint(self, connection: RemotingConnection, command: Command) -> Command:
-        """There is no timer wheel; responds as RocketMQ does without one."""
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-
-    def timer_metrics(self, connection: RemotingConnection, command: Command) -> Command:
-        """There is no timer wheel; responds as RocketMQ does without one."""
-        raise RequestError(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
 
     def ha_status(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns a master's replicas, or a replica's master."""

@@ -2,7 +2,7 @@
 SendMessageProcessor). `send_fast` serves plain messages.
 
 Not supported yet: half messages of transactions are rejected as by a Java broker with
-rejectTransactionMessage=true, timer messages as by one without a timer wheel.
+rejectTransactionMessage=true.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from epochmq_broker.clock import now_ms
-from epochmq_broker.config import LiveConfig
+from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import InnerMessage, MessageWriter, PutResult
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
 from epochmq_broker.processors.slave_rejection import reject_send_on_slave
@@ -18,6 +18,7 @@ from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.timer.recall_handle import RecallHandle
 from epochmq_broker.topics import TopicTable
 from epochmq_broker.uniq_key import UniqKeyGenerator
 from epochmq_protocol import message as records
@@ -37,6 +38,7 @@ from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConne
 V3_4_9 = 121
 """From this version on, a client's own maxReconsumeTimes applies (MQVersion)."""
 DLQ_QUEUES = 1
+_BATCH = RequestCode.SEND_BATCH_MESSAGE
 
 STORED_CODES = {
     PutStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -47,14 +49,34 @@ STORED_CODES = {
 """The statuses with which a message is in the log; responses with them have the full header."""
 
 
-def put_rejection(status: PutStatus, max_message_size: int) -> RequestError:
+def put_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
     """The response to a message that was not stored."""
     match status:
+        case PutStatus.WHEEL_TIMER_MSG_ILLEGAL:
+            return RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{config.timer_max_delay_sec * 1000}ms; or if set del msg, the delay time should be bigger "
+                "than the current time",
+            )
+        case PutStatus.WHEEL_TIMER_FLOW_CONTROL:
+            limit = config.timer_congest_num_each_slot
+            return RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control, max num limit is {limit * 2} or the current value is "
+                f"greater than {limit} and less than {limit * 2}, trigger random flow control",
+            )
+        case PutStatus.WHEEL_TIMER_NOT_ENABLE:
+            enabled = str(config.timer_wheel_enable).lower()
+            return RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"accurate timer message is not enabled, timerWheelEnable is {enabled}",
+            )
         case PutStatus.MESSAGE_ILLEGAL | PutStatus.PROPERTIES_SIZE_EXCEEDED:
             return RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message is illegal, maybe msg body or properties length not matched. "
-                f"msg body length limit {max_message_size}B, msg properties length limit 32KB.",
+                f"msg body length limit {config.max_message_size}B, msg properties length limit 32KB.",
             )
         case PutStatus.SERVICE_NOT_AVAILABLE:
             return RequestError(
@@ -132,7 +154,7 @@ class SendProcessor:
                 stored = self._writer.put(message)
             if stored.status not in STORED_CODES:
                 self._stats.put_failures += 1
-                raise put_rejection(stored.status, self._live.current.max_message_size)
+                raise put_rejection(stored.status, self._live.current)
         except RequestError as error:
             return response(command, error.code, error.remark, ext=self._ext())
         traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
@@ -237,6 +259,7 @@ class SendProcessor:
                 queue_id=queue_id,
                 queue_offset=stored.queue_offset,
                 transaction_id=message.uniq_key,
+                recall_handle=None if command.code == _BATCH else self._recall_handle(message),
             ),
             ext=self._ext(),
         )
@@ -252,6 +275,15 @@ class SendProcessor:
 
         self._writer.when_safe(stored.end, respond)
         return None
+
+    def _recall_handle(self, message: InnerMessage) -> str | None:
+        """The handle by which the producer can recall a timer message (attachRecallHandle)."""
+        out_ms, topic = message.properties.get("TIMER_OUT_MS"), message.properties.get("REAL_TOPIC")
+        if out_ms is None or topic is None or is_retry_topic(topic) or not out_ms.isdigit():
+            return None
+        name = self._live.current.broker_name
+        # The time was rounded down, and may have passed when it is exactly the present time.
+        return RecallHandle(topic, name, str(int(out_ms) + 1), message.uniq_key or "null").encode()
 
     def _ext(self) -> dict[str, str]:
         """The ext fields of every response to a send, rejections included."""

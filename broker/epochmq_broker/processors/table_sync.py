@@ -1,5 +1,6 @@
-"""Serves whole tables to slaves and exports: topics (21), consumer offsets (43), delay offsets (45), groups
-(201) and message request modes (402), as RocketMQ's AdminBrokerProcessor and QueryAssignmentProcessor do.
+"""Serves whole tables to slaves and exports: topics (21), consumer offsets (43), delay offsets (45), the
+timer's checkpoint and metrics (60, 61), groups (201) and message request modes (402), as RocketMQ's
+AdminBrokerProcessor and QueryAssignmentProcessor do.
 
 Each EpochMQ slave requests them every second, and a table may have tens of thousands of entries. So such a
 slave sends the state of the table that it copied last (ext field `knownState`). While the table is still in
@@ -19,6 +20,7 @@ from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
 from epochmq_protocol.bodies import SubscriptionGroupWrapper, TopicConfigSerializeWrapper, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
@@ -54,7 +56,28 @@ class TableSyncProcessor:
                 lambda: str(self._modes.changes), self._modes.encode
             ),
             RequestCode.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            RequestCode.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self.timer_metrics,
         }
+
+    def timer_checkpoint(self, connection: RemotingConnection, command: Command) -> Command:
+        """Serves the timer's checkpoint."""
+        timer = self._components.timer
+        if timer is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
+        body = timer.checkpoint_body()
+        state = f"{self._incarnation}.{body.hex()}"
+        return _unchanged(command) if _is_current(command, state) else _table_response(command, state, body)
+
+    def timer_metrics(self, connection: RemotingConnection, command: Command) -> Command:
+        """Serves the numbers of pending timer messages."""
+        timer = self._components.timer
+        if timer is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        state = f"{self._incarnation}.{timer.metrics.data_version}"
+        if _is_current(command, state):
+            return _unchanged(command)
+        return _table_response(command, state, timer.metrics.encode())
 
     def topics_body(self) -> bytes:
         """Encodes the topics and their data version."""

@@ -54,7 +54,7 @@ class MessageStore:
     - `lookup` (`QueueLookup`): the same by topic and queue id;
     - `replica_log` (`ReplicaLogWriter`): appends bytes of a master's log;
     - `log_expiry` (`LogExpiry`): expires log files;
-    - `on_arrival`, `on_flush`, `on_expire`: listeners.
+    - `on_arrival`, `on_flush`, `on_expire`, `on_truncate`: listeners.
 
     Six methods of parts are bound as attributes, so that a send or a pull makes one call less: `append` and
     `append_batch` (`Appender`), `get`, `max_offset` and `read` (`MessageReader`), `when_flushed`
@@ -86,6 +86,7 @@ class MessageStore:
         self.on_arrival = ArrivalListeners(set_append_listener, lambda: self.log.max_offset)
         self.on_flush: list[Callable[[int], None]] = []  # called with the flushed offset of the log
         self.on_expire: list[Callable[[int], None]] = []  # called with the log's new first offset
+        self.on_truncate: list[Callable[[int], None]] = []  # called with the offset of a truncation
         # Bound once for the hot paths; see the class.
         self.append = self.appender.append
         self.append_batch = self.appender.append_batch
@@ -361,6 +362,8 @@ class MessageStore:
         self.state.has_undispatched = self.dispatcher.position < offset
         self._lower_checkpoint()
         self.state.update()
+        for listener in self.on_truncate:
+            listener(offset)
 
     def _lower_checkpoint(self) -> None:
         """Lowers the checkpoint to the store time of the last message after a truncation."""

@@ -519,8 +519,3 @@ async def test_slaves_get_the_tables_as_in_the_files(bench: Bench) -> None:
     offsets = fastjson.loads(ask(bench, RequestCode.GET_ALL_CONSUMER_OFFSET).body)
     assert offsets["offsetTable"] == {"T@g": {"0": 1}}
     assert "offsetTable" in fastjson.loads(ask(bench, RequestCode.GET_ALL_DELAY_OFFSET).body)
-
-
-@pytest.mark.parametrize("code", [RequestCode.GET_TIMER_CHECK_POINT, RequestCode.GET_TIMER_METRICS])
-async def test_requests_for_the_timer_are_rejected(bench: Bench, code: int) -> None:
-    assert ask(bench, code).code == ResponseCode.SYSTEM_ERROR

@@ -253,14 +253,6 @@ class TestRefusals:
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == f"the broker[{HOST}] sending transaction message is forbidden"
 
-    @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-    async def test_timer_messages_are_rejected(self, bench: Bench, name: str) -> None:
-        answer = bench.peer().call(
-            send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, name: "9"})
-        )
-        assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "timer" in (answer.remark or "")
-
     async def test_an_inner_number_without_an_inner_batch(self, bench: Bench) -> None:
         answer = bench.peer().call(
             send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "INNER_NUM": "2"})

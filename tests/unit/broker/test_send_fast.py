@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from epochmq_broker.broker import Broker
+from epochmq_broker.timer.put_hook import TimerPutHook
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
@@ -124,6 +125,7 @@ def comparable(answer: Command | None) -> object:
 async def test_both_paths_store_the_same_records_and_respond_the_same(bench: Bench) -> None:
     fast, ordinary = bench.peer(), bench.peer(ordinary=True)
     broker = bench.broker
+    broker.writer.timer_hook = TimerPutHook(broker.live, lambda _due: 0, clock_ms=lambda: BORN_MS)
     taken = 0
     for seed in range(ROUNDS):
         outcomes = []

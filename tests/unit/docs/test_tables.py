@@ -21,7 +21,7 @@ from tests.unit.docs.pages import ROOT, pages, read
 from tools import diagram
 
 DOCS = ROOT / "docs"
-WITHOUT_THE_FEATURE = {60, 61, 908, 200056}
+WITHOUT_THE_FEATURE = {908, 200056}
 """What a broker answers as one that lacks the feature."""
 TO_CLIENTS = {40, 220, 221, 326}
 
