@@ -35,7 +35,11 @@ PURE = (
     "operator/epochmq_operator/pod_rendering.py",
 )
 # Modules inside a pure package that do I/O.
-DRIVERS = ("protocol/epochmq_protocol/transport", "protocol/epochmq_protocol/durable_files.py")
+DRIVERS = (
+    "protocol/epochmq_protocol/transport",
+    "protocol/epochmq_protocol/durable_files.py",
+    "protocol/epochmq_protocol/log_lines.py",
+)
 
 MARKER = "# pure:"  # a line that starts so marks a module as pure
 

@@ -8,10 +8,10 @@ import logging
 import signal
 from collections.abc import Mapping
 
-from epochmq_broker import logging_setup
 from epochmq_broker.broker import Broker
 from epochmq_broker.config import LoadedBrokerConfig, load_broker_config
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.log_lines import JsonLinesFormatter, log_to_stderr
 from epochmq_protocol.transport import loop
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
     """Serves with the settings of the file (RocketMQ's `broker.conf`) and the overrides. Returns the exit
     code: 0 after an orderly stop, 2 for an invalid configuration, 1 for any other failure."""
-    logging_setup.configure()
+    log_to_stderr(JsonLinesFormatter())
     try:
         loaded = load_broker_config(config_path, overrides)
     except ConfigError as error:

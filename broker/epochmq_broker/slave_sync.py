@@ -42,13 +42,8 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import BodyError, EpochMQError, RetryableError
 from epochmq_protocol.frame import Command, request
-from epochmq_protocol.topics import (
-    DataVersion,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
+from epochmq_protocol.topics import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 
 T = TypeVar("T")
 

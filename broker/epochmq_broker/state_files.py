@@ -24,7 +24,8 @@ from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
-from epochmq_protocol.topics import DataVersion, SubscriptionGroupConfig, TopicConfig
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
+from epochmq_protocol.topics import DataVersion, TopicConfig
 
 log = logging.getLogger(__name__)
 

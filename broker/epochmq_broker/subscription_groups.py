@@ -15,7 +15,8 @@ import msgspec
 
 from epochmq_broker.attributes import GROUP_ATTRIBUTES, alter_attributes
 from epochmq_protocol import topics as names
-from epochmq_protocol.topics import DataVersion, SubscriptionGroupConfig
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
+from epochmq_protocol.topics import DataVersion
 
 BUILT_IN_GROUPS = (
     names.TOOLS_CONSUMER_GROUP,

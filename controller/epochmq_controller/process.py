@@ -8,11 +8,11 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.log_lines import LogfmtFormatter, log_to_stderr
 from epochmq_protocol.transport import run as run_loop
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def run(role: str, load: Callable[[], L], serve: Callable[[L], Coroutine[Any, An
     """Loads the settings and serves until the end. Returns the exit status: that of `serve`, 1 if an address
     is not available or a disk failed, 2 for an invalid setting. Stderr explains the last two in a
     sentence."""
-    set_up_logging()
+    log_to_stderr(LogfmtFormatter())
     try:
         loaded = load()
         for warning in loaded.warnings:
@@ -72,39 +72,3 @@ def stop_requested() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, requested.set)
     return requested
-
-
-def set_up_logging(level: int = logging.INFO) -> None:
-    """Writes each log record of this process as a line on stderr: time, level, logger, event."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogfmtFormatter())
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-
-
-class LogfmtFormatter(logging.Formatter):
-    """`timestamp=… level=… logger=… event=…`, with `exception=…` where there is one.
-
-    structlog can do this too, but it loads a terminal toolkit: five megabytes and half a second, which a
-    process that must restart quickly should save.
-    """
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Formats a record as one line without a line end."""
-        fields = {
-            "timestamp": datetime.fromtimestamp(record.created).isoformat(timespec="microseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "event": record.getMessage(),
-        }
-        if record.exc_info:
-            fields["exception"] = self.formatException(record.exc_info)
-        return " ".join(f"{key}={_quoted(value)}" for key, value in fields.items())
-
-
-def _quoted(text: str) -> str:
-    if text and not any(char in ' ="\\' or char < " " for char in text):
-        return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "\\r").replace("\n", "\\n")
-    return f'"{escaped}"'

@@ -2,7 +2,7 @@
 
 The classes are in `bodies_client` (heartbeats, connections, locks, assignments), `bodies_admin` (statistics,
 offsets, lists, runtime information), `bodies_controller` (replicas, SyncStateSets, epochs, HA), `topics`
-(topics, groups, registration) and `route`. `bodies_base` encodes and decodes them.
+(topics, registration), `subscription_groups` and `route`. `bodies_base` encodes and decodes them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from epochmq_protocol.bodies_base import Body, MessageQueue, convert, from_json,
 from epochmq_protocol.bodies_client import *  # noqa: F403
 from epochmq_protocol.bodies_controller import *  # noqa: F403
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData, encode_route
-from epochmq_protocol.topics import (
-    CreateTopicListRequestBody,
-    DataVersion,
+from epochmq_protocol.subscription_groups import (
     GroupForbidden,
-    RegisterBrokerBody,
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupWrapper,
+)
+from epochmq_protocol.topics import (
+    CreateTopicListRequestBody,
+    DataVersion,
+    RegisterBrokerBody,
     TopicConfig,
     TopicConfigAndQueueMapping,
     TopicConfigSerializeWrapper,

@@ -48,7 +48,8 @@ from epochmq_protocol.errors import FastPathMiss, RequestError
 from epochmq_protocol.fastpath import FastPullRequest, decode_pull, pull_response
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response
 from epochmq_protocol.headers import PullMessageRequestHeader
-from epochmq_protocol.topics import PERM_READ, SubscriptionGroupConfig, TopicConfig
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
+from epochmq_protocol.topics import PERM_READ, TopicConfig
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
 
 FLAG_COMMIT_OFFSET = 1

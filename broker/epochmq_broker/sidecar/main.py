@@ -15,12 +15,12 @@ from typing import Final
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from epochmq_broker import logging_setup
 from epochmq_broker.sidecar.app import CLIENT_CERTIFICATE, make_app
 from epochmq_broker.sidecar.config import SidecarConfig, load
 from epochmq_broker.sidecar.credentials import Tokens, server_context
 from epochmq_protocol.admin_api.operations import AdminArguments
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.log_lines import JsonLinesFormatter, log_to_stderr
 from epochmq_protocol.transport.admin_socket import call_admin_socket
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ STOP_GRACE_S: Final = 3
 def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> int:
     """Serves. Returns 0 after an orderly stop, 1 if it cannot listen, 2 for an invalid setting, which it
     logs."""
-    logging_setup.configure()
+    log_to_stderr(JsonLinesFormatter())
     try:
         config, warnings = load(config_path, overrides)
         for warning in warnings:

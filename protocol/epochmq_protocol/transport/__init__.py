@@ -1,5 +1,5 @@
 """Sends and receives remoting frames with asyncio: server, client, TLS, the admin socket. No other part of
-the protocol package but `durable_files` does I/O."""
+the protocol package but `durable_files` and `log_lines` does I/O."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ import pytest
 
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.topics import DataVersion, SubscriptionGroupConfig
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
+from epochmq_protocol.topics import DataVersion
 from tests.unit.broker_tables.support import Clock, settings
 
 

@@ -16,6 +16,7 @@ import pytest
 from epochmq_controller import process, settings_file
 from epochmq_controller.directory_lock import DirectoryLock
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.log_lines import LogfmtFormatter
 
 
 @dataclass
@@ -39,7 +40,7 @@ def line(message: str, *arguments: object, exc_info: bool = False) -> str:
     info = sys.exc_info() if exc_info else None
     record = logging.LogRecord("a.b", logging.WARNING, "", 0, message, arguments, info)
     record.created = 1_000_000_000.25
-    return process.LogfmtFormatter().format(record).partition(" ")[2]
+    return LogfmtFormatter().format(record).partition(" ")[2]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from epochmq_protocol import bodies, fastjson, fastjson_writer, topics
+from epochmq_protocol import bodies, fastjson, fastjson_writer, subscription_groups, topics
 from epochmq_protocol.bodies import MessageQueue, from_json, to_json
 from epochmq_protocol.bodies_base import Body
 from epochmq_protocol.bodies_client import (
@@ -129,8 +129,10 @@ def test_enums_are_read_by_name_in_any_case_and_by_ordinal_as_the_c_client_sends
 
 
 def test_both_encoders_write_large_tables_with_the_same_bytes() -> None:
-    group = topics.SubscriptionGroupConfig(group_name="g")
-    policy = topics.GroupRetryPolicy(exponential_retry_policy=topics.ExponentialRetryPolicy(max=9))
+    group = subscription_groups.SubscriptionGroupConfig(group_name="g")
+    policy = subscription_groups.GroupRetryPolicy(
+        exponential_retry_policy=subscription_groups.ExponentialRetryPolicy(max=9)
+    )
     tables: list[Any] = [
         topics.TopicConfigSerializeWrapper(
             topic_config_table={
@@ -138,12 +140,13 @@ def test_both_encoders_write_large_tables_with_the_same_bytes() -> None:
                 "Z": topics.TopicConfig("Z", attributes={"k": "v"}),
             }
         ),
-        topics.SubscriptionGroupWrapper(
+        subscription_groups.SubscriptionGroupWrapper(
             subscription_group_table={
                 "g": group,
                 "h": msgspec.structs.replace(group, group_retry_policy=policy),
                 "i": msgspec.structs.replace(
-                    group, subscription_data_set=[topics.SimpleSubscriptionData('"expression":null')]
+                    group,
+                    subscription_data_set=[subscription_groups.SimpleSubscriptionData('"expression":null')],
                 ),
             }
         ),
