@@ -25,12 +25,14 @@ from epochmq_broker.ha.service import HAService
 from epochmq_broker.master_services import MasterServices
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.periodic_tasks import PeriodicTasks
+from epochmq_broker.processors.static_pull import StaticPull
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.replicas.role_transitions import ReplicaDependencies
 from epochmq_broker.request_processors import ProcessorDependencies, RequestProcessors
 from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.static_topics.remote_queues import RemoteQueues
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.store_config import StoreConfig
 from epochmq_broker.tables import BrokerTables
@@ -78,7 +80,7 @@ class Broker:
         self.timer = self._make_timer() if config.timer_wheel_enable else None
         self.master_services = MasterServices(self.delays, *([] if self.timer is None else [self.timer]))
         self.client = RemotingClient()
-        self.registration = NameserverRegistration(live, self.topics, self.client)
+        self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)
         self.slave_sync = SlaveSync(
             self.client,
@@ -88,8 +90,10 @@ class Broker:
             self.offsets,
             self.delays,
             tables.request_modes,
+            tables.static_topics,
             self.timer,
         )
+        self.remote_queues = RemoteQueues(live, self.client)
         self.cold_control = ColdPullControl(live, self.store, tables.clients)
         self.replica_control = ReplicaControl(live, self.store)
         self.periodic_tasks = PeriodicTasks()
@@ -106,6 +110,7 @@ class Broker:
                 self.replica_control,
                 self.cold_reads,
                 self.cold_control,
+                self.remote_queues,
                 self.timer,
                 client_ip,
                 store_host,
@@ -157,12 +162,14 @@ class Broker:
             self.timer.load()
         self.tables.request_modes.load()
         self.tables.filter_file.load(now_ms())
+        self.tables.static_topics.load()
         self._write_tables()
         held_pulls = self.processors.pull.hold
         self.store.on_arrival.append(held_pulls.message_arrived)
         self.store.start()
         self.live.on_change.append(self._reconfigured)
         self.topics.on_change.append(self._topics_changed)
+        self.tables.static_topics.on_change.append(self._mappings_changed)
         self.cold_reads.start()
         if self.timer is not None:
             self.timer.run()
@@ -181,6 +188,7 @@ class Broker:
             await self.replicas.stop()
         await self.registration.stop()
         self.cold_control.release()
+        self.processors.static_pulls.stop()
         self.processors.pull.hold.stop()
         await self.ports.stop()
         await self.slave_sync.stop()
@@ -313,6 +321,10 @@ class Broker:
         gone = {name for name in names if name not in self.topics}
         if gone:
             self.processors.pull.hold.release(lambda pull: pull.request.topic in gone)
+
+    def _mappings_changed(self) -> None:
+        """Runs the pulls that wait on static topics again: their queue may have moved to another broker."""
+        self.processors.pull.hold.release(lambda pull: isinstance(pull.request, StaticPull))
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Passes new settings on to objects that keep a copy."""

@@ -137,6 +137,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     validate_system_topic_when_update_topic: bool = True
     enable_mixed_message_type: bool = False
     clear_retry_topic_when_delete_topic: bool = True
+    forward_timeout: Positive = 3000  # of requests about static topics to other brokers
     config_black_list: str = "configBlackList;brokerConfigPath"
 
     # sending

@@ -63,7 +63,7 @@ _NAMES = """
     endTransactionPoolQueueCapacity estimateAccumulation
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogTimed flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
-    forceVerifyPropCRC forwardTimeout heartbeatThreadPoolNums
+    forceVerifyPropCRC heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode initAuthenticationUser initPopOffsetByCheckMsgInMem
     innerClientAuthenticationCredentials isBrokerContainer isInBrokerContainer isolateLogEnable
     isScanAvailableNameSrv litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity

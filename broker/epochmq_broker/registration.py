@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
+from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.bodies import ClusterInfo, KVTable, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -72,13 +73,15 @@ class RegistrationClient(Protocol):
 class NameserverRegistration:
     """The registrations of one broker. `changed` is a listener for `TopicTable.on_change`."""
 
-    def __init__(self, live: LiveConfig, topics: TopicTable, client: RegistrationClient) -> None:
+    def __init__(
+        self, live: LiveConfig, topics: TopicTable, static: StaticTopicTable, client: RegistrationClient
+    ) -> None:
         self._live = live
         self._topics = topics
         self._client = client
         self._registrars: dict[str, _NameserverRegistrar] = {}
         self._running = False
-        self._bodies = _RegistrationBodies(topics)
+        self._bodies = _RegistrationBodies(topics, static)
         self.on_response: list[Callable[[RegisterBrokerResponseHeader], None]] = []
         """Called with every nameserver's response."""
 
@@ -358,8 +361,9 @@ class _RegistrationBodies:
     """Encodes registration bodies. Caches the full one: it goes to every nameserver every period, and a large
     table takes long to encode."""
 
-    def __init__(self, topics: TopicTable) -> None:
+    def __init__(self, topics: TopicTable, static: StaticTopicTable) -> None:
         self._topics = topics
+        self._static = static
         self._full: tuple[tuple[int, DataVersion, int], bytes] | None = None
 
     def full(self, permission: int) -> bytes:
@@ -381,7 +385,9 @@ class _RegistrationBodies:
         return to_json(
             RegisterBrokerBody(
                 topic_config_serialize_wrapper=TopicConfigSerializeWrapper(
-                    topic_config_table=chosen, data_version=self._topics.data_version
+                    topic_config_table=chosen,
+                    data_version=self._topics.data_version,
+                    topic_queue_mapping_info_map=self._static.infos(chosen),
                 )
             )
         )

@@ -26,11 +26,14 @@ from epochmq_broker.processors.reply import ReplyProcessor
 from epochmq_broker.processors.send import SendProcessor
 from epochmq_broker.processors.send_back import SendBackProcessor
 from epochmq_broker.processors.send_fast import FastSend
+from epochmq_broker.processors.static_pull import StaticPulls
+from epochmq_broker.processors.static_topics import StaticTopicProcessor
 from epochmq_broker.processors.table_sync import TableSyncProcessor
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.static_topics.remote_queues import RemoteQueues
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.timer_service import TimerService
@@ -54,6 +57,7 @@ class ProcessorDependencies:
     replica_control: ReplicaControl
     cold_reads: ColdReadPool
     cold_control: ColdPullControl
+    remote_queues: RemoteQueues
     timer: TimerService | None
     client_ip: str
     store_host: bytes
@@ -66,7 +70,10 @@ class RequestProcessors:
         self._components = components
         live, store, writer, tables = components.live, components.store, components.writer, components.tables
         store_host = components.store_host
-        self.fast_send = FastSend(live, store, writer, tables.topics, tables.stats, store_host)
+        self.fast_send = FastSend(
+            live, store, writer, tables.topics, tables.stats, store_host, tables.static_topics
+        )
+        self.static_pulls = StaticPulls(tables.static_topics, components.remote_queues, tables.offsets)
         self.pull = PullProcessor(
             live,
             store,
@@ -78,6 +85,7 @@ class RequestProcessors:
             tables.filters,
             components.cold_reads,
             components.cold_control,
+            self.static_pulls,
         )
         self._send = SendProcessor(
             live,
@@ -88,6 +96,7 @@ class RequestProcessors:
             tables.stats,
             store_host,
             UniqKeyGenerator(components.client_ip),
+            tables.static_topics,
         )
         self._client = ClientProcessor(
             live, store, tables.topics, tables.groups, tables.offsets, tables.clients, tables.locks
@@ -115,8 +124,10 @@ class RequestProcessors:
             components.delays,
             components.registration,
             components.ha,
+            tables.static_topics,
             components.timer,
         )
+        static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
         modes = tables.request_modes
         send_back = SendBackProcessor(live, store, writer, tables.topics, tables.groups, tables.stats)
         reply = ReplyProcessor(
@@ -127,6 +138,7 @@ class RequestProcessors:
         )
         handlers: dict[int, RequestHandler] = {
             **mqadmin_handlers(mqadmin),
+            **static_topics.handlers(),
             **MessageRequestModeProcessor(modes, tables.topics, tables.groups).handlers(),
             **TableSyncProcessor(mqadmin, modes).handlers(),
             **self._send.handlers(),
@@ -139,6 +151,7 @@ class RequestProcessors:
             **self._client.handlers(),
         }
         handlers = ColdReadRetrier(store.reader, components.cold_reads).wrap(handlers)
+        handlers = static_topics.translate(handlers)
         return handlers if replicas is None else replicas.gate.guard(handlers)
 
     def main_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:

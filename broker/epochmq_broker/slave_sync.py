@@ -1,5 +1,6 @@
-"""Copies a master's tables to this slave: topics, subscription groups, message request modes, delay offsets,
-consumer offsets, and the timer's checkpoint and metrics (RocketMQ's SlaveSynchronize).
+"""Copies a master's tables to this slave: topics with the mappings of static topics, subscription groups,
+message request modes, delay offsets, consumer offsets, and the timer's checkpoint and metrics (RocketMQ's
+SlaveSynchronize).
 
 A table is replaced as a whole or not at all. RocketMQ's slave empties its topic table and then fills it
 through the rules for administrators. One topic with an attribute violates these rules, and the table then
@@ -26,6 +27,7 @@ import msgspec
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.message_request_modes import MessageRequestModeTable
+from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
@@ -43,7 +45,12 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import BodyError, EpochMQError, RetryableError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
-from epochmq_protocol.topics import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from epochmq_protocol.topics import (
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+    TopicQueueMappingDetail,
+)
 
 T = TypeVar("T")
 
@@ -114,6 +121,7 @@ class SlaveSync:
         offsets: ConsumerOffsetTable,
         delays: DelayService,
         request_modes: MessageRequestModeTable,
+        static_topics: StaticTopicTable,
         timer: TimerService | None = None,
     ) -> None:
         self.master: str | None = None
@@ -126,6 +134,7 @@ class SlaveSync:
         self._offsets = offsets
         self._delays = delays
         self._modes = request_modes
+        self._static = static_topics
         self._topics_known_until = 0
         self._one_round = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -133,7 +142,7 @@ class SlaveSync:
             _SyncedTable(
                 "topics",
                 RequestCode.GET_ALL_TOPIC_CONFIG,
-                lambda: (topics.generation, topics.data_version),
+                lambda: (topics.generation, topics.data_version, static_topics.generation),
                 self._read_topics,
             ),
             _SyncedTable(
@@ -326,14 +335,19 @@ class SlaveSync:
         try:
             answer = from_json(TopicConfigSerializeWrapper, body)
             table, version = answer.topic_config_table, answer.data_version
+            mappings, mapping_version = answer.topic_queue_mapping_detail_map, answer.mapping_data_version
         except BodyError:
             table, version = _readable(body, "topicConfigTable", TopicConfig)
+            mappings, mapping_version = _readable(
+                body, "topicQueueMappingDetailMap", TopicQueueMappingDetail, "mappingDataVersion"
+            )
         if not table:
             raise EpochMQError("the response has no topic, and every broker has some")
 
         def adopt() -> None:
             if version != self._topics.data_version or table != self._topics.table:
                 self._topics.replace_all(table, version)
+            self._static.replace_all(mappings, mapping_version)
 
         return adopt
 
@@ -388,7 +402,9 @@ async def _quote_keys(body: bytes) -> bytes:
     return b"},".join(quoted)
 
 
-def _readable(body: bytes, field: str, cls: type[T]) -> tuple[dict[str, T], DataVersion]:
+def _readable(
+    body: bytes, field: str, cls: type[T], version: str = "dataVersion"
+) -> tuple[dict[str, T], DataVersion]:
     """The readable entries of a table; the others are logged."""
     value = fastjson.loads(body)
     rows = value.get(field) if isinstance(value, dict) else None
@@ -400,7 +416,7 @@ def _readable(body: bytes, field: str, cls: type[T]) -> tuple[dict[str, T], Data
             table[name] = convert(cls, row)
         except BodyError as error:
             log.error("the master's entry %s could not be copied: %s", name, error)
-    return table, convert(DataVersion, value.get("dataVersion") or {})
+    return table, convert(DataVersion, value.get(version) or {})
 
 
 class _FailureLog:

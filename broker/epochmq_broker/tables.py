@@ -14,6 +14,7 @@ from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.state_files import StateFiles
+from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.config_writer import ConfigWriter
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
@@ -34,6 +35,8 @@ class BrokerTables:
         )
         self.file_writer = ConfigWriter()
         self.request_modes = MessageRequestModeTable(config.config_dir, self.file_writer.write)
+        self.static_topics = StaticTopicTable(config.config_dir, now_ms, self.file_writer.write)
+        self.static_topics.on_change.append(self.topics.derived_changed)
         self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.file_writer)
         self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
         self.filters = ConsumerFilterTable(

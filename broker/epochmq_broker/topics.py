@@ -248,6 +248,10 @@ class TopicTable:
         changed."""
         self.data_version = self.data_version.next(self._clock_ms(), self._state_version())
 
+    def derived_changed(self) -> None:
+        """Discards what others have derived from the table, because a table that belongs to it changed."""
+        self.generation += 1
+
     # loading, and copying from a master
 
     def restore(self, table: Mapping[str, TopicConfig], data_version: DataVersion | None) -> None:

@@ -12,6 +12,7 @@ from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.state_files import StateFiles
+from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
@@ -38,6 +39,7 @@ class MqadminDependencies:
     delays: DelayService
     registration: NameserverRegistration
     ha: HAService
+    static_topics: StaticTopicTable
     timer: TimerService | None
 
     async def registered(self) -> None:

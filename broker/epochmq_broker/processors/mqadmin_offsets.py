@@ -76,7 +76,9 @@ class MqadminOffsetProcessor:
         for topic in self._requested_topics(header):
             config = self._components.topics.get(topic)
             if config is not None:
-                self._add_stats(stats, group, topic, config.read_queue_nums)
+                # The offset of a static topic's queue may be on another broker.
+                least = -1 if topic in self._components.static_topics.table else 0
+                self._add_stats(stats, group, topic, config.read_queue_nums, least=least)
         return response(command, ResponseCode.SUCCESS, body=to_json(stats))
 
     def _requested_topics(self, header: GetConsumeStatsRequestHeader) -> Iterable[str]:
@@ -88,10 +90,12 @@ class MqadminOffsetProcessor:
         found = {topic} if topic else self._components.offsets.topics_of(group)
         return [name for name in sorted(found) if self._components.subscribes(group, name)]
 
-    def _add_stats(self, stats: ConsumeStats, group: str, topic: str, queues: int) -> None:
+    def _add_stats(self, stats: ConsumeStats, group: str, topic: str, queues: int, *, least: int = 0) -> None:
+        """`least`: the offset shown for a queue on which the group has none."""
         components = self._components
         for queue_id in range(queues):
-            consumed = max(0, components.offsets.query(group, topic, queue_id) or 0)
+            known = components.offsets.query(group, topic, queue_id)
+            consumed = max(least, least if known is None else known)
             pulled = components.offsets.query_pull(group, topic, queue_id) or 0
             row = OffsetWrapper(
                 broker_offset=max(0, components.max_offset(topic, queue_id)),

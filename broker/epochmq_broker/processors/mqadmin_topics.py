@@ -9,6 +9,7 @@ import msgspec
 
 from epochmq_broker.attributes import MESSAGE_TYPE, parse_attributes
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.processors.topic_names import check_not_system_topic, check_topic_name
 from epochmq_broker.stats import TOPIC_PUT_NUMS
 from epochmq_protocol import topics as names
 from epochmq_protocol.bodies import (
@@ -99,17 +100,7 @@ class MqadminTopicProcessor:
             await components.registered()
 
     def _check_name(self, topic: str) -> None:
-        fault = names.validate_topic(topic)
-        if fault is not None:
-            raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
-        self._check_not_system(topic)
-
-    def _check_not_system(self, topic: str) -> None:
-        live = self._components.live.current
-        if live.validate_system_topic_when_update_topic and self._components.topics.is_system_topic(topic):
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic."
-            )
+        check_topic_name(self._components.live.current, self._components.topics, topic)
 
     def delete(self, connection: RemotingConnection, command: Command) -> Command:
         """Deletes a topic with its configuration, its consumers' offsets, its queues and its counters, and
@@ -117,8 +108,8 @@ class MqadminTopicProcessor:
         topic = DeleteTopicRequestHeader.decode(command.ext).topic
         if not topic.strip():
             raise RequestError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-        self._check_not_system(topic)
         components = self._components
+        check_not_system_topic(components.live.current, components.topics, topic)
         deleted = [topic]
         if components.live.current.clear_retry_topic_when_delete_topic:
             for group in components.offsets.groups_of(topic):
@@ -126,6 +117,7 @@ class MqadminTopicProcessor:
                 deleted += [retry for retry in retries if retry in components.topics]
         for name in deleted:
             components.topics.delete(name)
+            components.static_topics.delete(name)
             components.offsets.forget_topic(name)
             components.store.delete_topic(name)
             components.stats.forget_topic(name)
@@ -141,12 +133,15 @@ class MqadminTopicProcessor:
         return response(command, ResponseCode.SUCCESS)
 
     def topic_config(self, connection: RemotingConnection, command: Command) -> Command:
-        """Returns one topic's configuration."""
-        name = GetTopicConfigRequestHeader.decode(command.ext).topic
+        """Returns one topic's configuration; if asked, with its mapping."""
+        header = GetTopicConfigRequestHeader.decode(command.ext)
+        name = header.topic
         config = self._components.topics.get(name)
         if config is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         body = TopicConfigAndQueueMapping(**msgspec.structs.asdict(config))
+        if header.lo:
+            body.mapping_detail = self._components.static_topics.table.get(name)
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def system_topics(self, connection: RemotingConnection, command: Command) -> Command:

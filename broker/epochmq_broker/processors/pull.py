@@ -31,6 +31,8 @@ from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.processors.broker_name_check import names_another_broker
 from epochmq_broker.processors.filtered_gets import FilteredGets
 from epochmq_broker.processors.slave_rejection import reject_pull_on_slave
+from epochmq_broker.processors.static_pull import RemoteItemError, StaticPull, StaticPulls, static_frame
+from epochmq_broker.static_topics.queue_items import PullOutcome
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
@@ -47,7 +49,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss, RequestError
 from epochmq_protocol.fastpath import FastPullRequest, decode_pull, pull_response
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response
-from epochmq_protocol.headers import PullMessageRequestHeader
+from epochmq_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
@@ -111,7 +113,10 @@ class PullProcessor:
         filters: ConsumerFilterTable,
         cold_reads: ColdReadPool,
         cold_control: ColdPullControl,
+        static_pulls: StaticPulls,
     ) -> None:
+        self._static_pulls = static_pulls
+        self._static_topics = static_pulls.table
         self._cold_reads = cold_reads
         self._cold_control = cold_control
         cold_control.rerun = self._rerun_unheld
@@ -141,6 +146,8 @@ class PullProcessor:
     def fast_pull(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         """Serves a pull from its header's bytes. Raises FastPathMiss for headers that it does not support."""
         request = decode_pull(header)
+        if self._static_topics and request.topic in self._static_topics:
+            raise FastPathMiss
         if request.flag & FLAG_ONEWAY or names_another_broker(
             request.broker_name, self._live.current.broker_name
         ):
@@ -168,6 +175,8 @@ class PullProcessor:
             request_source=header.request_source,
             version=command.version,
         )
+        if header.topic in self._static_topics and header.lo is not False:
+            request = self._static_pulls.logical(request)
         frame = self._respond(connection, request, held=False)
         if frame is not None and not command.is_oneway:
             connection.write(frame)
@@ -204,6 +213,8 @@ class PullProcessor:
                     return None
         except NotResidentError as missing:
             return self._read_first(connection, request, missing, held=held, tries=tries)
+        except RemoteItemError:
+            return self._forward(connection, request)
         except PullRejectedError as error:
             return encode(
                 response(
@@ -236,6 +247,11 @@ class PullProcessor:
         code = CODES.get(status)
         if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
             code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
+        logical = None
+        if request.__class__ is StaticPull:
+            found = PullOutcome(code, result.next_offset, result.min_offset, result.max_offset)
+            logical, delta = self._static_pulls.outcome(request, found)
+            code = ResponseCode(logical.code)
         if status is GetStatus.FOUND:
             traffic = self._stats.get_traffic(request.consumer_group, request.topic, request.queue_id)
             traffic.messages += result.count
@@ -246,6 +262,17 @@ class PullProcessor:
             wants_to_wait = code == ResponseCode.PULL_NOT_FOUND and request.sys_flag & FLAG_SUSPEND
             if wants_to_wait and not held and self._hold(connection, request, wanted):
                 return None
+        if logical is not None:
+            assert isinstance(request, StaticPull)
+            header = PullMessageResponseHeader(
+                suggest_which_broker_id=self._suggested_broker(group, result),
+                next_begin_offset=0,
+                min_offset=0,
+                max_offset=0,
+                topic_sys_flag=topic.topic_sys_flag,
+                group_sys_flag=group.group_sys_flag,
+            )
+            return static_frame(request, logical, delta, header, result.body, status.value)
         return pull_response(
             request.opaque,
             code,
@@ -259,6 +286,21 @@ class PullProcessor:
             body=result.pieces,
             body_size=result.size,
         )
+
+    def _forward(self, connection: RemotingConnection, request: FastPullRequest) -> bytes | None:
+        """Pulls from another broker group. Returns the response if that is impossible."""
+        assert isinstance(request, StaticPull)
+
+        def refuse(error: RequestError) -> bytes:
+            return encode(response(_command_of(request), error.code, error.remark))
+
+        if request.flag & FLAG_ONEWAY:
+            return None
+        try:
+            self._static_pulls.forward(connection, request, refuse)
+        except RequestError as error:
+            return refuse(error)
+        return None
 
     def _read_first(
         self,
@@ -322,6 +364,8 @@ class PullProcessor:
             raise PullRejectedError(
                 FORBIDDEN_TOPIC, f"the topic[{request.topic}] pulling message is forbidden"
             )
+        if request.__class__ is StaticPull:
+            self._static_pulls.locate(request)
         if not 0 <= request.queue_id < topic.read_queue_nums:
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
@@ -474,7 +518,11 @@ class PullProcessor:
             request.queue_id,
         )
         offsets.commit_pull(group, topic, queue_id, result.next_offset)
-        if not held and request.sys_flag & FLAG_COMMIT_OFFSET:
+        if held or not request.sys_flag & FLAG_COMMIT_OFFSET:
+            return
+        if request.__class__ is StaticPull:
+            self._static_pulls.commit(request)
+        else:
             offsets.commit(group, topic, queue_id, request.commit_offset)
 
     def _hold(self, connection: RemotingConnection, request: FastPullRequest, wanted: MessageFilter) -> bool:

@@ -14,7 +14,10 @@ from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import InnerMessage, MessageWriter, PutResult
 from epochmq_broker.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
 from epochmq_broker.processors.slave_rejection import reject_send_on_slave
+from epochmq_broker.processors.static_topics import require_leader
 from epochmq_broker.rebalance_locks import RebalanceLocks
+from epochmq_broker.static_topics.mapping_table import StaticTopicTable
+from epochmq_broker.static_topics.queue_items import QueueContext, logical_offset_within
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
@@ -112,7 +115,9 @@ class SendProcessor:
         stats: BrokerStats,
         store_host: bytes,
         uniq_keys: UniqKeyGenerator,
+        static: StaticTopicTable,
     ) -> None:
+        self._static = static
         self._live = live
         self._writer = writer
         self._topics = topics
@@ -135,6 +140,7 @@ class SendProcessor:
         """Stores one message, or one batch of messages."""
         reject_send_on_slave(self._live.current)
         header = send_header(command)
+        logical = self._translate(header) if self._static.table else None
         if not command.body:
             # RocketMQ fails on the missing body before it checks anything else.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the message has no body")
@@ -161,7 +167,18 @@ class SendProcessor:
         traffic.messages += stored.count
         traffic.bytes += stored.size
         traffic.requests += 1
-        return self._response(connection, command, message, stored, queue_id)
+        return self._response(connection, command, message, stored, queue_id, logical)
+
+    def _translate(self, header: SendHeader) -> QueueContext | None:
+        """Replaces the logical queue of a static topic by the physical one, and returns its mapping. None for
+        other topics. Raises RequestError NOT_LEADER_FOR_QUEUE."""
+        if header.lo is False:
+            return None
+        context = self._static.context(header.topic, header.queue_id, choose=True)
+        if context is not None:
+            require_leader(context)
+            header.queue_id = context.items[-1].queue_id
+        return context
 
     def _message(
         self,
@@ -248,8 +265,12 @@ class SendProcessor:
         message: InnerMessage,
         stored: PutResult,
         queue_id: int,
+        logical: QueueContext | None,
     ) -> Command | None:
         """The response, or None if it follows once the message is safe."""
+        queue_offset = stored.queue_offset
+        if logical is not None:
+            queue_id, queue_offset = logical.queue_id, logical_offset_within(logical.items[-1], queue_offset)
         ids = [records.message_id(self._store_host, offset) for offset in stored.physical_offsets]
         success = response(
             command,
@@ -257,7 +278,7 @@ class SendProcessor:
             header=SendMessageResponseHeader(
                 msg_id=",".join(ids),
                 queue_id=queue_id,
-                queue_offset=stored.queue_offset,
+                queue_offset=queue_offset,
                 transaction_id=message.uniq_key,
                 recall_handle=None if command.code == _BATCH else self._recall_handle(message),
             ),

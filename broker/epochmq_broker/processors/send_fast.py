@@ -18,6 +18,7 @@ from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.processors.broker_name_check import names_another_broker
 from epochmq_broker.processors.send import STORED_CODES
+from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.stats import BrokerStats, TrafficCounter
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
@@ -85,7 +86,9 @@ class FastSend:
         topics: TopicTable,
         stats: BrokerStats,
         store_host: bytes,
+        static: StaticTopicTable,
     ) -> None:
+        self._static = static
         self._live = live
         self._store = store
         self._writer = writer
@@ -211,6 +214,7 @@ class FastSend:
         topic = self._topics.get(name)
         if (
             topic is None
+            or name in self._static.table
             or not _is_plain(topic)
             or time.time() * 1000 < config.start_accept_send_request_time_stamp
         ):

@@ -40,10 +40,10 @@ class TableSyncProcessor:
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         components = self._components
-        topics, groups = components.topics, components.groups
+        topics, groups, static = components.topics, components.groups, components.static_topics
         return {
             RequestCode.GET_ALL_TOPIC_CONFIG: self._cached(
-                lambda: f"{topics.generation}.{topics.data_version}", self.topics_body
+                lambda: f"{topics.generation}.{topics.data_version}.{static.generation}", self.topics_body
             ),
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._cached(
                 lambda: f"{groups.generation}.{groups.data_version}", self.groups_body
@@ -80,11 +80,14 @@ class TableSyncProcessor:
         return _table_response(command, state, timer.metrics.encode())
 
     def topics_body(self) -> bytes:
-        """Encodes the topics and their data version."""
-        topics = self._components.topics
+        """Encodes the topics with their mappings and data versions."""
+        topics, static = self._components.topics, self._components.static_topics
         return to_json(
             TopicConfigSerializeWrapper(
-                topic_config_table=dict(topics.table), data_version=topics.data_version
+                topic_config_table=dict(topics.table),
+                data_version=topics.data_version,
+                topic_queue_mapping_detail_map=dict(static.table),
+                mapping_data_version=static.data_version,
             )
         )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
 from epochmq_broker import registration
 from epochmq_broker.config import LiveConfig, from_properties
 from epochmq_broker.registration import NameserverRegistration
+from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol.bodies import ClusterInfo, KVTable, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -18,7 +20,7 @@ from epochmq_protocol.errors import CallTimeoutError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
 from epochmq_protocol.route import BrokerData
-from epochmq_protocol.topics import RegisterBrokerBody
+from epochmq_protocol.topics import LogicQueueMappingItem, RegisterBrokerBody, TopicQueueMappingDetail
 
 FIRST, SECOND = "127.53.8.1:9876", "127.53.8.2:9876"
 
@@ -97,7 +99,11 @@ class Bench:
         self.live = LiveConfig(from_properties(text | settings).config)
         self.topics = TopicTable(self.live.current, lambda: 1_700_000_000_000)
         self.servers = Nameservers()
-        self.registration = NameserverRegistration(self.live, self.topics, self.servers)
+        self.static = StaticTopicTable(
+            Path("unused"), lambda: 1_700_000_000_000, lambda path, data, *, survives_kill: None
+        )
+        self.static.on_change.append(self.topics.derived_changed)
+        self.registration = NameserverRegistration(self.live, self.topics, self.static, self.servers)
 
 
 @pytest.fixture
@@ -133,6 +139,27 @@ async def test_nameservers_get_the_address_for_clients() -> None:
     await bench.registration.stop()
     assert bench.servers.requests[-1][1].code == RequestCode.UNREGISTER_BROKER
     assert bench.servers.requests[-1][1].ext["brokerAddr"] == "127.53.8.10:20911"
+
+
+async def test_nameservers_get_the_queues_of_static_topics_that_the_broker_leads(bench: Bench) -> None:
+    bench.topics.put(topic_config("static", 2))
+    led, lost = (
+        LogicQueueMappingItem(bname="b", queue_id=1),
+        LogicQueueMappingItem(gen=1, bname="other", logic_offset=9),
+    )
+    mapping = TopicQueueMappingDetail(
+        topic="static", bname="b", total_queues=2, epoch=5, hosted_queues={0: [led], 1: [led, lost]}
+    )
+    bench.static.update(mapping, force=False)
+    bench.registration.start()
+    await bench.registration.wait_until_registered(60_000)
+    bench.topics.put(topic_config("static", 3))
+    await bench.registration.wait_until_registered(60_000)
+    for body in bench.servers.registrations(SECOND):
+        infos = body.topic_config_serialize_wrapper.topic_queue_mapping_info_map
+        assert set(infos) == {"static"}
+        assert infos["static"].curr_id_map == {0: 1}
+        assert (infos["static"].epoch, infos["static"].total_queues) == (5, 2)
 
 
 async def test_a_changed_topic_is_registered_alone_and_at_once(bench: Bench) -> None:

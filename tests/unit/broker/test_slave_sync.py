@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,12 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, EpochMQError
 from epochmq_protocol.frame import Command, request, response
-from epochmq_protocol.topics import DataVersion, TopicConfig
+from epochmq_protocol.topics import (
+    DataVersion,
+    LogicQueueMappingItem,
+    TopicConfig,
+    TopicQueueMappingDetail,
+)
 from tests.unit.broker.kit import Bench, running, send_command, until
 
 MASTER = "127.53.7.9:10911"
@@ -65,6 +69,7 @@ def sync_of(slave: Bench, line: FakeMaster) -> SlaveSync:
         broker.offsets,
         broker.delays,
         broker.tables.request_modes,
+        broker.tables.static_topics,
     )
 
 
@@ -81,6 +86,9 @@ def fill(master: Bench) -> None:
         broker.offsets.commit("readers", "orders", queue_id, 10 + queue_id)
     broker.offsets.commit('odd "group", {1:', "orders", 0, 7)
     broker.delays.offsets.update({1: 4, 18: 2})
+    item = LogicQueueMappingItem(bname="broker-a")
+    mapping = TopicQueueMappingDetail(topic="orders", bname="broker-a", hosted_queues={0: [item]})
+    broker.tables.static_topics.update(mapping, force=False)
     body = SetMessageRequestModeRequestBody("orders", "readers", MessageRequestMode.PULL)
     peer = master.peer()
     assert peer.call(request(RequestCode.SET_MESSAGE_REQUEST_MODE, body=to_json(body))).code == 0
@@ -98,6 +106,7 @@ def assert_equal(slave: Bench, master: Bench) -> None:
     assert ours.delays.offsets == theirs.delays.offsets
     assert ours.delays.data_version == theirs.delays.data_version
     assert ours.tables.request_modes.encode() == theirs.tables.request_modes.encode()
+    assert ours.tables.static_topics.encode() == theirs.tables.static_topics.encode()
 
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
@@ -124,6 +133,9 @@ async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
             assert dict(slave.broker.groups.table) == dict(master.broker.groups.table)
             assert slave.broker.offsets.table == master.broker.offsets.table
             assert slave.broker.tables.request_modes.encode() == master.broker.tables.request_modes.encode()
+            static = slave.broker.tables.static_topics
+            assert static.encode() == master.broker.tables.static_topics.encode()
+            assert set(static.table) == {"orders"}
 
 
 async def test_only_changed_tables_are_sent_again(tmp_path: Path) -> None:
@@ -186,9 +198,9 @@ async def test_an_unreadable_entry_is_logged_and_the_rest_is_copied(
 ) -> None:
     def spoil(command: Command, answer: Command) -> Command:
         if command.code == RequestCode.GET_ALL_TOPIC_CONFIG:
-            table = json.loads(answer.body)
+            table = fastjson.loads(answer.body)
             table["topicConfigTable"]["orders"]["perm"] = "often"
-            answer.body = json.dumps(table).encode()
+            answer.body = fastjson.dumps(table)
         return answer
 
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
@@ -202,6 +214,7 @@ async def test_an_unreadable_entry_is_logged_and_the_rest_is_copied(
         await sync.stop()
         assert "orders" not in slave.broker.topics
         assert slave.broker.topics.get("zebras") == master.broker.topics.get("zebras")
+        assert set(slave.broker.tables.static_topics.table) == {"orders"}
     assert "entry orders could not be copied" in caplog.text
 
 
