@@ -66,7 +66,7 @@ def test_a_table_is_encoded_once_per_state() -> None:
 
     request_modes = Modes()
     parts: Any = SimpleNamespace(
-        topics=None, groups=None, offsets=None, delays=SimpleNamespace(encode=lambda: b"")
+        topics=None, groups=None, offsets=None, static_topics=None, delays=SimpleNamespace(encode=lambda: b"")
     )
     ask = TableSyncProcessor(parts, cast(Any, request_modes)).handlers()[
         RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
