@@ -1,14 +1,16 @@
 """Measures the throughput of first sends to queues without files, and their effect on other producers.
 
-In each round, for each broker: one connection with 64 sends in flight sends one message to each of 5,000 and
-of 20,000 new queues of a topic, then the first and the second message (to another queue) of 1,000 topics,
-which are created by their first message. Other producers send to an existing topic at a fixed rate, before
-and meanwhile. Each broker is the master of its own group under a controller, so that ours needs its write
-lease."""
+In each round, for each broker: one connection with 64 sends in flight sends one message to each of 5,000 new
+queues of a topic, then the first and the second message (to another queue) of 1,000 topics, which are created
+by their first message, and last one message to each of 20,000 new queues. A broker that stops answering has
+failed in that measurement, and a new broker takes the next one. Other producers send to an existing topic at
+a fixed rate, before and meanwhile. Each broker is the master of its own group under a controller, so that
+ours needs its write lease."""
 
 from __future__ import annotations
 
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +20,7 @@ from typing import Any
 from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import Plan, fresh_folder
 from tests.benchmarks.machine import flush_dirty_pages
-from tests.benchmarks.single_broker import RunningLoad, SingleBroker, max_offset
+from tests.benchmarks.single_broker import LoadFailedError, RunningLoad, SingleBroker, max_offset
 from tests.support.process import wait_until
 
 OLD, OLD_QUEUES = "bench-send", 8
@@ -38,6 +40,10 @@ FULL: Plan = {
     "before_s": 10.0,
     "java_warmup_s": 20.0,
 }
+Cell = tuple[str, str, dict[str, int], int]
+"""(name, topic, options of the load, queues of a topic to create) of a measurement."""
+FAILURES = (AssertionError, OSError, LoadFailedError, subprocess.TimeoutExpired)
+"""How a broker that stops answering ends a measurement."""
 QUICK: Plan = {**FULL, "rounds": 1, "queues": [1_000], "topics": 200, "before_s": 4.0, "java_warmup_s": 8.0}
 
 
@@ -55,14 +61,19 @@ def _others(broker: SingleBroker, program: Path, plan: Plan, warmup_s: float, se
     )
 
 
-def _cells(plan: Plan) -> Iterator[tuple[str, str, dict[str, int], int]]:
-    """(name, topic, options of the load, queues of a topic to create) of each measurement."""
-    for number in plan["queues"]:
-        yield f"{number:,} new queues", f"bench-{number}", {"queues": number, "count": number}, number
+def _cells(plan: Plan) -> Iterator[Cell]:
+    smallest, *larger = plan["queues"]
+    yield _queues_cell(smallest)
     count = plan["topics"]
     for which, queue in (("first", 0), ("second", 1)):
         options = {"topics": count, "count": count, "queue": queue}
         yield f"{count:,} new topics, {which} message of each", "bench-auto-", options, 0
+    for number in larger:
+        yield _queues_cell(number)
+
+
+def _queues_cell(number: int) -> Cell:
+    return f"{number:,} new queues", f"bench-{number}", {"queues": number, "count": number}, number
 
 
 def _measured(
@@ -109,33 +120,60 @@ def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[s
     found: dict[str, dict[str, list[Any]]] = {}
     for number in range(plan["rounds"]):
         for name in names if number % 2 == 0 else names[::-1]:
-            with SingleBroker(name, fresh_folder(folder)) as broker:
-                broker.create_topic(OLD, OLD_QUEUES)
-                warmup_s = plan["java_warmup_s"] if name == "java" else plan["java_warmup_s"] / 10
-                warm = broker.send(program, OLD, queues=OLD_QUEUES, connections=1, depth=64, seconds=warmup_s)
-                warm.result(end=False)
-                flush_dirty_pages()
-                before = _others(broker, program, plan, LEAD_S, plan["before_s"]).result(end=False)
-                for cell, topic, options, queues in _cells(plan):
-                    if queues:
-                        broker.create_topic(topic, queues)
-                    result = {"before": before, **_measured(broker, program, plan, topic, options)}
-                    found.setdefault(cell, {}).setdefault(name, []).append(result)
-                    print(
-                        f"round {number + 1}/{plan['rounds']}  {cell:40} {name:5}"
-                        f" {result['new']['per_second']:>9,.0f}/s  p50 {result['new']['p50_ms']:.1f} ms;"
-                        f" others' p99 {before['p99_ms']:.2f} -> {result['others']['p99_ms']:.2f} ms;"
-                        f" rejected {result['new']['refused']} + {result['others']['refused']}",
-                        flush=True,
-                    )
+            cells = list(_cells(plan))
+            while cells:
+                with SingleBroker(name, fresh_folder(folder)) as broker:
+                    for cell, result in _measure_on(broker, program, plan, cells):
+                        found.setdefault(cell, {}).setdefault(name, []).append(result)
+                        print(
+                            f"round {number + 1}/{plan['rounds']}  {cell:40} {name:5} {_line(result)}",
+                            flush=True,
+                        )
     return found
 
 
+def _measure_on(
+    broker: SingleBroker, program: Path, plan: Plan, cells: list[Cell]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Measures `cells`, and takes each away, until none is left or the broker has failed."""
+    broker.create_topic(OLD, OLD_QUEUES)
+    warmup_s = plan["java_warmup_s"] if broker.kind == "java" else plan["java_warmup_s"] / 10
+    warm = broker.send(program, OLD, queues=OLD_QUEUES, connections=1, depth=64, seconds=warmup_s)
+    warm.result(end=False)
+    flush_dirty_pages()
+    before = _others(broker, program, plan, LEAD_S, plan["before_s"]).result(end=False)
+    while cells:
+        cell, topic, options, queues = cells.pop(0)
+        try:
+            if queues:
+                broker.create_topic(topic, queues)
+            result = {"before": before, **_measured(broker, program, plan, topic, options)}
+        except FAILURES as error:
+            yield cell, {"failure": (str(error) or type(error).__name__).splitlines()[0][:200]}
+            return
+        yield cell, result
+
+
+def _line(result: dict[str, Any]) -> str:
+    if "failure" in result:
+        return f"failed: {result['failure']}"
+    new, others = result["new"], result["others"]
+    return (
+        f"{new['per_second']:>9,.0f}/s  p50 {new['p50_ms']:.1f} ms;"
+        f" others' p99 {result['before']['p99_ms']:.2f} -> {others['p99_ms']:.2f} ms;"
+        f" rejected {new['refused']} + {others['refused']}"
+    )
+
+
 def summarise(measured: dict[str, Any]) -> dict[str, Any]:
-    """The medians by cell and kind."""
+    """The medians by cell and kind; of a broker that failed in any round, only the failures."""
     found: dict[str, Any] = {}
     for cell, kinds in measured.items():
         for kind, rounds in kinds.items():
+            failures = [r["failure"] for r in rounds if "failure" in r]
+            if failures:
+                found.setdefault(cell, {})[kind] = {"rounds": len(rounds), "failures": failures}
+                continue
             found.setdefault(cell, {})[kind] = {
                 "per_second": statistics.median(r["new"]["per_second"] for r in rounds),
                 "p50_ms": statistics.median(r["new"]["p50_ms"] for r in rounds),
@@ -165,7 +203,12 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
     head += ["RocketMQ", "others' p99: ours, ms", "RocketMQ", "rejected by ours", "elections"]
     lines, verdicts = [], []
     for cell, kinds in summary.items():
-        ours, java = kinds.get("ours"), kinds.get("java")
+        for kind, name in (("ours", "ours"), ("java", "RocketMQ")):
+            if failures := kinds.get(kind, {}).get("failures"):
+                count = f"{len(failures)} of {kinds[kind]['rounds']} rounds"
+                verdicts.append(f"- {cell}: {name} failed in {count}: {failures[0]}")
+        measured = {kind: one for kind, one in kinds.items() if "failures" not in one}
+        ours, java = measured.get("ours"), measured.get("java")
 
         def both(
             field: str,
