@@ -38,6 +38,7 @@ from epochmq_broker.store.store_config import StoreConfig
 from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.put_hook import TimerPutHook
 from epochmq_broker.timer.timer_service import TimerService
+from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
@@ -78,7 +79,25 @@ class Broker:
         self.delays.write = tables.file_writer.write
         self.cold_reads = ColdReadPool()
         self.timer = self._make_timer() if config.timer_wheel_enable else None
-        self.master_services = MasterServices(self.delays, *([] if self.timer is None else [self.timer]))
+        self.transactions = TransactionService(
+            live,
+            self.store,
+            self.writer,
+            self.topics,
+            tables.clients,
+            tables.stats,
+            self.offsets,
+            self.cold_reads,
+            store_host,
+        )
+        self.transactions.metrics.write = tables.file_writer.write
+        self.master_services = MasterServices(
+            self.delays,
+            self.transactions.ops,
+            self.transactions.checks,
+            *([] if self.timer is None else [self.timer]),
+        )
+        self.master_services.before_fence.append(self.transactions.ops.flush)
         self.client = RemotingClient()
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)
@@ -112,6 +131,7 @@ class Broker:
                 self.cold_control,
                 self.remote_queues,
                 self.timer,
+                self.transactions,
                 client_ip,
                 store_host,
             )
@@ -163,6 +183,7 @@ class Broker:
         self.tables.request_modes.load()
         self.tables.filter_file.load(now_ms())
         self.tables.static_topics.load()
+        self.transactions.metrics.load()
         self._write_tables()
         held_pulls = self.processors.pull.hold
         self.store.on_arrival.append(held_pulls.message_arrived)
@@ -202,6 +223,7 @@ class Broker:
             self._write_filters()
             if self.timer is not None:
                 self.timer.close()
+            self.transactions.metrics.persist()
             self._write_tables()
         self.store.stop()
         await self.client.close()
@@ -261,6 +283,7 @@ class Broker:
             self.replica_control,
             self.replicas,
             self.cold_reads,
+            self.transactions,
         )
         return BrokerAdminApi(components, InProcessCalls(self.handlers))
 
@@ -281,6 +304,11 @@ class Broker:
         )
         every(lambda: FILTERS_WRITE_MS, "write consumer filters", self._write_filters)
         every(lambda: live.current.flush_delay_offset_interval, "write delay offsets", self.delays.persist)
+        every(
+            lambda: live.current.transaction_metric_flush_interval,
+            "write the numbers of half messages",
+            self.transactions.metrics.persist,
+        )
         every(lambda: CLIENT_SWEEP_MS, "remove silent clients", self._sweep_clients)
         every(lambda: LOCK_SWEEP_MS, "remove expired locks", lambda: locks.sweep(now_ms()))
         cold = self.cold_control

@@ -204,6 +204,14 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     recall_message_enable: bool = False
     allow_recall_when_broker_not_writeable: bool = True
 
+    # transactions
+    transaction_check_interval: Positive = 30_000
+    transaction_check_max: Positive = 15
+    transaction_time_out: Positive = 6000
+    transaction_op_msg_max_size: Positive = 4096  # bytes
+    transaction_op_batch_interval: Positive = 3000
+    transaction_metric_flush_interval: Positive = 3000
+
     # the store
     store_path_root_dir: Text = "~/store"
     store_path_commit_log: str = ""  # default: <storePathRootDir>/commitlog

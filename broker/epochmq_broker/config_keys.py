@@ -105,8 +105,7 @@ _NAMES = """
     timerEnableRetryUntilSuccess timerGetMessageThreadNum timerInterceptDelayLevel
     timerMetricSmallThreshold timerProgressLogIntervalMs
     timerPutMessageThreadNum timerSkipUnknownError
-    timerWarmEnable topicQueueLockNum transactionCheckInterval transactionCheckMax
-    transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut
+    timerWarmEnable topicQueueLockNum
     transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
     updateNameServerAddrPeriod useABSLock useEpollNativeSelector
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
@@ -118,4 +117,4 @@ _NAMES = """
 
 WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES.split())
 """Accepted and shown by GET_BROKER_CONFIG. They concern things that this broker does not have: thread pools,
-caches, exporters, transaction checks, pop. Requests for these are rejected."""
+caches, exporters, pop. Requests for these are rejected."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
@@ -20,6 +21,9 @@ class MasterServices:
 
     def __init__(self, *services: MasterService) -> None:
         """`services` start in this order, and stop in reverse."""
+        self.before_fence: list[Callable[[], None]] = []
+        """Called before this master is fenced, while it may still write: each stores in the log what its
+        service has in memory only."""
         self._services = services
         self._running = False
 
@@ -29,6 +33,12 @@ class MasterServices:
             self._running = True
             for service in self._services:
                 service.start()
+
+    def prepare_fence(self) -> None:
+        """Stores in the log what the services have in memory only, if they run."""
+        if self._running:
+            for store_state in self.before_fence:
+                store_state()
 
     def stop(self) -> None:
         """Stops the services, if they run."""

@@ -15,6 +15,7 @@ from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.processors.client import ClientProcessor
 from epochmq_broker.processors.cold_control import ColdControlProcessor
+from epochmq_broker.processors.end_transaction import EndTransactionProcessor
 from epochmq_broker.processors.message_request_mode import MessageRequestModeProcessor
 from epochmq_broker.processors.mqadmin import mqadmin_handlers
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
@@ -37,6 +38,7 @@ from epochmq_broker.static_topics.remote_queues import RemoteQueues
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.timer_service import TimerService
+from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_broker.uniq_key import UniqKeyGenerator
 from epochmq_protocol.transport.connection import FastRequestHandler, RequestHandler
 
@@ -59,6 +61,7 @@ class ProcessorDependencies:
     cold_control: ColdPullControl
     remote_queues: RemoteQueues
     timer: TimerService | None
+    transactions: TransactionService
     client_ip: str
     store_host: bytes
 
@@ -97,6 +100,7 @@ class RequestProcessors:
             store_host,
             UniqKeyGenerator(components.client_ip),
             tables.static_topics,
+            components.transactions.metrics,
         )
         self._client = ClientProcessor(
             live, store, tables.topics, tables.groups, tables.offsets, tables.clients, tables.locks
@@ -133,6 +137,7 @@ class RequestProcessors:
         reply = ReplyProcessor(
             live, writer, tables.topics, tables.clients, tables.stats, components.store_host
         )
+        transactions = EndTransactionProcessor(live, store, writer, tables.stats, components.transactions)
         control = ReplicaControlProcessor(
             components.replica_control, store, components.ha, components.slave_sync, replicas
         )
@@ -144,6 +149,7 @@ class RequestProcessors:
             **self._send.handlers(),
             **send_back.handlers(),
             **reply.handlers(),
+            **transactions.handlers(),
             **QueryProcessor(live, store).handlers(),
             **ColdControlProcessor(live, components.cold_control.flow).handlers(),
             **ReplicaGroupProcessor(live, components.ha, replicas).handlers(),

@@ -22,6 +22,12 @@ CLUSTERS: dict[str, type[Cluster]] = {
     "our-broker": OurBrokerCluster,
     "our-nameserver": OurNameserverCluster,
 }
+QUICK_CHECKS = {
+    "transactionCheckInterval": 1000,
+    "transactionTimeOut": 2000,
+    "transactionCheckMax": 3,
+}
+"""Transactions are checked after seconds instead of half a minute."""
 ORACLE = os.environ.get("EPOCHMQ_INTEROP_ORACLE", "")
 KINDS = [
     pytest.param(kind, marks=() if ORACLE or kind == "ours" else pytest.mark.soak)
@@ -54,7 +60,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A running nameserver and broker, shared; each test uses topics and groups of its own."""
     directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
     tls = tls_settings(directory / "tls")
-    made = CLUSTERS[request.param](directory, broker=tls, nameserver=tls)
+    made = CLUSTERS[request.param](directory, broker=tls | QUICK_CHECKS, nameserver=tls)
     made.start()
     yield made
     # The store is not needed any more, and RocketMQ takes twenty seconds to stop.

@@ -24,12 +24,14 @@ SOURCES = (
     "LookupScenarios.java",
     "ChannelScenarios.java",
     "ControlScenarios.java",
+    "TransactionScenarios.java",
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})
 # Scenarios that mostly wait start first.
 PATIENT = frozenset(
     {"retry", "dead_letter", "orderly_dead_letter", "delay", "request_reply", "takeover_kill"}
+    | {"transaction_end", "transaction_check", "transaction_discard", "transaction_immunity"}
 )
 RUN_TIMEOUT_S = 480
 READY = b'{"ready"'

@@ -14,6 +14,7 @@ from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol.transport.client import RemotingClient
 
 
@@ -32,3 +33,4 @@ class AdminApiDependencies:
     replica_control: ReplicaControl
     replicas: ReplicasManager | None
     cold_reads: ColdReadPool
+    transactions: TransactionService

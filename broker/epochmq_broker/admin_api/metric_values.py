@@ -8,6 +8,7 @@ from epochmq_broker.ha.service import HAService
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.transactions.transaction_service import TransactionService
 
 
 def metric_values(
@@ -16,6 +17,7 @@ def metric_values(
     stats: BrokerStats,
     replicas: ReplicasManager | None,
     cold_reads: ColdReadPool,
+    transactions: TransactionService,
 ) -> dict[str, float]:
     """Metric name → value. Omits a rate without enough samples."""
     info = stats.runtime_info(now_ms())
@@ -27,6 +29,12 @@ def metric_values(
         "broker_start_time_seconds": stats.started_ms / 1000,
         "broker_min_offset": float(store.min_phy_offset),
         "broker_read_failures_total": float(cold_reads.failures),
+        "broker_transactions_committed_total": float(transactions.committed),
+        "broker_transactions_rolled_back_total": float(transactions.rolled_back),
+        "broker_transactions_discarded_total": float(transactions.checks.discarded),
+        "broker_transaction_checks_total": float(transactions.checks.checked),
+        "broker_transaction_checks_unreachable_total": float(transactions.checks.unreachable),
+        "broker_half_messages_ahead": float(transactions.checks.ahead),
         "broker_unflushed_bytes": float(store.unflushed_bytes),
         "broker_dispatch_behind_bytes": float(store.dispatch_behind_bytes),
         "broker_disk_used_ratio": float(store.disk_used_ratio),

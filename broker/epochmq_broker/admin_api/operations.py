@@ -151,7 +151,12 @@ class BrokerAdminApi:
         return results.MetricValues(
             state=self._view.state(limits),
             values=metric_values(
-                components.store, components.ha, components.stats, components.replicas, components.cold_reads
+                components.store,
+                components.ha,
+                components.stats,
+                components.replicas,
+                components.cold_reads,
+                components.transactions,
             ),
         )
 

@@ -24,6 +24,7 @@ _NAME_FIELDS: dict[int, str] = {
     RequestCode.SEND_MESSAGE_V2: "n",
     RequestCode.SEND_BATCH_MESSAGE: "n",
     RequestCode.CONSUMER_SEND_MSG_BACK: "bname",
+    RequestCode.END_TRANSACTION: "bname",
     RequestCode.PULL_MESSAGE: "bname",
     RequestCode.LITE_PULL_MESSAGE: "bname",
     RequestCode.QUERY_CONSUMER_OFFSET: "bname",

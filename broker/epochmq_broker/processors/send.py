@@ -1,8 +1,7 @@
 """Serves SEND_MESSAGE, SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE in every case (RocketMQ's
 SendMessageProcessor). `send_fast` serves plain messages.
 
-Not supported yet: half messages of transactions are rejected as by a Java broker with
-rejectTransactionMessage=true.
+A message of a transaction is stored as a half message (`transactions.half_messages`).
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.timer.recall_handle import RecallHandle
 from epochmq_broker.topics import TopicTable
+from epochmq_broker.transactions.half_messages import is_transactional, make_half_message
+from epochmq_broker.transactions.transaction_metrics import TransactionMetrics
 from epochmq_broker.uniq_key import UniqKeyGenerator
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -116,6 +117,7 @@ class SendProcessor:
         store_host: bytes,
         uniq_keys: UniqKeyGenerator,
         static: StaticTopicTable,
+        transaction_metrics: TransactionMetrics,
     ) -> None:
         self._static = static
         self._live = live
@@ -126,6 +128,7 @@ class SendProcessor:
         self._stats = stats
         self._store_host = store_host
         self._uniq_keys = uniq_keys
+        self._transaction_metrics = transaction_metrics
         self._checks = SendChecks(live, topics)
 
     def handlers(self) -> Mapping[int, RequestHandler]:
@@ -157,7 +160,7 @@ class SendProcessor:
             else:
                 self._divert_retry(command, header, message)
                 self._check_message(topic, message)
-                stored = self._writer.put(message)
+                stored = self._put(message)
             if stored.status not in STORED_CODES:
                 self._stats.put_failures += 1
                 raise put_rejection(stored.status, self._live.current)
@@ -179,6 +182,16 @@ class SendProcessor:
             require_leader(context)
             header.queue_id = context.items[-1].queue_id
         return context
+
+    def _put(self, message: InnerMessage) -> PutResult:
+        """Stores one message, as a half message if it belongs to a transaction."""
+        if not is_transactional(message):
+            return self._writer.put(message)
+        make_half_message(message)
+        stored = self._writer.put(message)
+        if stored.status in STORED_CODES:
+            self._transaction_metrics.add(message.properties["REAL_TOPIC"], 1)
+        return stored
 
     def _message(
         self,
@@ -250,9 +263,7 @@ class SendProcessor:
         compacted = (topic.attributes or {}).get("cleanup.policy") == "COMPACTION"
         if compacted and not (properties.get("KEYS") or "").strip():
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
-        if (properties.get("TRAN_MSG") or "").lower() == "true" and not (
-            message.reconsume_times > 0 and message.delay_level > 0
-        ):
+        if self._live.current.reject_transaction_message and is_transactional(message):
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._live.current.broker_ip1}] sending transaction message is forbidden",

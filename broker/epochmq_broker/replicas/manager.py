@@ -117,6 +117,7 @@ class ReplicasManager:
             components.ha,
             self.gate,
             components.client,
+            prepare=components.master_services.prepare_fence,
             election_obstacle=self.successor_election.obstacle,
             elect=self.successor_election.elect,
             election_failed=self.successor_election.report_fence,
@@ -180,6 +181,7 @@ class ReplicasManager:
         sync = self._ha.sync_state
         if self.lease.epoch is None or sync is None:
             return
+        self._components.master_services.prepare_fence()
         self._stopping = True
         store = self._components.store
         for _ in range(STOP_WAIT_MS // STOP_POLL_MS):

@@ -28,6 +28,7 @@ HELD_CODES: Final = frozenset(
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
     }
 )
 """Requests that need a master which may write; they are held."""
@@ -208,7 +209,7 @@ class RequestGate:
             raise _unavailable(f"the master at {self._master} did not respond: {error}") from None
         finally:
             self._relays -= 1
-        if _is_no_master(response):
+        if _is_no_master(command, response):
             return None
         self.relayed += 1
         response.opaque, response.flag = command.opaque, FLAG_RESPONSE
@@ -225,8 +226,10 @@ class RequestGate:
         )
 
 
-def _is_no_master(response: Command) -> bool:
+def _is_no_master(command: Command, response: Command) -> bool:
     """Whether a broker rejected the request because it is a replica, or has no lease yet."""
+    if command.code == RequestCode.END_TRANSACTION and response.code == ResponseCode.SLAVE_NOT_AVAILABLE:
+        return True
     if response.code == ResponseCode.SYSTEM_BUSY:
         return (response.remark or "").startswith(REJECTED)
     return response.code == ResponseCode.SERVICE_NOT_AVAILABLE

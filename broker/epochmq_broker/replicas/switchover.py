@@ -69,17 +69,19 @@ class Switchover:
         gate: RequestGate,
         client: RemotingClient,
         *,
+        prepare: Callable[[], None],
         election_obstacle: Callable[[int], Awaitable[str | None]],
         elect: Callable[[int], Awaitable[ControllerReply]],
         election_failed: Callable[[], None],
     ) -> None:
-        """`election_obstacle` returns why the controllers would not elect a replica now, None if they would.
-        `elect` fences this broker and asks the leading controller to elect a replica. `election_failed` is
-        called when that has failed."""
+        """`prepare` stores in the log what the master has in memory only. `election_obstacle` returns why the
+        controllers would not elect a replica now, None if they would. `elect` fences this broker and asks the
+        leading controller to elect a replica. `election_failed` is called when that has failed."""
         self._store = store
         self._ha = ha
         self._gate = gate
         self._client = client
+        self._prepare = prepare
         self._obstacle = election_obstacle
         self._elect = elect
         self._election_failed = election_failed
@@ -107,6 +109,7 @@ class Switchover:
         await self._copy_tables(address, COPY_TABLES_MS)
         sync = self._sync_state_for(broker_id)
         began_s = loop.time()
+        self._prepare()
         self._gate.hold()
         await self._wait_until_caught_up(sync, broker_id)
         # Copies the consumer offsets that were committed meanwhile.

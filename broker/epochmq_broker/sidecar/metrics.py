@@ -35,6 +35,16 @@ HELP: dict[str, str] = {
     "broker_messages_got_total": "Messages fetched since the start, system topics left out.",
     "broker_bytes_put_total": "Bytes of messages stored since the start.",
     "broker_put_failures_total": "Messages that could not be stored.",
+    "broker_transactions_committed_total": "Transactions committed since the start.",
+    "broker_transactions_rolled_back_total": "Transactions rolled back since the start.",
+    "broker_transactions_discarded_total": (
+        "Half messages moved to TRANS_CHECK_MAX_TIME_TOPIC since the start."
+    ),
+    "broker_transaction_checks_total": "Half messages whose producer was asked since the start.",
+    "broker_transaction_checks_unreachable_total": (
+        "Checks of half messages whose producer group had no connection, since the start."
+    ),
+    "broker_half_messages_ahead": "Half messages that the checks have not passed yet, ended ones included.",
     "broker_read_failures_total": "Reads that the disk could not serve since the start.",
     "broker_put_rate": "Messages stored a second, over ten seconds.",
     "broker_get_rate": "Messages fetched a second, over ten seconds.",

@@ -31,6 +31,7 @@ public final class Driver {
         LookupScenarios.register(SCENARIOS);
         ChannelScenarios.register(SCENARIOS);
         ControlScenarios.register(SCENARIOS);
+        TransactionScenarios.register(SCENARIOS);
     }
 
     interface Scenario {

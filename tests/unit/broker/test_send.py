@@ -246,10 +246,11 @@ class TestRefusals:
         answer = bench.peer(ordinary=path == "ordinary").call(command)
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
 
-    async def test_half_messages_of_transactions_are_rejected(self, bench: Bench) -> None:
-        answer = bench.peer().call(
-            send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "TRAN_MSG": "true"})
-        )
+    async def test_half_messages_are_rejected_with_reject_transaction_message(self, tmp_path: Path) -> None:
+        async with running(tmp_path, {"rejectTransactionMessage": "true"}) as bench:
+            answer = bench.peer().call(
+                send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "TRAN_MSG": "true"})
+            )
         assert answer.code == ResponseCode.NO_PERMISSION
         assert answer.remark == f"the broker[{HOST}] sending transaction message is forbidden"
 

@@ -23,7 +23,7 @@ from tools import diagram
 DOCS = ROOT / "docs"
 WITHOUT_THE_FEATURE = {908, 200056}
 """What a broker answers as one that lacks the feature."""
-TO_CLIENTS = {40, 220, 221, 326}
+TO_CLIENTS = {39, 40, 220, 221, 326}
 
 
 def numbers(cell: str) -> set[int]:

@@ -136,6 +136,19 @@ async def test_relaying_is_retried_while_the_new_master_is_not_ready() -> None:
     assert len(harness.elsewhere.asked) == 4
 
 
+async def test_the_end_of_a_transaction_is_relayed_again_when_a_replica_rejected_it() -> None:
+    """A slave answers END_TRANSACTION by SLAVE_NOT_AVAILABLE. To a send that code says that the message is
+    stored."""
+    harness = GateHarness()
+    harness.gate.relay(MASTER)
+    harness.elsewhere.answers = [ResponseCode.SLAVE_NOT_AVAILABLE, 0]
+    assert await remark(harness.ask(RequestCode.END_TRANSACTION)) == "there"
+    assert len(harness.elsewhere.asked) == 2
+    harness.elsewhere.answers = [ResponseCode.SLAVE_NOT_AVAILABLE, 0]
+    await harness.ask(SEND)
+    assert len(harness.elsewhere.asked) == 3
+
+
 async def test_a_request_that_may_have_been_served_is_not_sent_twice() -> None:
     harness = GateHarness()
     harness.gate.relay(MASTER)

@@ -60,12 +60,15 @@ class SwitchoverHarness:
         self.takes: list[bool] = []
         self.undispatched: list[int | Exception] = []
         self.obstacles: list[str] = []
+        self.prepared: list[str] = []
+        """The phases of the gate in which the services of the master stored what they had in memory."""
         self.gate = RequestGate(cast(Any, self), "10.0.0.1:10911")
         self.switchover = Switchover(
             cast(Any, self.store),
             cast(Any, self.ha),
             self.gate,
             cast(Any, self),
+            prepare=lambda: self.prepared.append(self.gate.phase.value),
             election_obstacle=self._obstacle,
             elect=self._elect,
             election_failed=lambda: self.events.append("given up"),
@@ -129,6 +132,7 @@ async def test_a_switchover_elects_a_caught_up_replica_and_relays_to_it() -> Non
         *["takes messages? while relaying"] * 2,
     ]
     assert harness.gate.phase is GatePhase.RELAYING
+    assert harness.prepared == ["open"]  # a held master stores nothing more
 
 
 async def test_sends_are_held_only_while_a_near_replica_catches_up() -> None:
