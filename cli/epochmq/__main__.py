@@ -1,4 +1,4 @@
-"""`python -m epochmq`."""
+"""Runs the command `epochmq`, for `python -m epochmq`."""
 
 from epochmq.main import main
 

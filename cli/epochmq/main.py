@@ -1,4 +1,4 @@
-"""The entry point of the command `epochmq`. It starts the processes of pods (`broker`, `controller`,
+"""Starts the command `epochmq` with its arguments. It starts the processes of pods (`broker`, `controller`,
 `nameserver`, `admin`, `operator`) without importing the interactive verbs, so that a broker does not load a
 terminal toolkit."""
 

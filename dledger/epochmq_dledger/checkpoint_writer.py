@@ -57,7 +57,7 @@ class CheckpointWriter:
     def _on_saved(self, values: tuple[int, int]) -> None:
         self._is_saving = False
         self._saved = values
-        self._context.wake()
+        self._context.set_timer()
 
     def _on_failed(self, error: Exception) -> None:
         """On a full disk the previous checkpoint stays, which is still true. Any other error is a failed
@@ -65,6 +65,6 @@ class CheckpointWriter:
         self._is_saving = False
         if is_disk_full(error):
             log.warning("%s: cannot write the checkpoint: %s", self._context.folder, error)
-            self._context.wake()
+            self._context.set_timer()
         else:
             self._context.fail(error)

@@ -91,7 +91,7 @@ class CoreDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         """When the timer is due. uvloop's handle does not say so if it is due at once."""
-        context.feed, context.fail, context.wake = self.feed, self._fail, self._wake_in_time
+        context.feed, context.fail, context.set_timer = self.feed, self._fail, self._set_timer
 
     def start(self, node: RaftNode) -> None:
         """Starts the core."""
@@ -110,7 +110,7 @@ class CoreDriver:
 
     # Timer --------------------------------------------------------------------------------------------------
 
-    def _wake_in_time(self) -> None:
+    def _set_timer(self) -> None:
         """Sets the timer for the core's next deadline, unless it is due earlier. A timer that is too early
         has no effect and is set again: most steps postpone the deadline."""
         context = self._context
@@ -149,7 +149,7 @@ class CoreDriver:
             self._is_stepping = False
         if self._context.node is not None:
             self._syncer.sync_if_needed()
-            self._wake_in_time()
+            self._set_timer()
 
     def _step(self, event: RaftInput) -> None:
         context = self._context

@@ -42,8 +42,8 @@ class DiskWorker:
         else:
             failed(error if isinstance(error, Exception) else OSError(str(error)))
 
-    async def drain(self) -> None:
-        """Returns when no job runs or waits, and none that their callbacks have added."""
+    async def wait_idle(self) -> None:
+        """Waits until no job runs or waits, including the jobs that callbacks add meanwhile."""
         while self._jobs:
             await asyncio.wait(self._jobs)
             await asyncio.sleep(0)  # lets callbacks add jobs

@@ -122,13 +122,13 @@ class DLedgerPeer:
         self._applier.stop()
         self._syncer.cancel_flush()
         await self._calls.stop()
-        await context.sync_worker.drain()
-        await context.file_worker.drain()
+        await context.sync_worker.wait_idle()
+        await context.file_worker.wait_idle()
         self._operations.fail_all()
         if context.node is not None:
             if context.error is None:
                 context.sync_worker.run(self._save_all, lambda _: None, self._on_save_failed)
-                await context.sync_worker.drain()
+                await context.sync_worker.wait_idle()
             context.log.close()
             context.snapshots.close()
             context.node = None

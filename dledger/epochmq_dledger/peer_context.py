@@ -17,14 +17,15 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PeerContext:
-    """One peer's shared state. The driver of the core sets `feed`, `fail` and `wake` before anything runs."""
+    """One peer's shared state. The driver of the core sets `feed`, `fail` and `set_timer` before
+    anything runs."""
 
     feed: Callable[[RaftInput], None]
     """Passes an input to the core."""
     fail: Callable[[Exception], None]
     """Stops this peer for good, because of an error after which it can promise nothing."""
-    wake: Callable[[], None]
-    """Sets the timer for the next deadline."""
+    set_timer: Callable[[], None]
+    """Sets the core's timer for its next deadline, because a deadline has changed."""
 
     def __init__(self, settings: RaftSettings, folder: Path) -> None:
         self.settings = settings
@@ -38,8 +39,8 @@ class PeerContext:
         """Why this peer has stopped for good."""
         self.is_stopping = False
         self.effects: deque[RaftEffect] = deque()
-        """Effects that wait until the vote before them is saved. The requests, proposals and reads behind
-        them are bounded by the limits of their senders."""
+        """Effects that wait until the vote before them is saved. The requests, proposals and reads that
+        caused them are bounded by the limits of their senders."""
         self.sync_worker = DiskWorker("dledger-sync", self._on_job_failed)
         """Syncs and erases the log, and saves votes."""
         self.file_worker = DiskWorker("dledger-files", self._on_job_failed)

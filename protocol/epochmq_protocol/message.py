@@ -4,9 +4,9 @@ CommitLog).
 The layout of a record in the commit log and in the body of a pull response (offsets for IPv4 hosts):
 
     0 total size | 4 magic | 8 body CRC | 12 queue id | 16 flag | 20 queue offset(8) | 28 physical offset(8) |
-    36 sysFlag 40 born time(8) | 48 born host(8 or 20) | 56 store time(8) | 64 store host(8 or 20) | 72
-    reconsume times 76 prepared transaction offset(8) | 84 body length, body | topic length(1, V2: 2), topic |
-    properties length(2), properties
+    36 sysFlag | 40 born time(8) | 48 born host(8 or 20) | 56 store time(8) | 64 store host(8 or 20) |
+    72 reconsume times | 76 prepared transaction offset(8) | 84 body length, body |
+    topic length(1, V2: 2), topic | properties length(2), properties
 
 A host is the address (4 or 16 bytes) and the port as a 4-byte number. Properties remain the stored bytes.
 """

@@ -1,7 +1,7 @@
-"""Our own requests to a replica, for which RocketMQ has none: switchover, fencing, draining, table copy,
-checksums.
+"""Defines EpochMQ's own requests to a replica, for which RocketMQ has none: switchover, fencing, draining,
+table copy, checksums.
 
-The codes are far above RocketMQ's. Java brokers respond REQUEST_CODE_NOT_SUPPORTED (3) to them.
+The request codes are far above RocketMQ's. Java brokers respond REQUEST_CODE_NOT_SUPPORTED (3) to them.
 """
 
 from __future__ import annotations

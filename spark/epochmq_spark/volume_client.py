@@ -1,4 +1,5 @@
-"""The HTTP client of volume readers (`epochmq_spark.volume_reader`), for locations `http://HOST:PORT/…`."""
+"""Reads files of a frozen volume from its volume reader over HTTP, for locations `http://HOST:PORT/…`
+(`epochmq_spark.volume_reader` is the server)."""
 
 from __future__ import annotations
 

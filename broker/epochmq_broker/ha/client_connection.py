@@ -1,4 +1,4 @@
-"""The replica's side of one HA connection: writes what the master sends into the log.
+"""Receives a master's log over one HA connection and writes it into the replica's log: the replica's side.
 
 Bytes are received into one buffer. Large blocks, which a master sends to a replica that is far behind, go
 from the socket directly into the file (`SocketToFileSplicer`). The bytes that arrive in one iteration of the

@@ -1,4 +1,4 @@
-"""The master's side of one HA connection: receives a replica's reports and sends it the log
+"""Sends a replica the log over one HA connection and receives its reports: the master's side
 (`DefaultHAConnection`, `AutoSwitchHAConnection`).
 
 Recent bytes are sent from the event loop: a small block with its header in one system call, a large block by

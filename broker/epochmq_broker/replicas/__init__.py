@@ -1,2 +1,2 @@
-"""A broker under controllers: who it is, what it is to its group, and whether it may write (RocketMQ's
-ReplicasManager)."""
+"""Runs a broker under controllers: gets its id, takes its role in the group, and lets it write under a lease
+(RocketMQ's ReplicasManager)."""

@@ -1,4 +1,4 @@
-"""A consumer: a member of a consumer group, which shares the queues of a topic with the other members.
+"""Consumes a topic as a member of a consumer group, which shares the queues with the other members.
 
 One task reads each assigned queue. It pulls (the broker holds a pull until a message arrives), delivers the
 messages, waits until all of them are acknowledged, commits the offset at the broker, and pulls again.

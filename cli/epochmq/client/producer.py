@@ -1,4 +1,5 @@
-"""A producer: chooses a queue, sends, and retries with another queue if the broker rejects the message."""
+"""Sends messages: chooses a queue of the topic, and retries with another one if the broker rejects the
+message."""
 
 from __future__ import annotations
 

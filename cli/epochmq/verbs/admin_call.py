@@ -1,5 +1,5 @@
-"""`epochmq admin-call`: calls a process on this machine over its admin socket, for the hooks and probes of a
-pod and for people. It imports little, so that a probe starts fast."""
+"""Implements `epochmq admin-call`: calls a process on this machine over its admin socket, for the hooks and
+probes of a pod and for people. It imports little, so that a probe starts fast."""
 
 from __future__ import annotations
 

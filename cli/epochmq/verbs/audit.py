@@ -1,4 +1,4 @@
-"""Implements `epochmq audit` and `epochmq report`."""
+"""Implements `epochmq audit` and `epochmq report`: checks store directories, and shows the last result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements `epochmq consume`."""
+"""Implements `epochmq consume`: prints the messages of a topic."""
 
 from __future__ import annotations
 

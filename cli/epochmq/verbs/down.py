@@ -1,4 +1,4 @@
-"""Implements `epochmq down`."""
+"""Implements `epochmq down`: stops what `up` started in a state directory."""
 
 from __future__ import annotations
 

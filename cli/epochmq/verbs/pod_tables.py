@@ -35,8 +35,8 @@ REMOTING_PORTS = {
 }
 WIDTH_WITH_STATISTICS = 120
 WIDTH_WITH_AGE = 92
-WIDTH_ELSEWHERE = 160
-"""The width of a table that is not printed to a terminal but read by programs, or in a pager."""
+WIDTH_WITHOUT_TERMINAL = 160
+"""The width of a table when the output is no terminal: programs read it, or people in a pager."""
 STYLES = {
     PodPhase.READY: "green",
     PodPhase.STARTING: "yellow",

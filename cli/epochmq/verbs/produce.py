@@ -1,4 +1,4 @@
-"""Implements `epochmq produce`."""
+"""Implements `epochmq produce`: sends messages to a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Implements `epochmq promote`, `fence` and `drain`."""
+"""Implements `epochmq promote`, `fence` and `drain`: changes what a replica of a group does, on this machine
+or on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements `epochmq status`."""
+"""Implements `epochmq status`: prints which pods run and how they are, on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(state: Path, target: KubernetesTarget | None, *, as_json: bool) -> int:
 
         from epochmq.verbs import pod_tables
 
-        console = Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_ELSEWHERE)
+        console = Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_WITHOUT_TERMINAL)
         rows = [pod_tables.row_of(pod) for pod in observation.pods]
         console.print(pod_tables.pod_table(rows, console.width))
         pod_tables.print_groups(console, status.report(directory, observation))
@@ -58,7 +58,7 @@ def _run_on_cluster(target: KubernetesTarget, *, as_json: bool) -> int:
 
         from epochmq.verbs import pod_tables
 
-        console = Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_ELSEWHERE)
+        console = Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_WITHOUT_TERMINAL)
         rows = [
             pod_tables.row_of_status(pod, kind, kubernetes_cluster.readiness_of(pod)) for pod, kind in pods
         ]

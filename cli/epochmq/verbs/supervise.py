@@ -1,4 +1,5 @@
-"""Implements `epochmq supervise`, the process that `up --detach` starts."""
+"""Implements `epochmq supervise`: runs the supervisor of a state directory in the background, where
+`up --detach` started it."""
 
 from __future__ import annotations
 

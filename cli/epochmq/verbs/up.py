@@ -1,4 +1,4 @@
-"""Implements `epochmq up`."""
+"""Implements `epochmq up`: runs resources on this machine, by its own supervisor or the one that runs."""
 
 from __future__ import annotations
 

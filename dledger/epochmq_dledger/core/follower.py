@@ -100,7 +100,8 @@ class Follower:
     def check_sender(
         self, request: PushEntryRequest | InstallSnapshotRequest, now_ms: int
     ) -> DLedgerResponseCode:
-        """Whether the sender is this term's leader."""
+        """SUCCESS if the sender is this term's leader, otherwise the code that rejects its request. A sender
+        of a newer term becomes the leader."""
         member = self.member
         if not member.accepts_sender(request) or request.leader_id in (None, member.settings.self_id):
             return DLedgerResponseCode.UNKNOWN_MEMBER

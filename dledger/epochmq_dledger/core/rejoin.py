@@ -1,4 +1,4 @@
-"""The state of a peer whose disk has lost data: it rejoins its group without a vote, until it has caught up.
+"""Tracks the rejoin of a peer whose disk has lost data: it takes part without a vote until it has caught up.
 
 Such a peer may have acknowledged entries that it no longer has, or have voted in terms that it no longer
 knows. It neither votes nor starts an election, and its leader does not count it, until it has all entries

@@ -1,9 +1,9 @@
-"""Reconciles one audit.
+"""Decides the next step of one audit: which objects to create or delete, and what its status says.
 
 The present step is computed from the cluster in every reconciliation, except for one thing: the status
 records a run before any of its objects is created, and its outcome before any of them is deleted. So an
-operator that is killed at any point is followed by one that continues; nothing is begun twice, and nothing is
-left behind.
+operator that is killed at any point is followed by one that continues: it begins nothing twice, and leaves no
+object behind.
 
 A run has these steps; the first that is not done is taken:
 

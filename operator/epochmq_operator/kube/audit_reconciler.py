@@ -1,4 +1,5 @@
-"""Reconciles BrokerGroupAudits."""
+"""Reconciles BrokerGroupAudits: observes the cluster and the replicas, and asks `audits.plan` for the next
+step."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import structlog
 from epochmq_operator.kube.api import Api, ApiError, object_path
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
-from epochmq_operator.kube.resource_worker import ResourceWorker
+from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER, OBJECT_KINDS
 from epochmq_operator.plans.conditions import timestamp
 from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, PatchStatus, SetFinalizers
@@ -36,7 +36,7 @@ class EffectWriter:
         self._metrics = metrics
         self._emitted: OrderedDict[str, None] = OrderedDict()
 
-    async def write(self, effect: Effect, ref: Ref, resource: Manifest, worker: ResourceWorker) -> None:
+    async def write(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> None:
         """Carries out one effect of a reconciliation of this resource. An Event that was created before is
         not created again. ApiError when it fails."""
         if isinstance(effect, Emit) and effect.key in self._emitted:
@@ -61,7 +61,7 @@ class EffectWriter:
             case Emit():
                 await self._emit(effect, ref, resource)
 
-    async def load_into_cache(self, ref: Ref, worker: ResourceWorker) -> bool:
+    async def load_into_cache(self, ref: Ref, worker: WorkerState) -> bool:
         """Asks the API server for an object and puts it into the cache. Returns whether it exists. No watch
         delivers an object without the operator's label; the worker remembers such an object, and loads it
         again before every reconciliation."""
@@ -83,7 +83,7 @@ class EffectWriter:
             worker.unlabelled_objects.add(ref)
         return True
 
-    async def _apply(self, manifest: Manifest, worker: ResourceWorker) -> None:
+    async def _apply(self, manifest: Manifest, worker: WorkerState) -> None:
         """Applies an object. One that is not in the cache is looked up first, because applying would take it
         over from its owner: ApiError with 409 when it exists."""
         ref = ref_of(manifest)

@@ -1,4 +1,5 @@
-"""Reconciles BrokerGroups and ControllerGroups."""
+"""Reconciles BrokerGroups and ControllerGroups: observes the cluster and the replicas, and asks
+`plans.reconciliation` for the next step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of the operator lease: which of several operators is active, namely the holder of a Lease object.
+"""Decides by rules which of several operators is active: the holder of the operator lease, a Lease object.
 
 The holder renews the Lease long before it expires, and stops writing well before: `RENEW_DEADLINE_S` after it
 *sent* the last successful renewal. A standby takes the Lease over after it has seen it unchanged, by its own
@@ -9,7 +9,7 @@ starts:
     RENEW_DEADLINE_S + the timeout of a request < DURATION_S
 """
 
-# pure: a Lease as it was read and the time in, what to write out.
+# pure: takes a Lease as it was read and the time; returns what to write.
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from epochmq_operator.kube.lease_holder import LeadershipLostError
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.replica_observer import ReplicaObserver
-from epochmq_operator.kube.resource_worker import ResourceWorker
+from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, metadata, ref_of
@@ -56,7 +56,7 @@ class Reconciler(abc.ABC):
         self._metrics = dependencies.metrics
         self._writer = EffectWriter(dependencies.api, dependencies.cache, dependencies.metrics)
         self._free = asyncio.Semaphore(dependencies.workers)
-        self._workers: dict[Ref, ResourceWorker] = {}
+        self._workers: dict[Ref, WorkerState] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     @abc.abstractmethod
@@ -107,11 +107,11 @@ class Reconciler(abc.ABC):
         if worker is None:
             if self.cache.get(ref) is None:
                 return
-            worker = self._workers[ref] = ResourceWorker()
+            worker = self._workers[ref] = WorkerState()
             self._tasks.create_task(self._run_worker(ref, worker), name=str(ref))
         worker.wake.set()
 
-    async def _run_worker(self, ref: Ref, worker: ResourceWorker) -> None:
+    async def _run_worker(self, ref: Ref, worker: WorkerState) -> None:
         try:
             while self.cache.get(ref) is not None:
                 worker.wake.clear()
@@ -126,7 +126,7 @@ class Reconciler(abc.ABC):
         finally:
             self._workers.pop(ref, None)
 
-    async def _reconcile_once(self, ref: Ref, worker: ResourceWorker) -> float:
+    async def _reconcile_once(self, ref: Ref, worker: WorkerState) -> float:
         """Reconciles once; the delay before the next reconciliation if nothing changes. An error of one
         resource is logged and retried, and does not affect other resources."""
         started = time.monotonic()
@@ -160,7 +160,7 @@ class Reconciler(abc.ABC):
             self._metrics.seconds.observe(time.monotonic() - started)
             self._metrics.sidecar_failures.set(self.replicas.failures)
 
-    def _pause(self, result: ReconciliationResult, worker: ResourceWorker) -> float:
+    def _pause(self, result: ReconciliationResult, worker: WorkerState) -> float:
         if result.writes:
             worker.pause_s = result.requeue_after_s
         else:
@@ -168,7 +168,7 @@ class Reconciler(abc.ABC):
             worker.pause_s = min(max(worker.pause_s, result.requeue_after_s) * 1.5, REQUEUE_MAX_S)
         return worker.pause_s
 
-    def _failed(self, ref: Ref, worker: ResourceWorker, error: Exception) -> float:
+    def _failed(self, ref: Ref, worker: WorkerState, error: Exception) -> float:
         worker.failures += 1
         if isinstance(error, ApiError) and error.status == 404:
             worker.confirmed_s = -math.inf  # the resource itself may be gone
@@ -183,7 +183,7 @@ class Reconciler(abc.ABC):
         log.warning("reconciliation failed", resource=str(ref), namespace=ref.namespace, error=str(error))
         return min(FAILED_FIRST_S * (1 << min(worker.failures, 10)), FAILED_MAX_S)
 
-    async def _confirm(self, ref: Ref, worker: ResourceWorker) -> None:
+    async def _confirm(self, ref: Ref, worker: WorkerState) -> None:
         """Gets the resource from the API server; removes it from the cache if it is gone."""
         try:
             self.cache.put(await self._api.get(object_path(ref)))

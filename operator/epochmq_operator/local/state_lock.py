@@ -32,8 +32,8 @@ class SupervisorLock:
         return self._file is not None
 
     async def acquire(self) -> None:
-        """Acquires the lock, and waits while somebody only tests it. StateError if another supervisor holds
-        it."""
+        """Acquires the lock. Waits a moment if it is taken, because `is_held` takes it to test it. StateError
+        if another supervisor holds it."""
         deadline = time.monotonic() + LOCK_WAIT_S
         while not self.try_acquire():
             if time.monotonic() > deadline:
@@ -61,7 +61,8 @@ class SupervisorLock:
 
 @contextlib.contextmanager
 def apply_lock(path: Path) -> Iterator[None]:
-    """Excludes other `up` and `down` for the length of a block. StateError if one of them takes too long."""
+    """Excludes other `up` and `down` while the `with` block runs. StateError if one of them takes too
+    long."""
     deadline = time.monotonic() + APPLY_WAIT_S
     while (held := _try_flock(path)) is None:
         if time.monotonic() > deadline:

@@ -1,6 +1,6 @@
 """Compares an object of the API server with its manifest. Only the fields of the manifest count: the API
-server fills in defaults, controllers and users add fields of their own, and the operator leaves all of these
-alone.
+server fills in defaults, Kubernetes' controllers and users add fields of their own, and the operator leaves
+all of these alone.
 
 Lists whose items have a key are compared item by item, as server-side apply merges them: items that others
 added are no difference. The operator owns all other lists as a whole."""

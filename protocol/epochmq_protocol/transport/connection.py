@@ -1,7 +1,7 @@
-"""One remoting connection: receives and sends frames, and matches responses to our own calls.
+"""Receives and sends frames over one remoting connection, and matches responses to this side's own calls.
 
 Both directions carry requests. Each side numbers its own requests (`opaque`) independently. A frame with the
-response flag completes a call of ours; the dispatcher handles every other frame.
+response flag completes a call of this side; the dispatcher handles every other frame.
 
 This module is on the hot path. `_consume` walks over the bytes of one socket read: a fast handler costs one
 dictionary lookup and three slices, and all responses to one read leave in one write.

@@ -1,4 +1,4 @@
-"""The server side: accepts connections, gives their requests to handlers, and stops in order.
+"""Accepts remoting connections, passes their requests to handlers, and stops in order.
 
 An orderly stop has four steps:
 

@@ -1,4 +1,4 @@
-"""Settings of connections, servers and clients, each with its unit.
+"""Defines the settings of remoting connections, servers and clients, each with its unit.
 
 RocketMQ's keys that map here: `com.rocketmq.remoting.frameMaxLength`, `serverChannelMaxIdleTimeSeconds`,
 `clientChannelMaxIdleTimeSeconds`, `connectTimeoutMillis`, `writeBufferHighWaterMark`,

@@ -1,4 +1,4 @@
-"""The data source `epochmq.commitlog`: one row for each message and each blank.
+"""Reads commit logs as rows, one for each message and each blank record: the data source `epochmq.commitlog`.
 
 With the option `pushFilters=true`, filters restrict what is read. It is off by default, because Spark rejects
 a source with filter push-down if the session does not allow it

@@ -1,4 +1,4 @@
-"""The data source `epochmq.epochs`: one row for each entry of an epoch file."""
+"""Reads epoch files as rows, one for each entry: the data source `epochmq.epochs`."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The data source `epochmq.index`: one row for each entry of an index file. The option `indexSlots` is needed
-for files that do not have four entries for each slot."""
+"""Reads index files as rows, one for each entry: the data source `epochmq.index`. The option `indexSlots` is
+needed for files that do not have four entries for each slot."""
 
 from __future__ import annotations
 

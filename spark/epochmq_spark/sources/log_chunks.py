@@ -1,4 +1,4 @@
-"""Reads a range of a commit log segment, chunk by chunk."""
+"""Reads a range of a commit log segment and finds its records, some thousand at a time (a chunk)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from epochmq_spark.sources.file_ranges import FileRange
 
 CHUNK_RECORDS = 32_768
 CHUNK_SPANS = 1024
-OVERHANG_BYTES = 8 * 1024 * 1024  # larger than any record: RocketMQ accepts messages of up to 4 MiB
+RECORD_BYTES_MAX = 8 * 1024 * 1024
+"""Read behind the end of a range, where its last record may end. No record is larger: RocketMQ accepts
+messages of up to 4 MiB."""
 
 Array = Any
 
 
 @dataclass
 class LogChunk:
-    """Records in the order of the log. `base` is the physical offset of data[0]."""
+    """Some records of a range, in the order of the log. `base` is the physical offset of data[0]; `rows` and
+    `spans` are those of `walk`. All are valid only until the next chunk is read."""
 
     data: Array
     base: int
@@ -43,8 +46,9 @@ class ReadBuffer:
 
 
 def read_chunks(file_range: FileRange, buffer: ReadBuffer | None = None) -> Iterator[LogChunk]:
-    """The records that start in a range, by memory map if there is no buffer. Raises OSError."""
-    end = min(file_range.end + OVERHANG_BYTES, file_range.size)
+    """Finds the records that start in a range. The range is read into the buffer; without one it is mapped
+    into memory. Raises OSError."""
+    end = min(file_range.end + RECORD_BYTES_MAX, file_range.size)
     if buffer is None:
         data = files.read_range(file_range.location, file_range.begin, end)
     else:

@@ -1,4 +1,5 @@
-"""The data source `epochmq.offsets`: the offsets of consumer groups, from `config/consumerOffset.json`."""
+"""Reads the offsets of consumer groups, from `config/consumerOffset.json`, as rows: the data source
+`epochmq.offsets`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds what a reconciler remembers of one resource between two reconciliations."""
+"""Holds what the worker for one resource remembers between two reconciliations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import time
 from epochmq_operator.plans.objects import Ref
 
 
-class ResourceWorker:
-    """The worker of one resource. `rejection` is the API server's response to the last write, if that was
-    rejected. No decision depends on the other fields; they only say when to look at what."""
+class WorkerState:
+    """The state of one worker. `rejection` is the API server's response to the last write, if that was
+    rejected. No decision depends on the other fields: they only say when the worker reconciles again, and
+    which objects it loads before."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
