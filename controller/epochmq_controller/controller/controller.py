@@ -224,9 +224,9 @@ class Controller:
                     self._carry_out(effect)
         finally:
             self._is_stepping = False
-        self._wake_in_time(self._state_machine)
+        self._set_timer(self._state_machine)
 
-    def _wake_in_time(self, state_machine: ControllerStateMachine) -> None:
+    def _set_timer(self, state_machine: ControllerStateMachine) -> None:
         at_s = state_machine.next_deadline_ms() / 1000
         if self._timer is None or at_s < self._timer_at_s:
             if self._timer is not None:
