@@ -20,12 +20,14 @@ LONG_MAX = (1 << 63) - 1
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """The rule for one attribute: a set of texts, or (if `choices` is empty) an integer in [low, high]."""
+    """The rule for one attribute: a set of texts, or (if `choices` is empty) an integer in [low, high].
+    `unsupported`: a text that RocketMQ knows and this broker does not implement."""
 
     changeable: bool
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = 0
+    unsupported: str | None = None
 
     def verify(self, value: str) -> None:
         """Raises RequestError if the value is not allowed."""
@@ -42,8 +44,8 @@ class Attribute(msgspec.Struct, frozen=True):
 
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
-    "queue.type": Attribute(False, ("BatchCQ", "SimpleCQ")),
-    "cleanup.policy": Attribute(False, ("COMPACTION", "DELETE")),
+    "queue.type": Attribute(False, ("BatchCQ", "SimpleCQ"), unsupported="BatchCQ"),
+    "cleanup.policy": Attribute(False, ("COMPACTION", "DELETE"), unsupported="COMPACTION"),
     MESSAGE_TYPE: Attribute(True, ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
     "reserve.time": Attribute(True, (), -1, LONG_MAX),
 }
@@ -96,6 +98,11 @@ def alter_attributes(
             raise _rejected(f"attempt to update an unchangeable attribute. key: {key}")
         if sign == "+":
             attribute.verify(value)
+            if value == attribute.unsupported:
+                others = [choice for choice in attribute.choices if choice != value]
+                raise _rejected(
+                    f"{key}={value} is not supported by this broker: expected {', '.join(others)}"
+                )
             result[key] = value
         else:
             del result[key]

@@ -83,7 +83,7 @@ SCENARIO: list[list[Step]] = [
         Step("getConsumerConfig -g list-g2"),
         Step("allocateMQ -t orders -i 1.1.1.1,2.2.2.2"),
         Step("topicList", any_order=True),
-        Step("updateTopic -b {broker} -t fifo -r 2 -w 2 -a +queue.type=BatchCQ"),
+        Step("updateTopic -b {broker} -t fifo -r 2 -w 2 -a +queue.type=SimpleCQ"),
         Step("updateTopicPerm -t fifo -c {cluster} -p 6"),
         Step("updateOrderConf -t ordered -m put -v broker-a:4"),
         Step("updateKvConfig -s space -k k1 -v v1"),

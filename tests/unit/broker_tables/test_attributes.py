@@ -34,7 +34,7 @@ def test_a_malformed_header_names_the_key(text: str, fault: str) -> None:
     ("current", "changes", "after"),
     [
         (None, {"+message.type": "FIFO"}, {"message.type": "FIFO"}),
-        (None, {"+queue.type": "BatchCQ"}, {"queue.type": "BatchCQ"}),
+        (None, {"+queue.type": "SimpleCQ"}, {"queue.type": "SimpleCQ"}),
         ({}, {"+reserve.time": "-1"}, {"reserve.time": "-1"}),
         ({"message.type": "FIFO"}, {"+message.type": "NORMAL"}, {"message.type": "NORMAL"}),
         ({"message.type": "FIFO"}, {"-message.type": ""}, {}),
@@ -63,6 +63,16 @@ def test_allowed_changes(
         ({}, {"message.type": "FIFO"}, "wrong format key: essage.type"),
         ({}, {"-message.type": ""}, "attempt to delete a nonexistent key: message.type"),
         ({}, {"+queue.type": "BatchCQ"}, "attempt to update an unchangeable attribute. key: queue.type"),
+        (
+            None,
+            {"+queue.type": "BatchCQ"},
+            "queue.type=BatchCQ is not supported by this broker: expected SimpleCQ",
+        ),
+        (
+            None,
+            {"+cleanup.policy": "COMPACTION"},
+            "cleanup.policy=COMPACTION is not supported by this broker: expected DELETE",
+        ),
         ({}, {"+nothing": "1"}, "unsupported key: nothing"),
         ({}, {"+reserve.time": "-2"}, "value is not in range(-1, 9223372036854775807)"),
         ({}, {"+reserve.time": "x"}, 'For input string: "x"'),
