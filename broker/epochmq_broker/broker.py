@@ -21,6 +21,7 @@ from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.delay_service import DelayService
+from epochmq_broker.filters.message_filter import bit_map_of
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.master_services import MasterServices
 from epochmq_broker.message_writer import MessageWriter
@@ -73,6 +74,8 @@ class Broker:
         store_host = encode_host(client_ip, config.listen_port)
         self.store = MessageStore(StoreConfig.of(config), store_host)
         tables.files.before_offsets = self.store.when_queues_written
+        if config.enable_calc_filter_bit_map and config.enable_consume_queue_ext:
+            self.store.compute_bit_maps(lambda topic, stored: bit_map_of(tables.filters, topic, stored))
         self.writer = MessageWriter(live, self.store)
         self.ha = HAService(live, self.store, self.writer, controlled=config.enable_controller_mode)
         self.delays = DelayService(live, self.store, self.writer, tables.stats)

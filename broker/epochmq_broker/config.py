@@ -155,6 +155,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     enable_property_filter: bool = False  # SQL92 expressions
     filter_support_retry: bool = False
     filter_data_clean_time_span: NotNegative = 24 * 3600 * 1000
+    enable_calc_filter_bit_map: bool = False
     expect_consumer_num_use_filter: Positive = 32  # with the next one, the size of filter bit maps
     max_error_rate_of_bloom_filter: Annotated[int, Meta(ge=1, le=99)] = 20
     lite_pull_message_enable: bool = True
@@ -227,6 +228,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     flush_consume_queue_thorough_interval: Positive = 60_000
     message_index_enable: bool = True
     message_index_safe: bool = False
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: Annotated[int, Meta(ge=65_536)] = 48 << 20
     max_hash_slot_num: Positive = 5_000_000
     max_index_num: Positive = 20_000_000
     max_msgs_num_batch: Positive = 64

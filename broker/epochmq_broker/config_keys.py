@@ -53,8 +53,8 @@ _NAMES = """
     defaultPopShareQueueNum disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
     dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAsyncReput enableBatchPush
-    enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap
-    enableCleanExpiredOffset enableCompaction enableConsumeQueueExt enableDetailStat
+    enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
+    enableCleanExpiredOffset enableCompaction enableDetailStat
     enableFastChannelEventProcess enableLmqStats enableNetWorkFlowControl
     enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
     enablePopBufferMerge enablePopLog enablePopMessageThreshold enableReconnectForGoAway enableRemoteEscape
@@ -69,7 +69,7 @@ _NAMES = """
     isScanAvailableNameSrv litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     lockInStrictMode logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
-    logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum mappedFileSizeConsumeQueueExt
+    logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
     maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
     maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds

@@ -29,6 +29,7 @@ from epochmq_broker.message_writer import SCHEDULE_TOPIC, InnerMessage, MessageW
 from epochmq_broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, BrokerStats
 from epochmq_broker.store.config_files import read_config, write_config
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.queue_extension import is_address
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
@@ -223,6 +224,12 @@ class DelayService:
         failed = False
         for physical_offset, size, tags_code in queue.units(offset, ROUND_MAX):
             present_ms = now_ms()
+            if is_address(tags_code):
+                extended = queue.extension_unit(tags_code)
+                if extended is not None:
+                    tags_code = extended.tags_code
+                else:
+                    tags_code = self._store.reader.store_timestamp(queue, offset) + self.delays_ms[level - 1]
             # A delivery time further away than the level's delay is wrong (the clock was set): deliver now.
             if present_ms < tags_code <= present_ms + self.delays_ms[level - 1]:
                 break

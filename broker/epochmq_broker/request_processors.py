@@ -125,6 +125,7 @@ class RequestProcessors:
             tables.clients,
             tables.stats,
             tables.files,
+            tables.filters,
             components.delays,
             components.registration,
             components.ha,

@@ -41,6 +41,11 @@ class ConsumerFilterData(msgspec.Struct, rename="camel"):
     expression_type: str | None = None
     topic: str = ""
 
+    def as_json(self) -> str:
+        """The text that QUERY_CONSUME_QUEUE shows."""
+        self.dead = self.is_dead
+        return fastjson.dumps(self, pretty=True).decode()
+
     @property
     def is_dead(self) -> bool:
         """Whether the group has no members."""

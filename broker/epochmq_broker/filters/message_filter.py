@@ -1,8 +1,9 @@
 """Decides which messages a subscription selects, for pulls and pops (RocketMQ's ExpressionMessageFilter and
 ExpressionForRetryMessageFilter).
 
-A filter has up to two parts. `tags` are compared with the tag codes of the consume queue. `select` looks at
-the properties of the stored message; it exists for expressions only.
+A filter has up to three parts. `tags` are compared with the tag codes of the consume queue. `select` looks at
+the properties of the stored message; it exists for expressions only. `excludes` says by the filter bit map in
+the extension of the consume queue that the message need not be read.
 """
 # pure: rules over values
 
@@ -10,8 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from epochmq_broker.filters.consumer_filters import ConsumerFilterTable, RegisteredFilter, compiled
+from epochmq_broker.filters.bloom import has_bits, set_bits
+from epochmq_broker.filters.consumer_filters import (
+    ConsumerFilterData,
+    ConsumerFilterTable,
+    RegisteredFilter,
+    compiled,
+)
 from epochmq_broker.filters.sql import SqlExpression
+from epochmq_broker.store.extension_unit import ExtensionUnit
 from epochmq_broker.subscriptions import is_tag_type, wanted_codes
 from epochmq_protocol.bodies import SubscriptionData
 from epochmq_protocol.message import parse_properties
@@ -23,15 +31,24 @@ RETRY_TOPIC = "RETRY_TOPIC"
 Select = Callable[[bytes], bool]
 """Whether a message with these stored properties is selected."""
 
+Excludes = Callable[[ExtensionUnit], bool]
+"""Whether the bit map in a unit of the consume queue's extension says that the message is not selected."""
+
 
 class MessageFilter:
     """Selects messages: `tags` None means every tag code, `select` None every message."""
 
-    __slots__ = ("select", "tags")
+    __slots__ = ("excludes", "select", "tags")
 
-    def __init__(self, tags: frozenset[int] | None = None, select: Select | None = None) -> None:
+    def __init__(
+        self,
+        tags: frozenset[int] | None = None,
+        select: Select | None = None,
+        excludes: Excludes | None = None,
+    ) -> None:
         self.tags = tags
         self.select = select
+        self.excludes = excludes
 
 
 def _selector(expression: SqlExpression) -> Select:
@@ -56,7 +73,41 @@ def carried_filter(subscription: SubscriptionData) -> MessageFilter:
 def registered_filter(registered: RegisteredFilter) -> MessageFilter:
     """The filter of a group's registered expression."""
     expression = registered.expression
-    return MessageFilter() if expression is None else MessageFilter(None, _selector(expression))
+    if expression is None:
+        return MessageFilter()
+    return MessageFilter(None, _selector(expression), bit_map_test(registered.data))
+
+
+def bit_map_test(data: ConsumerFilterData) -> Excludes | None:
+    """A function that tells whether a bit map excludes a message. Bit maps count for messages that were
+    stored after the expression was registered."""
+    bits = data.bloom_filter_data
+    if bits is None:
+        return None
+
+    def excludes(unit: ExtensionUnit) -> bool:
+        return (
+            unit.store_timestamp > data.born_time
+            and len(unit.bit_map) * 8 == bits.bit_num
+            and not has_bits(bits, unit.bit_map)
+        )
+
+    return excludes
+
+
+def bit_map_of(table: ConsumerFilterTable, topic: str, stored: bytes) -> bytes:
+    """The filter bit map of a message from its stored properties (CommitLogDispatcherCalcBitMap): the bits of
+    every group whose expression selects it. Empty if no group has registered an expression for the topic."""
+    groups = table.of_topic(topic)
+    if not groups:
+        return b""
+    properties = parse_properties(stored)
+    bit_map = bytearray(table.bloom.bits // 8)
+    for registered in groups.values():
+        bits, expression = registered.data.bloom_filter_data, registered.expression
+        if bits is not None and expression is not None and expression.matches(properties):
+            set_bits(bits, bit_map)
+    return bytes(bit_map)
 
 
 def retry_filter(table: ConsumerFilterTable, subscription: SubscriptionData) -> MessageFilter:

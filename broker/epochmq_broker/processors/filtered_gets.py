@@ -16,7 +16,7 @@ from typing import Final
 
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.filters.message_filter import Select
+from epochmq_broker.filters.message_filter import MessageFilter
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.message_reader import MessageReader
 from epochmq_broker.store.page_residency import NotResidentError
@@ -46,6 +46,7 @@ class FilteredGet:
         "_cold_reads",
         "_count",
         "_end",
+        "_excludes",
         "_max_count",
         "_next",
         "_queue",
@@ -60,16 +61,18 @@ class FilteredGet:
         queue: ConsumeQueue,
         offset: int,
         max_count: int,
-        select: Select,
+        wanted: MessageFilter,
         examine_max: int,
     ) -> None:
+        assert wanted.select is not None
         self.result: GetResult | None = None
         self._reader = reader
         self._queue = queue
         self._next = offset
         self._end = offset + max(examine_max, max_count)
         self._max_count = max_count
-        self._select = select
+        self._select = wanted.select
+        self._excludes = wanted.excludes
         self._bodies: list[bytes | memoryview] = []
         self._count = self._bytes = 0
         self._cold_reads = 0
@@ -85,6 +88,7 @@ class FilteredGet:
                 self._max_count,
                 self._select,
                 examine_max=examine,
+                excludes=self._excludes,
                 had=(self._count, self._bytes),
                 resident=self._cold_reads < COLD_READS_MAX,
             )
@@ -136,14 +140,14 @@ class FilteredGets:
         queue: ConsumeQueue,
         offset: int,
         max_count: int,
-        select: Select,
+        wanted: MessageFilter,
         client: Hashable,
         done: OnResult,
     ) -> GetResult | None:
         """Starts a get, and returns its result if one step completes it. Otherwise returns None and calls
         `done` later with the result or an error. Raises RequestError SYSTEM_BUSY."""
         examine_max = self._live.current.max_filter_message_size // UNIT_BYTES
-        get = FilteredGet(self._reader, queue, offset, max_count, select, examine_max)
+        get = FilteredGet(self._reader, queue, offset, max_count, wanted, examine_max)
         try:
             get.step()
         except NotResidentError as missing:
@@ -153,11 +157,14 @@ class FilteredGets:
             self._enqueue(get, client, done)
         return get.result
 
-    def selects_new(self, queue: ConsumeQueue, offset: int, select: Select) -> tuple[bool, int]:
+    def selects_new(self, queue: ConsumeQueue, offset: int, wanted: MessageFilter) -> tuple[bool, int]:
         """Whether a message from `offset` on may be selected, and the offset up to which none is. True also
         if that takes a read from the disk, or more than one step."""
+        assert wanted.select is not None
         try:
-            found = self._reader.get_selected(queue, offset, 1, select, examine_max=STEP_MESSAGES)
+            found = self._reader.get_selected(
+                queue, offset, 1, wanted.select, examine_max=STEP_MESSAGES, excludes=wanted.excludes
+            )
         except NotResidentError:
             return True, offset
         none = found.status is GetStatus.NO_MATCHED_MESSAGE and found.next_offset >= found.max_offset

@@ -9,6 +9,7 @@ from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.delay_service import DelayService
+from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.state_files import StateFiles
@@ -36,6 +37,7 @@ class MqadminDependencies:
     clients: ClientRegistry
     stats: BrokerStats
     files: StateFiles
+    filters: ConsumerFilterTable
     delays: DelayService
     registration: NameserverRegistration
     ha: HAService

@@ -3,10 +3,17 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 
+from epochmq_broker.filters.bloom import bits_as_text
+from epochmq_broker.filters.message_filter import MessageFilter, registered_filter, tag_filter
 from epochmq_broker.ha.status import epoch_entry_cache, ha_runtime_info
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.queue_extension import is_address
+from epochmq_broker.subscriptions import is_tag_type
+from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import (
     ConsumeQueueData,
     QueryConsumeQueueResponseBody,
@@ -51,11 +58,19 @@ class MqadminStoreProcessor:
         body = QueryConsumeQueueResponseBody(
             max_queue_index=queue.max_offset, min_queue_index=queue.min_offset, queue_data=[]
         )
-        if header.consumer_group is not None:
-            body.subscription_data = components.clients.subscription(header.consumer_group, topic)
-            body.filter_data = (
-                "null" if body.subscription_data else f"{header.consumer_group}@{topic} is not online!"
-            )
+        wanted: MessageFilter | None = None
+        group = header.consumer_group
+        if group is not None:
+            body.subscription_data = subscription = components.clients.subscription(group, topic)
+            if subscription is None:
+                body.filter_data = f"{group}@{topic} is not online!"
+            else:
+                registered = components.filters.get(topic, group)
+                body.filter_data = "null" if registered is None else registered.data.as_json()
+                if is_tag_type(subscription.expression_type):
+                    wanted = tag_filter(subscription)
+                else:
+                    wanted = MessageFilter() if registered is None else registered_filter(registered)
         if not queue.min_offset <= header.index < queue.max_offset:
             remark = f"Index {header.index} of {header.queue_id}@{topic} is not exist!"
             return response(command, ResponseCode.SUCCESS, remark)
@@ -64,7 +79,7 @@ class MqadminStoreProcessor:
             unit = queue.unit(offset)
             if unit is None:
                 break
-            rows.append(ConsumeQueueData(physic_offset=unit[0], physic_size=unit[1], tags_code=unit[2]))
+            rows.append(_row(queue, unit, wanted))
         body.queue_data = rows
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
@@ -98,3 +113,28 @@ class MqadminStoreProcessor:
     def pop_rollback(self, connection: RemotingConnection, command: Command) -> Command:
         """There are no pop records to move; responds as RocketMQ does without its pop store."""
         return response(command, ResponseCode.SUCCESS)
+
+
+def _row(queue: ConsumeQueue, unit: tuple[int, int, int], wanted: MessageFilter | None) -> ConsumeQueueData:
+    """A unit of a consume queue as its extension explains it, and whether `wanted` may select the message."""
+    row = ConsumeQueueData(physic_offset=unit[0], physic_size=unit[1], tags_code=unit[2])
+    extended = queue.extension_unit(unit[2])
+    if extended is None:
+        if is_address(unit[2]):
+            row.msg = f"Cq extend not exist!addr: {unit[2]}"
+        return row
+    row.tags_code = extended.tags_code
+    shown: dict[str, object] = {
+        "msgStoreTime": extended.store_timestamp,
+        "size": 20 + len(extended.bit_map),
+        "tagsCode": extended.tags_code,
+    }
+    if extended.bit_map:
+        shown = {"filterBitMap": base64.b64encode(extended.bit_map).decode(), **shown}
+        row.bit_map = bits_as_text(extended.bit_map)
+    row.extend_data_json = fastjson.dumps(shown).decode()
+    if wanted is not None:
+        row.eval = (wanted.tags is None or extended.tags_code in wanted.tags) and (
+            wanted.excludes is None or not wanted.excludes(extended)
+        )
+    return row

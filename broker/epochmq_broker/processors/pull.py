@@ -20,7 +20,6 @@ from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.filters.message_filter import (
     RETRY_PREFIX,
     MessageFilter,
-    Select,
     carried_filter,
     registered_filter,
     retry_filter,
@@ -499,10 +498,9 @@ class PullProcessor:
             if frame is not None and not request.flag & FLAG_ONEWAY:
                 connection.respond_encoded(request.opaque, frame)
 
-        assert wanted.select is not None
         queue = self._store.queue(request.topic, request.queue_id)
         found = self._filtered_gets.begin(
-            queue, request.queue_offset, request.max_msg_nums, wanted.select, connection, done
+            queue, request.queue_offset, request.max_msg_nums, wanted, connection, done
         )
         if found is None and not request.flag & FLAG_ONEWAY:
             connection.defer(request.opaque)
@@ -542,11 +540,11 @@ class PullProcessor:
             request,
         )
         if wanted.select is not None:
-            pull.selects_new = self._new_message_test(request, wanted.select)
+            pull.selects_new = self._new_message_test(request, wanted)
         self.hold.hold(pull)
         return True
 
-    def _new_message_test(self, request: FastPullRequest, select: Select) -> Callable[[], bool]:
+    def _new_message_test(self, request: FastPullRequest, wanted: MessageFilter) -> Callable[[], bool]:
         """A function that tells whether one of the messages that arrived since its last call may be
         selected."""
         queue = self._store.queue(request.topic, request.queue_id)
@@ -554,7 +552,7 @@ class PullProcessor:
 
         def selects_new() -> bool:
             nonlocal checked
-            selected, checked = self._filtered_gets.selects_new(queue, checked, select)
+            selected, checked = self._filtered_gets.selects_new(queue, checked, wanted)
             return selected
 
         return selects_new

@@ -16,6 +16,7 @@ from zlib import crc32
 from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
+from epochmq_broker.store.extension_unit import BitMapOf
 from epochmq_broker.store.key_index import BUILD_THRESHOLD, INDEX_BACKLOG_MAX, KeyIndex
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, SpaceNotReadyError
 from epochmq_broker.store.statuses import PutStatus
@@ -66,6 +67,7 @@ class Appender:
         "_max_body",
         "_max_record",
         "_smallest_limit",
+        "bit_map",
         "index",
         "last_timestamp",
         "log",
@@ -82,6 +84,7 @@ class Appender:
         self.index = index
         self.store_host = store_host
         self.rejection: PutStatus | None = None
+        self.bit_map: BitMapOf | None = None  # set while filter bit maps are computed
         self.on_append: ArrivalListener | None = None
         self.on_failure: Callable[[OSError | DiskFullError], None] | None = None
         self.on_index_backlog: Callable[[], None] | None = None  # called at INDEX_BACKLOG_MAX
@@ -159,11 +162,16 @@ class Appender:
         )
         file.wrote = end
         if queued:
-            if queue.is_schedule:
-                tags_code = self._delivery_time(properties, now, tags_code)
+            code = tags_code
+            if queue.has_special_codes:
+                if queue.is_schedule:
+                    code = tags_code = self._delivery_time(properties, now, tags_code)
+                if queue.extension is not None:
+                    bit_map = b"" if self.bit_map is None else self.bit_map(queue.topic, properties)
+                    code = queue.extension.put(tags_code, now, bit_map)
             position = queue.buffer_position
             assert queue.buffer is not None
-            UNIT.pack_into(queue.buffer, position, physical, size, tags_code)
+            UNIT.pack_into(queue.buffer, position, physical, size, code)
             queue.buffer_position = position + CONSUME_QUEUE_UNIT_BYTES
             queue.max_offset = offset + 1
             queue.max_physical = physical + size
@@ -222,7 +230,7 @@ class Appender:
             parts += (body, queue.topic_field, _LENGTHS[len(properties)], properties)
             offsets.append(physical)
             physical += size
-        failure = self._dispatch_batch(queue, messages, offsets, sizes)
+        failure = self._dispatch_batch(queue, messages, offsets, sizes, now)
         if failure is not None:
             return failure, [], -1, 0
         made.map[made.wrote : made.wrote + total] = b"".join(parts)
@@ -231,12 +239,20 @@ class Appender:
         return _OK, offsets, first, total
 
     def _dispatch_batch(
-        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], offsets: list[int], sizes: list[int]
+        self,
+        queue: ConsumeQueue,
+        messages: Sequence[BatchMessage],
+        offsets: list[int],
+        sizes: list[int],
+        now: int,
     ) -> PutStatus | None:
         """Adds the batch's units before its records; on a full disk it removes them again."""
         try:
             for message, physical, size in zip(messages, offsets, sizes, strict=True):
-                queue.put(queue.max_offset, physical, size, message.tags_code)
+                bit_map = b""
+                if queue.extension is not None and self.bit_map is not None:
+                    bit_map = self.bit_map(queue.topic, message.properties)
+                queue.put(queue.max_offset, physical, size, message.tags_code, now, bit_map)
         except (DiskFullError, OSError) as error:
             queue.truncate(offsets[0])
             return self._failed(error)

@@ -9,6 +9,7 @@ from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues, is_queue_name
+from epochmq_broker.store.extension_unit import BitMapOf
 from epochmq_broker.store.key_index import KeyIndex
 
 
@@ -20,6 +21,7 @@ class CommitLogDispatcher:
         "_index",
         "_log",
         "_queues",
+        "bit_map",
         "last_timestamp",
         "on_append",
         "position",
@@ -37,6 +39,7 @@ class CommitLogDispatcher:
         self.repairing = False  # existing units are compared with the log, and repaired
         self.last_timestamp = 0  # store time of the newest dispatched message, epoch ms
         self.on_append: Callable[[ConsumeQueue, int, int], None] | None = None
+        self.bit_map: BitMapOf | None = None  # set while filter bit maps are computed
 
     def dispatch(self, message: record.DispatchRequest) -> None:
         """Dispatches one message; a repetition changes nothing. Raises DiskFullError or OSError."""
@@ -52,11 +55,22 @@ class CommitLogDispatcher:
 
     def _put_unit(self, queue: ConsumeQueue, message: record.DispatchRequest) -> None:
         _, _, offset, physical, size, tags_code, *_ = message
-        if queue.put(offset, physical, size, tags_code):
+        if queue.extension is None:
+            is_new = queue.put(offset, physical, size, tags_code)
+        else:
+            bit_map = self._bit_map_of(queue.topic, physical, size)
+            is_new = queue.put(offset, physical, size, tags_code, message.store_timestamp, bit_map)
+        if is_new:
             if self.on_append is not None:
                 self.on_append(queue, queue.max_offset - 1, tags_code)
         elif self.repairing:
             queue.repair(offset, physical, size, tags_code)
+
+    def _bit_map_of(self, topic: str, physical: int, size: int) -> bytes:
+        file = self._log.files.find(physical)
+        if self.bit_map is None or file is None:
+            return b""
+        return self.bit_map(topic, record.properties_at(file.map, physical - file.start, size))
 
     def catch_up(self, limit: int | None = None, max_records: int | None = None) -> int:
         """Dispatches the whole records from `position` on, at most `max_records` and none that ends after

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 from epochmq_broker.store import record
+from epochmq_broker.store.extension_unit import ExtensionUnit
 from epochmq_broker.store.key_hash import KeyHasher
 from epochmq_broker.store.mapped_file import PAGE_BYTES
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
+from epochmq_broker.store.queue_extension import QueueExtension, is_address
 from epochmq_broker.store.queue_files import MappingCache, QueueFile, QueueFiles
 from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
 from epochmq_protocol import javahash
@@ -34,6 +36,8 @@ PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 RECOVERY_READ_BYTES: Final = 3200 * UNIT_BYTES  # most queues are short, and their file is a hole
 RECOVERY_FILES_MAX: Final = 3  # recovery reads so many of the last files
 
+ADDRESS_SEARCH_MAX: Final = 300_000
+"""Units at the end of a queue among which the newest address of its extension is searched."""
 _BUFFER_MIN_BYTES: Final = 16 * UNIT_BYTES
 _BLANKS_AT_ONCE: Final = 3276
 _POSITION_AND_SIZE = struct.Struct(">qi")
@@ -62,7 +66,9 @@ class ConsumeQueue:
         "buffer_limit",
         "buffer_position",
         "buffer_start",
+        "extension",
         "files",
+        "has_special_codes",
         "hasher",
         "is_schedule",
         "magic",
@@ -88,10 +94,11 @@ class ConsumeQueue:
         load: bool = False,
         pending: PendingUnits | None = None,
         mappings: MappingCache | None = None,
+        extension: QueueExtension | None = None,
     ) -> None:
         """`directory` is that of all consume queues. `load` finds the existing files; `recover` must follow.
-        The queue registers its unwritten units with `pending`. Loading raises OSError or
-        StoreDamagedError."""
+        The queue registers its unwritten units with `pending`. With an `extension`, units hold addresses in
+        it in place of tag codes. Loading raises OSError or StoreDamagedError."""
         self.topic = topic
         self.queue_id = queue_id
         name = topic.encode()
@@ -103,6 +110,9 @@ class ConsumeQueue:
         legal = len(name) <= (record.PROPERTIES_MAX_BYTES if v2 else record.V1_TOPIC_MAX)
         self.record_overhead = record.HEAD_V4.size + len(self.topic_field) + 2 if legal else 1 << 40
         self.is_schedule = topic == record.SCHEDULE_TOPIC
+        self.extension = extension
+        # Whether the code in a unit is something else than the tag code that the append path gets.
+        self.has_special_codes = self.is_schedule or extension is not None
         self.hasher = KeyHasher(javahash.topic_seed(topic))
         self.pending = PendingUnits() if pending is None else pending
         if mappings is None:
@@ -204,11 +214,19 @@ class ConsumeQueue:
         offset: int = UNIT.unpack_from(self.buffer, self.buffer_position - UNIT_BYTES)[0]
         return offset
 
-    def put(self, offset: int, physical: int, size: int, tags_code: int) -> bool:
+    def put(
+        self,
+        offset: int,
+        physical: int,
+        size: int,
+        tags_code: int,
+        store_timestamp: int = 0,
+        bit_map: bytes = b"",
+    ) -> bool:
         """Adds the unit of a parsed record (putMessagePositionInfo). False when the queue has the record
         already. As in RocketMQ a gap is closed: the unit goes to the end, whatever offset its record has.
         Offset 0 after other messages means that the topic was deleted and created again; the old units are
-        removed. Raises DiskFullError or OSError."""
+        removed. `store_timestamp` and `bit_map` are for the extension. Raises DiskFullError or OSError."""
         if physical + size <= self.max_physical:
             return False
         if offset < self.max_offset:
@@ -222,6 +240,8 @@ class ConsumeQueue:
         if self.buffer_position >= self.buffer_limit:
             self.make_room()
         assert self.buffer is not None
+        if self.extension is not None:
+            tags_code = self.extension.put(tags_code, store_timestamp, bit_map)
         UNIT.pack_into(self.buffer, self.buffer_position, physical, size, tags_code)
         self.buffer_position += UNIT_BYTES
         self.max_offset += 1
@@ -236,7 +256,10 @@ class ConsumeQueue:
         if file is None or offset >= self.max_offset or at >= self.written_end:
             return
         unit = UNIT.pack(physical, size, tags_code)
-        if file.map[at - file.start : at - file.start + UNIT_BYTES] == unit:
+        present = file.map[at - file.start : at - file.start + UNIT_BYTES]
+        if present == unit or (
+            present[:-8] == unit[:-8] and is_address(int.from_bytes(present[-8:], signed=True))
+        ):
             return
         if at > self.files.min_offset and self._position_and_size(offset - 1)[0] >= physical:
             return
@@ -317,6 +340,13 @@ class ConsumeQueue:
         if offset < self.min_offset:
             return None
         return next(self.units(offset, 1), None)
+
+    def extension_unit(self, code: int) -> ExtensionUnit | None:
+        """The extension unit whose address stands in place of a tag code; None if `code` is a tag code, or if
+        the unit is lost."""
+        if self.extension is None or not is_address(code):
+            return None
+        return self.extension.get(code)
 
     def _position_and_size(self, offset: int) -> tuple[int, int]:
         """Physical offset and size of an existing unit, which may lie before `min_offset`."""
@@ -457,6 +487,19 @@ class ConsumeQueue:
         if offset > self._first_offset:
             start, size = self._position_and_size(offset - 1)
             self.max_physical = start + size
+        if self.extension is not None:
+            self.extension.truncate(self.newest_address())
+
+    def newest_address(self) -> int | None:
+        """The newest address of an extension unit in the last units of the queue."""
+        first = self._first_byte // UNIT_BYTES
+        for offset in range(self.max_offset - 1, max(first, self.max_offset - ADDRESS_SEARCH_MAX) - 1, -1):
+            unit = next(self.units(offset, 1), None)
+            if unit is None:
+                return None
+            if is_address(unit[2]):
+                return unit[2]
+        return None
 
     @property
     def _first_byte(self) -> int:
@@ -529,6 +572,10 @@ class ConsumeQueue:
         if low * UNIT_BYTES >= self.written_end:
             low = self.first_at_or_after(min_physical, low, self.max_offset)  # in memory
         self.min_offset = low
+        if taken and self.extension is not None:
+            unit = self.unit(low)
+            if unit is not None and is_address(unit[2]):
+                taken += self.extension.take_expired(unit[2])
         return taken
 
     def first_physical_offset_in_memory(self, without: int) -> int:
@@ -559,6 +606,8 @@ class ConsumeQueue:
         self.pending.mark_queue_written(self)
         self._release_buffer()
         self.files.close()
+        if self.extension is not None:
+            self.extension.close()
 
     def destroy(self) -> None:
         """Removes the files; the queue is empty and starts at offset 0."""
@@ -571,6 +620,8 @@ class ConsumeQueue:
         writes."""
         self.pending.mark_queue_written(self)
         self._release_buffer()
+        if self.extension is not None:
+            self.extension.destroy()
         old = self.files
         if old.files or self.pending.written_by_worker:
             self.files = QueueFiles(old.directory, old.file_size, old.mappings)

@@ -8,6 +8,7 @@ from typing import Final
 
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.pending_units import PendingUnits
+from epochmq_broker.store.queue_extension import QueueExtension
 from epochmq_broker.store.queue_files import MappingCache
 
 FREEZE_QUEUES: Final = 512
@@ -27,12 +28,15 @@ def is_queue_name(topic: str) -> bool:
 
 
 class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
-    """Maps (topic, queue id) to the queue. A lookup creates a missing queue, in memory only."""
+    """Maps (topic, queue id) to the queue. A lookup creates a missing queue, in memory only.
+    `extension_file_size`: the size of the files of queue extensions, 0 without extensions."""
 
-    def __init__(self, directory: Path, file_size: int) -> None:
+    def __init__(self, directory: Path, file_size: int, extension_file_size: int = 0) -> None:
         super().__init__()
         self.directory = directory
         self.file_size = file_size
+        self.extension_directory = directory.with_name(f"{directory.name}_ext")
+        self._extension_file_size = extension_file_size
         self.pending = PendingUnits()
         self.mappings = MappingCache()
         self.new_queues: list[ConsumeQueue] = []  # created since the last run of QueueExpiry
@@ -49,6 +53,12 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         return queue
 
     def _create(self, topic: str, queue_id: int, *, load: bool) -> ConsumeQueue:
+        extension = None
+        if self._extension_file_size:
+            folder = self.extension_directory / topic / str(queue_id)
+            extension = QueueExtension(
+                folder, self._extension_file_size, self.pending, self.mappings, load=load
+            )
         return ConsumeQueue(
             topic,
             queue_id,
@@ -57,6 +67,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             load=load,
             pending=self.pending,
             mappings=self.mappings,
+            extension=extension,
         )
 
     def load(self, *, zeroed: bool = False) -> None:
@@ -75,6 +86,8 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
                         queue.files.delete_from(at)
                         self.damaged = True
                     queue.recover(zeroed=zeroed)
+                    if queue.extension is not None:
+                        queue.extension.recover(queue.newest_address())
                     self[key] = queue
 
     @property
@@ -115,6 +128,8 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             found.add(key[0])
             self.pop(key).destroy()
         self.pending.delete_folders(self.directory / topic for topic in found)
+        if self._extension_file_size:
+            self.pending.delete_folders(self.extension_directory / topic for topic in found)
         return len(found)
 
     def destroy(self) -> None:

@@ -10,8 +10,10 @@ from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.store import record
 from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from epochmq_broker.store.extension_unit import ExtensionUnit
 from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
+from epochmq_broker.store.queue_extension import ADDRESS_MAX
 from epochmq_broker.store.statuses import GetResult, GetStatus, QueryResult
 from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
 
@@ -19,9 +21,9 @@ PULL_MAX_BYTES: Final = 128 << 20  # DefaultMessageStore.MAX_PULL_MSG_SIZE
 PULL_MIN_BYTES: Final = 100
 FAST_GET_MAX: Final = 1024
 """Messages; RocketMQ's clients get 32 at a time."""
-# Smaller tag codes are addresses in RocketMQ's consume queue extension, which this store does not read.
-# Clients filter such messages themselves.
-EXTENSION_BELOW: Final = -(1 << 31)
+# Smaller tag codes are addresses in the extension of the consume queue. If the extension does not exist,
+# clients filter such messages themselves.
+EXTENSION_BELOW: Final = ADDRESS_MAX + 1
 
 _HEAD_BYTES: Final = 256
 _TAIL_BYTES: Final = record.PROPERTIES_MAX_BYTES + 512
@@ -150,6 +152,8 @@ class MessageReader:
         guard = self.resident_only
         if guard is not None:
             queue.require_resident(guard, offset, scan)
+            if tags is not None:
+                self._require_extension(guard, queue, list(queue.units(offset, scan)))
         next_offset = offset
         count = total = 0
         physical_end = -1
@@ -163,8 +167,12 @@ class MessageReader:
                 break
             next_offset += 1
             physical_end = physical
-            if tags is not None and code not in tags and code >= EXTENSION_BELOW:
-                continue
+            if tags is not None and code not in tags:
+                if code >= EXTENSION_BELOW:
+                    continue
+                extended = queue.extension_unit(code)
+                if extended is not None and extended.tags_code not in tags:
+                    continue
             if physical < log_min or size == PRE_BLANK_SIZE:
                 if not count:
                     status = GetStatus.MESSAGE_WAS_REMOVING
@@ -198,12 +206,14 @@ class MessageReader:
         select: Callable[[bytes], bool],
         *,
         examine_max: int,
+        excludes: Callable[[ExtensionUnit], bool] | None = None,
         had: tuple[int, int] = (0, 0),
         resident: bool = True,
     ) -> GetResult:
         """Up to `max_count` messages from `offset` on whose stored properties `select` accepts, among the
-        next `examine_max` messages. `had`: the messages and bytes that the caller has already, which count
-        for the limits of a get. Raises NotResidentError, unless `resident` is false."""
+        next `examine_max` messages. `excludes` says by a unit of the queue's extension that the properties
+        need not be read. `had`: the messages and bytes that the caller has already, which count for the
+        limits of a get. Raises NotResidentError, unless `resident` is false."""
         minimum, maximum = queue.min_offset, self.max_offset(queue)
         if maximum == 0 or not minimum <= offset < maximum:
             return self.get(queue, offset, max_count)
@@ -211,9 +221,18 @@ class MessageReader:
         if guard is not None:
             queue.require_resident(guard, offset, min(examine_max, maximum - offset))
         units = list(queue.units(offset, min(examine_max, maximum - offset)))
+        excluded: frozenset[int] = frozenset()  # physical offsets
+        if excludes is not None and queue.extension is not None:
+            if guard is not None:
+                self._require_extension(guard, queue, units)
+            extended = ((physical, queue.extension_unit(code)) for physical, _, code in units)
+            excluded = frozenset(
+                physical for physical, unit in extended if unit is not None and excludes(unit)
+            )
         log_min = self._log.min_offset
         if guard is not None:
-            self._require_all(guard, [head for unit in units if unit[0] >= log_min for head in _ends(unit)])
+            wanted = [unit for unit in units if unit[0] >= log_min and unit[0] not in excluded]
+            self._require_all(guard, [piece for unit in wanted for piece in _ends(unit)])
         count_max, bytes_max = self._limits(queue, offset, max_count, PULL_MAX_BYTES)
         next_offset = offset
         count, total = had
@@ -225,6 +244,9 @@ class MessageReader:
                 break
             next_offset += 1
             physical_end = physical
+            if physical in excluded:
+                status = GetStatus.NO_MATCHED_MESSAGE
+                continue
             file = self._log.files.find(physical)
             if physical < log_min or size == PRE_BLANK_SIZE or file is None:
                 status = GetStatus.MESSAGE_WAS_REMOVING
@@ -245,6 +267,14 @@ class MessageReader:
         return GetResult(
             GetStatus.FOUND, next_offset, minimum, maximum, (body,), len(body), len(pieces), physical_end
         )
+
+    @staticmethod
+    def _require_extension(
+        guard: PageResidency, queue: ConsumeQueue, units: list[tuple[int, int, int]]
+    ) -> None:
+        if queue.extension is not None:
+            addresses = [code for _, _, code in units if code < EXTENSION_BELOW]
+            queue.extension.require_resident(guard, addresses)
 
     def _require_all(self, guard: PageResidency, pieces: list[tuple[int, int]]) -> None:
         """Raises one NotResidentError for all of these (physical offset, size) that are not in memory."""

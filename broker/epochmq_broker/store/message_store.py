@@ -22,6 +22,7 @@ from epochmq_broker.store.commit_log import CommitLog
 from epochmq_broker.store.commit_log_dispatcher import CommitLogDispatcher
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
+from epochmq_broker.store.extension_unit import BitMapOf
 from epochmq_broker.store.fsync_failure import FsyncFailure
 from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.lock_file import LockFile
@@ -67,7 +68,11 @@ class MessageStore:
         root = config.root
         self.log = CommitLog(config.commit_log_dir, config.mapped_file_size_commit_log)
         self.log.files.set_read_ahead(config.data_read_ahead_enable)
-        self.queues = ConsumeQueues(root / "consumequeue", config.mapped_file_size_consume_queue)
+        self.queues = ConsumeQueues(
+            root / "consumequeue",
+            config.mapped_file_size_consume_queue,
+            config.mapped_file_size_consume_queue_ext if config.enable_consume_queue_ext else 0,
+        )
         self.index = KeyIndex(root / "index", config.max_hash_slot_num, config.max_index_num)
         self.appender = Appender(self.log, self.index, config, store_host)
         self.reader = MessageReader(self.log, self.index, config)
@@ -99,6 +104,10 @@ class MessageStore:
         self._lock: LockFile | None = None
         self._maintenance: StoreMaintenance | None = None
         self._queues_zeroed = False  # only zeros follow the units in the files of queues
+
+    def compute_bit_maps(self, bit_map: BitMapOf) -> None:
+        """Computes the filter bit maps of queue extensions by this function from now on."""
+        self.appender.bit_map = self.dispatcher.bit_map = bit_map
 
     # Opening and closing
 

@@ -22,6 +22,8 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
 
     mapped_file_size_commit_log: int = 1 << 30
     mapped_file_size_consume_queue: int = 300_000 * CONSUME_QUEUE_UNIT_BYTES
+    enable_consume_queue_ext: bool = False
+    mapped_file_size_consume_queue_ext: int = 48 << 20
     message_index_enable: bool = True
     message_index_safe: bool = False
     max_hash_slot_num: int = 5_000_000

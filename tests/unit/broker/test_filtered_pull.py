@@ -168,3 +168,59 @@ async def test_a_retry_topic_is_filtered_by_the_expression_for_the_original_topi
             assert peer.call(send_command(retry, value.encode(), properties)).code == 0
         answer = peer.call(pull_command(retry, subscription="b > 1", expression_type="SQL92"))
         assert bodies(records.decode_records(answer.body)) == [b"5"]
+
+
+class TestBitMaps:
+    """With enableConsumeQueueExt and enableCalcFilterBitMap the broker computes which groups select a message
+    when it stores it."""
+
+    @pytest.fixture
+    async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
+        keys = {"enableConsumeQueueExt": "true", "enableCalcFilterBitMap": "true"}
+        async with running(tmp_path, ON | keys) as made:
+            yield made
+
+    async def test_a_message_that_no_bit_selects_is_not_read(self, bench: Bench) -> None:
+        peer = bench.peer()
+        peer.call(heartbeat(tags="a > 2", kind="SQL92", version=7))
+        found = bench.broker.tables.filters.get(TOPIC, "group")
+        assert found is not None
+        found.data.born_time -= 10
+        fill(peer, 1, 5, 2, 7)
+        queue = bench.broker.store.queue(TOPIC, 0)
+        maps = [queue.extension_unit(code) for _, _, code in queue.units(0, 4)]
+        assert [unit is not None and any(unit.bit_map) for unit in maps] == [False, True, False, True]
+        answer = peer.call(pull_command(TOPIC, sys_flag=COMMIT, subscription=None, sub_version=7))
+        assert bodies(records.decode_records(answer.body)) == [b"5", b"7"]
+
+    async def test_messages_from_before_the_registration_are_read(self, bench: Bench) -> None:
+        peer = bench.peer()
+        fill(peer, 1, 5)
+        peer.call(heartbeat(tags="a > 2", kind="SQL92", version=7))
+        answer = peer.call(pull_command(TOPIC, sys_flag=COMMIT, subscription=None, sub_version=7))
+        assert bodies(records.decode_records(answer.body)) == [b"5"]
+
+    async def test_mqadmin_sees_the_bit_maps_and_what_they_select(self, bench: Bench) -> None:
+        peer = bench.peer()
+        peer.call(heartbeat(tags="a > 2", kind="SQL92", version=7))
+        found = bench.broker.tables.filters.get(TOPIC, "group")
+        assert found is not None
+        found.data.born_time -= 10
+        fill(peer, 1, 5)
+        answer = peer.call(
+            command(
+                RequestCode.QUERY_CONSUME_QUEUE,
+                topic=TOPIC,
+                queueId="0",
+                index="0",
+                count="9",
+                consumerGroup="group",
+            )
+        )
+        body = json.loads(answer.body)
+        assert json.loads(body["filterData"])["expression"] == "a > 2"
+        assert [row["eval"] for row in body["queueData"]] == [False, True]
+        assert ["1" in row["bitMap"] for row in body["queueData"]] == [False, True]
+        shown = json.loads(body["queueData"][1]["extendDataJson"])
+        assert list(shown) == ["filterBitMap", "msgStoreTime", "size", "tagsCode"]
+        assert shown["size"] == 34
