@@ -26,6 +26,7 @@ from epochmq_broker.ha.service import HAService
 from epochmq_broker.master_services import MasterServices
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.periodic_tasks import PeriodicTasks
+from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.processors.static_pull import StaticPull
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
@@ -52,6 +53,7 @@ CLIENT_SWEEP_MS = 10_000
 LOCK_SWEEP_MS = 60_000
 FILTERS_WRITE_MS = 10_000
 SAMPLE_MS = 1000
+ORDER_INFO_MS = 10_000
 
 
 class BrokerPhase(enum.Enum):
@@ -94,11 +96,13 @@ class Broker:
             store_host,
         )
         self.transactions.metrics.write = tables.file_writer.write
+        self.pop = self._make_pop(store_host)
         self.master_services = MasterServices(
             self.delays,
             self.transactions.ops,
             self.transactions.checks,
             *([] if self.timer is None else [self.timer]),
+            self.pop,
         )
         self.master_services.before_fence.append(self.transactions.ops.flush)
         self.client = RemotingClient()
@@ -135,6 +139,8 @@ class Broker:
                 self.remote_queues,
                 self.timer,
                 self.transactions,
+                self.pop,
+                self.client,
                 client_ip,
                 store_host,
             )
@@ -184,12 +190,12 @@ class Broker:
         if self.timer is not None:
             self.timer.load()
         self.tables.request_modes.load()
+        self.pop.load()
         self.tables.filter_file.load(now_ms())
         self.tables.static_topics.load()
         self.transactions.metrics.load()
         self._write_tables()
-        held_pulls = self.processors.pull.hold
-        self.store.on_arrival.append(held_pulls.message_arrived)
+        self.store.on_arrival.append(self.processors.pull.hold.message_arrived)
         self.store.start()
         self.live.on_change.append(self._reconfigured)
         self.topics.on_change.append(self._topics_changed)
@@ -197,7 +203,7 @@ class Broker:
         self.cold_reads.start()
         if self.timer is not None:
             self.timer.run()
-        held_pulls.start()
+        self.processors.start_polling()
         if self.live.current.broker_role != "SLAVE":
             self.master_services.start()
         self._start_periodic_tasks()
@@ -213,7 +219,7 @@ class Broker:
         await self.registration.stop()
         self.cold_control.release()
         self.processors.static_pulls.stop()
-        self.processors.pull.hold.stop()
+        self.processors.stop_polling()
         await self.ports.stop()
         await self.slave_sync.stop()
         await self.ha.stop()
@@ -223,6 +229,7 @@ class Broker:
             self._phase = BrokerPhase.STOPPED
             self.master_services.stop()
             self.delays.persist()
+            self.pop.persist()
             self._write_filters()
             if self.timer is not None:
                 self.timer.close()
@@ -256,6 +263,26 @@ class Broker:
         timer.write = tables.file_writer.write
         self.writer.timer_hook = TimerPutHook(self.live, timer.timers.wheel.num)
         return timer
+
+    def _make_pop(self, store_host: bytes) -> PopService:
+        tables, timer = self.tables, self.timer
+        pop = PopService(
+            self.live,
+            self.store,
+            self.writer,
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.stats,
+            self.cold_reads,
+            store_host,
+        )
+        pop.write = tables.file_writer.write
+        if timer is not None:
+            pop.revives.timer_is_behind = lambda: (
+                timer.read_behind_ms >= 1000 or timer.enqueue_behind_ms >= 1000
+            )
+        return pop
 
     def _make_replicas(self) -> ReplicasManager:
         return ReplicasManager(
@@ -312,6 +339,7 @@ class Broker:
             "write the numbers of half messages",
             self.transactions.metrics.persist,
         )
+        every(lambda: ORDER_INFO_MS, "write the state of orderly POPs", self.pop.persist)
         every(lambda: CLIENT_SWEEP_MS, "remove silent clients", self._sweep_clients)
         every(lambda: LOCK_SWEEP_MS, "remove expired locks", lambda: locks.sweep(now_ms()))
         cold = self.cold_control
@@ -347,11 +375,12 @@ class Broker:
             self.slave_sync.follow(response.master_addr)
 
     def _topics_changed(self, names: tuple[str, ...]) -> None:
-        """Releases the pulls that wait on queues of a deleted topic: if the topic is created again, its
+        """Releases the requests that wait on queues of a deleted topic: if the topic is created again, its
         queues are different ones."""
         gone = {name for name in names if name not in self.topics}
         if gone:
-            self.processors.pull.hold.release(lambda pull: pull.request.topic in gone)
+            self.processors.release_topics(gone)
+            self.pop.topics_changed(gone)
 
     def _mappings_changed(self) -> None:
         """Runs the pulls that wait on static topics again: their queue may have moved to another broker."""

@@ -132,7 +132,6 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     trace_topic_enable: bool = False
     msg_trace_topic_name: Text = "RMQ_SYS_TRACE_TOPIC"
     trace_on: bool = True
-    revive_queue_num: Positive = 8
     timer_wheel_enable: bool = True
     validate_system_topic_when_update_topic: bool = True
     enable_mixed_message_type: bool = False
@@ -179,6 +178,37 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     use_pid_cold_ctr_strategy: bool = msgspec.field(name="usePIDColdCtrStrategy", default=True)
     cg_cold_read_threshold: int = 3 * 1024 * 1024  # bytes that a group may read in five seconds
     global_cold_read_threshold: int = 100 * 1024 * 1024
+
+    # POP
+    revive_queue_num: Positive = 8
+    revive_interval: Positive = 1000
+    revive_ack_wait_ms: NotNegative = 180_000
+    enable_skip_long_awaiting_ack: bool = False
+    skip_when_ck_re_put_reach_max_times: bool = msgspec.field(
+        name="skipWhenCKRePutReachMaxTimes", default=False
+    )
+    enable_pop_buffer_merge: bool = False
+    enable_pop_batch_ack: bool = False
+    pop_ck_stay_buffer_time: NotNegative = 10_000
+    pop_ck_stay_buffer_time_out: NotNegative = 3000
+    pop_ck_max_buffer_size: NotNegative = 200_000
+    pop_ck_offset_max_queue_size: Positive = 20_000
+    pop_polling_size: Positive = 1024
+    pop_polling_map_size: Positive = 100_000
+    max_pop_polling_size: Positive = 100_000
+    pop_long_polling_force_notify_interval: int = 800
+    pop_from_retry_probability: Annotated[int, Meta(ge=0, le=100)] = 20
+    enable_retry_topic_v2: bool = False
+    retrieve_message_from_pop_retry_topic_v1: bool = True
+    pop_response_return_actual_retry_topic: bool = False
+    init_pop_offset_by_check_msg_in_mem: bool = True
+    enable_pop_message_threshold: bool = False
+    pop_inflight_message_threshold: NotNegative = 10_000
+    enable_notify_after_pop_order_lock_release: bool = True
+    server_load_balancer_enable: bool = True
+    load_balance_poll_name_server_interval: Positive = 30_000
+    default_message_request_mode: Literal["PULL", "POP"] = "PULL"
+    default_pop_share_queue_num: int = -1
 
     # clients
     notify_consumer_ids_changed_enable: bool = True

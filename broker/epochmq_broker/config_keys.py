@@ -49,54 +49,53 @@ _NAMES = """
     compatibleWithOldNameSrv compressedRegister configManagerVersion configName connectTimeoutMillis
     consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
     correctLogicMinOffsetForceInterval
-    correctLogicMinOffsetSleepInterval debugLockEnable defaultMessageRequestMode
-    defaultPopShareQueueNum disableCallbackExecutor disableConsumeIfConsumerReadSlowly
+    correctLogicMinOffsetSleepInterval debugLockEnable
+    disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
     dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAsyncReput enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
     enableCleanExpiredOffset enableCompaction enableDetailStat
     enableFastChannelEventProcess enableLmqStats enableNetWorkFlowControl
-    enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
-    enablePopBufferMerge enablePopLog enablePopMessageThreshold enableReconnectForGoAway enableRemoteEscape
-    enableRetryTopicV2 enableRocksDBLog enableScheduleAsyncDeliver enableShutdownGracefully
-    enableSingleTopicRegister enableSkipLongAwaitingAck enableSplitRegistration
+    enableNotifyBeforePopCalculateLag
+    enablePopLog enableReconnectForGoAway enableRemoteEscape
+    enableRocksDBLog enableScheduleAsyncDeliver enableShutdownGracefully
+    enableSingleTopicRegister enableSplitRegistration
     endTransactionPoolQueueCapacity estimateAccumulation
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogTimed flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
     forceVerifyPropCRC heartbeatThreadPoolNums
-    heartbeatThreadPoolQueueCapacity highSpeedMode initAuthenticationUser initPopOffsetByCheckMsgInMem
+    heartbeatThreadPoolQueueCapacity highSpeedMode initAuthenticationUser
     innerClientAuthenticationCredentials isBrokerContainer isInBrokerContainer isolateLogEnable
     isScanAvailableNameSrv litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
-    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
+    loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     lockInStrictMode logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
     maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
-    maxLmqConsumeQueueNum maxOffsetMapSize maxPopPollingSize maxReconnectIntervalTimeSeconds
+    maxLmqConsumeQueueNum maxOffsetMapSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     memTableFlushIntervalMs metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
     metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled popCkMaxBufferSize
-    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
-    popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog popFromRetryProbability
-    popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapSize popPollingSize
-    popResponseReturnActualRetryTopic popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
+    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
+    popConsumerFSServiceInit
+    popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
+    popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
     preferredLeaderId printChannelGroups printChannelGroupsMinNum processReplyMessageThreadPoolNums
     pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
     putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted
     realTimeNotifyConsumerChange realTimePersistRocksDBConfig recheckReputOffsetFromCq recoverConcurrently
     recoverThreadPoolNums replicasPerDiskPartition replyThreadPoolQueueCapacity
-    retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval reviveMaxSlow reviveScanTime
+    reviveMaxSlow reviveScanTime
     rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome rocksdbCompressionType
     rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold
     scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     searchBcqByCacheEnable sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
-    serverCallbackExecutorThreads serverLoadBalancerEnable serverNettyWorkerGroupEnable
+    serverCallbackExecutorThreads serverNettyWorkerGroupEnable
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
     serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds skipPreOnline
-    skipWhenCKRePutReachMaxTimes socksProxyConfig spinLockCollisionRetreatOptimalDegree
+    socksProxyConfig spinLockCollisionRetreatOptimalDegree
     splitRegistrationSize statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
     storePathDLedgerCommitLog syncBrokerMemberGroupPeriod
@@ -117,4 +116,4 @@ _NAMES = """
 
 WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES.split())
 """Accepted and shown by GET_BROKER_CONFIG. They concern things that this broker does not have: thread pools,
-caches, exporters, pop. Requests for these are rejected."""
+caches, exporters. Requests for these are rejected."""

@@ -35,6 +35,10 @@ class MessageRequestModeTable:
         if found is not None:
             self._table = found
 
+    def find(self, topic: str, group: str) -> SetMessageRequestModeRequestBody | None:
+        """Returns the mode of a group on a topic, if it was set."""
+        return self._table.message_request_mode_map.get(topic, {}).get(group)
+
     def set_mode(self, mode: SetMessageRequestModeRequestBody) -> None:
         """Sets the mode of a group on a topic, and writes the file. Raises OSError."""
         self._table.message_request_mode_map.setdefault(mode.topic, {})[mode.consumer_group] = mode

@@ -12,6 +12,8 @@ from epochmq_broker.config import LiveConfig
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.pop.pop_service import PopService
+from epochmq_broker.pop.topic_routes import TopicRoutes
 from epochmq_broker.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.processors.client import ClientProcessor
 from epochmq_broker.processors.cold_control import ColdControlProcessor
@@ -19,6 +21,9 @@ from epochmq_broker.processors.end_transaction import EndTransactionProcessor
 from epochmq_broker.processors.message_request_mode import MessageRequestModeProcessor
 from epochmq_broker.processors.mqadmin import mqadmin_handlers
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.processors.pop import PopProcessor
+from epochmq_broker.processors.pop_ack import PopAckProcessor
+from epochmq_broker.processors.pop_queries import PopQueryProcessor
 from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.processors.query import QueryProcessor
 from epochmq_broker.processors.replica_control import ReplicaControlProcessor
@@ -40,6 +45,7 @@ from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_broker.uniq_key import UniqKeyGenerator
+from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.connection import FastRequestHandler, RequestHandler
 
 
@@ -62,6 +68,8 @@ class ProcessorDependencies:
     remote_queues: RemoteQueues
     timer: TimerService | None
     transactions: TransactionService
+    pop: PopService
+    client: RemotingClient
     client_ip: str
     store_host: bytes
 
@@ -90,6 +98,29 @@ class RequestProcessors:
             components.cold_control,
             self.static_pulls,
         )
+        self.pop = PopProcessor(
+            live,
+            store,
+            writer,
+            tables.topics,
+            tables.groups,
+            tables.clients,
+            tables.offsets,
+            tables.stats,
+            components.cold_reads,
+            components.pop,
+        )
+        self.pop_queries = PopQueryProcessor(
+            live,
+            store,
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.stats,
+            components.pop,
+            self.pop.polling,
+        )
+        components.pop.on_stop = self._release_pops
         self._send = SendProcessor(
             live,
             writer,
@@ -145,7 +176,17 @@ class RequestProcessors:
         handlers: dict[int, RequestHandler] = {
             **mqadmin_handlers(mqadmin),
             **static_topics.handlers(),
-            **MessageRequestModeProcessor(modes, tables.topics, tables.groups).handlers(),
+            **MessageRequestModeProcessor(
+                live,
+                modes,
+                tables.topics,
+                tables.groups,
+                tables.clients,
+                TopicRoutes(live, components.client),
+            ).handlers(),
+            **PopAckProcessor(
+                live, store, writer, tables.topics, tables.offsets, tables.stats, components.pop
+            ).handlers(),
             **TableSyncProcessor(mqadmin, modes).handlers(),
             **self._send.handlers(),
             **send_back.handlers(),
@@ -161,10 +202,39 @@ class RequestProcessors:
         handlers = static_topics.translate(handlers)
         return handlers if replicas is None else replicas.gate.guard(handlers)
 
+    def start_polling(self) -> None:
+        """Lets requests wait for messages from now on; needs a running loop."""
+        self.pull.hold.start()
+        self.pop.polling.start()
+        self.pop_queries.polling.start()
+
+    def stop_polling(self) -> None:
+        """Responds to the requests that wait for messages. From now on none waits."""
+        self.pull.hold.stop()
+        self.pop.polling.stop()
+        self.pop_queries.polling.stop()
+
+    def release_topics(self, names: set[str]) -> None:
+        """Runs the requests again that wait for messages of these topics."""
+        self.pull.hold.release(lambda pull: pull.request.topic in names)
+        for polling in (self.pop.polling, self.pop_queries.polling):
+            polling.release(lambda held: held.topics[0] in names)
+
+    def _release_pops(self) -> None:
+        """Runs the waiting POPs again, because this broker is the master no longer."""
+        self.pop.polling.release()
+        self.pop_queries.polling.release()
+
     def main_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """The handlers of the main port outside the fast paths: `common` and pulls, limited to requests for
-        this broker."""
-        return reject_requests_for_others({**common, **self.pull.handlers()}, self._components.live)
+        """The handlers of the main port outside the fast paths: `common`, pulls and POPs, limited to requests
+        for this broker."""
+        components = self._components
+        queries = ColdReadRetrier(components.store.reader, components.cold_reads).wrap(
+            self.pop_queries.handlers()
+        )
+        return reject_requests_for_others(
+            {**common, **self.pull.handlers(), **self.pop.handlers(), **queries}, components.live
+        )
 
     def vip_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """The handlers of the VIP port outside the fast paths: `common`, limited to requests for this

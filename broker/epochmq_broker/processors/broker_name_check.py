@@ -33,6 +33,12 @@ _NAME_FIELDS: dict[int, str] = {
     RequestCode.GET_MIN_OFFSET: "bname",
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: "bname",
     RequestCode.GET_EARLIEST_MSG_STORETIME: "bname",
+    RequestCode.POP_MESSAGE: "bname",
+    RequestCode.ACK_MESSAGE: "bname",
+    RequestCode.PEEK_MESSAGE: "bname",
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "bname",
+    RequestCode.NOTIFICATION: "bname",
+    RequestCode.POLLING_INFO: "bname",
 }
 """Requests about messages and queues, and the field with the broker's name."""
 

@@ -491,9 +491,7 @@ async def test_units_of_a_consume_queue_are_returned_from_an_index_on(bench: Ben
     assert len(fastjson.loads(units(0, 2**31 - 1).body)["queueData"]) == 3
 
 
-async def test_a_group_can_be_set_to_pull_a_topic_but_not_to_pop_it_and_a_restart_keeps_the_mode(
-    tmp_path: Path,
-) -> None:
+async def test_a_group_can_be_set_to_pop_a_topic_and_a_restart_keeps_the_mode(tmp_path: Path) -> None:
     def mode(bench: Bench, mode: MessageRequestMode) -> Command:
         body = SetMessageRequestModeRequestBody(topic="T", consumer_group="g", mode=mode)
         return ask(bench, RequestCode.SET_MESSAGE_REQUEST_MODE, body=to_json(body))
@@ -501,11 +499,11 @@ async def test_a_group_can_be_set_to_pull_a_topic_but_not_to_pop_it_and_a_restar
     async with running(tmp_path) as bench:
         assert mode(bench, MessageRequestMode.PULL).code == ResponseCode.TOPIC_NOT_EXIST
         put(bench, 1)
-        assert mode(bench, MessageRequestMode.POP).code == ResponseCode.SYSTEM_ERROR
         assert mode(bench, MessageRequestMode.PULL).code == ResponseCode.SUCCESS
+        assert mode(bench, MessageRequestMode.POP).code == ResponseCode.SUCCESS
     async with running(tmp_path) as bench:
         modes = json.loads(ask(bench, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE).body)
-    assert modes["messageRequestModeMap"]["T"]["g"]["mode"] == "PULL"
+    assert modes["messageRequestModeMap"]["T"]["g"]["mode"] == "POP"
 
 
 async def test_slaves_get_the_tables_as_in_the_files(bench: Bench) -> None:

@@ -1,0 +1,252 @@
+"""Holds what the POP processors share, and runs what POP needs in the background.
+
+`PopService` runs on the master only. It stores buffered checkpoints that are due, commits the offsets of what
+has become safe, and wakes POPs when the lock of an orderly queue ends. It starts and stops the revive queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from epochmq_broker.clock import now_ms
+from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.config import LiveConfig
+from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.pop.checkpoints import AckMsg
+from epochmq_broker.pop.in_flight import InFlightCounter
+from epochmq_broker.pop.order_info import ConsumerOrderInfoTable
+from epochmq_broker.pop.pop_buffer import BufferSettings, PopBuffer, PopEntry, QueueKey
+from epochmq_broker.pop.revive_log import ReviveLog
+from epochmq_broker.pop.revive_service import PopReviveService
+from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.config_files import read_config, write_config
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.topics import TopicTable
+from epochmq_protocol.errors import RequestError
+
+log = logging.getLogger(__name__)
+
+TICK_S: Final = 0.02
+"""How often offsets are committed and buffered checkpoints stored, while there are any."""
+STORED_PER_TICK_MAX: Final = 200
+RETRY_MS: Final = 100
+"""A checkpoint that could not be stored is tried again after this time."""
+ORDER_FILE: Final = "consumerOrderInfo.json"
+
+
+class PopService:
+    """POP on one broker. `notify` wakes one POP of (topic, group, queue id); it is set by the processor."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        writer: MessageWriter,
+        topics: TopicTable,
+        groups: SubscriptionGroupTable,
+        offsets: ConsumerOffsetTable,
+        stats: BrokerStats,
+        cold_reads: ColdReadPool,
+        host: bytes,
+    ) -> None:
+        self.orders = ConsumerOrderInfoTable(now_ms)
+        self.orders.on_lock_change = self._lock_changed
+        self.buffer = PopBuffer(self._commit)
+        self.in_flight = InFlightCounter(now_ms())
+        self.revive_log = ReviveLog(live, writer, host)
+        self.revives = PopReviveService(
+            live,
+            store,
+            writer,
+            topics,
+            groups,
+            offsets,
+            stats,
+            cold_reads,
+            self.revive_log,
+            self.in_flight,
+            host,
+        )
+        self.notify: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
+        self.on_stop: Callable[[], None] = lambda: None
+        """Called when this broker is the master no longer."""
+        self.write: Callable[[Path, bytes], None] = write_config
+        """Writes the file; on a running event loop, through another thread."""
+        self._live = live
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._path = live.current.config_dir / ORDER_FILE
+        self._written_changes = 0
+        self._ticks: asyncio.TimerHandle | None = None
+        self._locks: dict[QueueKey, asyncio.TimerHandle] = {}
+        self._runs = False
+
+    # the master's work
+
+    def start(self) -> None:
+        """Starts the work of the master; needs a running loop."""
+        self._runs = True
+        self.buffer.clear()
+        self.revives.start()
+        for topic, group, queue_id, free_at in self.orders.locks():
+            self._lock_changed(topic, group, queue_id, free_at)
+
+    def stop(self) -> None:
+        """Stops the work of the master. Stores what is buffered, if this broker may still store messages;
+        otherwise the group's offset does not advance, and another master hands these messages out again."""
+        self.revives.stop()
+        self.buffer.make_all_due(now_ms())
+        self._store_due(self.buffer.checkpoints)
+        self.buffer.advance(self._writer.safe_end())
+        self.buffer.clear()
+        self._runs = False
+        for timer in (self._ticks, *self._locks.values()):
+            if timer is not None:
+                timer.cancel()
+        self._ticks = None
+        self._locks.clear()
+        self.on_stop()
+
+    def _tick(self) -> None:
+        self._ticks = None
+        self._store_due(STORED_PER_TICK_MAX)
+        self.buffer.advance(self._writer.safe_end())
+        self.wake()
+
+    def wake(self) -> None:
+        """Continues the background work if something is pending."""
+        if self._ticks is None and self._runs and not self.buffer.is_empty:
+            self._ticks = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    # checkpoints in memory
+
+    @property
+    def settings(self) -> BufferSettings:
+        """The settings of the buffer that are in force."""
+        config = self._live.current
+        return BufferSettings(
+            config.pop_ck_stay_buffer_time,
+            config.pop_ck_stay_buffer_time_out,
+            config.pop_ck_max_buffer_size,
+            config.pop_ck_offset_max_queue_size,
+        )
+
+    def acknowledge_buffered(self, ack: AckMsg) -> bool:
+        """Takes an acknowledgement whose checkpoint is in memory. Returns False if it has to be stored."""
+        if not self._live.current.enable_pop_buffer_merge or not self._runs:
+            return False
+        return self.buffer.acknowledge(ack, self.settings, now_ms(), self._writer.safe_end())
+
+    def _store_due(self, count_max: int) -> None:
+        for entry in self.buffer.take_due(now_ms(), count_max):
+            try:
+                end = self._store_entry(entry)
+            except RequestError as error:
+                log.error("a buffered checkpoint could not be stored: %s", error)
+                end = None
+            if end is None:
+                self.buffer.postpone(entry, now_ms() + RETRY_MS)
+            else:
+                self.buffer.stored(entry, end, self._writer.safe_end())
+
+    def _store_entry(self, entry: PopEntry) -> int | None:
+        """Stores a checkpoint and the acknowledgements that are in memory. Returns the end of the log behind
+        them; None if something could not be stored."""
+        checkpoint = entry.checkpoint
+        assert checkpoint is not None
+        if entry.stored_end < 0:
+            stored = self.revive_log.put_checkpoint(checkpoint, entry.revive_queue_id)
+            if stored.status is not PutStatus.PUT_OK:
+                return None
+            entry.stored_end = stored.end
+        indexes = entry.acks_to_store
+        groups = (
+            [indexes] if self._live.current.enable_pop_batch_ack and indexes else [[at] for at in indexes]
+        )
+        for group in groups:
+            offsets = [checkpoint.offset_of(index) for index in group]
+            ack = AckMsg(
+                ack_offset=offsets[0],
+                start_offset=checkpoint.start_offset,
+                group=checkpoint.group or "",
+                topic=checkpoint.topic or "",
+                queue_id=checkpoint.queue_id,
+                pop_time=checkpoint.pop_time,
+                broker_name=checkpoint.broker_name,
+            )
+            if self._live.current.enable_pop_batch_ack:
+                ack.ack_offset, ack.broker_name, ack.ack_offsets = 0, None, offsets
+            unique_key = ack.batch_unique_key if ack.is_batch else ack.unique_key
+            stored = self.revive_log.put_ack(ack, entry.revive_queue_id, checkpoint.revive_time, unique_key)
+            if stored.status is not PutStatus.PUT_OK:
+                return None
+            for index in group:
+                entry.stored_acks |= 1 << index
+            entry.stored_end = stored.end
+        return entry.stored_end
+
+    def _commit(self, key: QueueKey, offset: int) -> None:
+        topic, group, queue_id = key
+        self._offsets.commit(group, topic, queue_id, offset)
+
+    # orderly queues
+
+    def _lock_changed(self, topic: str, group: str, queue_id: int, free_at: int) -> None:
+        """Wakes a POP when the lock of a queue ends (ConsumerOrderInfoLockManager)."""
+        if not self._runs or not self._live.current.enable_notify_after_pop_order_lock_release:
+            return
+        key = (topic, group, queue_id)
+        before = self._locks.get(key)
+        if before is not None:
+            before.cancel()
+        delay_s = max(0, free_at - now_ms()) / 1000
+        self._locks[key] = asyncio.get_running_loop().call_later(delay_s, self._lock_ended, key)
+
+    def _lock_ended(self, key: QueueKey) -> None:
+        self._locks.pop(key, None)
+        topic, group, queue_id = key
+        queue = self._store.lookup.existing_queue(topic, queue_id)
+        if queue is None:
+            return
+        committed = self._offsets.query(group, topic, queue_id)
+        offset = max(-1 if committed is None else committed, self.buffer.latest_offset(key))
+        if self._store.max_offset(queue) > offset:
+            self.notify(topic, group, queue_id)
+
+    # the file
+
+    def load(self) -> None:
+        """Reads consumerOrderInfo.json, or its backup. Raises if both are damaged."""
+        data = read_config(self._path, lambda found: found)
+        if data is not None:
+            self.orders.restore(data)
+        self._written_changes = self.orders.changes
+
+    def persist(self) -> None:
+        """Writes consumerOrderInfo.json if anything has changed. Raises OSError."""
+        if self.orders.changes == self._written_changes:
+            return
+        self._written_changes = self.orders.changes
+
+        def read_queues(topic: str) -> int | None:
+            config = self._topics.get(topic)
+            return None if config is None else config.read_queue_nums
+
+        self.orders.clean(read_queues, lambda group: self._groups.get(group) is not None)
+        self.write(self._path, self.orders.encode())
+
+    def topics_changed(self, gone: set[str]) -> None:
+        """Forgets deleted topics."""
+        if gone:
+            self.in_flight.forget(gone)
+            self.buffer.forget_unknown(lambda topic, _group: topic not in gone)
