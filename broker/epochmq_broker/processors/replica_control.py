@@ -30,7 +30,8 @@ TIMEOUT_MAX_MS = 60_000
 
 
 class ReplicaControlProcessor:
-    """Serves them on every broker. Without controllers it rejects switchovers and drains."""
+    """Serves the requests of replica control on every broker. Without controllers it rejects switchovers and
+    drains."""
 
     def __init__(
         self,

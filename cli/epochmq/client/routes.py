@@ -19,7 +19,7 @@ LOOKUP_TIMEOUT_MS = 3000
 
 
 class RouteLookup:
-    """Queries the nameservers in turn, beginning with the one that responded last."""
+    """Queries the nameservers in turn, beginning with the one that responded most recently."""
 
     def __init__(self, remoting: RemotingClient, nameservers: Sequence[str]) -> None:
         assert nameservers, "at least one nameserver"
@@ -62,7 +62,7 @@ def _check_success(response: Command) -> Command:
 
 
 def masters(route: TopicRouteData) -> dict[str, str]:
-    """Maps broker names to the addresses of their masters; brokers without a master are left out."""
+    """Maps broker names to the addresses of their masters; broker names without a master are left out."""
     return {
         broker.broker_name: broker.broker_addrs[MASTER_ID]
         for broker in route.broker_datas

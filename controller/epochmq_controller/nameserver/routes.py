@@ -74,7 +74,7 @@ class BrokerUnregistration(msgspec.Struct, frozen=True):
 
 
 class NotifyMinBrokerId(msgspec.Struct, frozen=True):
-    """Send NOTIFY_MIN_BROKER_ID_CHANGE (905) one-way to these addresses."""
+    """Effect: send NOTIFY_MIN_BROKER_ID_CHANGE (905) one-way to these addresses."""
 
     addresses: tuple[str, ...]
     min_broker_id: int
@@ -84,7 +84,7 @@ class NotifyMinBrokerId(msgspec.Struct, frozen=True):
 
 
 class CloseChannel(msgspec.Struct, frozen=True):
-    """Close this channel, because its broker's heartbeats have timed out."""
+    """Effect: close this channel, because its broker's heartbeats have timed out."""
 
     channel: Hashable
     address: str
@@ -112,8 +112,8 @@ class RouteTables:
     def register(
         self, wanted: BrokerRegistration, now_ms: int
     ) -> tuple[RegisterBrokerResult | None, list[RouteEffect]]:
-        """Registers a broker. None: rejected, because a broker's first registration must contain all its
-        topics."""
+        """Registers a broker. None: rejected, because the address is new and the registration has exactly one
+        topic. RocketMQ takes that for an incremental registration; a first one must have all topics."""
         broker = self.brokers.get(wanted.broker_name)
         is_first = broker is None
         if broker is None:
@@ -208,8 +208,8 @@ class RouteTables:
     # liveness
 
     def scan(self, now_ms: int) -> list[RouteEffect]:
-        """Closes the channels of brokers whose heartbeats have timed out, and marks the brokers for the next
-        unregistration."""
+        """Returns the effects that close the channels of brokers whose heartbeats have timed out, and marks
+        these brokers for the next unregistration."""
         effects: list[RouteEffect] = []
         for key, found in self.live.timed_out(now_ms):
             effects.append(CloseChannel(found.channel, key[1], found.heartbeat_timeout_ms))

@@ -1,10 +1,12 @@
-# pure: the offset that all members of a group had
+# pure: keeps the offset that all members of a SyncStateSet had
 """Tracks up to which offset every member of a SyncStateSet had the log. If a member's log ends before that
 offset, the member has lost acknowledged messages.
 
 Masters and members report the offset with their heartbeats (`confirmedByAll`, under `allAckInSyncStateSet`):
 a master several times per lease, a replica once a second. A replica's log is compared with the offset that
-was known before the latest report, so that heartbeats that overtake each other cause no false alarm.
+was known before the latest report, so that heartbeats that overtake each other cause no false alarm. The
+confirm offset differs from it: without `allAckInSyncStateSet` a master may confirm bytes that some members
+lack.
 """
 
 from __future__ import annotations
@@ -26,5 +28,6 @@ class ConfirmedOffset:
         self.latest = max(self.latest, offset)
 
     def is_ahead_of(self, max_offset: int) -> bool:
-        """Whether a log that ends at `max_offset` lacks bytes that every member had."""
+        """Whether a log that ends at `max_offset` lacks bytes that every member had before the latest
+        report."""
         return max_offset < self.previous

@@ -49,9 +49,11 @@ class HeartbeatTable:
         self.table: dict[BrokerIdentityInfo, Heartbeat] = {}
 
     def record(self, replica: BrokerIdentityInfo, beat: Heartbeat) -> None:
-        """Records a heartbeat. Over one connection, epoch and offset never decrease. A broker with a new
-        connection may have lost the end of its log. Address and channel are those of the newest heartbeat.
-        (In Java they stay those of the first one, and the end of a later connection is not noticed.)"""
+        """Records a heartbeat. If it came over the same connection as the one before and reports a lower
+        epoch or offset, it was overtaken, and `beat` gets the higher values. A broker with a new connection
+        may really have lost the end of its log. Address and channel are those of the newest heartbeat. (Java
+        keeps the address and channel of the first one, and so does not notice when a later connection
+        ends.)"""
         known = self.table.get(replica)
         if (
             known is not None

@@ -19,16 +19,16 @@ from epochmq_operator.plans.reported_states import ReportedState, decode_state
 from epochmq_operator.pod_rendering import ADMIN_PORT
 from epochmq_protocol.errors import EpochMQError
 
-ANSWER_TIMEOUT_S = 2.0
+RESPONSE_TIMEOUT_S = 2.0
 FRESH_S = 0.5
 """A state of this age is not requested again: a group and its controllers are reconciled shortly after each
 other."""
 STALE_S = 15.0
 """The last state of a replica that does not respond is used for this time: one lost packet changes
 nothing."""
-AT_ONCE_MAX = 32
+REQUESTS_MAX = 32
 BODY_BYTES_MAX = 4 * 1024 * 1024
-KEPT_MAX = 10_000
+CACHED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class SidecarClient:
         self._api = api
         self._by_proxy = by_proxy
         self._cached: dict[tuple[str, str], _CachedState] = {}
-        self._free = asyncio.Semaphore(AT_ONCE_MAX)
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=AT_ONCE_MAX))
+        self._free = asyncio.Semaphore(REQUESTS_MAX)
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=REQUESTS_MAX))
         self.failures = 0
 
     async def close(self) -> None:
@@ -89,7 +89,7 @@ class SidecarClient:
         except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError, ValueError):
             self.failures += 1
             return known.state if known is not None else None
-        if len(self._cached) >= KEPT_MAX:
+        if len(self._cached) >= CACHED_MAX:
             self._cached.clear()
         self._cached[key] = _CachedState(uid, state, now)
         return state
@@ -114,7 +114,7 @@ class SidecarClient:
     async def _ask(
         self, namespace: str, pod: str, ip: str, credentials: SidecarCredentials | None, path: str
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=ANSWER_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S)
         tls: ssl.SSLContext | bool = credentials.tls if credentials else True
         session = self._session
         if self._by_proxy:
@@ -145,7 +145,7 @@ def proxy_path(namespace: str, pod: str, path: str, *, secure: bool) -> str:
 
 @contextlib.asynccontextmanager
 async def open_sidecar_client(api: Api, *, by_proxy: bool) -> Any:
-    """A SidecarClient for the length of a block."""
+    """A SidecarClient that is closed when the `with` block ends."""
     made = SidecarClient(api, by_proxy=by_proxy)
     try:
         yield made

@@ -14,9 +14,9 @@ from typing import Any
 from epochmq_operator.kube.api import Api, ApiError, object_path
 from epochmq_operator.plans.objects import Ref
 
-KEPT_S = 60.0
+CACHED_S = 60.0
 """A rotated Secret takes effect after this time."""
-KEPT_MAX = 1000
+CACHED_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class CredentialsCache:
             return None
         ref, now = Ref("Secret", namespace, name), time.monotonic()
         kept = self._kept.get(ref)
-        if kept is not None and now - kept[0] < KEPT_S:
+        if kept is not None and now - kept[0] < CACHED_S:
             return kept[1]
         try:
             found: SidecarCredentials | None = credentials_of(await self._api.get(object_path(ref)))
         except (ApiError, OSError, ValueError, KeyError):
             found = None
-        if len(self._kept) >= KEPT_MAX:
+        if len(self._kept) >= CACHED_MAX:
             self._kept.clear()
         self._kept[ref] = (now, found)
         return found

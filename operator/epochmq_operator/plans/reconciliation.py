@@ -32,12 +32,12 @@ from epochmq_operator.plans.plan_steps import DELETE, PlanProgress, PlanState, P
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
 
-SOON_S = 1.0
+UNFINISHED_DELAY_S = 1.0
 """The delay before the next reconciliation while a plan is unfinished."""
 FAULTS_MAX = 5
-LATER_S = 10.0
+IDLE_DELAY_S = 10.0
 """The delay while nothing is to be done. The operator learns what replicas report only when it asks them."""
-NAMES: Mapping[str, str] = {
+PLAN_NAMES: Mapping[str, str] = {
     "grow": "scale-up",
     "join": "scale-up",
     "shrink": "scale-down",
@@ -168,7 +168,7 @@ def _plan_name(undone: PlanStep | None, *, created: bool) -> str:
         return ""
     if not created:
         return "create"
-    return "update" if undone.changed else NAMES.get(undone.name.partition("-")[0], "update")
+    return "update" if undone.changed else PLAN_NAMES.get(undone.name.partition("-")[0], "update")
 
 
 def _selector(manifests: Iterable[Manifest], stateful_set: str) -> str:
@@ -213,7 +213,7 @@ def _result(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]
         effects.append(PatchStatus(made))
     effects += progress.effects
     busy = progress.step is not None and not progress.step.blocked
-    return ReconciliationResult(tuple(effects), SOON_S if busy else LATER_S)
+    return ReconciliationResult(tuple(effects), UNFINISHED_DELAY_S if busy else IDLE_DELAY_S)
 
 
 def _invalid(
@@ -240,10 +240,10 @@ def _invalid(
         ),
     }
     if made == old:
-        return ReconciliationResult((), LATER_S)
+        return ReconciliationResult((), IDLE_DELAY_S)
     key = f"{meta.get('uid')}/invalid/{generation}/{digest(fault)}"
     return ReconciliationResult(
-        (Emit(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(made)), LATER_S
+        (Emit(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(made)), IDLE_DELAY_S
     )
 
 
@@ -252,7 +252,7 @@ def _deleting(observed: ObservedState, before: PlanState | None, now: float) -> 
     objects."""
     resource = observed.resource
     if FINALIZER not in finalizers(resource):
-        return ReconciliationResult((), LATER_S)
+        return ReconciliationResult((), IDLE_DELAY_S)
     guarded = spec_of(resource).get("deletionGuard") is True
     undone = next(one for one in deletion_steps(observed, guarded=guarded) if not one.done)
     progress = _next(observed, before, undone, DELETE, now)

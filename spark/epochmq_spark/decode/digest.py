@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 
 from epochmq_spark.decode import crc_folding
-from epochmq_spark.decode.memory_loads import little32, little64
+from epochmq_spark.decode.memory_loads import little_u32, little_u64
 
 Bytes = Any  # a C-contiguous uint8 array; numba compiles by the real type
 
@@ -69,7 +69,7 @@ def _sixteen(low: Any, high: Any) -> Any:
 def _by_table(data: Bytes, at: int, end: int, crc: Any) -> Any:
     """The CRC `crc`, continued over data[at:end]."""
     while end - at >= 16:
-        crc = _sixteen(little64(data, at) ^ np.uint64(crc), little64(data, at + 8))
+        crc = _sixteen(little_u64(data, at) ^ np.uint64(crc), little_u64(data, at + 8))
         at += 16
     while at < end:
         crc = (crc >> np.uint32(8)) ^ CRC_TABLE[0, np.uint64((crc ^ np.uint32(data[at])) & np.uint32(255))]
@@ -118,10 +118,10 @@ def xxh64(data: Bytes, start: int, end: int, seed: Any) -> Any:
     if size >= 32:
         a, b, c, d = seed + _P1 + _P2, seed + _P2, seed, seed - _P1
         while end - at >= 32:
-            a = _round(a, little64(data, at))
-            b = _round(b, little64(data, at + 8))
-            c = _round(c, little64(data, at + 16))
-            d = _round(d, little64(data, at + 24))
+            a = _round(a, little_u64(data, at))
+            b = _round(b, little_u64(data, at + 8))
+            c = _round(c, little_u64(data, at + 16))
+            d = _round(d, little_u64(data, at + 24))
             at += 32
         total = _rotate(a, 1) + _rotate(b, 7) + _rotate(c, 12) + _rotate(d, 18)
         for lane in (a, b, c, d):
@@ -130,10 +130,10 @@ def xxh64(data: Bytes, start: int, end: int, seed: Any) -> Any:
         total = seed + _P5
     total += np.uint64(size)
     while end - at >= 8:
-        total = _rotate(total ^ _round(np.uint64(0), little64(data, at)), 27) * _P1 + _P4
+        total = _rotate(total ^ _round(np.uint64(0), little_u64(data, at)), 27) * _P1 + _P4
         at += 8
     if end - at >= 4:
-        half = np.uint64(little32(data, at))
+        half = np.uint64(little_u32(data, at))
         total = _rotate(total ^ (half * _P1), 23) * _P2 + _P3
         at += 4
     while at < end:

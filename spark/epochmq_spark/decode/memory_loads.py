@@ -1,7 +1,8 @@
-# pure: loads from a byte array
-"""Loads integers from a byte array in compiled code: one load instruction each, at any alignment.
+# pure: integers of a byte array
+"""Reads integers from a byte array in compiled code (numba): one load instruction each, at any alignment.
 
-Bounds are not checked; the caller must keep to them. `data` is a C-contiguous uint8 array."""
+The functions take `data`, a C-contiguous uint8 array, and a position. They do not check bounds; the caller
+must."""
 
 from __future__ import annotations
 
@@ -35,9 +36,11 @@ def _loader(bits: int, swap: bool, result: Any) -> Any:
     return intrinsic(load)
 
 
-little64 = _loader(64, False, types.uint64)
-little32 = _loader(32, False, types.uint32)
-u32 = _loader(32, True, types.int64)
+little_u64 = _loader(64, False, types.uint64)
+"""Eight bytes, little endian, unsigned."""
+little_u32 = _loader(32, False, types.uint32)
+"""Four bytes, little endian, unsigned."""
+big_u32 = _loader(32, True, types.int64)
 """Four bytes, big endian, unsigned, as int64."""
-i64 = _loader(64, True, types.int64)
+big_i64 = _loader(64, True, types.int64)
 """Eight bytes, big endian, signed."""

@@ -18,7 +18,7 @@ import numba as nb
 import numpy as np
 
 from epochmq_spark.decode.digest import Bytes, crc32, mix, xxh64
-from epochmq_spark.decode.memory_loads import i64, little64, u32
+from epochmq_spark.decode.memory_loads import big_i64, big_u32, little_u64
 
 V1: Final = 0xDAA320A7
 V2: Final = 0xDAA320AB
@@ -45,9 +45,9 @@ RESYNC: Final = -1
 
 
 @nb.njit(nogil=True, cache=True, inline="always")
-def i32(data: Bytes, at: int) -> Any:
+def big_i32(data: Bytes, at: int) -> Any:
     """Four bytes, big endian, signed."""
-    return np.int64(np.int32(u32(data, at)))
+    return np.int64(np.int32(big_u32(data, at)))
 
 
 @nb.njit(nogil=True, cache=True)
@@ -58,8 +58,8 @@ def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) 
     parts[:] = 0
     if len(data) - at < 8:
         return BAD_SIZE
-    size = u32(data, at)
-    magic = u32(data, at + 4)
+    size = big_u32(data, at)
+    magic = big_u32(data, at + 4)
     parts[0] = size
     parts[1] = magic
     if magic == BLANK:
@@ -68,9 +68,9 @@ def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) 
         return BAD_MAGIC
     if size < SIZE_MIN or size > len(data) - at:
         return BAD_SIZE
-    if i64(data, at + 28) != base + at:
+    if big_i64(data, at + 28) != base + at:
         return BAD_OFFSET
-    flags = u32(data, at + 36)
+    flags = big_u32(data, at + 36)
     body_at = at + 88
     if flags & 0x10:
         body_at += 12
@@ -79,11 +79,11 @@ def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) 
     end = at + size
     if body_at > end:
         return BAD_SIZE
-    body_size = i32(data, body_at - 4)
+    body_size = big_i32(data, body_at - 4)
     topic_at = body_at + body_size + (1 if magic == V1 else 2)
     if body_size < 0 or topic_at + 2 > end:
         return BAD_SIZE
-    topic_size = u32(data, topic_at - 4) & (0xFF if magic == V1 else 0xFFFF)
+    topic_size = big_u32(data, topic_at - 4) & (0xFF if magic == V1 else 0xFFFF)
     properties_at = topic_at + topic_size + 2
     if properties_at > end:
         return BAD_SIZE
@@ -106,7 +106,7 @@ def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, pa
         if at + 8 > len(data):
             return stop
         # Most of the skipped bytes are zeros: skip eight at once where a magic number would be.
-        if at + 12 <= len(data) and little64(data, at + 4) == 0:
+        if at + 12 <= len(data) and little_u64(data, at + 4) == 0:
             at += 8
             continue
         third = data[at + 6]  # the magic numbers of messages and of blanks differ here
@@ -205,12 +205,12 @@ def _record(data: Bytes, at: int, base: int, parts: Any, row: Any) -> None:
     row[BODY_AT], row[BODY_SIZE], row[TOPIC_AT], row[TOPIC_SIZE] = parts[2], parts[3], parts[4], parts[5]
     row[PROPERTIES_AT], row[PROPERTIES_SIZE] = parts[6], parts[7]
     crc = np.int64(crc32(data, parts[2], parts[2] + parts[3])) & 0x7FFFFFFF
-    row[CRC_OK] = 1 if crc == u32(data, at + 8) else 0
-    row[QUEUE_ID] = i32(data, at + 12)
-    row[QUEUE_OFFSET] = i64(data, at + 20)
-    flags = u32(data, at + 36)
+    row[CRC_OK] = 1 if crc == big_u32(data, at + 8) else 0
+    row[QUEUE_ID] = big_i32(data, at + 12)
+    row[QUEUE_OFFSET] = big_i64(data, at + 20)
+    flags = big_u32(data, at + 36)
     row[SYS_FLAG] = np.int64(np.int32(flags))
-    row[STORE_TIME] = i64(data, at + (68 if flags & 0x10 else 56))
+    row[STORE_TIME] = big_i64(data, at + (68 if flags & 0x10 else 56))
     _properties(data, parts[6], parts[6] + parts[7], row)
     if row[TAGS_SIZE]:
         row[TAGS_CODE] = np.int64(
