@@ -26,6 +26,7 @@ from epochmq_broker.processors.pop_ack import PopAckProcessor
 from epochmq_broker.processors.pop_queries import PopQueryProcessor
 from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.processors.query import QueryProcessor
+from epochmq_broker.processors.recall import RecallProcessor
 from epochmq_broker.processors.replica_control import ReplicaControlProcessor
 from epochmq_broker.processors.replica_group import ReplicaGroupProcessor
 from epochmq_broker.processors.reply import ReplyProcessor
@@ -189,6 +190,7 @@ class RequestProcessors:
             ).handlers(),
             **TableSyncProcessor(mqadmin, modes).handlers(),
             **self._send.handlers(),
+            **RecallProcessor(live, writer, tables.topics, tables.stats).handlers(),
             **send_back.handlers(),
             **reply.handlers(),
             **transactions.handlers(),

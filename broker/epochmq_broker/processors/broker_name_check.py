@@ -25,6 +25,7 @@ _NAME_FIELDS: dict[int, str] = {
     RequestCode.SEND_BATCH_MESSAGE: "n",
     RequestCode.CONSUMER_SEND_MSG_BACK: "bname",
     RequestCode.END_TRANSACTION: "bname",
+    RequestCode.RECALL_MESSAGE: "bname",
     RequestCode.PULL_MESSAGE: "bname",
     RequestCode.LITE_PULL_MESSAGE: "bname",
     RequestCode.QUERY_CONSUMER_OFFSET: "bname",

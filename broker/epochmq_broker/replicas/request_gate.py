@@ -32,6 +32,7 @@ HELD_CODES: Final = frozenset(
         RequestCode.ACK_MESSAGE,
         RequestCode.BATCH_ACK_MESSAGE,
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        RequestCode.RECALL_MESSAGE,
     }
 )
 """Requests that need a master which may write; they are held."""

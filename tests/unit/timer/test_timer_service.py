@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from epochmq_broker.store.statuses import RunningFlags
+from epochmq_broker.timer.timer_service import TimerService
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.frame import Command
@@ -83,3 +86,136 @@ async def test_pending_messages_are_delivered_once_after_a_restart(tmp_path: Pat
         send(bench, b"4", TIMER_DELAY_MS=300)
         await until(lambda: bench.count("T", 1) == 4)
         assert bench.record("T", 1, 3).body == b"4"
+
+
+def timer_of(bench: Bench) -> TimerService:
+    timer = bench.broker.timer
+    assert timer is not None
+    return timer
+
+
+def properties_of(bench: Bench, topic: str, offset: int, queue_id: int = 0) -> dict[str, str]:
+    return records.parse_properties(bench.record(topic, queue_id, offset).properties)
+
+
+async def test_a_delay_beyond_the_window_rolls_and_is_not_shortened(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK | {"timerRollWindowSlot": "5"}) as bench:
+        due = present() + 1600
+        send(bench, TIMER_DELIVER_MS=due)
+        await until(lambda: bench.count("T", 1) == 1)
+        assert bench.record("T", 1, 0).store_timestamp >= due
+        rolled = bench.count(TIMER) - 1
+        assert rolled >= 2
+        assert properties_of(bench, "T", 0, 1)["TIMER_ROLL_TIMES"] == str(rolled)
+        again = bench.record(TIMER, 0, 1)
+        assert again.body == b"later"
+        assert properties_of(bench, TIMER, 1)["REAL_TOPIC"] == "T"
+        assert timer_of(bench).metrics.count("T") == 0
+
+
+async def test_a_message_that_was_due_before_it_reached_the_wheel_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK | {"timerStopEnqueue": "true"}) as bench:
+        send(bench, TIMER_DELAY_MS=150)
+        out_ms = int(properties_of(bench, TIMER, 0)["TIMER_OUT_MS"])
+        await until(lambda: present() > out_ms + 200)
+        bench.broker.live.update({"timerStopEnqueue": "false"})
+        await until(lambda: bench.count("T", 1) == 1)
+        assert properties_of(bench, "T", 0, 1)["TIMER_ENQUEUE_MS"] == str(2**63 - 1)
+
+
+async def test_a_message_deletes_another_of_the_same_time_only(bench: Bench) -> None:
+    due = present() + 600
+    send(bench, b"1", UNIQ_KEY="k1", TIMER_DELIVER_MS=due)
+    send(bench, b"2", UNIQ_KEY="k2", TIMER_DELIVER_MS=due)
+    send(bench, b"3", UNIQ_KEY="k3", TIMER_DELIVER_MS=due + 300)
+    for key in ("T+k1", "T+k3", "T+none"):
+        send(bench, b"delete", UNIQ_KEY="d" + key, TIMER_DELIVER_MS=due, TIMER_DEL_UNIQKEY=key)
+    await until(lambda: bench.count("T", 1) == 2)
+    assert [bench.record("T", 1, at).body for at in range(2)] == [b"2", b"3"]
+    await until(lambda: timer_of(bench).timers.pending == 0)
+    assert timer_of(bench).metrics.count("T") == 0
+
+
+async def test_messages_of_one_time_are_delivered_in_the_order_in_which_they_were_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("epochmq_broker.timer.dequeuer.PIECE_UNITS", 7)
+    due = present() + 500
+    for number in range(50):
+        send(bench, str(number).encode(), TIMER_DELIVER_MS=due)
+    await until(lambda: bench.count("T", 1) == 50)
+    assert [bench.record("T", 1, at).body for at in range(50)] == [str(at).encode() for at in range(50)]
+
+
+async def test_a_delivery_that_cannot_be_stored_is_repeated(bench: Bench) -> None:
+    send(bench, TIMER_DELAY_MS=200)
+    await until(lambda: timer_of(bench).timers.queue_offset == 1)
+    bench.broker.store.state.set_flag(RunningFlags.NOT_WRITEABLE, True)
+    job = timer_of(bench)._dequeue_job
+    await until(lambda: job._paused_until)
+    assert timer_of(bench).read_progress.safe <= int(properties_of(bench, TIMER, 0)["TIMER_OUT_MS"])
+    bench.broker.store.state.set_flag(RunningFlags.NOT_WRITEABLE, False)
+    await until(lambda: bench.count("T", 1) == 1)
+    await until(lambda: timer_of(bench).timers.pending == 0)
+    assert bench.count("T", 1) == 1
+
+
+async def test_a_record_of_the_timer_topic_without_a_time_is_skipped(bench: Bench) -> None:
+    send(bench, b"poison", topic=TIMER, queue_id=0)
+    send(bench, b"poison", topic=TIMER, queue_id=0, TIMER_OUT_MS="x", REAL_TOPIC="T")
+    send(bench, TIMER_DELAY_MS=100)
+    await until(lambda: bench.count("T", 1) == 1)
+
+
+async def test_after_a_kill_no_message_is_lost_and_pending_ones_come_once(tmp_path: Path) -> None:
+    """The copy is what a kill leaves: everything that was written, flushed or not."""
+    async with running(tmp_path / "a", QUICK | {"timerFlushIntervalMs": "600"}) as bench:
+        due = present() + 2500
+        for number in range(10):
+            send(bench, f"early {number}".encode(), TIMER_DELAY_MS=100 + number * 50)
+            send(bench, f"late {number}".encode(), TIMER_DELIVER_MS=due + number % 3 * 100)
+        await until(lambda: bench.count("T", 1) >= 5)
+        shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("lock"))
+    async with running(tmp_path / "b", QUICK) as bench:
+        await until(lambda: bench.count("T", 1) >= 20 and timer_of(bench).timers.pending == 0)
+        came = [bench.record("T", 1, at).body for at in range(bench.count("T", 1))]
+        assert {one for one in came if one.startswith(b"early")} == {b"early %d" % at for at in range(10)}
+        assert sorted(one for one in came if one.startswith(b"late")) == [b"late %d" % at for at in range(10)]
+
+
+@pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "timercheck"])
+async def test_lost_files_are_rebuilt(tmp_path: Path, lost: str) -> None:
+    async with running(tmp_path, QUICK) as bench:
+        due = present() + 2000
+        for number in range(5):
+            send(bench, str(number).encode(), TIMER_DELIVER_MS=due + number % 2 * 100)
+        await until(lambda: timer_of(bench).timers.queue_offset == 5)
+    path = tmp_path / lost if lost != "timercheck" else tmp_path / "config" / lost
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    async with running(tmp_path, QUICK) as bench:
+        await until(lambda: bench.count("T", 1) >= 5 and timer_of(bench).timers.pending == 0)
+        assert sorted(bench.record("T", 1, at).body for at in range(bench.count("T", 1))) == [
+            str(number).encode() for number in range(5)
+        ]
+
+
+async def test_messages_whose_records_are_truncated_leave_the_wheel(bench: Bench) -> None:
+    due = present() + 1500
+    for number in range(4):
+        send(bench, f"kept {number}".encode(), TIMER_DELIVER_MS=due + number % 2 * 100)
+    cut = bench.broker.store.max_phy_offset
+    for number in range(4):
+        send(bench, f"truncated {number}".encode(), TIMER_DELIVER_MS=due + number % 3 * 100)
+    timers = timer_of(bench).timers
+    await until(lambda: timers.queue_offset == 8)
+    bench.broker.store.truncate(cut)
+    assert (timers.queue_offset, timers.pending) == (4, 4)
+    for number in range(4):
+        send(bench, f"replaced {number}".encode(), TIMER_DELIVER_MS=due + number % 2 * 100)
+    await until(lambda: bench.count("T", 1) == 8)
+    came = sorted(bench.record("T", 1, at).body for at in range(8))
+    assert came == [b"kept %d" % at for at in range(4)] + [b"replaced %d" % at for at in range(4)]
+    await until(lambda: timers.pending == 0)
