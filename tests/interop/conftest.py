@@ -60,7 +60,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A running nameserver and broker, shared; each test uses topics and groups of its own."""
     directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
     tls = tls_settings(directory / "tls")
-    made = CLUSTERS[request.param](directory, broker=tls | QUICK_CHECKS, nameserver=tls)
+    broker = {**tls, **QUICK_CHECKS, "recallMessageEnable": True}
+    made = CLUSTERS[request.param](directory, broker=broker, nameserver=tls)
     made.start()
     yield made
     # The store is not needed any more, and RocketMQ takes twenty seconds to stop.

@@ -25,6 +25,7 @@ SOURCES = (
     "ChannelScenarios.java",
     "ControlScenarios.java",
     "TransactionScenarios.java",
+    "TimerScenarios.java",
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})
@@ -32,6 +33,7 @@ ALONE = frozenset({"long_poll"})
 PATIENT = frozenset(
     {"retry", "dead_letter", "orderly_dead_letter", "delay", "request_reply", "takeover_kill"}
     | {"transaction_end", "transaction_check", "transaction_discard", "transaction_immunity"}
+    | {"timer", "timer_recall", "timer_delete", "timer_many"}
 )
 RUN_TIMEOUT_S = 480
 READY = b'{"ready"'

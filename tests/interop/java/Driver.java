@@ -32,6 +32,7 @@ public final class Driver {
         ChannelScenarios.register(SCENARIOS);
         ControlScenarios.register(SCENARIOS);
         TransactionScenarios.register(SCENARIOS);
+        TimerScenarios.register(SCENARIOS);
     }
 
     interface Scenario {
