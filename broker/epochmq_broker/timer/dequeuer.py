@@ -22,7 +22,7 @@ from epochmq_broker.timer.wheel import BLANK
 
 log = logging.getLogger(__name__)
 
-PIECE_UNITS = 4096
+PIECE_UNITS = 512
 BATCH_UNITS = 32
 """Messages that are delivered without an interruption."""
 

@@ -62,10 +62,13 @@ class TimerEnqueuer:
         self._inherited = (0, 0)
 
     def become_master(self) -> None:
-        """Continues as a master. The former master has delivered what the checkpoint says."""
+        """Continues as a master. The former master has delivered what the checkpoint says, of the messages
+        that this broker has now: others may follow at the same offsets of the queue."""
         checkpoint = self._timers.checkpoint
+        queue = timer_queue(self._store)
+        end = 0 if queue is None else queue.max_offset
         self.is_master = True
-        self._inherited = checkpoint.master_queue_offset, checkpoint.read_time_ms
+        self._inherited = min(checkpoint.master_queue_offset, end), checkpoint.read_time_ms
 
     def become_replica(self) -> None:
         """Continues as a replica: only up to where the master's wheel is filled."""

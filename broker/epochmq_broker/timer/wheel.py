@@ -139,8 +139,14 @@ class TimerWheel:
 
     def count_from(self, time_ms: int) -> int:
         """The number of messages that are due at this time or later. Reads all used pages."""
-        first = time_ms // self.precision_ms
-        return sum(slot.num for key, slot in self._all() if first <= key < first + SLOTS)
+        start = time_ms // self.precision_ms
+        total = 0
+        for page in self._used:
+            at = page * PAGE_BYTES
+            for key, _, _, num, _ in SLOT.iter_unpack(self._slots[at : at + PAGE_BYTES]):
+                if key >= start:
+                    total += num
+        return total
 
     def linked_after(self, end: int) -> list[tuple[int, Slot]]:
         """(time, slot) of the slots whose last unit lies at or after this end of the timer log."""
