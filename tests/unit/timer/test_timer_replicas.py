@@ -97,7 +97,7 @@ def send(bench: Bench, body: bytes, due: int) -> None:
     assert bench.peer().call(send_command("T", body, properties)).code == 0
 
 
-def is_settled(bench: Bench) -> bool:
+def has_settled(bench: Bench) -> bool:
     """Whether the checkpoint includes all deliveries."""
     timer = timer_of(bench)
     return timer.read_progress.safe == timer.timers.read_time_ms
@@ -114,7 +114,7 @@ async def test_a_slave_has_the_masters_wheel_and_delivers_nothing(tmp_path: Path
             send(pair.master, b"%d" % number, due + number % 4 * 100)  # some beyond the window: they roll
         send(pair.master, b"soon", present() + 100)
         await until(lambda: timer_of(pair.master).timers.pending == 9 and delivered(pair.master))
-        await until(lambda: is_settled(pair.master))
+        await until(lambda: has_settled(pair.master))
         await pair.copy()
         await until(lambda: timer_of(pair.slave).timers.queue_offset == 10)
         ours, theirs = timer_of(pair.slave), timer_of(pair.master)
@@ -155,7 +155,7 @@ async def test_rolled_messages_come_once_after_a_change_of_the_master(tmp_path: 
             send(pair.master, b"%d" % number, due)
         await until(lambda: pair.master.count(TIMER) == 10)  # all were stored again once
         # The checkpoint does not move before the copies are known to be safe.
-        await until(lambda: is_settled(pair.master))
+        await until(lambda: has_settled(pair.master))
         pair.master.broker.master_services.stop()
         await pair.copy()
         pair.promote()
