@@ -25,7 +25,7 @@ CLUSTERS: dict[str, type[Cluster]] = {
 QUICK_CHECKS = {
     "transactionCheckInterval": 1000,
     "transactionTimeOut": 2000,
-    "transactionCheckMax": 3,
+    "transactionCheckMax": 5,
 }
 """Transactions are checked after seconds instead of half a minute."""
 ORACLE = os.environ.get("EPOCHMQ_INTEROP_ORACLE", "")

@@ -1,6 +1,7 @@
 package epochmq.interop;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -224,12 +225,20 @@ final class TransactionScenarios {
         Transactions second = new Transactions();
         first.unsure = true;
         TransactionMQProducer gone = producer(kit, kit.group(), first);
-        producer(kit, kit.group(), second);
-        producer(kit, kit.group() + "_other", new Transactions());
+        Transactions other = new Transactions();
+        // A producer sends heartbeats to the brokers of its topics, so each one needs a topic.
+        TransactionMQProducer alive = producer(kit, kit.group(), second);
+        TransactionMQProducer stranger = producer(kit, kit.group() + "_other", other);
+        kit.fact("committed", send(alive, kit, "commit"));
+        stranger.send(Kit.message(kit.createTopic(kit.topic() + "_other", 1), "other"));
+        for (TransactionMQProducer one : Arrays.asList(alive, stranger)) {
+            one.getDefaultMQProducerImpl().getMqClientFactory().sendHeartbeatToAllBrokerWithLock();
+        }
         kit.fact("result", send(gone, kit, "unknown commit 1"));
         gone.shutdown();
-        kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 1)));
+        kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 2)));
         kit.fact("checks_of_second", second.checksOf("unknown commit 1"));
+        kit.fact("checks_of_other_group", other.checksOf("unknown commit 1"));
     }
 
     private static void immunity(Kit kit) throws Exception {
@@ -237,7 +246,7 @@ final class TransactionScenarios {
         Transactions transactions = new Transactions();
         TransactionMQProducer producer = producer(kit, kit.group(), transactions);
         Message message = message(kit, "unknown commit 1");
-        message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "6");
+        message.putUserProperty("CHECK_IMMUNITY_TIME_IN_SECONDS", "5");
         long sent = System.currentTimeMillis();
         kit.fact("result", send(producer, message));
         kit.fact("stored", Kit.describe(kit.drain(kit.topic(), 1)));
