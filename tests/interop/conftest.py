@@ -30,6 +30,8 @@ QUICK_CHECKS = {
 }
 """Transactions are checked after seconds instead of half a minute. With RocketMQ, op messages must be written
 sooner than that: it asks a producer again while the end of its transaction waits for an op message."""
+FEATURES = {"enablePropertyFilter": True, "recallMessageEnable": True}
+"""Features that RocketMQ switches on by a key."""
 ORACLE = os.environ.get("EPOCHMQ_INTEROP_ORACLE", "")
 KINDS = [
     pytest.param(kind, marks=() if ORACLE or kind == "ours" else pytest.mark.soak)
@@ -62,7 +64,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A running nameserver and broker, shared; each test uses topics and groups of its own."""
     directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
     tls = tls_settings(directory / "tls")
-    broker = {**tls, **QUICK_CHECKS, "recallMessageEnable": True}
+    broker = {**tls, **QUICK_CHECKS, **FEATURES}
     made = CLUSTERS[request.param](directory, broker=broker, nameserver=tls)
     made.start()
     yield made

@@ -26,6 +26,7 @@ SOURCES = (
     "ControlScenarios.java",
     "TransactionScenarios.java",
     "TimerScenarios.java",
+    "FilterScenarios.java",
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})

@@ -250,7 +250,9 @@ def in_list(node: Node, words: Sequence[str], *, negated: bool) -> Node:
 
 def contains(kind: str, node: Node, word: str, *, negated: bool) -> Node:
     """CONTAINS, STARTSWITH and ENDSWITH. They are never NULL: without a string, or with an empty word, both
-    the test and its negation are False."""
+    the test and its negation are False. With an empty word the left side is not evaluated."""
+    if not word:
+        return Node(lambda _properties: False, (node,), is_boolean=True)
     inner = node.evaluate
     test: Callable[[str, str], bool] = {
         "CONTAINS": str.__contains__,
@@ -260,6 +262,6 @@ def contains(kind: str, node: Node, word: str, *, negated: bool) -> Node:
 
     def evaluate(properties: Properties) -> Value:
         value = inner(properties)
-        return isinstance(value, str) and word != "" and test(value, word) is not negated
+        return isinstance(value, str) and test(value, word) is not negated
 
     return Node(evaluate, (node,), is_boolean=True)

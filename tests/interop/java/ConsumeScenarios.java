@@ -163,7 +163,7 @@ final class ConsumeScenarios {
         kit.fact("second", Kit.texts(poll(successor, 20)));
     }
 
-    private static List<MessageExt> poll(DefaultLitePullConsumer consumer, int count) throws Exception {
+    static List<MessageExt> poll(DefaultLitePullConsumer consumer, int count) throws Exception {
         List<MessageExt> found = new ArrayList<>();
         Kit.awaitQuietly(RECEIVE_MS, () -> {
             found.addAll(consumer.poll(200));

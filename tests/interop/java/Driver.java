@@ -33,6 +33,7 @@ public final class Driver {
         ControlScenarios.register(SCENARIOS);
         TransactionScenarios.register(SCENARIOS);
         TimerScenarios.register(SCENARIOS);
+        FilterScenarios.register(SCENARIOS);
     }
 
     interface Scenario {

@@ -46,6 +46,7 @@ def value(text: str, properties: Mapping[str, str] | None = None, **more: str) -
         ("text STARTSWITH 'he' AND text ENDSWITH 'lo'", True),
         ("text CONTAINS ''", False),
         ("text NOT CONTAINS ''", False),
+        ("(a > text) CONTAINS ''", False),
         ("b NOT CONTAINS 'x'", False),
         ("quoted = 'it''s'", True),
         ("a", False),
