@@ -15,6 +15,9 @@ import time
 from epochmq_broker.addresses import client_ip_address
 from epochmq_broker.admin_api.dependencies import AdminApiDependencies
 from epochmq_broker.admin_api.operations import BrokerAdminApi
+from epochmq_broker.auth.access_control import AccessControl
+from epochmq_broker.auth.access_settings import AccessSettings, parse_credentials
+from epochmq_broker.auth.provisioning import provide_users
 from epochmq_broker.client_ports import ClientPorts
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.pull_control import ColdPullControl
@@ -105,7 +108,9 @@ class Broker:
             self.pop,
         )
         self.master_services.before_fence.append(self.transactions.ops.flush)
-        self.client = RemotingClient()
+        credentials = parse_credentials(config.inner_client_authentication_credentials)
+        self.client = RemotingClient(credentials=credentials)
+        self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)
         self.slave_sync = SlaveSync(
@@ -118,6 +123,7 @@ class Broker:
             tables.request_modes,
             tables.static_topics,
             self.timer,
+            tables.auth,
         )
         self.remote_queues = RemoteQueues(live, self.client)
         self.cold_control = ColdPullControl(live, self.store, tables.clients)
@@ -141,6 +147,7 @@ class Broker:
                 self.transactions,
                 self.pop,
                 self.client,
+                self.access,
                 client_ip,
                 store_host,
             )
@@ -194,6 +201,8 @@ class Broker:
         self.tables.filter_file.load(now_ms())
         self.tables.static_topics.load()
         self.transactions.metrics.load()
+        self.tables.auth_file.load()
+        provide_users(self.live.current, self.tables.auth)
         self._write_tables()
         self.store.on_arrival.append(self.processors.pull.hold.message_arrived)
         self.store.start()
@@ -314,6 +323,7 @@ class Broker:
             self.replicas,
             self.cold_reads,
             self.transactions,
+            self.access,
         )
         return BrokerAdminApi(components, InProcessCalls(self.handlers))
 

@@ -33,7 +33,14 @@ class ClientPorts:
         def server(
             handlers: Mapping[int, RequestHandler], fast: Mapping[bytes, FastRequestHandler]
         ) -> RemotingServer:
-            return RemotingServer(handlers, settings=settings, fast=fast, tls=tls, on_close=on_close)
+            return RemotingServer(
+                handlers,
+                default=processors.default_handler(),
+                settings=settings,
+                fast=fast,
+                tls=tls,
+                on_close=on_close,
+            )
 
         self.main = server(processors.main_port_handlers(handlers), processors.main_port_fast_handlers())
         self.vip = server(processors.vip_port_handlers(handlers), processors.vip_port_fast_handlers())

@@ -26,6 +26,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from epochmq_broker.auth.access_settings import check_access_keys, check_unchanged
 from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
@@ -120,6 +121,24 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     sync_controller_metadata_period: Annotated[int, Meta(ge=10)] = 10_000
     broker_election_priority: int = 2**31 - 1  # a smaller value is preferred
     store_path_broker_identity: str = ""  # default: <storePathRootDir>/brokerIdentity
+
+    # access control (AuthConfig); classes by their Java name, JSON as RocketMQ parses it
+    authentication_enabled: bool = False
+    authentication_provider: str = ""
+    authentication_metadata_provider: str = ""
+    authentication_strategy: str = ""
+    authentication_whitelist: str = ""  # request codes, separated by commas
+    init_authentication_user: str = ""  # {"username":…,"password":…}, created as a super user
+    inner_client_authentication_credentials: str = ""  # {"accessKey":…,"secretKey":…}, of this broker
+    authorization_enabled: bool = False
+    authorization_provider: str = ""
+    authorization_metadata_provider: str = ""
+    authorization_strategy: str = ""
+    authorization_whitelist: str = ""
+    migrate_auth_from_v1_enabled: bool = False  # adds the accounts of plain_acl.yml as users
+    stateful_authentication_cache_expired_second: Positive = 60
+    stateful_authorization_cache_expired_second: Positive = 60
+    acl_enable: bool = False  # RocketMQ 4's access control; 5.3 ignores the key
 
     # topics and groups
     broker_permission: Annotated[int, Meta(ge=0, le=7)] = 6
@@ -367,6 +386,7 @@ class LiveConfig:
         present = self.current.as_properties()
         loaded = from_properties(present | dict(changes))
         self._reject_role_changes(loaded.config)
+        check_unchanged(self.current, loaded.config)
         before, self.current = self.current, loaded.config
         self.without_effect |= loaded.without_effect
         if before != self.current:
@@ -491,6 +511,7 @@ def _check(config: BrokerConfig) -> None:
             str(config.max_message_size),
             "a message that fits, with 64 KiB more for its record, into one file of mappedFileSizeCommitLog",
         )
+    check_access_keys(config)
     if config.enable_controller_mode:
         _check_controllers(config)
     elif (config.broker_id != 0) != (config.broker_role == "SLAVE"):

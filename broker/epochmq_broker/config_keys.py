@@ -8,14 +8,10 @@ from __future__ import annotations
 
 _FALSE = ("false", "")
 _OTHER_REPLICATION = "this broker replicates through the HA service only"
-_NO_ACCESS_CONTROL = "this broker has no access control, and would serve requests that the key forbids"
 
 REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "enableDLegerCommitLog": (_FALSE, _OTHER_REPLICATION),
     "duplicationEnable": (_FALSE, _OTHER_REPLICATION),
-    "aclEnable": (_FALSE, _NO_ACCESS_CONTROL),
-    "authenticationEnabled": (_FALSE, _NO_ACCESS_CONTROL),
-    "authorizationEnabled": (_FALSE, _NO_ACCESS_CONTROL),
     "storeType": (("default", ""), "this broker has the file store only"),
     "enabledAppendPropCRC": (_FALSE, "records contain a checksum of the body only"),
     "enableLmq": (_FALSE, "light message queues are not supported"),
@@ -31,9 +27,8 @@ _NAMES = """
     accountStatsEnable accountStatsPrintZeroValues ackMessageThreadPoolNums
     ackThreadPoolQueueCapacity aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond
     adminBrokerThreadPoolNums adminBrokerThreadPoolQueueCapacity
-    appendAckAsync appendCkAsync asyncSendEnable authConfigPath authenticationMetadataProvider
-    authenticationProvider authenticationStrategy authenticationWhitelist authorizationMetadataProvider
-    authorizationProvider authorizationStrategy authorizationWhitelist autoDeleteUnusedStats
+    appendAckAsync appendCkAsync asyncSendEnable authConfigPath
+    autoDeleteUnusedStats
     autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
     bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond
     brokerConfigPath brokerFastFailureEnable
@@ -64,8 +59,8 @@ _NAMES = """
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogTimed flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
     forceVerifyPropCRC heartbeatThreadPoolNums
-    heartbeatThreadPoolQueueCapacity highSpeedMode initAuthenticationUser
-    innerClientAuthenticationCredentials isBrokerContainer isInBrokerContainer isolateLogEnable
+    heartbeatThreadPoolQueueCapacity highSpeedMode
+    isBrokerContainer isInBrokerContainer isolateLogEnable
     isScanAvailableNameSrv litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
     lockInStrictMode logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
@@ -77,7 +72,7 @@ _NAMES = """
     memTableFlushIntervalMs metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
     metricsGrpcExporterTarget metricsInDelta metricsLabel metricsOtelCardinalityLimit
-    metricsPromExporterHost metricsPromExporterPort migrateAuthFromV1Enabled
+    metricsPromExporterHost metricsPromExporterPort
     popConsumerFSServiceInit
     popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
     popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
@@ -96,8 +91,8 @@ _NAMES = """
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
     serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds skipPreOnline
     socksProxyConfig spinLockCollisionRetreatOptimalDegree
-    splitRegistrationSize statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
-    statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
+    splitRegistrationSize statefulAuthenticationCacheMaxNum
+    statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
     storePathDLedgerCommitLog syncBrokerMemberGroupPeriod
     syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen
     timerEnableCheckMetrics timerEnableDisruptor

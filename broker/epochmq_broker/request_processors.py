@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool, ColdReadRetrier
@@ -14,6 +15,7 @@ from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.pop.topic_routes import TopicRoutes
+from epochmq_broker.processors.auth_admin import AuthAdminProcessor
 from epochmq_broker.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.processors.client import ClientProcessor
 from epochmq_broker.processors.cold_control import ColdControlProcessor
@@ -71,6 +73,7 @@ class ProcessorDependencies:
     transactions: TransactionService
     pop: PopService
     client: RemotingClient
+    access: AccessControl
     client_ip: str
     store_host: bytes
 
@@ -80,6 +83,7 @@ class RequestProcessors:
 
     def __init__(self, components: ProcessorDependencies) -> None:
         self._components = components
+        self._unverified: Mapping[int, RequestHandler] = {}
         live, store, writer, tables = components.live, components.store, components.writer, components.tables
         store_host = components.store_host
         self.fast_send = FastSend(
@@ -174,6 +178,8 @@ class RequestProcessors:
         control = ReplicaControlProcessor(
             components.replica_control, store, components.ha, components.slave_sync, replicas
         )
+        replica_group = ReplicaGroupProcessor(live, components.ha, replicas)
+        self._unverified = replica_group.unverified_handlers()
         handlers: dict[int, RequestHandler] = {
             **mqadmin_handlers(mqadmin),
             **static_topics.handlers(),
@@ -196,8 +202,11 @@ class RequestProcessors:
             **transactions.handlers(),
             **QueryProcessor(live, store).handlers(),
             **ColdControlProcessor(live, components.cold_control.flow).handlers(),
-            **ReplicaGroupProcessor(live, components.ha, replicas).handlers(),
+            **replica_group.handlers(),
             **control.handlers(),
+            **AuthAdminProcessor(
+                live, tables.auth, lambda: components.slave_sync.master is not None
+            ).handlers(),
             **self._client.handlers(),
         }
         handlers = ColdReadRetrier(store.reader, components.cold_reads).wrap(handlers)
@@ -229,24 +238,36 @@ class RequestProcessors:
 
     def main_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """The handlers of the main port outside the fast paths: `common`, pulls and POPs, limited to requests
-        for this broker."""
+        for this broker, behind the access control."""
         components = self._components
         queries = ColdReadRetrier(components.store.reader, components.cold_reads).wrap(
             self.pop_queries.handlers()
         )
-        return reject_requests_for_others(
-            {**common, **self.pull.handlers(), **self.pop.handlers(), **queries}, components.live
-        )
+        return self._guarded({**common, **self.pull.handlers(), **self.pop.handlers(), **queries})
 
     def vip_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """The handlers of the VIP port outside the fast paths: `common`, limited to requests for this
-        broker."""
-        return reject_requests_for_others(common, self._components.live)
+        broker, behind the access control."""
+        return self._guarded(common)
+
+    def _guarded(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        mine = reject_requests_for_others(handlers, self._components.live)
+        return self._components.access.guard(mine, self._unverified)
+
+    def default_handler(self) -> RequestHandler | None:
+        """The handler of requests that no other serves; None without access control."""
+        access = self._components.access
+        return access.unsupported if access.enabled else None
 
     def main_port_fast_handlers(self) -> dict[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler, of sends and pulls."""
+        """Start of a JSON header → handler, of sends and pulls. Access control needs the whole header, so
+        there is no fast path while it is enabled."""
+        if self._components.access.enabled:
+            return {}
         return {**self.fast_send.fast(), **self.pull.fast()}
 
     def vip_port_fast_handlers(self) -> Mapping[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler, of sends."""
+        """Start of a JSON header → handler, of sends; none while access control is enabled."""
+        if self._components.access.enabled:
+            return {}
         return self.fast_send.fast()

@@ -1,6 +1,6 @@
 """Copies a master's tables to this slave: topics with the mappings of static topics, subscription groups,
 message request modes, delay offsets, consumer offsets, and the timer's checkpoint and metrics (RocketMQ's
-SlaveSynchronize).
+SlaveSynchronize); and the users and ACLs of the access control, which RocketMQ's brokers do not copy.
 
 A table is replaced as a whole or not at all. RocketMQ's slave empties its topic table and then fills it
 through the rules for administrators. One topic with an attribute violates these rules, and the table then
@@ -24,6 +24,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.message_request_modes import MessageRequestModeTable
@@ -44,6 +45,7 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import BodyError, EpochMQError, RetryableError
 from epochmq_protocol.frame import Command, request
+from epochmq_protocol.replica_control import ReplicaControlCode
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from epochmq_protocol.topics import (
     DataVersion,
@@ -62,6 +64,8 @@ RETRY_MIN_S, RETRY_MAX_S = 1.0, 10.0
 CALL_TIMEOUT_MS = 3000
 FAILURE_LOG_INTERVAL_S = 60.0
 """How often a lasting failure is logged."""
+_NO_TABLE = "none"
+"""The state of a table that the master does not have."""
 SLICE = 1000
 """Entries of an offset table that are decoded before the event loop serves other work."""
 AUTO_CREATE_QUEUES = 4
@@ -122,7 +126,8 @@ class SlaveSync:
         delays: DelayService,
         request_modes: MessageRequestModeTable,
         static_topics: StaticTopicTable,
-        timer: TimerService | None = None,
+        timer: TimerService | None,
+        auth: AuthMetadata,
     ) -> None:
         self.master: str | None = None
         self.rounds = 0
@@ -135,6 +140,7 @@ class SlaveSync:
         self._delays = delays
         self._modes = request_modes
         self._static = static_topics
+        self._auth = auth
         self._topics_known_until = 0
         self._one_round = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -168,6 +174,12 @@ class SlaveSync:
                 RequestCode.GET_ALL_CONSUMER_OFFSET,
                 lambda: (offsets.changes, offsets.data_version),
                 self._read_offsets,
+            ),
+            _SyncedTable(
+                "users and ACLs",
+                ReplicaControlCode.GET_ALL_USERS_AND_ACLS,
+                lambda: auth.changes,
+                self._read_users_and_acls,
             ),
         ]
         if timer is not None:
@@ -314,7 +326,8 @@ class SlaveSync:
         command = request(part.code, ext={KNOWN_STATE: known})
         answer = await self._client.call(master, command, CALL_TIMEOUT_MS)
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return  # an older master without this table
+            part.state = _NO_TABLE  # a RocketMQ broker, or an older one of EpochMQ
+            return
         if answer.code != ResponseCode.SUCCESS:
             raise EpochMQError(
                 f"the master responded with code {answer.code}: {answer.remark or 'no remark'}"
@@ -372,6 +385,10 @@ class SlaveSync:
     async def _read_modes(self, body: bytes) -> ApplyCopy:
         answer = from_json(MessageRequestModeSerializeWrapper, body)
         return lambda: self._modes.replace_all(answer)
+
+    async def _read_users_and_acls(self, body: bytes) -> ApplyCopy:
+        answer = from_json(UsersAndAcls, body)
+        return lambda: self._auth.replace_all(answer)
 
     async def _read_delays(self, body: bytes) -> ApplyCopy:
         answer = from_json(_DelayOffsetTableBody, body)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from epochmq_broker.auth.metadata import AuthMetadata
+from epochmq_broker.auth.metadata_files import AuthFile
 from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import BrokerConfig
@@ -37,6 +40,8 @@ class BrokerTables:
         self.request_modes = MessageRequestModeTable(config.config_dir, self.file_writer.write)
         self.static_topics = StaticTopicTable(config.config_dir, now_ms, self.file_writer.write)
         self.static_topics.on_change.append(self.topics.derived_changed)
+        self.auth = AuthMetadata()
+        self.auth_file = AuthFile(config.config_dir, self.auth, self._write_surviving_kill)
         self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.file_writer)
         self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
         self.filters = ConsumerFilterTable(
@@ -45,6 +50,9 @@ class BrokerTables:
         self.filter_file = ConsumerFilterFile(config.config_dir, self.filters, self.file_writer.write)
         self.locks = RebalanceLocks()
         self.stats = BrokerStats(config.broker_cluster_name, now_ms(), self.topics.is_system_topic)
+
+    def _write_surviving_kill(self, path: Path, data: bytes) -> None:
+        self.file_writer.write(path, data, survives_kill=True)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Passes new settings to the tables that keep a copy."""

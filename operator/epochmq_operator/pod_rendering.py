@@ -19,7 +19,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from epochmq_operator.resources import BrokerGroup, ConfigValue, ControllerGroup, GroupResource
+from epochmq_protocol.signatures import SessionCredentials
 
 NAMESERVER_PORT = 9876
 CONTROLLER_PORT = 9878
@@ -156,13 +159,15 @@ class NameserverProbe:
 class BrokerProbe:
     """Ready when all of this holds: the broker at `address` (host:port) answers requests; each of
     `nameservers` lists this address under `cluster` and `broker_name`; where there are `controllers`, their
-    leader knows a master of the group and has this replica in the SyncStateSet."""
+    leader knows a master of the group and has this replica in the SyncStateSet. `credentials`, if any, sign
+    the requests to the broker."""
 
     address: str
     cluster: str
     broker_name: str
     nameservers: tuple[str, ...]
     controllers: tuple[str, ...] = ()
+    credentials: SessionCredentials | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,9 +400,22 @@ def _broker(
     }
     text = _properties(config | _socket_config(place)) + _user_config(group)
     address, name = f"{place.address}:{BROKER_PORT}", group.broker_name
-    probe = BrokerProbe(address, group.spec.cluster, name, nameservers, controllers)
+    credentials = inner_client_credentials(group)
+    probe = BrokerProbe(address, group.spec.cluster, name, nameservers, controllers, credentials)
     file = ConfigFile(place.config_path("broker"), text)
     return _pod(identity, place, file, probe, controlled_by=group.controlled_by)
+
+
+def inner_client_credentials(group: BrokerGroup) -> SessionCredentials | None:
+    """The credentials with which the group's brokers sign their requests; None without them, or if they
+    are no JSON object, which the broker rejects."""
+    value = group.spec.config.get("innerClientAuthenticationCredentials")
+    if not isinstance(value, str) or not value.strip():
+        return None
+    try:
+        return msgspec.json.decode(value, type=SessionCredentials)
+    except msgspec.DecodeError:
+        return None
 
 
 def _role_config(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigValue]:

@@ -28,6 +28,8 @@ class ReplicaControlCode(IntEnum):
     """To the master, from its replicas: where its log ends, and which replicas are in sync."""
     LOG_CHECKSUMS = 20_005
     """To the master, from its replicas: checksums of a range of its log, to compare with their own."""
+    GET_ALL_USERS_AND_ACLS = 20_006
+    """To the master, from its replicas: the users and ACLs of the access control."""
 
 
 class SwitchoverRequestHeader(Header, kw_only=True):

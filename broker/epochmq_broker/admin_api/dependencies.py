@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.service import HAService
@@ -34,3 +35,4 @@ class AdminApiDependencies:
     replicas: ReplicasManager | None
     cold_reads: ColdReadPool
     transactions: TransactionService
+    access: AccessControl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.ha.service import HAService
@@ -18,6 +19,7 @@ def metric_values(
     replicas: ReplicasManager | None,
     cold_reads: ColdReadPool,
     transactions: TransactionService,
+    access: AccessControl,
 ) -> dict[str, float]:
     """Metric name → value. Omits a rate without enough samples."""
     info = stats.runtime_info(now_ms())
@@ -35,6 +37,8 @@ def metric_values(
         "broker_transaction_checks_total": float(transactions.checks.checked),
         "broker_transaction_checks_unreachable_total": float(transactions.checks.unreachable),
         "broker_half_messages_ahead": float(transactions.checks.ahead),
+        "broker_unauthenticated_requests_total": float(access.unauthenticated),
+        "broker_unauthorized_requests_total": float(access.unauthorized),
         "broker_unflushed_bytes": float(store.unflushed_bytes),
         "broker_dispatch_behind_bytes": float(store.dispatch_behind_bytes),
         "broker_disk_used_ratio": float(store.disk_used_ratio),

@@ -157,6 +157,7 @@ class BrokerAdminApi:
                 components.replicas,
                 components.cold_reads,
                 components.transactions,
+                components.access,
             ),
         )
 

@@ -80,3 +80,14 @@ class ReplicaGroupProcessor:
         if self._replicas is not None:
             self._replicas.role_notified(command)
         return response(command, ResponseCode.SUCCESS)
+
+    def unverified_handlers(self) -> Mapping[int, RequestHandler]:
+        """Request code → handler of requests whose sender is not known. Controllers do not sign their
+        notifications; this broker then asks them for the master itself."""
+        return {RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_may_have_changed}
+
+    def role_may_have_changed(self, connection: RemotingConnection, command: Command) -> Command:
+        """1008 without a signature: makes the broker ask its controllers."""
+        if self._replicas is not None:
+            self._replicas.role_notified(command, verified=False)
+        return response(command, ResponseCode.SUCCESS)

@@ -30,6 +30,7 @@ from epochmq_broker.replicas.state_machine_types import (
     IdentitySaved,
     LeaseMissing,
     LogCaughtUp,
+    MasterMayHaveChanged,
     ProposalMade,
     ProposalRejected,
     ReplicaEffect,
@@ -208,9 +209,12 @@ class ReplicasManager:
         """Whether the broker may acknowledge stored messages now."""
         return self.lease.is_open(clock_ms())
 
-    def role_notified(self, command: Command) -> None:
-        """Takes a controller's notification of the master (1008). Raises RequestError for an invalid
-        header."""
+    def role_notified(self, command: Command, *, verified: bool = True) -> None:
+        """Takes a controller's notification of the master (1008). One whose sender is not known only makes
+        this broker ask the leading controller. Raises RequestError for an invalid header."""
+        if not verified:
+            self._feed(MasterMayHaveChanged())
+            return
         header = NotifyBrokerRoleChangedRequestHeader.decode(command.ext)
         members = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
         self._feed(RoleNotification(decode_master_view(header, members)))

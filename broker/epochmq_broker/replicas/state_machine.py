@@ -48,6 +48,7 @@ from epochmq_broker.replicas.state_machine_types import (
     IdentitySaved,
     LeaseMissing,
     LogCaughtUp,
+    MasterMayHaveChanged,
     MasterView,
     ProposalMade,
     ProposalRejected,
@@ -159,6 +160,7 @@ class ReplicaStateMachine:
         self._search_ms = now_ms
         self._searched_ms = now_ms - SEARCH_PAUSE_MS
         self._metadata_due_ms = now_ms
+        self._metadata_asked_ms = now_ms
         self._tokens = 0
         self._last_warning = ""
 
@@ -213,6 +215,9 @@ class ReplicaStateMachine:
                 self._retry_later(f"the broker's id could not be saved: {error}")
             case RoleNotification(view=view):
                 self._note_master_view(view)
+            case MasterMayHaveChanged():
+                soon_ms = max(now_ms, self._metadata_asked_ms + PAUSE_MIN_MS)
+                self._metadata_due_ms = min(self._metadata_due_ms, soon_ms)
             case RoleTaken(view=view, error=error):
                 self._role_taken(view, error)
             case ProposalMade(members=members, set_epoch=set_epoch):
@@ -293,6 +298,7 @@ class ReplicaStateMachine:
             if self.identity is None or self.now_ms < self._metadata_due_ms:
                 return
             question = ReplicaInfoQuestion()
+            self._metadata_asked_ms = self.now_ms
         self._question_token = self._ask(question)
 
     def _ask(self, question: ControllerQuestion) -> int:

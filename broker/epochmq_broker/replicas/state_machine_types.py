@@ -154,6 +154,10 @@ class RoleNotification(msgspec.Struct, frozen=True):
     view: MasterView
 
 
+class MasterMayHaveChanged(msgspec.Struct, frozen=True):
+    """A notification whose sender is not known: a reason to ask the leading controller, nothing more."""
+
+
 class RoleTaken(msgspec.Struct, frozen=True):
     """The outcome of a `TakeRole` effect."""
 
@@ -182,6 +186,7 @@ ReplicaInput = (
     | ReplyReceived
     | IdentitySaved
     | RoleNotification
+    | MasterMayHaveChanged
     | RoleTaken
     | ProposalMade
     | LeaseMissing

@@ -46,6 +46,8 @@ HELP: dict[str, str] = {
     ),
     "broker_half_messages_ahead": "Half messages that the checks have not passed yet, ended ones included.",
     "broker_read_failures_total": "Reads that the disk could not serve since the start.",
+    "broker_unauthenticated_requests_total": "Requests rejected because their sender is not known.",
+    "broker_unauthorized_requests_total": "Requests rejected because their sender has no permission.",
     "broker_put_rate": "Messages stored a second, over ten seconds.",
     "broker_get_rate": "Messages fetched a second, over ten seconds.",
     "broker_start_time_seconds": "When the broker started, in seconds of the epoch.",

@@ -22,6 +22,9 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
+PRIVATE_FILE = "auth.json"
+"""The state file that holds passwords. Only its owner can read it."""
+
 
 class ConfigDamagedError(EpochMQError):
     """A state file and its backup are damaged. A person has to restore or remove them."""
@@ -67,4 +70,9 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
 def write_config(path: Path, data: bytes) -> None:
     """Replaces the content of the file durably, and keeps the previous content in `.bak`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, data, keep_backup=True)
+    replace_file(path, data, keep_backup=True, mode=file_mode(path))
+
+
+def file_mode(path: Path) -> int:
+    """The permissions of a new state file."""
+    return 0o600 if path.name == PRIVATE_FILE else 0o644

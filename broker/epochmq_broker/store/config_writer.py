@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from epochmq_broker.store.config_files import write_config
+from epochmq_broker.store.config_files import file_mode, write_config
 from epochmq_broker.store.pending_file import PendingFile, pending_path
 from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 
@@ -128,7 +128,7 @@ class ConfigWriter:
     def _pending_file(self, path: Path) -> PendingFile:
         file = self._files.get(path)
         if file is None:
-            file = self._files[path] = PendingFile(path)
+            file = self._files[path] = PendingFile(path, file_mode(path))
         return file
 
     def _close_files(self) -> None:

@@ -40,10 +40,10 @@ def pending_path(path: Path) -> Path:
 class PendingFile:
     """The pending file of one state file, open for writing."""
 
-    def __init__(self, path: Path) -> None:
-        """`path` is that of the state file. Raises OSError."""
+    def __init__(self, path: Path, mode: int = 0o644) -> None:
+        """`path` is that of the state file, `mode` the permissions of a new pending file. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(pending_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(pending_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         self._boot = _boot()
         newest = _newest(self._fd, self._boot)
         self._generation = 0 if newest is None else newest[0]

@@ -17,6 +17,7 @@ from epochmq_protocol import fastjson
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
 from epochmq_protocol.frame import Command, request
+from epochmq_protocol.signatures import sign
 from epochmq_protocol.transport import RemotingClient
 
 
@@ -63,7 +64,10 @@ async def probe_pod(client: RemotingClient, probe: Probe) -> Readiness:
 
 
 async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
-    runtime = await _body(client, probe.address, request(RequestCode.GET_BROKER_RUNTIME_INFO))
+    question = request(RequestCode.GET_BROKER_RUNTIME_INFO)
+    if probe.credentials is not None:
+        sign(question, probe.credentials)
+    runtime = await _body(client, probe.address, question)
     table = runtime.get("table")
     runtime_info = {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
     names = {"clusterName": probe.cluster, "brokerName": probe.broker_name}

@@ -11,6 +11,7 @@ from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.replica_groups import ListedReplicaGroup
 from epochmq_operator.local.state_directory import StateDirectory
 from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, observe, report
+from epochmq_operator.pod_rendering import inner_client_credentials
 from epochmq_protocol import fastjson
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -21,6 +22,7 @@ from epochmq_protocol.replica_control import (
     SwitchoverRequestHeader,
     SwitchoverResponseHeader,
 )
+from epochmq_protocol.signatures import SessionCredentials
 from epochmq_protocol.transport import RemotingClient
 
 CATCH_UP_SHARE = 0.8
@@ -36,6 +38,8 @@ class ChosenReplica:
     group: BrokerGroupStatus
     replica: ReplicaStatus
     reported_group: ListedReplicaGroup | None
+    credentials: SessionCredentials | None = None
+    """They sign the requests to the group's brokers."""
 
     @property
     def master(self) -> ReplicaStatus | None:
@@ -73,7 +77,7 @@ async def find_replica(state: StateDirectory, name: str) -> ChosenReplica:
     for replica in group.replicas:
         if which in (replica.pod, replica.pod.rpartition("-")[2]):
             spec = next(one for one in seen.resources.broker_groups if one.name == wanted)
-            return ChosenReplica(group, replica, seen.reported_group(spec))
+            return ChosenReplica(group, replica, seen.reported_group(spec), inner_client_credentials(spec))
     pods = ", ".join(replica.pod for replica in group.replicas)
     raise ReplicaControlError(f"{wanted} has no replica {which}; its replicas are {pods}")
 
@@ -82,7 +86,7 @@ async def promote(state: StateDirectory, name: str, timeout_s: float) -> Promoti
     """Makes this replica the master without a failed send; returns when every nameserver lists it as the
     master."""
     chosen = await find_replica(state, name)
-    async with RemotingClient() as client:
+    async with RemotingClient(credentials=chosen.credentials) as client:
         return await _promote(client, chosen, timeout_s)
 
 
@@ -133,7 +137,7 @@ async def _routed(client: RemotingClient, group: BrokerGroupStatus, address: str
 async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
     """Fences or unfences the replica: a fenced replica takes no messages, also after a restart."""
     chosen = await find_replica(state, name)
-    async with RemotingClient() as client:
+    async with RemotingClient(credentials=chosen.credentials) as client:
         await _ask(
             client,
             chosen.replica,
@@ -154,7 +158,7 @@ async def drain(
         raise ReplicaControlError(
             f"{chosen.group.name} has no controllers: no other replica can become the master"
         )
-    async with RemotingClient() as client:
+    async with RemotingClient(credentials=chosen.credentials) as client:
         moved = await _ensure_other_master(client, chosen, timeout_s) if on else None
         await _ask(
             client,

@@ -16,6 +16,7 @@ from typing import Self
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import CallTimeoutError, ConnectError, ConnectionClosedError
 from epochmq_protocol.frame import Command
+from epochmq_protocol.signatures import SessionCredentials, sign
 from epochmq_protocol.transport.connection import LINGER_S, RemotingConnection, RequestHandler
 from epochmq_protocol.transport.idle import IdleSweep
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
@@ -44,8 +45,10 @@ class RemotingClient:
         default: RequestHandler | None = None,
         tls: TlsSettings | None = None,
         on_close: Callable[[RemotingConnection], None] | None = None,
+        credentials: SessionCredentials | None = None,
     ) -> None:
-        """With `tls` every connection uses TLS. `on_close` is called after every loss of a connection."""
+        """With `tls` every connection uses TLS. `on_close` is called after every loss of a connection. With
+        `credentials` every request is signed."""
         self.settings = settings if settings is not None else ClientSettings()
         self.dispatcher = RequestDispatcher(
             handlers if handlers is not None else {},
@@ -57,6 +60,7 @@ class RemotingClient:
         self.connections: set[RemotingConnection] = set()
         self._context: ssl.SSLContext | None = client_context(tls) if tls is not None else None
         self._on_close = on_close
+        self._credentials = credentials
         self._by_address: dict[str, RemotingConnection] = {}
         self._connecting: dict[str, asyncio.Task[RemotingConnection]] = {}
         self._sweep = IdleSweep(self.connections, self.settings.idle_timeout_ms)
@@ -76,6 +80,8 @@ class RemotingClient:
         was not reached. ConnectionClosedError: the connection was lost; the peer may have handled the
         request.
         """
+        if self._credentials is not None:
+            sign(command, self._credentials)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         connection = await self._connect_within(address, timeout_ms)
@@ -88,6 +94,8 @@ class RemotingClient:
 
     async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
         """Sends a one-way request, which gets no response. `timeout_ms` bounds connecting."""
+        if self._credentials is not None:
+            sign(command, self._credentials)
         connection = await self._connect_within(address, timeout_ms)
         connection.oneway(command)
 

@@ -21,6 +21,7 @@ import java.util.concurrent.locks.LockSupport;
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.DefaultParser;
 import org.apache.commons.cli.Options;
+import org.apache.rocketmq.acl.common.AclUtils;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
@@ -180,7 +181,7 @@ public final class AdminDriver extends MQAdminStartup {
         String[] rest = java.util.Arrays.copyOfRange(words, 1, words.length);
         Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
         CommandLine line = new DefaultParser().parse(options, rest);
-        command.execute(line, options, null);
+        command.execute(line, options, AclUtils.getAclRPCHook(System.getenv("ROCKETMQ_HOME") + MixAll.ACL_CONF_TOOLS_FILE));
     }
 
     private static void act(String[] words) throws Exception {

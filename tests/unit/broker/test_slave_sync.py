@@ -16,9 +16,12 @@ from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.topics import topic_config
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import (
+    AclInfo,
     MessageRequestMode,
     SetMessageRequestModeRequestBody,
     TopicConfigSerializeWrapper,
+    UserInfo,
+    from_json,
     to_json,
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -30,6 +33,7 @@ from epochmq_protocol.topics import (
     TopicConfig,
     TopicQueueMappingDetail,
 )
+from tests.unit.auth.kit import acl_body
 from tests.unit.broker.kit import Bench, running, send_command, until
 
 MASTER = "127.53.7.9:10911"
@@ -70,6 +74,8 @@ def sync_of(slave: Bench, line: FakeMaster) -> SlaveSync:
         broker.delays,
         broker.tables.request_modes,
         broker.tables.static_topics,
+        broker.timer,
+        broker.tables.auth,
     )
 
 
@@ -92,6 +98,8 @@ def fill(master: Bench) -> None:
     body = SetMessageRequestModeRequestBody("orders", "readers", MessageRequestMode.PULL)
     peer = master.peer()
     assert peer.call(request(RequestCode.SET_MESSAGE_REQUEST_MODE, body=to_json(body))).code == 0
+    broker.tables.auth.create_user(UserInfo("alice", "secret"))
+    broker.tables.auth.merge_acl(from_json(AclInfo, acl_body("alice", ["Topic:orders"], ["Pub"])), None)
 
 
 def assert_equal(slave: Bench, master: Bench) -> None:
@@ -107,6 +115,7 @@ def assert_equal(slave: Bench, master: Bench) -> None:
     assert ours.delays.data_version == theirs.delays.data_version
     assert ours.tables.request_modes.encode() == theirs.tables.request_modes.encode()
     assert ours.tables.static_topics.encode() == theirs.tables.static_topics.encode()
+    assert ours.tables.auth.content() == theirs.tables.auth.content()
 
 
 SLAVE = {"brokerRole": "SLAVE", "brokerId": "1"}
@@ -136,6 +145,7 @@ async def test_a_slave_becomes_a_copy_and_keeps_it_over_a_restart(
             static = slave.broker.tables.static_topics
             assert static.encode() == master.broker.tables.static_topics.encode()
             assert set(static.table) == {"orders"}
+            assert slave.broker.tables.auth.content() == master.broker.tables.auth.content()
 
 
 async def test_only_changed_tables_are_sent_again(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Access control: who sends a request (authentication), and whether the sender may (authorization)."""

@@ -1,0 +1,194 @@
+"""Checks requests before their handlers see them: first who sent a request, then whether the sender may.
+
+Every request of a client's connection passes here while authentication or authorization is enabled; the fast
+paths are then off. Calls inside the process (the admin socket) do not come from a connection and are not
+checked. A rejected request gets NO_PERMISSION, a one-way request nothing. Each rejection is counted and
+written to the log, some a second at most.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from epochmq_broker.auth.access_settings import AccessSettings
+from epochmq_broker.auth.authentication import claimed_username, reason_for_rejection
+from epochmq_broker.auth.authorization import FAILED, RequestedAccess, denial_remark, reason_for_denial
+from epochmq_broker.auth.metadata import AuthMetadata, rejection
+from epochmq_broker.auth.remembered_checks import RememberedChecks
+from epochmq_broker.auth.requested_access import PARSE_ERROR, UnreadableRequestError, requested_access
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+
+log = logging.getLogger(__name__)
+
+LINES_A_SECOND: Final = 20
+"""Rejections that are written to the log. Further ones are counted, and the next line has their number."""
+_REMEMBERED: Final = "auth.remembered"
+
+
+class _Denial(msgspec.Struct, frozen=True):
+    """Why a request is rejected: by which check, the remark, and what the request asked for."""
+
+    check: Literal["authentication", "authorization"]
+    reason: str
+    access: RequestedAccess | None = None
+
+
+class AccessControl:
+    """The access control of one broker. `clock` returns milliseconds."""
+
+    def __init__(self, settings: AccessSettings, metadata: AuthMetadata, clock: Callable[[], int]) -> None:
+        self.settings = settings
+        self.unauthenticated = 0
+        """Requests rejected because their sender is not known, since the start."""
+        self.unauthorized = 0
+        """Requests rejected because their sender has no permission, since the start."""
+        self._metadata = metadata
+        self._clock = clock
+        self._audit = _AuditLog(clock)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any request is checked."""
+        return self.settings.enabled
+
+    def guard(
+        self, handlers: Mapping[int, RequestHandler], unverified: Mapping[int, RequestHandler]
+    ) -> dict[int, RequestHandler]:
+        """The handlers, each behind the checks; the same handlers while nothing is enabled. `unverified` has
+        the handlers of requests that are served in another way, instead of rejected."""
+        if not self.enabled:
+            return dict(handlers)
+        return {code: self._guarded(handler, unverified.get(code)) for code, handler in handlers.items()}
+
+    def unsupported(self, connection: RemotingConnection, command: Command) -> Command:
+        """Responds to a request without a handler. RocketMQ checks these, too."""
+        self.check(connection, command)
+        remark = f" request type {command.code} not supported"
+        return response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def check(self, connection: RemotingConnection, command: Command) -> None:
+        """Raises RequestError NO_PERMISSION unless the sender is known and may do what the request asks
+        for."""
+        found = self._find_denial(connection, command)
+        if found is None:
+            return
+        if found.check == "authentication":
+            self.unauthenticated += 1
+        else:
+            self.unauthorized += 1
+        self._audit.write(connection.remote, command, found)
+        raise rejection(found.reason)
+
+    def _find_denial(self, connection: RemotingConnection, command: Command) -> _Denial | None:
+        settings = self.settings
+        if settings.authentication and command.code not in settings.unauthenticated_codes:
+            reason = self._authenticate(connection, command)
+            if reason is not None:
+                return _Denial("authentication", reason)
+        return self._authorize(connection, command) if settings.authorization else None
+
+    def _guarded(self, handler: RequestHandler, unverified: RequestHandler | None) -> RequestHandler:
+        def guarded(
+            connection: RemotingConnection, command: Command
+        ) -> Command | Awaitable[Command | None] | None:
+            if unverified is not None and self._find_denial(connection, command) is not None:
+                return unverified(connection, command)
+            self.check(connection, command)
+            return handler(connection, command)
+
+        return guarded
+
+    def _authenticate(self, connection: RemotingConnection, command: Command) -> str | None:
+        lifetime_ms = self.settings.authentication_lifetime_ms
+        if not lifetime_ms:
+            return reason_for_rejection(command, self._metadata.users)
+        return self._remembered(connection).get(
+            claimed_username(command),
+            self._clock(),
+            lifetime_ms,
+            lambda: reason_for_rejection(command, self._metadata.users),
+        )
+
+    def _authorize(self, connection: RemotingConnection, command: Command) -> _Denial | None:
+        try:
+            wanted = requested_access(command, self.settings.cluster)
+        except UnreadableRequestError:
+            return _Denial("authorization", PARSE_ERROR)
+        if not wanted or command.code in self.settings.unauthorized_codes:
+            return None
+        source_ip = connection.remote.rpartition(":")[0]
+        for access in wanted:
+            reason = self._reason_for_denial(connection, command, access, source_ip)
+            if reason is not None:
+                return _Denial("authorization", reason, access)
+        return None
+
+    def _reason_for_denial(
+        self, connection: RemotingConnection, command: Command, access: RequestedAccess, source_ip: str
+    ) -> str | None:
+        name = claimed_username(command)
+
+        def decide() -> str | None:
+            return self._decide(name, access, source_ip)
+
+        lifetime_ms = self.settings.authorization_lifetime_ms
+        if not lifetime_ms:
+            return decide()
+        return self._remembered(connection).get((name, access), self._clock(), lifetime_ms, decide)
+
+    def _decide(self, name: str | None, access: RequestedAccess, source_ip: str) -> str | None:
+        if name is None:
+            return FAILED
+        user = self._metadata.users.get(name)
+        if user is None:
+            return f"User:{name} not found."
+        if user.is_super:
+            return None
+        reason = reason_for_denial(self._metadata.acls.get(name), access, source_ip)
+        return None if reason is None else denial_remark(name, access, source_ip, reason)
+
+    def _remembered(self, connection: RemotingConnection) -> RememberedChecks:
+        found = connection.attributes.get(_REMEMBERED)
+        if not isinstance(found, RememberedChecks):
+            found = connection.attributes[_REMEMBERED] = RememberedChecks()
+        return found
+
+
+class _AuditLog:
+    """Writes a line for each rejected request, `LINES_A_SECOND` at most."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._second = 0
+        self._written = 0
+        self._left_out = 0
+
+    def write(self, remote: str, command: Command, found: _Denial) -> None:
+        """Writes one line, or counts the rejection for the next one."""
+        second = self._clock() // 1000
+        if second != self._second:
+            self._second, self._written = second, 0
+        if self._written >= LINES_A_SECOND:
+            self._left_out += 1
+            return
+        self._written += 1
+        fields: dict[str, object] = {
+            "audit": found.check,
+            "user": claimed_username(command),
+            "client": remote,
+            "request": command.code,
+            "reason": found.reason,
+        }
+        if found.access is not None:
+            fields["resource"] = found.access.resource.key
+            fields["actions"] = ",".join(action.value for action in found.access.actions)
+        if self._left_out:
+            fields["rejections_left_out"] = self._left_out
+            self._left_out = 0
+        log.warning("access control rejected request %d of %s", command.code, remote, extra=fields)
