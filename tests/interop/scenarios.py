@@ -27,12 +27,14 @@ SOURCES = (
     "TransactionScenarios.java",
     "TimerScenarios.java",
     "FilterScenarios.java",
+    "PopScenarios.java",
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})
 # Scenarios that mostly wait start first.
 PATIENT = frozenset(
     {"retry", "dead_letter", "orderly_dead_letter", "delay", "request_reply", "takeover_kill"}
+    | {"pop_push", "pop_switch", "pop_requests"}
     | {"transaction_end", "transaction_check", "transaction_discard", "transaction_immunity"}
     | {"timer", "timer_recall", "timer_delete", "timer_many"}
 )

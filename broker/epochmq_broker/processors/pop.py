@@ -33,6 +33,7 @@ from epochmq_broker.processors.pop_checks import (
     check_broker_readable,
     check_queue_and_group,
     reject_pop_on_slave,
+    with_header_on_errors,
 )
 from epochmq_broker.processors.pop_queue import PopResult, QueuePopper
 from epochmq_broker.stats import BrokerStats
@@ -62,6 +63,10 @@ REST_PAUSE_S: Final = 0.1
 FILTERS_MAX: Final = 10_000
 FILTER_FRESH_MS: Final = 60_000
 """How long a parsed subscription is reused. Its version is its time, by which the registry expires it."""
+
+
+NOTHING: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0)
+"""The fields of a response to a request that was rejected."""
 
 
 class PopProcessor:
@@ -94,7 +99,7 @@ class PopProcessor:
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
-        return {RequestCode.POP_MESSAGE: self.pop}
+        return {RequestCode.POP_MESSAGE: with_header_on_errors(self.pop, NOTHING)}
 
     def notify(self, topic: str, group: str, queue_id: int) -> None:
         """Wakes a waiting POP of this queue, and one of every queue, after the present iteration."""
@@ -119,7 +124,7 @@ class PopProcessor:
         try:
             answer = self.pop(connection, command)
         except RequestError as error:
-            answer = response(command, error.code, error.remark)
+            answer = response(command, error.code, error.remark, header=NOTHING)
         if answer is not None:
             connection.respond(answer)
 
@@ -250,10 +255,10 @@ class PopRound:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, str(error))
             answer = self.run()
         except RequestError as failure:
-            answer = response(self._command, failure.code, failure.remark)
+            answer = response(self._command, failure.code, failure.remark, header=NOTHING)
         except Exception:
             log.exception("a POP failed")
-            answer = response(self._command, ResponseCode.SYSTEM_ERROR, "the POP failed")
+            answer = response(self._command, ResponseCode.SYSTEM_ERROR, "the POP failed", header=NOTHING)
         if answer is not None:
             self._connection.respond(answer)
 

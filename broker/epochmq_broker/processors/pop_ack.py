@@ -21,7 +21,13 @@ from epochmq_broker.pop.checkpoints import AckMsg, PopCheckPoint
 from epochmq_broker.pop.extra_info import ORDER_REVIVE_QUEUE, ExtraInfo, parse_extra_info, real_topic
 from epochmq_broker.pop.order_info import ILLEGAL
 from epochmq_broker.pop.pop_service import PopService
-from epochmq_broker.processors.pop_checks import check_topic, illegal_queue, reject_pop_on_slave
+from epochmq_broker.processors.pop_checks import (
+    DEFAULT_REMARK,
+    check_topic,
+    illegal_queue,
+    reject_pop_on_slave,
+    with_header_on_errors,
+)
 from epochmq_broker.stats import BROKER_ACK_NUMS, BROKER_CK_NUMS, GROUP_ACK_NUMS, GROUP_CK_NUMS, BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
@@ -43,6 +49,10 @@ BATCHES_MAX = 4096
 """Batches of one request; RocketMQ's proxy sends one for each checkpoint."""
 OFFSETS_MAX = 1024
 """Acknowledged messages of one batch. A checkpoint lists 32 at most."""
+
+
+NO_CHANGE = ChangeInvisibleTimeResponseHeader(pop_time=0, invisible_time=0, revive_qid=0)
+"""The fields of a response to a request that changed nothing."""
 
 
 class PopAckProcessor:
@@ -71,7 +81,9 @@ class PopAckProcessor:
         return {
             RequestCode.ACK_MESSAGE: self.ack,
             RequestCode.BATCH_ACK_MESSAGE: self.ack_batch,
-            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: self.change_invisible_time,
+            RequestCode.CHANGE_MESSAGE_INVISIBLETIME: with_header_on_errors(
+                self.change_invisible_time, NO_CHANGE
+            ),
         }
 
     # acknowledgements
@@ -224,15 +236,16 @@ class PopAckProcessor:
         header = ChangeInvisibleTimeRequestHeader.decode(command.ext)
         first, end = self._check(header, connection.remote)
         if not first <= header.offset < end:
-            return response(command, ResponseCode.NO_MESSAGE)
+            return response(command, ResponseCode.NO_MESSAGE, DEFAULT_REMARK, NO_CHANGE)
         info = parse_extra_info(header.extra_info)
         if info.is_order:
-            return response(command, ResponseCode.SUCCESS, header=self._change_orderly(header, info))
+            changed = self._change_orderly(header, info)
+            return response(command, ResponseCode.SUCCESS, DEFAULT_REMARK, changed)
         self._check_revive_queue(info.revive_queue_id)
         stored, answer = self._store_again(header, info)
         if not stored.ok:
             log.error("a checkpoint with a changed time could not be stored: %s", stored.status.value)
-            return response(command, ResponseCode.SYSTEM_ERROR)
+            return response(command, ResponseCode.SYSTEM_ERROR, DEFAULT_REMARK, NO_CHANGE)
         ack = AckMsg(
             ack_offset=header.offset,
             start_offset=info.start_offset,
@@ -243,7 +256,7 @@ class PopAckProcessor:
             broker_name=info.broker_name,
         )
         end = max(stored.end, self._store_former_ack(ack, info))
-        return self._respond_when_safe(connection, command, end, header=answer)
+        return self._respond_when_safe(connection, command, end, remark=DEFAULT_REMARK, header=answer)
 
     def _store_again(
         self, header: ChangeInvisibleTimeRequestHeader, info: ExtraInfo
@@ -287,7 +300,7 @@ class PopAckProcessor:
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         committed = self._offsets.query(group, topic, queue_id)
         if header.offset < (-1 if committed is None else committed):
-            return ChangeInvisibleTimeResponseHeader(pop_time=0, invisible_time=0, revive_qid=0)
+            return NO_CHANGE
         visible_ms = now_ms() + header.invisible_time
         self._pop.orders.set_next_visible(topic, group, queue_id, header.offset, info.pop_time, visible_ms)
         return ChangeInvisibleTimeResponseHeader(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Awaitable
+from typing import Final, Protocol
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.processors.slave_rejection import REMARK
@@ -10,8 +11,26 @@ from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers import Header
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+
+
+def with_header_on_errors(handler: RequestHandler, header: Header) -> RequestHandler:
+    """Wraps a handler: a rejection has the fields of an empty response. A Java client reads them whatever the
+    code is."""
+
+    def handle(
+        connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command | None] | None:
+        try:
+            return handler(connection, command)
+        except RequestError as error:
+            return response(command, error.code, error.remark, header=header)
+
+    return handle
 
 
 class QueueRequest(Protocol):
@@ -23,6 +42,10 @@ class QueueRequest(Protocol):
     def consumer_group(self) -> str: ...
     @property
     def queue_id(self) -> int: ...
+
+
+DEFAULT_REMARK: Final = "not set any response code"
+"""The remark of RocketMQ's responses whose processor sets none."""
 
 
 def reject_pop_on_slave(config: BrokerConfig) -> None:

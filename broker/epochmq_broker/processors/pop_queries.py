@@ -13,7 +13,12 @@ from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.pop.pop_long_polling import HeldPop, Polling, PopLongPolling
 from epochmq_broker.pop.pop_service import PopService
-from epochmq_broker.processors.pop_checks import check_broker_readable, check_queue_and_group
+from epochmq_broker.processors.pop_checks import (
+    DEFAULT_REMARK,
+    check_broker_readable,
+    check_queue_and_group,
+    with_header_on_errors,
+)
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import GetStatus
@@ -68,9 +73,14 @@ class PopQueryProcessor:
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         return {
-            RequestCode.PEEK_MESSAGE: self.peek,
-            RequestCode.NOTIFICATION: self.notification,
-            RequestCode.POLLING_INFO: self.polling_info,
+            RequestCode.PEEK_MESSAGE: with_header_on_errors(
+                self.peek,
+                PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_qid=0, rest_num=0),
+            ),
+            RequestCode.NOTIFICATION: with_header_on_errors(self.notification, NotificationResponseHeader()),
+            RequestCode.POLLING_INFO: with_header_on_errors(
+                self.polling_info, PollingInfoResponseHeader(polling_num=0)
+            ),
         }
 
     # peek
@@ -180,7 +190,8 @@ class PopQueryProcessor:
         return response(
             command,
             ResponseCode.SUCCESS,
-            header=NotificationResponseHeader(has_msg=has_message, polling_full=full),
+            DEFAULT_REMARK,
+            NotificationResponseHeader(has_msg=has_message, polling_full=full),
         )
 
     def _has_message(self, header: NotificationRequestHeader, topic: str, queue_id: int) -> bool:
@@ -220,7 +231,7 @@ class PopQueryProcessor:
         try:
             answer = self.notification(connection, command)
         except RequestError as error:
-            answer = response(command, error.code, error.remark)
+            answer = response(command, error.code, error.remark, header=NotificationResponseHeader())
         if answer is not None:
             connection.respond(answer)
 
@@ -239,4 +250,6 @@ class PopQueryProcessor:
         check_broker_readable(self._live.current, "peeking")
         check_queue_and_group(self._live, self._topics, self._groups, header, connection.remote)
         count = self._pops.count(header.topic, header.consumer_group, header.queue_id)
-        return response(command, ResponseCode.SUCCESS, header=PollingInfoResponseHeader(polling_num=count))
+        return response(
+            command, ResponseCode.SUCCESS, DEFAULT_REMARK, PollingInfoResponseHeader(polling_num=count)
+        )

@@ -34,6 +34,7 @@ public final class Driver {
         TransactionScenarios.register(SCENARIOS);
         TimerScenarios.register(SCENARIOS);
         FilterScenarios.register(SCENARIOS);
+        PopScenarios.register(SCENARIOS);
     }
 
     interface Scenario {
