@@ -37,6 +37,7 @@ from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.replicas.role_transitions import ReplicaDependencies
 from epochmq_broker.request_processors import ProcessorDependencies, RequestProcessors
 from epochmq_broker.slave_sync import SlaveSync
+from epochmq_broker.static_topics.cleaner import MappingCleaner
 from epochmq_broker.static_topics.remote_queues import RemoteQueues
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.store_config import StoreConfig
@@ -100,16 +101,18 @@ class Broker:
         )
         self.transactions.metrics.write = tables.file_writer.write
         self.pop = self._make_pop(store_host)
+        credentials = parse_credentials(config.inner_client_authentication_credentials)
+        self.client = RemotingClient(credentials=credentials)
+        self.remote_queues = RemoteQueues(live, self.client)
         self.master_services = MasterServices(
             self.delays,
             self.transactions.ops,
             self.transactions.checks,
             *([] if self.timer is None else [self.timer]),
             self.pop,
+            MappingCleaner(live, tables.static_topics, self.remote_queues),
         )
         self.master_services.before_fence.append(self.transactions.ops.flush)
-        credentials = parse_credentials(config.inner_client_authentication_credentials)
-        self.client = RemotingClient(credentials=credentials)
         self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)
@@ -125,7 +128,6 @@ class Broker:
             self.timer,
             tables.auth,
         )
-        self.remote_queues = RemoteQueues(live, self.client)
         self.cold_control = ColdPullControl(live, self.store, tables.clients)
         self.replica_control = ReplicaControl(live, self.store)
         self.periodic_tasks = PeriodicTasks()

@@ -28,6 +28,7 @@ SOURCES = (
     "TimerScenarios.java",
     "FilterScenarios.java",
     "PopScenarios.java",
+    "StaticTopicScenarios.java",
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})

@@ -29,10 +29,10 @@ class RemoteQueues:
         self._known_at_s = float("-inf")
         self._one_query = asyncio.Lock()
 
-    async def call(self, broker: str, code: int, ext: Mapping[str, str]) -> Command:
-        """Sends a request about a physical queue to the master of a group, and returns the response, whatever
-        its code. Raises RequestError SYSTEM_ERROR."""
-        fields = {**ext, "bname": broker, "lo": "false"}
+    async def call(self, broker: str, code: int, ext: Mapping[str, str], *, lo: str = "false") -> Command:
+        """Sends a request to the master of a group, and returns the response, whatever its code. `lo`:
+        whether it is about logical queues. Raises RequestError SYSTEM_ERROR."""
+        fields = {**ext, "bname": broker, "lo": lo}
         address = await self._master(broker)
         try:
             timeout_ms = self._live.current.forward_timeout

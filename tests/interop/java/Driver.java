@@ -35,6 +35,7 @@ public final class Driver {
         TimerScenarios.register(SCENARIOS);
         FilterScenarios.register(SCENARIOS);
         PopScenarios.register(SCENARIOS);
+        StaticTopicScenarios.register(SCENARIOS);
     }
 
     interface Scenario {

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from epochmq_broker.static_topics.cleaner import MappingCleaner
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.frame import Command
+from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import (
     CreateTopicRequestHeader,
     GetMaxOffsetRequestHeader,
@@ -22,11 +23,13 @@ from epochmq_protocol.headers import (
     QueryConsumerOffsetRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from epochmq_protocol.route import TopicRouteData
 from epochmq_protocol.topics import (
     LogicQueueMappingItem,
     TopicConfigAndQueueMapping,
     TopicConfigSerializeWrapper,
     TopicQueueMappingDetail,
+    TopicQueueMappingInfo,
 )
 from tests.unit.broker.kit import Bench, bodies, command, pull_command, running, send_command
 
@@ -45,12 +48,12 @@ class Groups:
         for bench in self.benches.values():
             bench.broker.remote_queues.call = self._call  # type: ignore[method-assign]
 
-    async def _call(self, broker: str, code: int, ext: Mapping[str, str]) -> Command:
+    async def _call(self, broker: str, code: int, ext: Mapping[str, str], *, lo: str = "false") -> Command:
         if broker not in self.peers:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"cannot find addr for broker {broker}")
         self.asked.append((broker, code))
         peer = self.peers[broker]
-        return await peer.answer(peer.send(command(code, **{**ext, "bname": broker, "lo": "false"})))
+        return await peer.answer(peer.send(command(code, **{**ext, "bname": broker, "lo": lo})))
 
     async def ask(self, broker: str, request: Command) -> Command:
         """The response of a broker."""
@@ -344,3 +347,52 @@ async def test_mappings_survive_a_restart(tmp_path: Path) -> None:
             assert static.table[TOPIC].hosted_queues[0] == [item("broker-a")]
     file = fastjson.loads((tmp_path / "config" / "topicQueueMapping.json").read_bytes())
     assert set(file) == {"dataVersion", "topicQueueMappingInfoMap"}
+
+
+class TestCleaning:
+    """What the leader and the former leader of a queue drop from their mappings."""
+
+    async def clean(self, groups: Groups, broker: str, leaders: dict[str, dict[int, int]]) -> list[str]:
+        """Cleans a broker's mapping while the route says `leaders`. Returns the brokers of queue 0."""
+        route = TopicRouteData(
+            topic_queue_mapping_by_broker={
+                name: TopicQueueMappingInfo(topic=TOPIC, bname=name, epoch=9, curr_id_map=queues)
+                for name, queues in leaders.items()
+            }
+        )
+
+        async def nameserver(command: Command) -> Command:
+            return response(command, ResponseCode.SUCCESS, body=to_json(route))
+
+        parts = groups.benches[broker].broker
+        parts.remote_queues.nameserver = nameserver  # type: ignore[method-assign]
+        static = parts.tables.static_topics
+        await MappingCleaner(parts.live, static, parts.remote_queues).clean()
+        return [one.bname or "" for one in static.table[TOPIC].hosted_queues.get(0, [])]
+
+    async def test_the_leader_keeps_an_item_that_has_messages(self, groups: Groups) -> None:
+        await groups.moved()
+        found = await self.clean(groups, "broker-b", {"broker-b": {0: 0}})
+        assert found == ["broker-a", "broker-b"]
+
+    async def test_the_leader_drops_an_earlier_item_without_messages(self, groups: Groups) -> None:
+        closed, opened = item("broker-a", end=3), item("broker-b", gen=1, logic=MOVED_TO)
+        for broker in ("broker-a", "broker-b"):
+            await groups.map(broker, closed, opened)
+        assert await self.clean(groups, "broker-b", {"broker-b": {0: 0}}) == ["broker-b"]
+        # The former leader has nothing to drop: it does not lead the queue.
+        assert await self.clean(groups, "broker-a", {"broker-b": {0: 0}}) == ["broker-a", "broker-b"]
+
+    async def test_an_item_stays_while_its_broker_cannot_be_reached(self, groups: Groups) -> None:
+        await groups.map("broker-b", item("broker-x", end=3), item("broker-b", gen=1, logic=MOVED_TO))
+        found = await self.clean(groups, "broker-b", {"broker-b": {0: 0}})
+        assert found == ["broker-x", "broker-b"]
+
+    @pytest.mark.parametrize(("epoch", "kept"), [(1, []), (2, ["broker-a", "broker-x"])])
+    async def test_a_former_leader_forgets_a_queue_that_moved_on(
+        self, groups: Groups, epoch: int, kept: list[str]
+    ) -> None:
+        first, second = item("broker-a", end=3), item("broker-x", gen=1, logic=100, end=3)
+        await groups.map("broker-a", first, second)
+        await groups.map("broker-b", first, second, item("broker-b", gen=2, logic=200), epoch=epoch)
+        assert await self.clean(groups, "broker-a", {"broker-b": {0: 0}}) == kept

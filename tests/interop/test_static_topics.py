@@ -1,0 +1,80 @@
+"""An administrator moves the queues of a static topic between two broker groups while RocketMQ's Java client
+produces and consumes: nothing is lost, the order holds, and the logical offsets continue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.conftest import ORACLE
+from tests.interop.java_cluster import JavaCluster, OurNameserverCluster
+from tests.interop.mqadmin import MqAdmin, Step
+from tests.interop.scenarios import run_scenarios
+from tests.support.cluster import Cluster, OurCluster
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+OCTET = 59
+TOPIC = "T_remap"
+SECOND = "broker-b"
+PAIRS: dict[str, tuple[type[Cluster], type[Cluster]]] = {
+    "ours": (OurCluster, OurCluster),
+    "from-ours-to-rocketmqs": (OurCluster, OurNameserverCluster),
+    "from-rocketmqs-to-ours": (OurNameserverCluster, OurCluster),
+    "java": (JavaCluster, JavaCluster),
+}
+
+
+@pytest.fixture(
+    params=[pytest.param(name, marks=() if ORACLE or name == "ours" else pytest.mark.soak) for name in PAIRS]
+)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of two broker groups, `broker-a` and `broker-b`, under one nameserver."""
+    kind, second_kind = PAIRS[request.param]
+    first = kind(tmp_path / "first", octet=OCTET)
+    second = second_kind(
+        tmp_path / "second",
+        broker={"brokerName": SECOND, "namesrvAddr": first.nameserver_address},
+        octet=OCTET,
+    )
+    second.nameserver_address = first.nameserver_address
+    try:
+        first.start()
+        second.start_broker()
+        yield first
+    finally:
+        second.abandon()
+        first.abandon()
+
+
+def test_queues_move_to_another_broker_and_back_under_producers_and_consumers(
+    pair: Cluster, tmp_path: Path
+) -> None:
+    admin = MqAdmin(pair, tmp_path / "admin")
+
+    def run(command: str) -> None:
+        (outcome,) = admin.run([Step(command)])
+        assert "written to file" in outcome.out, outcome
+        assert not outcome.error
+
+    try:
+        run(f"updateStaticTopic -b {pair.broker_name} -t {TOPIC} -qn 2")
+        moves = iter((SECOND, pair.broker_name))
+
+        def move() -> None:
+            run(f"remappingStaticTopic -b {next(moves)} -t {TOPIC}")
+
+        report = run_scenarios(pair.nameserver_address, ["remap"], tmp_path / "driver", on_ready=move).of(
+            "remap"
+        )
+    finally:
+        admin.close()
+    assert report["broker"] == "__syslo__global__"
+    assert report["missing"] == []
+    assert report["sent"] >= 800
+    assert report["in_order"]
+    assert report["offsets_rise"]
+    assert report["ends"] == {"first": True, "last": True, "oldest": True, "newest": True}
+    assert report["resumed"]
