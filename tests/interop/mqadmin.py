@@ -58,8 +58,8 @@ class CommandOutput(NamedTuple):
 
 class MqAdmin:
     """A JVM that runs `mqadmin` commands against one cluster. Words in braces stand for what differs between
-    clusters: {broker}, {cluster}, {name}, {dir}, {id0} and {key0} (offset message id and unique key of the
-    first message made)."""
+    clusters: {broker}, {nameserver}, {cluster}, {name}, {dir}, {id0} and {key0} (offset message id and unique
+    key of the first message made)."""
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         self.cluster = cluster
@@ -67,6 +67,7 @@ class MqAdmin:
         directory.mkdir(parents=True, exist_ok=True)
         self.words = {
             "broker": cluster.broker_address,
+            "nameserver": cluster.nameserver_address,
             "cluster": cluster.cluster_name,
             "name": cluster.broker_name,
             "dir": str(directory),

@@ -247,6 +247,8 @@ SCENARIO: list[list[Step]] = [
         Step("exportMetrics -c {cluster} -f {dir}/metrics"),
         Step("resetMasterFlushOffset -b {broker} -o 0"),
         Step("exportPopRecord -b {broker} -d true"),
+        Step("rocksDBConfigToJson -b {broker} -t topics"),
+        Step("checkRocksdbCqWriteProgress -c {cluster} -n {nameserver}"),
     ],
     [
         Step("deleteTopic -c {cluster} -t orders"),

@@ -1,5 +1,5 @@
-"""Serves mqadmin's requests about the store: raw consume queues (321), cleaning (306, 329) and replication
-(907, 908, 1007), as RocketMQ's AdminBrokerProcessor does."""
+"""Serves mqadmin's requests about the store: raw consume queues (321), cleaning (306, 329), RocksDB (354,
+355) and replication (905, 907, 908, 1007), as RocketMQ's AdminBrokerProcessor does."""
 
 from __future__ import annotations
 
@@ -22,11 +22,15 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers import QueryConsumeQueueRequestHeader
+from epochmq_protocol.headers import ExportRocksDBConfigToJsonRequestHeader, QueryConsumeQueueRequestHeader
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 UNITS_MAX = 10_000
 """The maximum number of consume-queue units in one response; in RocketMQ only the frame size limits it."""
+
+CHECK_IN_PROGRESS = 2
+"""A value of CheckRocksdbCqWriteResult's status."""
+ROCKSDB_TABLES = frozenset(["topics", "subscriptiongroups", "consumeroffsets"])
 
 
 class MqadminStoreProcessor:
@@ -45,6 +49,9 @@ class MqadminStoreProcessor:
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_master_flush_offset,
             RequestCode.GET_BROKER_EPOCH_CACHE: self.epochs,
             RequestCode.POP_ROLLBACK: self.pop_rollback,
+            RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: self.rocksdb_progress,
+            RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.rocksdb_export,
+            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_broker_id_changed,
         }
 
     def consume_queue(self, connection: RemotingConnection, command: Command) -> Command:
@@ -114,6 +121,21 @@ class MqadminStoreProcessor:
         """There are no pop records to move; responds as RocketMQ does without its pop store."""
         return response(command, ResponseCode.SUCCESS)
 
+    def rocksdb_progress(self, connection: RemotingConnection, command: Command) -> Command:
+        """There are no queues in RocksDB; responds as RocketMQ does without them, that a check has begun."""
+        return response(command, ResponseCode.SUCCESS, body=b'{"checkStatus":%d}' % CHECK_IN_PROGRESS)
+
+    def rocksdb_export(self, connection: RemotingConnection, command: Command) -> Command:
+        """There are no tables in RocksDB; responds as RocketMQ does without them."""
+        header = ExportRocksDBConfigToJsonRequestHeader.decode(command.ext)
+        for name in filter(None, header.config_type.split(";")):
+            if name.strip().lower() not in ROCKSDB_TABLES:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, f"Unknown config type: {name}")
+        return response(command, ResponseCode.SUCCESS, "export done.")
+
+    def min_broker_id_changed(self, connection: RemotingConnection, command: Command) -> Command:
+        """Concerns slaves that act as masters only; succeeds and does nothing."""
+        return response(command, ResponseCode.SUCCESS)
 
 def _row(queue: ConsumeQueue, unit: tuple[int, int, int], wanted: MessageFilter | None) -> ConsumeQueueData:
     """A unit of a consume queue as its extension explains it, and whether `wanted` may select the message."""

@@ -18,7 +18,6 @@ from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.static_topics.queue_items import (
     QueueContext,
     find_item,
-    is_end_decided,
     logical_offset,
     logical_offset_within,
     physical_offset,
@@ -92,12 +91,15 @@ class StaticTopicProcessor:
             RequestCode.GET_EARLIEST_MSG_STORETIME: _earliest_time,
         }
         return {
-            code: self._translated(handler, translated[RequestCode(code)]) if code in translated else handler
+            code: self._translated(handlers, code, translated[RequestCode(code)])
+            if code in translated
+            else handler
             for code, handler in handlers.items()
         }
 
-    def _translated(self, handler: RequestHandler, serve: _Serve) -> RequestHandler:
+    def _translated(self, handlers: Mapping[int, RequestHandler], code: int, serve: _Serve) -> RequestHandler:
         table = self._static.table
+        handler = handlers[code]
 
         def handle(
             connection: RemotingConnection, command: Command
@@ -105,7 +107,7 @@ class StaticTopicProcessor:
             ext = command.ext
             if not table or ext is None or ext.get("topic") not in table or is_physical(ext.get("lo")):
                 return handler(connection, command)
-            return serve(_LogicalRequest(self._static, self._remote, handler, connection, command, ext))
+            return serve(_LogicalRequest(self._static, self._remote, handlers, connection, command, ext))
 
         return handle
 
@@ -122,7 +124,7 @@ class _LogicalRequest:
         self,
         static: StaticTopicTable,
         remote: RemoteQueues,
-        handler: RequestHandler,
+        handlers: Mapping[int, RequestHandler],
         connection: RemotingConnection,
         command: Command,
         ext: dict[str, str],
@@ -130,7 +132,7 @@ class _LogicalRequest:
         self.command = command
         self.ext = ext
         self._remote = remote
-        self._handler = handler
+        self._handlers = handlers
         self._connection = connection
         context = static.context(ext["topic"], self.number("queueId"))
         assert context is not None
@@ -160,15 +162,17 @@ class _LogicalRequest:
             )
         return item
 
-    async def ask(self, item: LogicQueueMappingItem, **changed: str) -> Command:
+    async def ask(self, item: LogicQueueMappingItem, code: int | None = None, /, **changed: str) -> Command:
         """Sends the request to the item's queue, here or on another broker, and returns the response with any
-        code. `changed`: further ext fields that differ."""
+        code. `code`: another request code. `changed`: further ext fields that differ."""
+        code = self.command.code if code is None else code
         ext = self.ext | changed | {"queueId": str(item.queue_id)}
         if not self.context.is_local(item):
-            return await self._remote.call(item.bname or "", self.command.code, ext)
-        local = msgspec.structs.replace(self.command, ext=ext | {"lo": "false", "bname": item.bname or ""})
+            return await self._remote.call(item.bname or "", code, ext)
+        ext |= {"lo": "false", "bname": item.bname or ""}
+        local = msgspec.structs.replace(self.command, code=code, ext=ext)
         try:
-            result = self._handler(self._connection, local)
+            result = self._handlers[code](self._connection, local)
             if inspect.isawaitable(result):
                 result = await result
         except RequestError as error:
@@ -176,9 +180,9 @@ class _LogicalRequest:
         assert isinstance(result, Command)
         return result
 
-    async def offset_of(self, item: LogicQueueMappingItem) -> int:
+    async def offset_of(self, item: LogicQueueMappingItem, code: int | None = None, /, **changed: str) -> int:
         """The physical offset in the response to this request about the item's queue."""
-        answer = await self.ask(item)
+        answer = await self.ask(item, code, **changed)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(ResponseCode.SYSTEM_ERROR, answer.remark or "unknown remote error")
         return int((answer.ext or {})["offset"])
@@ -227,18 +231,24 @@ async def _update_offset(logical: _LogicalRequest) -> Command:
 
 
 async def _search(logical: _LogicalRequest) -> Command:
-    """The first item that has the time. RocketMQ 5.3.3 returns 0 if that one is on another broker."""
+    """The first message stored at the time or later; with the boundary UPPER, the last one until then.
+    RocketMQ 5.3.3 returns 0 if the message is on another broker."""
     logical.require_leader()
-    found = -1
-    for item in logical.context.items:
-        if item.logic_offset < 0:
-            continue
-        offset = await logical.offset_of(item)
-        if offset < 0:
-            continue
+    items = [item for item in logical.context.items if item.logic_offset >= 0]
+    is_upper = logical.ext.get("boundaryType", "").upper() == "UPPER"
+    timestamp = min(logical.number("timestamp") + is_upper, LONG_MAX)
+    before = found = -1
+    for at, item in enumerate(items):
+        offset = await logical.offset_of(item, timestamp=str(timestamp), boundaryType="LOWER")
         found = logical_offset(item, offset)
-        if not (is_end_decided(item) and offset >= item.end_offset):
+        end = await logical.offset_of(item, RequestCode.GET_MAX_OFFSET)
+        if offset < end or at == len(items) - 1:
+            if is_upper and found >= 0:
+                first = await logical.offset_of(item, RequestCode.GET_MIN_OFFSET)
+                found = found - 1 if offset > first else max(before, logical_offset(item, first))
             break
+        if end > 0:
+            before = logical_offset(item, end - 1)
     return logical.answer(offset=found)
 
 

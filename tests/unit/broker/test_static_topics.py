@@ -88,7 +88,7 @@ class Groups:
         """Logical queue 0 has three messages on broker-a, and then two on broker-b."""
         await self.map("broker-a", item("broker-a"))
         await self.send("broker-a", "a0", "a1", "a2")
-        closed = item("broker-a", end=3)
+        closed = item("broker-a")  # mqadmin does not set the end
         opened = item("broker-b", gen=1, logic=MOVED_TO)
         await self.map("broker-b", closed, opened, epoch=2)
         await self.map("broker-a", closed, opened, epoch=2)
@@ -204,6 +204,9 @@ async def test_min_max_search_and_earliest_time_span_both_brokers(groups: Groups
     assert await offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp="0") == "0"
     late = str(1 << 50)
     assert await offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=late) == str(MOVED_TO + 2)
+    upper = {"boundaryType": "UPPER"}
+    assert await offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=late, **upper) == str(MOVED_TO + 1)
+    assert await offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp="0", **upper) == "0"
     first = groups.benches["broker-a"].record(TOPIC, 0, 0)
     assert await offset(RequestCode.GET_EARLIEST_MSG_STORETIME) == str(first.store_timestamp)
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):

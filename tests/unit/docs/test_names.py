@@ -21,6 +21,7 @@ from epochmq_broker.sidecar.openapi import PATHS
 from epochmq_controller.controller import config as controller_config
 from epochmq_controller.nameserver import config as nameserver_config
 from epochmq_operator.kube.config import OperatorConfig
+from tests.unit.docs.mqadmin_commands import COMMANDS
 from tests.unit.docs.pages import ROOT, Page, pages, tracked
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -95,7 +96,7 @@ def written() -> set[str]:
 @PAGES
 def test_every_key_and_field_exists(page: Page) -> None:
     known = config_keys() | {part for path in resource_paths() | chart_values() for part in path.split(".")}
-    known |= written() | ROCKETMQS | WRONG_ON_PURPOSE
+    known |= written() | ROCKETMQS | WRONG_ON_PURPOSE | COMMANDS
     named = {key for word in page.words for key in CAMEL.findall(word)}
     named |= {key for line in page.lines for key in re.findall(r"^([a-z]\w*[A-Z]\w*)=", line)}
     assert named - known == set()
