@@ -137,6 +137,7 @@ class MqadminStoreProcessor:
         """Concerns slaves that act as masters only; succeeds and does nothing."""
         return response(command, ResponseCode.SUCCESS)
 
+
 def _row(queue: ConsumeQueue, unit: tuple[int, int, int], wanted: MessageFilter | None) -> ConsumeQueueData:
     """A unit of a consume queue as its extension explains it, and whether `wanted` may select the message."""
     row = ConsumeQueueData(physic_offset=unit[0], physic_size=unit[1], tags_code=unit[2])
