@@ -103,7 +103,7 @@ class TimerLog:
             return
         file = self.files.find(start) or (files[0] if start < files[0].start else files[-1])
         at = start - file.start
-        if not 0 <= at <= file.size or at % UNIT_BYTES:
+        if not 0 <= at <= file.size or at % UNIT_BYTES or not self._ends_valid_unit(file, at):
             at = 0
         for index in range(files.index(file), len(files)):
             file = files[index]
@@ -114,6 +114,13 @@ class TimerLog:
                 self._cut(file.start + at)
                 return
             at = 0
+
+    def _ends_valid_unit(self, file: MappedFile, at: int) -> bool:
+        """Whether a valid unit ends at this position of a file, or the file starts there."""
+        if at == 0 or at > self._units_end:
+            return True
+        size, _, magic, *_ = UNIT.unpack(file.pread(at - UNIT_BYTES, UNIT_BYTES))
+        return size == UNIT_BYTES and not magic & ~MAGIC_MAX
 
     def _recover_file(self, file: MappedFile, at: int, visit: Callable[[Unit], None]) -> tuple[int, bool]:
         """(The end of the valid units in the file, whether the file is full)."""

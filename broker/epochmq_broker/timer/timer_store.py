@@ -76,12 +76,25 @@ class TimerStore:
         self._repair_slots()
         self.queue_offset = self._first_offset_to_add(store)
         self.remove_from(self._physical_offset(store))
+        checkpoint.queue_offset = self.queue_offset
+        self._write_repairs()
         self.set_read_time(checkpoint.read_time_ms, present_ms)
         log.info(
             "the timer wheel has %d pending messages and continues at offset %d of its queue",
             self.pending,
             self.queue_offset,
         )
+
+    def _write_repairs(self) -> None:
+        """Writes what the recovery has changed. A full disk does not prevent a start: a later flush writes
+        it, or the next start repairs it again."""
+        flush = self.prepare_flush()
+        try:
+            self.write(flush)
+            self.flushed(flush)
+        except OSError as error:
+            log.error("the timer's files could not be written: %s", error)
+            self.not_flushed(flush)
 
     def set_read_time(self, time_ms: int, present_ms: int) -> None:
         """Sets the time of the next slot to deliver; not later than the present time, and not so early that

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from epochmq_broker.store.mapped_file import PAGE_BYTES, StoreDamagedError, data_ranges
-from epochmq_protocol.durable_files import sync_directory
+from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, sync_directory
 
 WINDOW_SLOTS: Final = 7 * 24 * 3600
 """Half of the slots: messages may be due so many slots ahead, and the broker may be down for so long."""
@@ -59,15 +59,15 @@ class TimerWheel:
         return not self._used
 
     def load(self) -> bool:
-        """Opens or creates the file, and reads it. Returns whether it existed. Raises StoreDamagedError if it
-        is not a timer wheel, or OSError."""
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Reads the file. Returns False if it does not exist: the first `write` makes it. Raises
+        StoreDamagedError if it is not a timer wheel, or OSError."""
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
         try:
             size = os.fstat(fd).st_size
-            if size == 0:
-                os.ftruncate(fd, self._bytes)
-                sync_directory(self.path.parent)
-            elif size != self._bytes:
+            if size != self._bytes:
                 raise StoreDamagedError(
                     f"{self.path} has {size} bytes, a timer wheel has {self._bytes}; move the file away, "
                     "and the wheel is rebuilt from the timer log"
@@ -77,7 +77,7 @@ class TimerWheel:
             os.close(fd)
             raise
         self._fd = fd
-        return size > 0
+        return True
 
     def _read(self, fd: int) -> None:
         for start, stop in data_ranges(fd, 0, self._bytes):
@@ -173,7 +173,27 @@ class TimerWheel:
 
     def write(self, pages: list[tuple[int, bytes]]) -> None:
         """Writes pages durably; on any thread. Raises OSError."""
+        if self._fd < 0:
+            self._create(pages)
+            return
         for at, content in pages:
             os.pwrite(self._fd, content, at)
         if pages:
             os.fdatasync(self._fd)
+
+    def _create(self, pages: list[tuple[int, bytes]]) -> None:
+        """Makes the file with all its content, or not at all: an incomplete one could not be told from a
+        complete one."""
+        temporary = self.path.with_name(self.path.name + TEMPORARY_SUFFIX)
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(fd, self._bytes)
+            for at, content in pages:
+                os.pwrite(fd, content, at)
+            os.fsync(fd)
+            temporary.replace(self.path)
+            sync_directory(self.path.parent)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd

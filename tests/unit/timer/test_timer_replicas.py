@@ -36,6 +36,7 @@ class Replication:
             broker.offsets,
             broker.delays,
             broker.tables.request_modes,
+            broker.tables.static_topics,
             timer_of(slave),
         )
 
