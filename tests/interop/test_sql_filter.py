@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import base64
 import random
+import time
 from pathlib import Path
 
 import pytest
 
 from epochmq_broker.filters.bloom import BloomFilter
+from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.filters.java_values import EvaluationError
 from epochmq_broker.filters.sql import compile_sql
 from epochmq_broker.filters.sql_lexer import SqlSyntaxError
+from epochmq_protocol.bodies import SubscriptionData
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.scenarios import ScenarioReport
 from tests.support.sql_expressions import expression, message
@@ -112,6 +115,24 @@ def test_the_bits_of_a_group_are_rocketmqs(tmp_path: Path) -> None:
     assert done.stdout.splitlines() == [
         " ".join(map(str, (bits.bit_num, *(bits.bit_pos or ())))) for bits in ours
     ]
+
+
+def test_java_reads_our_file_of_registered_expressions_and_writes_the_same(tmp_path: Path) -> None:
+    table = ConsumerFilterTable(BloomFilter(20, 64))
+    now_ms = int(time.time() * 1000)
+    subscription = SubscriptionData(
+        topic="topic", sub_string="a > 1 AND b = 'ä\"'", expression_type="SQL92", sub_version=7
+    )
+    table.register("group", [subscription], now_ms - 2000)
+    table.unregister("group", now_ms - 1000)
+    ours = table.encode()
+    done = run_java(
+        "epochmq.interop.SqlEvaluator",
+        home=tmp_path,
+        classes=compile_java("SqlEvaluator.java"),
+        stdin=f"F {base64.b64encode(ours).decode()}\n",
+    )
+    assert base64.b64decode(done.stdout.splitlines()[-1]).decode() == ours.decode()
 
 
 @pytest.mark.scenario("sql_push")

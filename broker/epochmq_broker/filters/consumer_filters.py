@@ -9,6 +9,7 @@ filterDataCleanTimeSpan. The table is not replicated; after a failover the next 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -23,6 +24,7 @@ from epochmq_protocol.bodies import SubscriptionData, from_json
 log = logging.getLogger(__name__)
 
 SQL92 = "SQL92"
+_NUMBERS = re.compile(rb"\[[\s0-9,]+\](?=\n)")
 PRESUMED_DEAD_MS = 30_000
 """After a restart, groups count as dead since this long before the start."""
 
@@ -44,7 +46,7 @@ class ConsumerFilterData(msgspec.Struct, rename="camel"):
     def as_json(self) -> str:
         """The text that QUERY_CONSUME_QUEUE shows."""
         self.dead = self.is_dead
-        return fastjson.dumps(self, pretty=True).decode()
+        return _pretty(self).decode()
 
     @property
     def is_dead(self) -> bool:
@@ -59,6 +61,12 @@ class _TopicFilters(msgspec.Struct, rename="camel"):
 
 class _FilterFile(msgspec.Struct, rename="camel"):
     filter_data_by_topic: dict[str, _TopicFilters] = {}
+
+
+def _pretty(value: object) -> bytes:
+    """Pretty-printed JSON; the only arrays, of numbers, are in one line as in Java."""
+    text = fastjson.dumps(value, pretty=True)
+    return _NUMBERS.sub(lambda found: b"".join(found[0].split()), text)
 
 
 class RegisteredFilter:
@@ -182,7 +190,7 @@ class ConsumerFilterTable:
             for data in rows.values():
                 data.dead = data.is_dead
             topics[topic] = _TopicFilters(group_filter_data=rows, topic=topic)
-        return fastjson.dumps(_FilterFile(filter_data_by_topic=topics), pretty=True)
+        return _pretty(_FilterFile(filter_data_by_topic=topics))
 
     def restore(self, text: bytes, now_ms: int) -> None:
         """Replaces the table by the content of a file. A file that was written with another size of the bit

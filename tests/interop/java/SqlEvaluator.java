@@ -6,6 +6,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Base64;
 import java.util.HashMap;
 import java.util.Map;
+import org.apache.rocketmq.broker.filter.ConsumerFilterManager;
 import org.apache.rocketmq.broker.filter.MessageEvaluationContext;
 import org.apache.rocketmq.filter.FilterFactory;
 import org.apache.rocketmq.filter.expression.Expression;
@@ -14,7 +15,8 @@ import org.apache.rocketmq.filter.util.BloomFilter;
 /**
  * Evaluates SQL92 expressions by RocketMQ's own evaluator. A line "E expression" compiles one and answers ok or error;
  * "M name:value …" evaluates it for a message and answers T, F, N (null) or X (an exception); "B text" answers the bits
- * of a text in the bloom filter of the default configuration. Texts are in base64.
+ * of a text in the bloom filter of the default configuration; "F text" reads a consumerFilter.json and answers what
+ * RocketMQ would write. Texts are in base64.
  */
 public final class SqlEvaluator {
     private SqlEvaluator() {
@@ -34,6 +36,12 @@ public final class SqlEvaluator {
                     break;
                 case 'M':
                     out.append(evaluate(expression, rest)).append('\n');
+                    break;
+                case 'F':
+                    ConsumerFilterManager filters = new ConsumerFilterManager();
+                    filters.decode(decode(rest));
+                    byte[] written = filters.encode(true).getBytes(StandardCharsets.UTF_8);
+                    out.append(Base64.getEncoder().encodeToString(written)).append('\n');
                     break;
                 default:
                     StringBuilder bits = new StringBuilder(String.valueOf(bloom.getM()));
