@@ -202,7 +202,7 @@ class PullProcessor:
                 return None
             # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
             get = self._get_resident if tries < PULL_TRIES_MAX else self._store.get
-            result = self._reset(request)
+            result = self._reset(request) if self._offsets.has_resets else None
             if result is None and wanted.select is None:
                 queue = self._store.queue(request.topic, request.queue_id)
                 result = get(queue, request.queue_offset, request.max_msg_nums, tags=wanted.tags)
@@ -467,12 +467,11 @@ class PullProcessor:
 
     def _reset(self, request: FastPullRequest) -> GetResult | None:
         """The result of a pull whose offset was reset on the server; None without a reset."""
-        if self._offsets.has_resets:
-            offset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
-            if offset is not None and self._live.current.use_server_side_reset_offset:
-                queue = self._store.queue(request.topic, request.queue_id)
-                return GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.max_offset)
-        return None
+        offset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
+        if offset is None or not self._live.current.use_server_side_reset_offset:
+            return None
+        queue = self._store.queue(request.topic, request.queue_id)
+        return GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.max_offset)
 
     def _get_selected(
         self,

@@ -152,7 +152,7 @@ class MessageReader:
         guard = self.resident_only
         if guard is not None:
             queue.require_resident(guard, offset, scan)
-            if tags is not None:
+            if tags is not None and queue.extension is not None:
                 self._require_extension(guard, queue, list(queue.units(offset, scan)))
         next_offset = offset
         count = total = 0
