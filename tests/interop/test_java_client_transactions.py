@@ -344,3 +344,79 @@ def test_transactions_survive_a_change_of_the_master(how: str, tmp_path: Path) -
     finally:
         print(group.logs(8000))  # shown when the test failed
         group.kill()
+
+
+def check_churn(report: ScenarioReport) -> None:
+    """Every acknowledged transaction that its producer commits is delivered, none that it rolls back is."""
+    stored = report["stored"]
+    committed = {body for body in report["acknowledged"] if body.split(" ")[1] == "commit"}
+    assert len(committed) > 100
+    assert committed <= set(stored)
+    assert [body for body in stored if body.split(" ")[1] == "rollback"] == []
+    begun = {*report["acknowledged"], *report["failed"]}
+    assert set(stored) <= begun
+    print(
+        f"{len(committed)} committed, {len(stored) - len(set(stored))} of them stored again; "
+        f"{len(report['failed'])} sends failed; {report['checked']} checks"
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_transaction_is_lost_when_its_broker_is_killed_again_and_again(kind: str, tmp_path: Path) -> None:
+    settings = QUICK_CHECKS | {"transactionCheckMax": 100}
+    with CLUSTERS[kind](tmp_path / "cluster", broker=settings) as cluster:
+
+        def kill_often() -> None:
+            for _ in range(4):
+                time.sleep(3)
+                cluster.kill_broker()
+                cluster.start_broker()
+
+        report = run_scenarios(
+            cluster.nameserver_address, ["transaction_churn"], tmp_path / "driver", on_ready=kill_often
+        ).of("transaction_churn")
+        cluster.abandon()
+    check_churn(report)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "brokers",
+    [
+        pytest.param([our_broker, our_broker, our_broker], id="ours"),
+        pytest.param([our_broker, java_broker, our_broker], id="one-java-broker"),
+        pytest.param([java_broker, our_broker, java_broker], id="two-java-brokers"),
+    ],
+)
+def test_no_transaction_is_lost_when_master_after_master_is_killed(
+    brokers: list[Factory], tmp_path: Path
+) -> None:
+    settings: dict[str, Value] = {
+        **QUICK_CHECKS,
+        "transactionCheckMax": 100,
+        "allAckInSyncStateSet": True,
+        "minInSyncReplicas": 2,
+    }
+    group = ReplicaGroup(tmp_path, OURS, brokers, broker=settings, octet=80)
+    try:
+        group.start()
+        group.wait_in_sync(3)
+
+        def kill_masters() -> None:
+            for _ in range(3):
+                time.sleep(3)
+                master = group.wait_master()
+                master.process.kill()
+                group.wait_master(other_than=master)
+                time.sleep(1)
+                master.start()
+                group.wait_in_sync(3)
+
+        report = run_scenarios(
+            group.nameserver.address, ["transaction_churn"], tmp_path / "driver", on_ready=kill_masters
+        ).of("transaction_churn")
+        check_churn(report)
+    finally:
+        print(group.logs(8000))  # shown when the test failed
+        group.kill()

@@ -165,13 +165,17 @@ class EndTransactionProcessor:
 
 def _check_names(half: MessageExt, properties: dict[str, str], header: EndTransactionRequestHeader) -> None:
     """Rejects an end of another producer group, or with an offset that is not the half message's
-    (checkPrepareMessage)."""
+    (checkPrepareMessage). RocketMQ ignores the transaction id. With asynchronous replication, a failover may
+    lose a half message, and another one may get its offsets. The end of the lost one must not end it."""
     if properties.get(const.PROPERTY_PRODUCER_GROUP) != header.producer_group:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
     if half.physical_offset != header.commit_log_offset:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+    uniq_key = properties.get(const.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+    if header.transaction_id and uniq_key and header.transaction_id != uniq_key:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
 
 
 def _commit_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:

@@ -10,6 +10,8 @@ Before a check the round has read all op messages that exist. Differences from R
 
 - A half message whose end this broker has just served is done, although no op message names it yet.
   RocketMQ asks its producer again; the message is then delivered twice.
+- An op message names a half message whose copy was stored, too. RocketMQ relies on the offset of the half
+  queue alone. After a kill or a failover that offset may be old, and both copies are then checked.
 - An end that names an earlier copy of a half message with an immunity time counts for its later copies.
 - A half message that cannot be moved to the discard topic stays; RocketMQ forgets it.
 """
@@ -95,6 +97,10 @@ class HalfQueue(Protocol):
 
     def discard(self, message: InnerMessage, real_topic: str) -> PutResult:
         """Stores a half message in the discard topic."""
+        ...
+
+    def replaced(self, half: MessageExt) -> None:
+        """Lets an op message name a half message whose copy was stored."""
         ...
 
     def ask_producer(self, half: MessageExt, properties: dict[str, str], stored: PutResult) -> None:
@@ -325,6 +331,9 @@ class CheckRound:
             )
             await self._queue.pause(PAUSE_AFTER_FAILURE_MS)
             return True
+        if const.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS not in properties:
+            # By the offset of its first copy, a producer ends all copies of a half message with an immunity.
+            self._queue.replaced(half)
         self._queue.ask_producer(half, properties, stored)
         self.checked += 1
         self.half_offset = half.queue_offset + 1

@@ -92,7 +92,7 @@ class TransactionalMessageCheckService:
         self._ops.flush()
         config = self._parts.live.current
         half_offset, op_offset = self._start_offsets(queue_id)
-        queue = StoredHalfQueue(self._parts, queue_id)
+        queue = StoredHalfQueue(self._parts, self._ops, queue_id)
         settings = CheckSettings(
             config.transaction_time_out, config.transaction_check_max, config.file_reserved_time
         )
@@ -101,6 +101,7 @@ class TransactionalMessageCheckService:
         self._current = (queue_id, found)
         try:
             await found.run()
+            self._ops.flush()
         finally:
             self.unreachable += queue.unreachable
             if self._current is not None and self._current[1] is found:

@@ -25,7 +25,7 @@ from epochmq_broker.store.statuses import GetResult, GetStatus, PutStatus, Store
 from epochmq_broker.topics import TopicTable
 from epochmq_broker.transactions import half_messages
 from epochmq_broker.transactions.check_round import QueueRead, ReadStatus
-from epochmq_broker.transactions.op_writer import count_put
+from epochmq_broker.transactions.op_writer import OpMessageWriter, count_put
 from epochmq_broker.transactions.transaction_metrics import TransactionMetrics
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteProtocolError, RequestError
@@ -60,10 +60,11 @@ class TransactionDependencies(Struct, frozen=True):
 class StoredHalfQueue:
     """A half queue in the store of this broker (`check_round.HalfQueue`)."""
 
-    def __init__(self, parts: TransactionDependencies, queue_id: int) -> None:
+    def __init__(self, parts: TransactionDependencies, ops: OpMessageWriter, queue_id: int) -> None:
         self.unreachable = 0
         """Half messages whose producer group had no open connection."""
         self._parts = parts
+        self._ops = ops
         self._queue_id = queue_id
         self._turn_ends_s = 0.0
 
@@ -93,6 +94,10 @@ class StoredHalfQueue:
         if stored.status is PutStatus.PUT_OK:
             self._parts.metrics.add(real_topic, -1)
         return stored
+
+    def replaced(self, half: MessageExt) -> None:
+        """See `HalfQueue`."""
+        self._ops.remove(half)
 
     def ask_producer(self, half: MessageExt, properties: dict[str, str], stored: PutResult) -> None:
         """See `HalfQueue`. Without a connection to the group, a later round asks again."""

@@ -68,8 +68,12 @@ class OpMessageWriter:
 
     def end(self, half: MessageExt) -> None:
         """Records that the transaction of a half message has ended; an op message follows."""
+        self.ended_of(half.queue_id).served.add(half.queue_offset)
+        self.remove(half)
+
+    def remove(self, half: MessageExt) -> None:
+        """Lets an op message name a half message, which then needs no check."""
         queue_id = half.queue_id
-        self.ended_of(queue_id).served.add(half.queue_offset)
         buffer = self._buffers.get(queue_id)
         if buffer is None:
             buffer = self._buffers[queue_id] = OpBuffer(now_ms())

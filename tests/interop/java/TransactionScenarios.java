@@ -3,11 +3,14 @@ package epochmq.interop;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
@@ -33,6 +36,7 @@ final class TransactionScenarios {
         all.put("transaction_other_producer", TransactionScenarios::otherProducer);
         all.put("transaction_immunity", TransactionScenarios::immunity);
         all.put("transaction_outage", TransactionScenarios::outage);
+        all.put("transaction_churn", TransactionScenarios::churn);
     }
 
     /**
@@ -285,5 +289,48 @@ final class TransactionScenarios {
         Kit.laterThanNow(4_000);
         kit.fact("stored_later", Kit.texts(kit.drain(kit.topic(), 40)));
         kit.fact("checked", new ArrayList<>(transactions.checked));
+    }
+
+    /**
+     * Transactions of every kind begin, one after another, while brokers are killed and started again. The scenario
+     * waits in the end until every acknowledged transaction that is to be committed has been delivered.
+     */
+    private static void churn(Kit kit) throws Exception {
+        kit.createTopic(4);
+        Transactions transactions = new Transactions();
+        TransactionMQProducer producer = producer(kit, kit.group(), transactions);
+        producer.setSendMsgTimeout(3_000);
+        producer.setRetryTimesWhenSendFailed(2);
+        List<String> acknowledged = new ArrayList<>();
+        List<String> failed = new ArrayList<>();
+        String[] kinds = {"commit commit 1 ", "rollback rollback 1 ", "unknown commit 1 ", "unknown rollback 2 "};
+        System.out.println("{\"ready\":true}");
+        System.out.flush();
+        for (int number = 0; System.in.available() == 0; number++) {
+            String body = kinds[number % kinds.length] + number;
+            try {
+                Object status = send(producer, kit, body).get("status");
+                // With another status the client itself rolls back, whatever the listener would say.
+                ("SEND_OK".equals(status) ? acknowledged : failed).add(body);
+            } catch (Exception error) {
+                failed.add(body);
+            }
+            LockSupport.parkNanos(2_000_000);
+        }
+        kit.fact("acknowledged", acknowledged);
+        kit.fact("failed", failed);
+        List<String> stored = new ArrayList<>();
+        Kit.awaitQuietly(150_000, () -> {
+            try {
+                stored.clear();
+                stored.addAll(Kit.texts(kit.drain(kit.topic(), 1)));
+            } catch (Exception error) {
+                return false;
+            }
+            Set<String> found = new HashSet<>(stored);
+            return acknowledged.stream().filter(body -> body.split(" ")[1].equals("commit")).allMatch(found::contains);
+        });
+        kit.fact("stored", new ArrayList<>(stored));
+        kit.fact("checked", transactions.checked.size());
     }
 }

@@ -44,6 +44,7 @@ class FakeQueue:
         self.asked: list[tuple[int, str]] = []
         """(offset of the copy, its number of checks)."""
         self.discarded: list[tuple[str, dict[str, str]]] = []
+        self.replacements: list[int] = []
         self.failures: list[PutStatus] = []
         self.ended = EndedOffsets()
         self.half_offset = self.op_offset = 0
@@ -140,6 +141,9 @@ class FakeQueue:
         self.discarded.append((real_topic, records.parse_properties(message.rendered)))
         return PutResult(PutStatus.PUT_OK)
 
+    def replaced(self, half: MessageExt) -> None:
+        self.replacements.append(half.queue_offset)
+
     def ask_producer(self, half: MessageExt, properties: dict[str, str], stored: PutResult) -> None:
         self.asked.append((stored.queue_offset, properties["TRANSACTION_CHECK_TIMES"]))
 
@@ -161,6 +165,7 @@ async def test_an_old_half_message_without_an_end_is_stored_again_and_its_produc
     queue.add_half()
     await queue.check()
     assert queue.asked == [(1, "1")]
+    assert queue.replacements == [0]
     assert (queue.half_offset, queue.op_offset) == (1, 0)
     stored = queue.halves[1]
     assert stored is not None
@@ -308,6 +313,7 @@ class TestImmunity:
         queue.now += 40_000
         await queue.check()
         assert queue.asked == [(3, "3")]
+        assert queue.replacements == []  # offset 0 names all copies
 
     async def test_an_end_by_the_offset_of_the_first_copy_ends_the_later_copy(self, queue: FakeQueue) -> None:
         queue.add_half(age_ms=10_000, CHECK_IMMUNITY_TIME_IN_SECONDS="60")

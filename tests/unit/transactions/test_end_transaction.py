@@ -184,6 +184,7 @@ class TestRejections:
         ("fields", "remark"),
         [
             ({"producer_group": "others"}, "The producer group wrong"),
+            ({"transaction_id": "7F0000016B5C18B4AAC2000000019999"}, "The transaction id wrong"),
             ({"tran_state_table_offset": 1}, "The transaction state table offset wrong"),
             ({"commit_log_offset": 10**9}, "Find prepared transaction message failed"),
             ({"commit_log_offset": -1}, "Find prepared transaction message failed"),
