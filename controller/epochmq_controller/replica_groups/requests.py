@@ -70,7 +70,7 @@ class ApplyBrokerIdRequest(_GroupRequest, frozen=True):
     """1013: a replica applies for an id. With `check_code` it proves later that the id belongs to it."""
 
     cluster: str
-    applied: int
+    broker_id: int
     check_code: str
 
 
@@ -123,5 +123,5 @@ def decide(
             )
         case GetNextBrokerIdRequest():
             return Decision()
-        case ApplyBrokerIdRequest(cluster=cluster, applied=applied, check_code=check_code):
-            return rules.apply_broker_id(groups, cluster, name, applied, check_code)
+        case ApplyBrokerIdRequest(cluster=cluster, broker_id=broker_id, check_code=check_code):
+            return rules.apply_broker_id(groups, cluster, name, broker_id, check_code)

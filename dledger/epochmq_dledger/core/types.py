@@ -1,4 +1,9 @@
-"""Defines the settings, inputs and effects of the core. Times are milliseconds of one monotonic clock."""
+"""Defines the settings, inputs and effects of the core. Times are milliseconds of one monotonic clock.
+
+An input tells the core what has happened or what is requested. An effect tells the driver what to do, or what
+has happened in the core. `call` identifies a request that this peer received; `context` identifies one that
+it sent; `token` identifies an operation of this peer's owner.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +34,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     self_id: str
     peers: tuple[str, ...]
-    """Ids of all peers, this one included. They count until the log names the voters (see `membership`)."""
+    """Ids of all peers, this one included. They are the voters until the log names others (see
+    `membership`)."""
     joining: bool = False
     """This peer is new: it neither votes nor starts an election before the log names it as a voter."""
     shared_settings: str | None = None
@@ -69,6 +75,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """A proposal that is not committed within this time fails with WAIT_QUORUM_ACK_TIMEOUT. It may still be
     committed later."""
     transfer_wait_max_ms: int = 1000
+    """A transfer of leadership fails if the transferee does not lead after this time."""
     entry_of_own_term: bool = True
     """A new leader appends an entry with an empty body, which commits the entries of earlier terms (Raft
     §5.4.2). A broker's commit log, whose entries are messages, switches it off."""
@@ -162,7 +169,7 @@ class ProposalBatch(msgspec.Struct, frozen=True):
 
 
 class ReadIndex(msgspec.Struct, frozen=True):
-    """Confirm that this peer leads, by a quorum round trip that starts after this input (Raft §6.4).
+    """Confirm that this peer itself leads, by a quorum round trip that starts after this input (Raft §6.4).
     `ReadReady` or `OperationFailed` reports the result."""
 
     token: int
@@ -181,7 +188,8 @@ class ErasureCompleted(msgspec.Struct, frozen=True):
 
 
 class TransferLeadership(msgspec.Struct, frozen=True):
-    """Transfers leadership to the peer `to`."""
+    """Transfer this peer's leadership to the peer `to`. `LeadershipTransferred` or `OperationFailed` reports
+    the result."""
 
     to: str
     token: int
@@ -330,11 +338,13 @@ class RestoreSnapshot(msgspec.Struct, frozen=True):
 
 
 class RejoinCompleted(msgspec.Struct, frozen=True):
-    """This peer has recovered the entries that it had lost, and votes again, also after a restart."""
+    """This peer has recovered the entries that it had lost, and votes again. Forget the loss durably, so that
+    it votes after a restart, too."""
 
 
 class MembersChanged(msgspec.Struct, frozen=True):
-    """The addresses of the voters that the log names, or of a learner."""
+    """New addresses of peers are known, by id: all voters that the log names now or, when a learner is added,
+    the learner's."""
 
     addresses: dict[str, str]
 

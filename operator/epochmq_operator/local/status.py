@@ -50,8 +50,8 @@ class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
 class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     """A broker. `broker_id` is its permanent id from the controllers, which SyncStateSets consist of; null
     while unknown, 0 without controllers. `role` is null while unknown. `epoch` is the last epoch of its log,
-    null without epochs. `max_offset` is the end of its log, `confirm_offset` the offset up to which all
-    members of the SyncStateSet have the log. `fenced` and `drained` are set by users."""
+    null without epochs. `max_offset` is the end of its log, `confirm_offset` the offset up to which
+    consumers see messages. `fenced` and `drained` are set by users."""
 
     broker_id: int | None
     role: str | None
@@ -181,16 +181,16 @@ async def observe(state: StateDirectory) -> LocalObservation:
             for group in resources.all_controller_groups
             if (found := leading_controller(group, observed))
         ]
-        kept = await asyncio.gather(*(_kept(client, leader.pod) for leader in leaders))
+        listed = await asyncio.gather(*(_listed_groups(client, leader.pod) for leader in leaders))
     finally:
         await client.close()
     lists = {
-        leader.pod.group: found for leader, found in zip(leaders, kept, strict=True) if found is not None
+        leader.pod.group: found for leader, found in zip(leaders, listed, strict=True) if found is not None
     }
     return LocalObservation(resources, observed, lists)
 
 
-async def _kept(client: RemotingClient, leader: Pod) -> list[ListedReplicaGroup] | None:
+async def _listed_groups(client: RemotingClient, leader: Pod) -> list[ListedReplicaGroup] | None:
     try:
         return await fetch_replica_groups(client, leader.port("remoting"))
     except EpochMQError:  # it may have lost its leadership meanwhile
@@ -263,7 +263,7 @@ def _controller(o: ObservedLocalPod) -> ControllerStatus:
 
 
 def _group(group: BrokerGroup, seen: LocalObservation) -> BrokerGroupStatus:
-    observed, kept = seen.of(group), seen.reported_group(group)
+    observed, listed = seen.of(group), seen.reported_group(group)
     brokers = [o for o in observed if o.pod.component is Component.BROKER]
     return BrokerGroupStatus(
         name=group.name,
@@ -274,9 +274,9 @@ def _group(group: BrokerGroup, seen: LocalObservation) -> BrokerGroupStatus:
         nameservers=list(brokers[0].pod.probe.nameservers)
         if brokers and isinstance(brokers[0].pod.probe, BrokerProbe)
         else [],
-        master_epoch=kept.master_epoch if kept else None,
-        sync_state_set=kept.sync_state_set if kept else [],
-        replicas=[replica_of(group, o, kept) for o in brokers],
+        master_epoch=listed.master_epoch if listed else None,
+        sync_state_set=listed.sync_state_set if listed else [],
+        replicas=[replica_of(group, o, listed) for o in brokers],
     )
 
 
@@ -292,7 +292,7 @@ def _phase(observed: list[ObservedLocalPod]) -> GroupPhase:
     return GroupPhase.DEGRADED
 
 
-def replica_of(group: BrokerGroup, o: ObservedLocalPod, kept: ListedReplicaGroup | None) -> ReplicaStatus:
+def replica_of(group: BrokerGroup, o: ObservedLocalPod, listed: ListedReplicaGroup | None) -> ReplicaStatus:
     """The status of a replica, by its own report and by its controllers."""
     address, runtime_info = o.pod.port("remoting"), o.readiness.runtime_info
     registered = o.readiness.broker_id
@@ -301,10 +301,10 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, kept: ListedReplicaGroup
         broker_id: int | None = MASTER_BROKER_ID if registered is None else registered
         in_sync = o.readiness.ready
     else:
-        known = next((one for one in kept.replicas if one.address == address), None) if kept else None
+        known = next((one for one in listed.replicas if one.address == address), None) if listed else None
         broker_id = known.broker_id if known else None
         in_sync = known is not None and known.in_sync and known.alive
-    leads = registered == MASTER_BROKER_ID if kept is None else kept.master_id == broker_id
+    leads = registered == MASTER_BROKER_ID if listed is None else listed.master_id == broker_id
     role = None if registered is None else "master" if leads else "slave"
     return ReplicaStatus(
         **msgspec.structs.asdict(_pod(o, "store")),
