@@ -140,7 +140,7 @@ class ReplicaRounds:
     directory: Path
     seed: int
     octet: int = 72
-    troubles: list[Round] = field(default_factory=list)
+    fault_plan: list[Round] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -207,7 +207,7 @@ class ReplicaRounds:
         time.sleep(self.random.uniform(0.1, 3.5))
         for one in undo:
             one()
-        self.troubles.append(Round(" and ".join(names), began_s, time.monotonic()))
+        self.fault_plan.append(Round(" and ".join(names), began_s, time.monotonic()))
 
     def _victim(self, kind: str) -> Member:
         """The leader or master, more often than not."""
@@ -239,7 +239,7 @@ class ReplicaRounds:
         lines = [
             f"seed {self.seed}: {len(moments)} acknowledged of {sum(one.sent for one in self.producers)}"
         ]
-        for one in self.troubles:
+        for one in self.fault_plan:
             ends = [*(moment for moment in moments if one.began_s <= moment), float("inf")]
             gaps = [b - a for a, b in zip([one.began_s, *ends], ends, strict=False) if a < one.ended_s + 1]
             lines.append(f"{one.what} for {one.ended_s - one.began_s:.1f} s: silence {max(gaps):.2f} s")

@@ -65,10 +65,10 @@ class BrokerDisk:
         if self.world.quiet:
             return
         if self.broken_until > now:
-            self.world.happened("broker calls failed (EIO)")
+            self.world.count_event("broker calls failed (EIO)")
             raise OSError(errno.EIO, f"{self.name}: {what}: I/O error")
         if self.full_until > now:
-            self.world.happened("broker calls failed (ENOSPC)")
+            self.world.count_event("broker calls failed (ENOSPC)")
             raise OSError(errno.ENOSPC, f"{self.name}: {what}: no space left")
 
     def append(self, log: RecordLog, data: bytes) -> None:
@@ -114,9 +114,9 @@ class BrokerDisk:
         self.failed = True
         if self.abort is not None:
             self.abort = msgspec.structs.replace(self.abort, flush_failed=True)
-        self.world.happened("broker flushes failed")
+        self.world.count_event("broker flushes failed")
 
-    # What befalls it ----------------------------------------------------------------------------------------
+    # Faults of it ----------------------------------------------------------------------------------------
 
     def lose_power(self, log: RecordLog, rng: random.Random, share: float | None = None) -> int:
         """The power fails: a share of the unflushed pages survives, drawn or given. Returns how many bytes
@@ -127,7 +127,7 @@ class BrokerDisk:
         log.recover()
         if log.end < self.flushed:
             self.damaged = True
-            self.world.happened("flushed bytes lost by a lying disk")
+            self.world.count_event("flushed bytes lost by a lying disk")
         return before - log.end
 
     def _drop_pages(self, data: bytearray, rng: random.Random, share: float) -> None:
@@ -136,7 +136,7 @@ class BrokerDisk:
             until = min(at - at % PAGE + PAGE, end)
             if rng.random() >= share:
                 data[at:until] = bytes(until - at)
-                self.world.happenings["broker pages lost"] += 1
+                self.world.event_counts["broker pages lost"] += 1
             at = until
 
     def forget_failed_pages(self, log: RecordLog, rng: random.Random, share: float | None = None) -> None:

@@ -109,12 +109,12 @@ class SimulatedLogHost(Host):
         with contextlib.suppress(OSError):
             self.keep_doubt(log_doubt.no_doubt())
             self.disk.clear_log_doubt()
-        self.world.happened("doubts settled")
+        self.world.count_event("doubts settled")
 
     def _end_whole(self) -> None:
         end = self.log.sound_end()
         if end < self.log.end:
-            self.world.happened("torn records")
+            self.world.count_event("torn records")
             self.disk.truncate(self.log, end)
         self.confirmed = min(self.confirmed, self.log.end)
 
@@ -161,7 +161,7 @@ class SimulatedLogHost(Host):
             point, self.verified = min(end, master_end), 0
         difference = first_difference(self.verified, point, self.log.data, master.log.data)
         if difference is not None:
-            self.world.happened("contents that differ")
+            self.world.count_event("contents that differ")
             self.world.note(f"{self.name} differs from {master.name} at {difference}")
             if not may_truncate(difference, log_doubt.protected_until(self.doubt, self.confirmed)):
                 self.doubt = msgspec.structs.replace(self.doubt, in_doubt=True)
@@ -170,7 +170,7 @@ class SimulatedLogHost(Host):
             point = self.log.start_of_record(difference)
         self.verified = point
         if point < end:
-            self.world.happened("truncations")
+            self.world.count_event("truncations")
             self.world.note(f"{self.name} cuts its log from {end} to {point}")
             self.world.check_cut(self, point)
             self.disk.truncate(self.log, point)

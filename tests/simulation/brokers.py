@@ -150,7 +150,9 @@ class Broker(Host):
             if wants_lease:
                 self.ask_lease(controller, channel, replica, beat)
             else:
-                world.send(self, controller, controller.heard, channel, replica, beat, self.fenced_epoch)
+                world.send(
+                    self, controller, controller.on_heartbeat, channel, replica, beat, self.fenced_epoch
+                )
 
     def ask_lease(
         self, controller: ControllerHost, channel: Channel, replica: Any, beat: dict[str, Any]
@@ -356,7 +358,7 @@ class Broker(Host):
 
     def pulled(self, call: Call, replica: int, epoch: int, end: int, last: int | None) -> None:
         """Serves a replica's pull. Writes are unique, and two logs with a common write have all earlier ones
-        in common. The last write therefore tells whether the replica's log is a prefix of this one."""
+        in common. The last write therefore shows whether the replica's log is a prefix of this one."""
         if self.role is not Role.MASTER or epoch != self.epoch:
             return
         log = self.log

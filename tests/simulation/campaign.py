@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tests.simulation import client_world, controller_world, group_world, store_world
 from tests.simulation.clockwork import ViolationError, World
+from tests.simulation.fault_plan import Plan
 from tests.simulation.shrink import shrink
-from tests.simulation.troubles import Plan
 
 PROCESSES = int(os.environ.get("EPOCHMQ_SIMULATION_PROCESSES", "2"))
 CHUNK = 8

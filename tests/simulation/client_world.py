@@ -9,11 +9,11 @@ import msgspec
 
 from epochmq_dledger.core.types import OperationFailed, Proposal, ProposalCommitted, ReadIndex, ReadReady
 from epochmq_protocol.dledger import DLedgerResponseCode
-from tests.simulation import troubles
+from tests.simulation import fault_plan
 from tests.simulation.clockwork import Event
+from tests.simulation.fault_plan import Plan
 from tests.simulation.peer_host import PeerHost, UndetectableLossError, settings_for
 from tests.simulation.raft_world import RaftWorld
-from tests.simulation.troubles import Plan
 
 STORED_SHARE = 0.3
 """The share of worlds on the production store. The others are faster."""
@@ -68,7 +68,7 @@ def plan(seed: int) -> Plan:
     rng = random.Random(f"raft {seed}")
     found = Plan(
         seed,
-        troubles.network(rng),
+        fault_plan.network(rng),
         peers=5 if rng.random() < 0.2 else 3,
         options={
             "beside_java": rng.random() < 0.33,
@@ -80,7 +80,7 @@ def plan(seed: int) -> Plan:
     )
     if found.options["single"]:
         found.quiet_ms = 40_000  # a peer gets a thousand entries one by one
-    rates = troubles.mixture(rng, troubles.PEER_RATES)
+    rates = fault_plan.mixture(rng, fault_plan.PEER_RATES)
     rates["figure_8"] = rng.choice((0, 0, 0, 4))
     rates["lost_tail"] = rng.choice((0, 0, 0, 4))
     return with_events(rng, found, rates, per_minute=60 * rng.choice((1, 3, 8)))
@@ -92,32 +92,34 @@ def plan_with_disconnects(seed: int) -> Plan:
     found = plan(seed)
     found.options |= {"closing": True, "beside_java": rng.random() < 0.1}
     names = [f"n{i}" for i in range(found.peers)]
-    broken = troubles.stream(
-        rng, "part", rng.choice((1, 6, 30)), found.troubled_ms, lambda r: (r.choice(("leader", *names)),)
+    broken = fault_plan.stream(
+        rng, "part", rng.choice((1, 6, 30)), found.faults_ms, lambda r: (r.choice(("leader", *names)),)
     )
-    found.events = troubles.sequence([iter(found.events), broken])
+    found.events = fault_plan.sequence([iter(found.events), broken])
     return found
 
 
 def with_events(rng: random.Random, found: Plan, rates: dict[str, float], per_minute: float) -> Plan:
     """Adds events at these rates, and clients that propose and read."""
     names = [f"n{i}" for i in range(found.peers)]
-    until_ms = found.troubled_ms
-    makers = troubles.peer_makers(names) | {
+    until_ms = found.faults_ms
+    makers = fault_plan.peer_makers(names) | {
         "figure_8": lambda r: (round(r.uniform(0, 60), 1), round(r.uniform(0, 300))),
         "lost_tail": lambda r: (round(r.uniform(0, 300)),),
     }
-    streams = [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
-    streams.append(troubles.stream(rng, "propose", per_minute, until_ms, lambda r: (r.random(), r.random())))
-    streams.append(troubles.stream(rng, "burst", 3, until_ms, lambda r: (r.randint(5, 60),)))
-    streams.append(troubles.stream(rng, "storm", rng.choice((0, 0, 20)), until_ms, lambda r: (r.random(),)))
-    streams.append(troubles.stream(rng, "duel", rng.choice((0, 0, 6)), until_ms, draw_duel))
-    streams.append(troubles.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
+    streams = [fault_plan.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
+    streams.append(
+        fault_plan.stream(rng, "propose", per_minute, until_ms, lambda r: (r.random(), r.random()))
+    )
+    streams.append(fault_plan.stream(rng, "burst", 3, until_ms, lambda r: (r.randint(5, 60),)))
+    streams.append(fault_plan.stream(rng, "storm", rng.choice((0, 0, 20)), until_ms, lambda r: (r.random(),)))
+    streams.append(fault_plan.stream(rng, "duel", rng.choice((0, 0, 6)), until_ms, draw_duel))
+    streams.append(fault_plan.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
     if found.options["stored"]:
         found.options["faults"] = rng.random() < 0.7
     if found.options.pop("faults", False):
         streams += disk_faults(rng, names, until_ms)
-    found.events = troubles.sequence(streams)
+    found.events = fault_plan.sequence(streams)
     return found
 
 
@@ -128,7 +130,7 @@ def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[I
         return "leader" if r.random() < 0.4 else r.choice(names)
 
     calls = ("pwrite", "pwrite", "fsync", "fsync", "ftruncate", "unlink", "open")
-    makers: dict[str, tuple[float, troubles.Make]] = {
+    makers: dict[str, tuple[float, fault_plan.Make]] = {
         "little_room": (4.0, lambda r: (who(r), r.choice((0, 1, 2, 3, 8)), round(r.uniform(200, 3000)))),
         "io_error": (2.0, lambda r: (who(r), r.choice(calls), r.randint(0, 30))),
         "rot": (2.0, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
@@ -136,7 +138,7 @@ def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[I
         "lie": (0.3, lambda r: (who(r), round(r.uniform(100, 2000)))),
     }
     return [
-        troubles.stream(rng, kind, rate * rng.choice((0, 1, 3)), until_ms, make)
+        fault_plan.stream(rng, kind, rate * rng.choice((0, 1, 3)), until_ms, make)
         for kind, (rate, make) in makers.items()
     ]
 
@@ -187,19 +189,19 @@ class ClientWorld(RaftWorld):
                 self._live()
             except UndetectableLossError as end:
                 self.note(str(end))
-                self.happened("undetectable losses")
+                self.count_event("undetectable losses")
 
     def _live(self) -> None:
         plan = self.wanted
         self.plan(plan.events)
-        self.run(plan.troubled_ms)
-        self.calm()
-        self.run(plan.troubled_ms + LEADER_BOUND_MS)
+        self.run(plan.faults_ms)
+        self.end_faults()
+        self.run(plan.faults_ms + LEADER_BOUND_MS)
         self.check_leader()
         for number in range(20):
             self.at(number * 97.0, self.ask_leader)
             self.at(number * 97.0 + 1, self.ask_leader)
-        self.run(plan.troubled_ms + plan.quiet_ms)
+        self.run(plan.faults_ms + plan.quiet_ms)
         late = [token for token in self.timed if token not in self.served]
         if late:
             self.fail(f"read {late[0]} was never served in a quiet world")
@@ -317,7 +319,7 @@ class ClientWorld(RaftWorld):
     def _stop_named(self, name: str, down_ms: float) -> None:
         peer = self.peer(name)
         if peer.up and not self.quiet:
-            self.happened("kills")
+            self.count_event("kills")
             self.stop_peer(peer, down_ms)
 
     def do_lost_tail(self, jitter_ms: float) -> None:

@@ -1,8 +1,8 @@
-"""A world without sockets, files or clocks, in which a seed decides everything: what the network carries and
-when, how fast clocks run, which machine stops when. The same seed does it again.
+"""Simulates time, machines and a network, without sockets, files or clocks. A seed decides everything: which
+messages arrive and when, how fast clocks run, which machine stops when. The same seed gives the same run.
 
-`World` holds time, the machines and the network. What the machines do is in `raft` (consensus peers),
-`controllers` and `brokers`; what befalls them is a list of `Event`s (see `troubles`), made before the world
+`World` holds the time, the machines and the network. What the machines do is in `peer_host` (Raft peers),
+`controllers` and `brokers`. The faults are a list of `Event`s (see `fault_plan`) that is made before the run
 begins, so that a failing run can be shrunk by leaving events out (see `shrink`).
 """
 
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 RPC_TIMEOUT_MS = 1000
 SWEEP_MS = 50
-SWAMPED_MAX_MS = 800.0
+CONGESTED_MAX_MS = 800.0
 
 
 class ViolationError(AssertionError):
-    """A promise was broken; `at_ms` is when, `story` what happened until then."""
+    """A promise was broken at `at_ms`; `history` is the transcript up to then."""
 
     def __init__(self, text: str, at_ms: float, history: list[str]) -> None:
         super().__init__(text)
@@ -30,7 +30,7 @@ class ViolationError(AssertionError):
 
 
 class Event(NamedTuple):
-    """Something that befalls the world at a moment: the method `do_<kind>` is called with `args`."""
+    """A fault or another event at a moment: the method `do_<kind>` of the world is called with `args`."""
 
     at_ms: float
     kind: str
@@ -41,18 +41,19 @@ class Event(NamedTuple):
 
 
 class Network(NamedTuple):
-    """How unkind the network is; probabilities are per message."""
+    """The faults of the network; probabilities are per message."""
 
     drop: float = 0.0
     duplicate: float = 0.0
     delay_max_ms: float = 10.0
     slow: float = 0.0
-    """Share of messages that take up to `slow_max_ms`, and so come in another order."""
+    """The share of messages that take up to `slow_max_ms`, and so arrive in another order."""
     slow_max_ms: float = 1500.0
 
 
 class Host:
-    """A machine: what runs on it lives, is paused, dies and starts anew; its clock has a rate and leaps."""
+    """A machine with one process, which runs, is paused, dies and starts again. Its clock has a rate and
+    leaps. `life` counts starts and ends, so that timers of an earlier life have no effect."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -70,23 +71,23 @@ class Host:
         return int(self.world.now * self.rate + self.leaps_ms)
 
     def world_time(self, clock_ms: float) -> float:
-        """When the machine's clock will show this."""
+        """The time of the world at which the machine's clock will show `clock_ms`."""
         return (clock_ms + 0.01 - self.leaps_ms) / self.rate
 
     def start(self) -> None:
-        """Starts on what its disk has."""
+        """Starts the process with what the disk holds."""
         self.up = True
         self.life += 1
 
     def die(self) -> None:
-        """Stops at once; what was on its way to it is lost."""
+        """Kills the process; messages that it has not handled yet are lost."""
         self.up = False
         self.life += 1
         self.paused = False
         self.held.clear()
 
-    def rouse(self) -> None:
-        """Goes on after a pause: what came meanwhile is found in its buffers, in any order."""
+    def resume(self) -> None:
+        """Continues after a pause, and handles the messages that arrived meanwhile, in any order."""
         self.paused = False
         held, self.held = self.held, []
         self.world.random.shuffle(held)
@@ -95,7 +96,7 @@ class Host:
                 self.receive(action, *args)
 
     def receive(self, action: Callable[..., None], *args: Any) -> None:
-        """Lets the machine do something, now or when it goes on."""
+        """Runs an action on the machine, now or after its pause."""
         if not self.up:
             return
         if self.paused:
@@ -104,7 +105,7 @@ class Host:
             action(*args)
 
     def later(self, delay_ms: float, action: Callable[..., None], *args: Any) -> None:
-        """Lets the machine do something after a while on its own clock, if it is still the same life."""
+        """Runs an action on the machine after a time on its own clock, if the process still lives then."""
         self.world.at(delay_ms / self.rate, self._later, self.life, action, args)
 
     def _later(self, life: int, action: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -112,11 +113,11 @@ class Host:
             self.receive(action, *args)
 
     def clock_leapt(self) -> None:
-        """The clock has leapt forward; timers may be due."""
+        """Called after the clock has leapt forward; timers may be due."""
 
 
 class Call:
-    """A call to another machine, until its answer comes back or time is up."""
+    """A call to another machine, until its response arrives or it times out."""
 
     __slots__ = ("back", "came_ms", "deadline_ms", "done", "life", "source", "target")
 
@@ -127,7 +128,7 @@ class Call:
         self.deadline_ms = deadline_ms
         self.back = back
         self.came_ms = 0.0
-        """When it came to the target, if that noted it."""
+        """When it reached the target, if the target has recorded that."""
         self.done = False
 
 
@@ -141,30 +142,30 @@ class World:
         self.verbose = verbose
         self.now = 0.0
         self.hosts: dict[str, Host] = {}
-        self.queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self.queue: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self.sequence = 0
         self.cuts: dict[tuple[str, str], float] = {}
         self.calls: deque[Call] = deque()
         self.history: list[str] = []
         self.quiet = False
         self.steps = 0
-        self.happenings: Counter[str] = Counter()
-        """What befell this world, by name."""
-        self.swamped_until = 0.0
-        """Until when every message takes long, and so comes in any order."""
+        self.event_counts: Counter[str] = Counter()
+        """How often each kind of event occurred."""
+        self.congested_until = 0.0
+        """Until then every message takes long, and so messages arrive in any order."""
         self.latest: dict[tuple[str, str], float] = {}
-        """When the latest message of each link is to arrive."""
+        """When the latest message of each link arrives."""
         self.at(SWEEP_MS, self._sweep)
 
     # Time ---------------------------------------------------------------------------------------------------
 
-    def at(self, delay_ms: float, action: Callable[..., None], *args: Any) -> None:
-        """Does something later."""
+    def at(self, delay_ms: float, action: Callable[..., object], *args: Any) -> None:
+        """Schedules an action."""
         self.sequence += 1
         heapq.heappush(self.queue, (self.now + max(0.0, delay_ms), self.sequence, action, args))
 
     def run(self, until_ms: float) -> None:
-        """Lets the world go on until a moment."""
+        """Runs all actions up to a moment."""
         queue = self.queue
         while queue and queue[0][0] <= until_ms:
             self.now, _, action, args = heapq.heappop(queue)
@@ -175,67 +176,67 @@ class World:
         """Adds a line to the transcript."""
         self.history.append(f"{self.now:8.0f}  {text}")
 
-    def happened(self, what: str, times: int = 1) -> None:
-        """Counts what befell this world."""
-        self.happenings[what] += times
+    def count_event(self, what: str, times: int = 1) -> None:
+        """Counts an event of this kind."""
+        self.event_counts[what] += times
 
     def fail(self, text: str) -> None:
-        """Stops: a promise is broken."""
+        """Ends the run, because a promise is broken."""
         raise ViolationError(text, self.now, self.history)
 
     def plan(self, events: list[Event]) -> None:
-        """Puts events where they belong in time."""
+        """Schedules events."""
         for event in events:
-            self.at(event.at_ms - self.now, self._happen, event)
+            self.at(event.at_ms - self.now, self._carry_out, event)
 
-    def _happen(self, event: Event) -> None:
+    def _carry_out(self, event: Event) -> None:
         if not self.quiet:
             getattr(self, f"do_{event.kind}")(*event.args)
 
-    def calm(self) -> None:
-        """The troubles end: links work, fast, and machines run."""
+    def end_faults(self) -> None:
+        """Ends all faults: links work and are fast, and all machines run."""
         self.quiet = True
         self.network = Network(delay_max_ms=5)
         self.note("-- quiet from here on --")
         self.cuts.clear()
         for host in self.hosts.values():
             if host.paused:
-                host.rouse()
+                host.resume()
             if not host.up:
                 host.start()
 
     # The network --------------------------------------------------------------------------------------------
 
     def is_cut(self, source: Host, target: Host) -> bool:
-        """Whether the link carries nothing now."""
+        """Whether the link loses every message now."""
         return self.cuts.get((source.name, target.name), 0) > self.now
 
     def delay(self) -> float:
         """How long one message takes, milliseconds."""
         network = self.network
-        if self.swamped_until > self.now and not self.quiet:
-            self.happenings["delayed"] += 1
-            return self.random.random() * SWAMPED_MAX_MS
+        if self.congested_until > self.now and not self.quiet:
+            self.event_counts["delayed"] += 1
+            return self.random.random() * CONGESTED_MAX_MS
         if network.slow and not self.quiet and self.random.random() < network.slow:
-            self.happenings["delayed"] += 1
+            self.event_counts["delayed"] += 1
             return self.random.random() * network.slow_max_ms
         return 0.2 + self.random.random() * network.delay_max_ms
 
     def send(self, source: Host, target: Host, action: Callable[..., None], *args: Any) -> None:
-        """Carries one message: `action` happens at the target, if the network pleases."""
+        """Sends one message: `action` runs at the target, unless the network loses the message."""
         network = self.network
         if not self.quiet and (network.drop or network.duplicate):
             luck = self.random.random()
             if luck < network.drop:
-                self.happenings["dropped"] += 1
+                self.event_counts["dropped"] += 1
                 return
             if luck > 1 - network.duplicate:
-                self.happenings["duplicated"] += 1
+                self.event_counts["duplicated"] += 1
                 self.at(self.delay(), self._arrive, source, target, action, args)
         delay_ms = self.delay()
         link, arrives_ms = (source.name, target.name), self.now + delay_ms
         if arrives_ms < self.latest.get(link, 0.0):
-            self.happenings["reordered"] += 1
+            self.event_counts["reordered"] += 1
         else:
             self.latest[link] = arrives_ms
         self.at(delay_ms, self._arrive, source, target, action, args)
@@ -245,7 +246,7 @@ class World:
             return
         if self.cuts and self.is_cut(source, target):
             way = "cut one way" if not self.is_cut(target, source) else "cut both ways"
-            self.happenings[way] += 1
+            self.event_counts[way] += 1
             return
         if target.paused:
             target.held.append((action, args))
@@ -255,62 +256,62 @@ class World:
     def call(
         self, source: Host, target: Host, action: Callable[..., None], back: Callable[..., None], *args: Any
     ) -> None:
-        """Calls another machine: `action(call, *args)` happens there, `back(answer)` here: once, with None
-        when no answer came in time."""
+        """Calls another machine: `action(call, *args)` runs there, and `back(response)` here, once: with None
+        if no response arrived in time."""
         call = Call(source, target, self.now + RPC_TIMEOUT_MS, back)
         self.calls.append(call)
         self.send(source, target, action, call, *args)
 
     def answer(self, call: Call, response: object) -> None:
-        """Sends a call's answer back."""
-        self.send(call.target, call.source, self._answered, call, response)
+        """Sends the response to a call."""
+        self.send(call.target, call.source, self._on_response, call, response)
 
-    def _answered(self, call: Call, response: object) -> None:
+    def _on_response(self, call: Call, response: object) -> None:
         if not call.done and call.source.life == call.life:
             call.done = True
             call.back(response)
 
     def _sweep(self) -> None:
-        """Ends the calls whose time is up."""
+        """Completes the calls that have timed out."""
         calls = self.calls
         while calls and (calls[0].done or calls[0].deadline_ms <= self.now):
             call = calls.popleft()
             if not call.done and call.source.life == call.life:
-                call.source.receive(self._answered, call, None)
+                call.source.receive(self._on_response, call, None)
         self.at(SWEEP_MS, self._sweep)
 
     def counts(self) -> dict[str, int]:
-        """What befell this world and what it has done, by name."""
-        return dict(self.happenings)
+        """The counts of events and of completed work, by name."""
+        return dict(self.event_counts)
 
     def live(self) -> None:
-        """A whole life. ViolationError when a promise was broken."""
+        """Runs the world from its beginning to its end. ViolationError if a promise was broken."""
         raise NotImplementedError
 
-    # What may befall every world ----------------------------------------------------------------------------
+    # Events of every world ----------------------------------------------------------------------------------
 
     def host(self, who: str) -> Host:
         """The machine of this name. Worlds know more names, such as `leader`."""
         return self.hosts[who]
 
     def do_pause(self, who: str, duration_ms: float) -> None:
-        """SIGSTOP, and SIGCONT after a while."""
+        """Pauses a machine: SIGSTOP, and SIGCONT after `duration_ms`."""
         host = self.host(who)
         if not host.up:
             return
         host.paused = True
         host.pauses += 1
-        self.happened("pauses")
-        self.note(f"{host.name} is stopped for {duration_ms:.0f} ms")
-        self.at(duration_ms, self._go_on, host, host.life, host.pauses)
+        self.count_event("pauses")
+        self.note(f"{host.name} is paused for {duration_ms:.0f} ms")
+        self.at(duration_ms, self._end_pause, host, host.life, host.pauses)
 
-    def _go_on(self, host: Host, life: int, pause: int) -> None:
+    def _end_pause(self, host: Host, life: int, pause: int) -> None:
         if host.paused and (host.life, host.pauses) == (life, pause):
-            self.note(f"{host.name} goes on")
-            host.rouse()
+            self.note(f"{host.name} resumes")
+            host.resume()
 
     def do_cut(self, one: str, two: str, both: bool, duration_ms: float) -> None:
-        """A link carries nothing, one way or both."""
+        """Cuts a link, one way or both: it loses every message."""
         source, target = self.host(one), self.host(two)
         if source is target:
             return
@@ -321,7 +322,7 @@ class World:
         self.note(f"{source.name} {arrow} {target.name} is cut for {duration_ms:.0f} ms")
 
     def do_isolate(self, who: str, way: str, duration_ms: float) -> None:
-        """A machine is heard by nobody (`out`), hears nobody (`in`), or both."""
+        """Isolates a machine: nothing that it sends arrives (`out`), nothing reaches it (`in`), or both."""
         host = self.host(who)
         for other in self.hosts.values():
             if way != "in" and other is not host:
@@ -335,14 +336,14 @@ class World:
         self.cuts[link] = max(self.cuts.get(link, 0), self.now + duration_ms)
 
     def do_swamp(self, duration_ms: float) -> None:
-        """For a while every message is late, and comes in any order."""
-        self.swamped_until = max(self.swamped_until, self.now + duration_ms)
-        self.note(f"the network is swamped for {duration_ms:.0f} ms")
+        """Congests the network: for a time every message is late, and messages arrive in any order."""
+        self.congested_until = max(self.congested_until, self.now + duration_ms)
+        self.note(f"the network is congested for {duration_ms:.0f} ms")
 
     def do_leap(self, who: str, by_ms: float) -> None:
-        """A machine's clock leaps forward."""
+        """Makes a machine's clock leap forward."""
         host = self.host(who)
         host.leaps_ms += by_ms
-        self.happened("clock leaps")
+        self.count_event("clock leaps")
         self.note(f"the clock of {host.name} leaps forward by {by_ms:.0f} ms")
         host.clock_leapt()

@@ -23,15 +23,15 @@ from epochmq_controller.replica_groups.state_machine_types import ControllerStat
 from epochmq_dledger.core.types import RaftSettings
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RemoteProtocolError
-from tests.simulation import troubles
+from tests.simulation import fault_plan
 from tests.simulation.brokers import Broker, Channel, Role
 from tests.simulation.clockwork import Event as PlannedEvent
 from tests.simulation.clockwork import Host
 from tests.simulation.controllers import ControllerHost
+from tests.simulation.fault_plan import Make, Plan
 from tests.simulation.liveness import Liveness
 from tests.simulation.peer_host import settings_for
 from tests.simulation.raft_world import RaftWorld
-from tests.simulation.troubles import Make, Plan
 
 SETTLE_MS = 7_000
 """A quiet world has a writing master in every group, and all its replicas in sync, within this time."""
@@ -57,15 +57,13 @@ LEASES_TOUCHED = 3
 """After a clock stopped or leapt twice, leases may be wrong for this many times their length."""
 
 
-def plan(
-    seed: int, salt: str = "controllers", groups: int | None = None, troubled_ms: float = 45_000
-) -> Plan:
+def plan(seed: int, salt: str = "controllers", groups: int | None = None, faults_ms: float = 45_000) -> Plan:
     """Plans a seed's world. `groups`: the number of groups, by default random."""
     rng = random.Random(f"{salt} {seed}")
     lease_ms = rng.choice((450, 600, 1200))
     found = Plan(
         seed,
-        troubles.network(rng)._replace(delay_max_ms=rng.choice((2, 10, 30))),
+        fault_plan.network(rng)._replace(delay_max_ms=rng.choice((2, 10, 30))),
         peers=5 if rng.random() < 0.1 else 3,
         drift=0.024,
         options={
@@ -76,23 +74,23 @@ def plan(
             "beside_java": rng.random() < 0.33,
             "stored": rng.random() < 0.1,
         },
-        troubled_ms=troubled_ms,
+        faults_ms=faults_ms,
         quiet_ms=15_000,
     )
     controllers = [f"n{i}" for i in range(found.peers)]
     brokers = [f"{group}{i}" for group in "ab"[: found.options["groups"]] for i in (1, 2, 3)]
-    until_ms = found.troubled_ms
-    of_peers = troubles.peer_makers(controllers)
+    until_ms = found.faults_ms
+    of_peers = fault_plan.peer_makers(controllers)
     of_brokers = broker_makers(controllers, brokers)
-    mixed_peers = troubles.mixture(rng, troubles.PEER_RATES, 0.5)
-    mixed_brokers = troubles.mixture(rng, BROKER_RATES, 0.5)
+    mixed_peers = fault_plan.mixture(rng, fault_plan.PEER_RATES, 0.5)
+    mixed_brokers = fault_plan.mixture(rng, BROKER_RATES, 0.5)
     streams = [
-        troubles.stream(rng, kind, rate, until_ms, of_peers[kind]) for kind, rate in mixed_peers.items()
+        fault_plan.stream(rng, kind, rate, until_ms, of_peers[kind]) for kind, rate in mixed_peers.items()
     ]
     streams += [
-        troubles.stream(rng, kind, rate, until_ms, of_brokers[kind]) for kind, rate in mixed_brokers.items()
+        fault_plan.stream(rng, kind, rate, until_ms, of_brokers[kind]) for kind, rate in mixed_brokers.items()
     ]
-    found.events = troubles.sequence(streams)
+    found.events = fault_plan.sequence(streams)
     return found
 
 
@@ -130,6 +128,10 @@ def broker_makers(controllers: list[str], brokers: list[str]) -> dict[str, Make]
     }
 
 
+AnyBroker = Any
+"""A `Broker` or, in a `GroupWorld`, a `GroupBroker`: see `ControllerWorld.broker_type`."""
+
+
 class ControllerWorld(RaftWorld):
     """The world of a plan."""
 
@@ -153,7 +155,7 @@ class ControllerWorld(RaftWorld):
         """Whether clients and masters have stopped to change anything."""
         self.writes = 0
         self.controllers: dict[str, ControllerHost] = {}
-        self.brokers: dict[str, Broker] = {}
+        self.brokers: dict[str, AnyBroker] = {}
         self.acked: dict[str, list[int]] = {}
         self.asked_sets: set[AlterSyncStateSetRequest] = set()
         self.leapt_at: dict[str, float] = {}
@@ -181,9 +183,9 @@ class ControllerWorld(RaftWorld):
             host.start()
         self.liveness = Liveness(self)
 
-    def _happen(self, event: PlannedEvent) -> None:
+    def _carry_out(self, event: PlannedEvent) -> None:
         self.liveness.disturbed()
-        super()._happen(event)
+        super()._carry_out(event)
 
     def counts(self) -> dict[str, int]:
         acked = sum(map(len, self.acked.values()))
@@ -204,8 +206,8 @@ class ControllerWorld(RaftWorld):
         """Checks after the faults that all works, that a dead master is replaced, and that all controllers
         have equal groups."""
         self.plan(self.wanted.events)
-        self.run(self.wanted.troubled_ms)
-        self.calm()
+        self.run(self.wanted.faults_ms)
+        self.end_faults()
         self.run(self.now + SETTLE_MS)
         self.check_working()
         masters = [broker for group in self.acked if (broker := self.master_of(group)) is not None]
@@ -214,7 +216,7 @@ class ControllerWorld(RaftWorld):
         self.run(self.now + REPLACE_MS)
         self.check_working(dead=len(masters))
         self.frozen = True
-        self.run(self.wanted.troubled_ms + self.wanted.quiet_ms)
+        self.run(self.wanted.faults_ms + self.wanted.quiet_ms)
         self.check_logs()
         for group, acked in self.acked.items():
             last = self.master_of(group)
@@ -247,19 +249,19 @@ class ControllerWorld(RaftWorld):
             f"in sync {sorted(group.sync_state_set)} epoch {group.sync_state_set_epoch}"
         )
 
-    def master_of(self, name: str) -> Broker | None:
+    def master_of(self, name: str) -> AnyBroker | None:
         """The broker that is master of a group."""
         group = self.tables.get(name)
         if group is None or group.master_id is None:
             return None
         return self.broker_of(name, group.master_id)
 
-    def broker_of(self, group: str, broker_id: int) -> Broker | None:
+    def broker_of(self, group: str, broker_id: int) -> AnyBroker | None:
         """The group's broker with this id. Its check code contains its name."""
         known = self.tables.groups[group].replicas.get(broker_id)
         return self.brokers[known.register_check_code.split(";")[1]] if known is not None else None
 
-    def broker_at(self, address: str) -> Broker:
+    def broker_at(self, address: str) -> AnyBroker:
         """The broker at an address."""
         return self.brokers[address.split("/")[0]]
 
@@ -267,14 +269,15 @@ class ControllerWorld(RaftWorld):
         """The machine of this name. `master <group>` is the present master, or the group's first broker."""
         if who.startswith("master "):
             group = who.split()[1]
-            return self.master_of(group) or self.brokers[f"{group}1"]
+            found: Host = self.master_of(group) or self.brokers[f"{group}1"]
+            return found
         return super().host(who)
 
-    def close(self, broker: Broker, controller: ControllerHost, channel: Channel) -> None:
+    def close(self, broker: AnyBroker, controller: ControllerHost, channel: Channel) -> None:
         """Closes a connection. The controller notices it, unless the link is cut."""
         self.at(self.delay(), self._closed, broker, controller, channel)
 
-    def _closed(self, broker: Broker, controller: ControllerHost, channel: Channel) -> None:
+    def _closed(self, broker: AnyBroker, controller: ControllerHost, channel: Channel) -> None:
         if not self.is_cut(broker, controller):
             controller.receive(controller.channel_closed, channel)
 
@@ -350,7 +353,7 @@ class ControllerWorld(RaftWorld):
             if other.group == name and other is not broker and other.writable:
                 self.fail_if_clocks_are_sound(f"{name}: {broker_id} is elected while {other.name} may write")
 
-    def check_only_writer(self, broker: Broker) -> None:
+    def check_only_writer(self, broker: AnyBroker) -> None:
         """Checks that at most one master of a group may write. Two can begin to write together only when a
         lease arrives, so that is the moment to check."""
         self.grants += 1
@@ -366,9 +369,9 @@ class ControllerWorld(RaftWorld):
         """Fails if a lease lasted too long, unless a clock explains it."""
         if self.now >= self.clocks_trusted_from:
             self.fail(text)
-        self.happened("two writers by a clock that stood still or leapt twice")
+        self.count_event("two writers by a clock that stood still or leapt twice")
 
-    def acknowledge(self, broker: Broker, end: int) -> None:
+    def acknowledge(self, broker: AnyBroker, end: int) -> None:
         """A master acknowledges its writes up to `end`."""
         acked, log = self.acked[broker.group], broker.log
         known = min(end, len(acked))
@@ -376,9 +379,9 @@ class ControllerWorld(RaftWorld):
             self.fail(f"{broker.name} acknowledges another write than was acknowledged before at {known - 1}")
         acked.extend(log[len(acked) : end])
 
-    # What may befall brokers --------------------------------------------------------------------------------
+    # Events of brokers --------------------------------------------------------------------------------------
 
-    def broker(self, who: str) -> Broker:
+    def broker(self, who: str) -> AnyBroker:
         """The broker of this name, or a group's master."""
         found = self.host(who)
         assert found.name in self.brokers
@@ -388,7 +391,7 @@ class ControllerWorld(RaftWorld):
         """Kills a broker (kill -9). It restarts later, perhaps at another address."""
         broker = self.broker(who)
         if broker.up:
-            self.happened("brokers killed")
+            self.count_event("brokers killed")
             broker.die()
             if moves:
                 broker.address = f"{broker.name}/{self.now:.0f}"
@@ -429,7 +432,7 @@ class ControllerWorld(RaftWorld):
             self.at(duration_ms, self._thaw, host, host.life, duration_ms * host.rate)
             self.do_pause(host.name, duration_ms)
             self.distrust_clocks(duration_ms)
-            self.happened("frozen clocks")
+            self.count_event("frozen clocks")
 
     def _thaw(self, host: Host, life: int, lost_ms: float) -> None:
         if host.life == life:
@@ -442,7 +445,7 @@ class ControllerWorld(RaftWorld):
             self.at(wait_ms, super().do_leap, leader, by_ms)
         self.leapt_at[leader] = self.now + after_ms
         self.distrust_clocks(after_ms)
-        self.happened("two leaps within a lease")
+        self.count_event("two leaps within a lease")
 
     def distrust_clocks(self, for_ms: float) -> None:
         """Leases may last too long during this time, and for some time after it."""

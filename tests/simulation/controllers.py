@@ -200,7 +200,7 @@ class ControllerHost(PeerHost):
         """A request has arrived."""
         self.tell(GroupRequestReceived(self._token(call, request), request))
 
-    def heard(
+    def on_heartbeat(
         self, channel: Channel, replica: BrokerIdentityInfo, beat: dict[str, Any], fenced: int | None
     ) -> None:
         """A one-way heartbeat has arrived."""

@@ -21,11 +21,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from epochmq_controller.replica_groups.events import ElectMasterEvent
-from tests.simulation import troubles
+from tests.simulation import fault_plan
 from tests.simulation.clockwork import Event
-from tests.simulation.controller_world import ControllerWorld, decoded
+from tests.simulation.controller_world import AnyBroker, ControllerWorld, decoded
+from tests.simulation.fault_plan import Plan
 from tests.simulation.records import read_record
-from tests.simulation.troubles import Plan
 
 if TYPE_CHECKING:
     from tests.simulation.replicas import GroupBroker
@@ -43,9 +43,9 @@ NAMES = ("a1", "a2", "a3")
 
 def streams(rng: random.Random, found: Plan) -> list[Iterator[Event]]:
     """Draws a seed's disk and clock faults, and the flush type."""
-    until_ms = found.troubled_ms
+    until_ms = found.faults_ms
     found.options["sync_flush"] = rng.random() < 0.5
-    rates = troubles.mixture(rng, DISK_RATES, 0.4)
+    rates = fault_plan.mixture(rng, DISK_RATES, 0.4)
     if rng.random() < 0.08:
         found.options["liar"] = rng.choice(NAMES)
     if rng.random() < 0.08:
@@ -62,7 +62,7 @@ def streams(rng: random.Random, found: Plan) -> list[Iterator[Event]]:
             return tuple(r.sample(NAMES, 2))
         return NAMES if luck < 0.85 else (*NAMES, "controllers")
 
-    makers: dict[str, troubles.Make] = {
+    makers: dict[str, fault_plan.Make] = {
         "power": lambda r: (whose_power(r), round(r.choice((50, 600, 4000)) * (0.5 + r.random()))),
         "flush_fails": lambda r: (who(r),),
         "slow_flush": lambda r: (who(r), round(r.uniform(500, 5000))),
@@ -70,7 +70,7 @@ def streams(rng: random.Random, found: Plan) -> list[Iterator[Event]]:
         "full_volume": lambda r: (who(r), round(r.uniform(100, 3000))),
         "rot": lambda r: (who(r), round(r.choice((50, 600)) * (0.5 + r.random()))),
     }
-    return [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
+    return [fault_plan.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
 
 
 class DiskWorld(ControllerWorld):
@@ -107,7 +107,7 @@ class DiskWorld(ControllerWorld):
             return known
         return next(at for at in range(known) if data[at] != sure[at])
 
-    def shorten(self, group: str, hit: list[GroupBroker]) -> None:
+    def shorten(self, group: str, hit: list[AnyBroker]) -> None:
         """After a power loss with ASYNC_FLUSH, bytes that no member has any more are no longer promised."""
         known = self.tables.get(group)
         if known is None or hit[0].disk.sync_flush:
@@ -138,11 +138,11 @@ class DiskWorld(ControllerWorld):
             end = record.end
         if end == len(sure):
             return
-        self.happened("logs shortened")
+        self.count_event("logs shortened")
         acked = self.acknowledged[group]
         lost = [number for number, until in acked.items() if until > end]
         self.note(f"{len(lost)} acknowledged messages of {group} are lost, from {end} on")
-        self.happened("acknowledged messages lost with the site", len(lost))
+        self.count_event("acknowledged messages lost with the site", len(lost))
         for number in lost:
             del acked[number]
         at = end
@@ -161,13 +161,13 @@ class DiskWorld(ControllerWorld):
         if broker.disk.damaged or ((lost_since or ordered) and not broker.disk.sync_flush):
             self.promise_until(broker.group, self.survives(broker))
 
-    def diverged(self, broker: GroupBroker, text: str) -> None:
+    def diverged(self, broker: AnyBroker, text: str) -> None:
         """A broker reports that its log has diverged from its master's below the confirmed offset. Only a
         damaged disk may cause that, or the loss of all that a SyncStateSet had (ASYNC_FLUSH), because a log
         outside of the set then has more. An administrator compares the two, and clears this one."""
-        if not self.damages and not self.happenings["logs shortened"]:
+        if not self.damages and not self.event_counts["logs shortened"]:
             self.fail(f"{broker.name}: {text}")
-        self.happened("divergences reported")
+        self.count_event("divergences reported")
         self.note(f"{broker.name} reports: {text}")
         self.at(500, self.do_wipe, broker.name)
 
@@ -175,7 +175,7 @@ class DiskWorld(ControllerWorld):
         """Gives a replica an empty disk."""
         raise NotImplementedError
 
-    # What befalls disks -------------------------------------------------------------------------------------
+    # Faults of disks -------------------------------------------------------------------------------------
 
     def replica_named(self, who: str) -> GroupBroker:
         """The broker of this name, or a group's master."""
@@ -192,7 +192,7 @@ class DiskWorld(ControllerWorld):
         if "controllers" in names:
             self.do_blackout(down_ms)
         hit = list(dict.fromkeys(self.replica_named(one) for one in names if one != "controllers"))
-        self.happened("power losses of brokers" if len(hit) < len(NAMES) else "power losses of a group")
+        self.count_event("power losses of brokers" if len(hit) < len(NAMES) else "power losses of a group")
         for broker in hit:
             self.cut_power(broker, down_ms * (0.5 + self.random.random()))
         for group in {broker.group for broker in hit}:
@@ -220,7 +220,7 @@ class DiskWorld(ControllerWorld):
             self.at(down_ms, self._start, broker, broker.life)
         if broker.disk.rot(broker.log, self.random):
             self.damages += 1
-            self.happened("bits rotted")
+            self.count_event("bits rotted")
             self.note(f"a bit of the log of {broker.name} has changed")
 
     def do_designate(self, group: str, broker_id: int) -> None:
@@ -233,7 +233,7 @@ class DiskWorld(ControllerWorld):
 
     def do_slow_flush(self, who: str, duration_ms: float) -> None:
         """Makes flushes slow."""
-        self.happened("slow broker disks")
+        self.count_event("slow broker disks")
         self.replica_named(who).disk.slow_until = self.now + duration_ms
 
     def do_broken_disk(self, who: str, duration_ms: float) -> None:

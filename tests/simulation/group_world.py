@@ -9,27 +9,27 @@ import random
 from epochmq_broker.ha.epochs import Epochs
 from epochmq_broker.ha.log_doubt import LogDoubt
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
-from tests.simulation import controller_world, disk_faults, troubles
-from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS
+from tests.simulation import controller_world, disk_faults, fault_plan
+from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS, AnyBroker
 from tests.simulation.disk_faults import DiskWorld
+from tests.simulation.fault_plan import Plan
 from tests.simulation.records import QUEUES, Record, RecordLog, read_record
 from tests.simulation.replicas import NOT_CAUGHT_UP_MS, GroupBroker, Role, brief
-from tests.simulation.troubles import Plan
 
-TROUBLED_MS = 38_000
+FAULTS_MS = 38_000
 CONSUME_MS = 250
 CONSUMED_AT_ONCE = 20
 
 
 def plan(seed: int) -> Plan:
     """Draws a seed's plan: as for controllers, with one group, and brokers that die more often."""
-    found = controller_world.plan(seed, salt="groups", groups=1, troubled_ms=TROUBLED_MS)
+    found = controller_world.plan(seed, salt="groups", groups=1, faults_ms=FAULTS_MS)
     rng = random.Random(f"options of {seed}")
     found.options |= {"min_in_sync": rng.choice((1, 1, 2)), "slow_copies": rng.random() < 0.3}
-    wipes = troubles.stream(
-        rng, "wipe", rng.choice((0, 0, 6)), found.troubled_ms, lambda r: (f"a{r.randint(1, 3)}",)
+    wipes = fault_plan.stream(
+        rng, "wipe", rng.choice((0, 0, 6)), found.faults_ms, lambda r: (f"a{r.randint(1, 3)}",)
     )
-    found.events = troubles.sequence([iter(found.events), wipes, *disk_faults.streams(rng, found)])
+    found.events = fault_plan.sequence([iter(found.events), wipes, *disk_faults.streams(rng, found)])
     return found
 
 
@@ -60,8 +60,8 @@ class GroupWorld(DiskWorld):
         master is replaced. At the end the logs are equal, and consumers have read every acknowledged
         message."""
         self.plan(self.wanted.events)
-        self.run(self.wanted.troubled_ms)
-        self.calm()
+        self.run(self.wanted.faults_ms)
+        self.end_faults()
         self.run(self.now + SETTLE_MS)
         self.check_working()
         self.live_without_replicas()
@@ -74,7 +74,7 @@ class GroupWorld(DiskWorld):
             master.start()
         self.run(self.now + 1000)
         self.frozen = True
-        self.run(max(self.now + 2000, self.wanted.troubled_ms + self.wanted.quiet_ms))
+        self.run(max(self.now + 2000, self.wanted.faults_ms + self.wanted.quiet_ms))
         self.check_logs()
         for group in self.acked:
             self.check_group(group)
@@ -119,9 +119,9 @@ class GroupWorld(DiskWorld):
         if missing:
             self.fail(f"the master of {group} lacks acknowledged messages {sorted(missing)[:5]}")
         unread = have - {number for (of, _, _), number in self.consumed.items() if of == group}
-        if unread and self.happenings["logs shortened"]:
+        if unread and self.event_counts["logs shortened"]:
             # Consumers had read lost messages, whose places in the queue went to these.
-            self.happened("messages skipped after a loss", len(unread))
+            self.count_event("messages skipped after a loss", len(unread))
         elif unread:
             self.fail(f"consumers of {group} did not get messages {sorted(unread)[:5]}")
 
@@ -169,7 +169,7 @@ class GroupWorld(DiskWorld):
         if data[:known] != sure[:known] and whole_end(data, offset) > differs_at(data, sure):
             self.fail(f"{broker.name} confirms {offset} of a log that differs from what was confirmed before")
         if broker.sync_state is None:
-            return  # a replica was told so: its master may have lost it since, and with it the promise
+            return  # the master reported this offset to a replica, but may have lost the bytes since
         while (record := read_record(data, len(sure))) is not None and record.end <= offset:
             sure += data[len(sure) : record.end]
 
@@ -219,10 +219,10 @@ class GroupWorld(DiskWorld):
 
     def check_new_master(self, broker: GroupBroker) -> None:
         """Checks that a new master has all confirmed bytes, and none that an earlier master lacked. (A broker
-        that hears too late of a mastership gets no lease for it.)"""
+        that learns of a mastership too late gets no lease for it.)"""
         group = self.tables.get(broker.group)
         if group is not None and group.master_epoch > (broker.lease.epoch or 0):
-            self.happened("masterships heard of too late")
+            self.count_event("masterships learned of too late")
             return
         sure = self.sure[broker.group]
         if broker.log.data[: len(sure)] != sure:
@@ -235,7 +235,7 @@ class GroupWorld(DiskWorld):
             self.fail(f"{broker.name} becomes master with messages {sorted(back)[:5]}, which were truncated")
         self.gone |= {number for number, sent in self.sent.items() if sent[0] == broker.group} - have
 
-    def check_cut(self, broker: GroupBroker, point: int) -> None:
+    def check_cut(self, broker: AnyBroker, point: int) -> None:
         """Checks that no confirmed byte is truncated."""
         data, sure = broker.log.data, self.sure[broker.group]
         first = read_record(data, point)
@@ -263,7 +263,7 @@ class GroupWorld(DiskWorld):
             or any(name in one for one in [group.sync_state_set, *counted, *pending])
         ):
             return
-        self.happened("disks lost")
+        self.count_event("disks lost")
         if broker.up:
             broker.die()
         broker.log, broker.epochs = RecordLog(), Epochs()

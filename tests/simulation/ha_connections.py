@@ -218,7 +218,7 @@ class SimulatedHAConnection:
         master, sync = self.master, self.master.sync_state
         now = master.clock()
         if now - self.heard_ms > SILENCE_MS:
-            self.close_at_master("nothing was heard")
+            self.close_at_master("no frame arrived in time")
             return
         self.pump()
         if sync is None or self.position != master.log.end or self.broker_id is None:
@@ -319,7 +319,7 @@ class SimulatedHAConnection:
         """Reports at least once per heartbeat interval, and closes the connection if the master is silent."""
         now = self.replica.clock()
         if now - self.read_ms > SILENCE_MS:
-            self.close_at_replica("nothing was heard")
+            self.close_at_replica("no frame arrived in time")
         elif self.agreed and now - self.said_ms > BEAT_MS:
             self.acknowledge()
 

@@ -43,7 +43,7 @@ class Liveness:
         """Whether the network neither loses nor delays messages by chance."""
         world = self.world
         return not (world.network.drop or world.network.slow) and (
-            world.quiet or world.swamped_until <= world.now
+            world.quiet or world.congested_until <= world.now
         )
 
     def unwell(self) -> set[str]:
@@ -115,4 +115,4 @@ class Liveness:
         within_ms = 4 * (world.network.delay_max_ms + 1) + 5
         if took_ms > within_ms and not self.unwell() and self.is_kind():
             world.fail(f"{name} responded to a lease request after {took_ms:.0f} ms, not {within_ms:.0f} ms")
-        world.happenings["answers within the bound"] += 1
+        world.event_counts["answers within the bound"] += 1

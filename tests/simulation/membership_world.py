@@ -45,14 +45,14 @@ from epochmq_protocol.dledger import (
     DLedgerResponseCode,
     decode_members,
 )
-from tests.simulation import troubles
+from tests.simulation import fault_plan
 from tests.simulation.campaign import Kind
 from tests.simulation.clockwork import ViolationError
+from tests.simulation.fault_plan import Plan
 from tests.simulation.peer_host import TICK_MS, PeerHost, settings_for
 from tests.simulation.raft_world import RaftWorld
 from tests.simulation.shrink import shrink
 from tests.simulation.simulated_logs import LogChecker, StoredLog
-from tests.simulation.troubles import Plan
 
 SEEDS = 40
 SOAK_FACTOR = 30
@@ -131,7 +131,7 @@ class CompactableLog(MemoryLog):
 class StoredCompactableLog(StoredLog):
     """The production store under the same rules, on a disk that loses unsynced data."""
 
-    world: MembershipWorld  # type: ignore[assignment]
+    world: MembershipWorld
 
     def reset(self, entry: DLedgerEntry) -> None:
         check_reset(self.world, self.checker.name, self.end_index, entry)
@@ -326,7 +326,7 @@ def plan(seed: int) -> Plan:
     rng = random.Random(f"membership {seed}")
     found = Plan(
         seed,
-        troubles.network(rng),
+        fault_plan.network(rng),
         options={
             "wire": rng.random() < 0.1,
             "compacting": rng.random() < 0.8,
@@ -334,20 +334,22 @@ def plan(seed: int) -> Plan:
             "ticking": rng.random() < 0.1,
         },
     )
-    rates = troubles.mixture(
-        rng, {kind: rate for kind, rate in troubles.PEER_RATES.items() if kind != "duel"}, 0.5
+    rates = fault_plan.mixture(
+        rng, {kind: rate for kind, rate in fault_plan.PEER_RATES.items() if kind != "duel"}, 0.5
     )
-    makers = troubles.peer_makers(list(ALL_PEERS))
-    until_ms = found.troubled_ms
-    streams = [troubles.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
+    makers = fault_plan.peer_makers(list(ALL_PEERS))
+    until_ms = found.faults_ms
+    streams = [fault_plan.stream(rng, kind, rate, until_ms, makers[kind]) for kind, rate in rates.items()]
     per_minute = 60 * rng.choice((1, 4, 10))
-    streams.append(troubles.stream(rng, "propose", per_minute, until_ms, lambda r: (r.random(), r.random())))
-    streams.append(troubles.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
+    streams.append(
+        fault_plan.stream(rng, "propose", per_minute, until_ms, lambda r: (r.random(), r.random()))
+    )
+    streams.append(fault_plan.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
     change_rate = rng.choice((10, 40, 120))
     streams.append(
-        troubles.stream(rng, "change", change_rate, until_ms, lambda r: (r.random(), r.choice(ALL_PEERS)))
+        fault_plan.stream(rng, "change", change_rate, until_ms, lambda r: (r.random(), r.choice(ALL_PEERS)))
     )
-    found.events = troubles.sequence(streams)
+    found.events = fault_plan.sequence(streams)
     return found
 
 
@@ -488,9 +490,9 @@ class MembershipWorld(RaftWorld):
         """Lives the plan: faults, then quiet, then the final checks."""
         with self.machine.installed():
             self.plan(self.wanted.events)
-            self.run(self.wanted.troubled_ms)
-            self.calm()
-            self.run(self.wanted.troubled_ms + self.wanted.quiet_ms)
+            self.run(self.wanted.faults_ms)
+            self.end_faults()
+            self.run(self.wanted.faults_ms + self.wanted.quiet_ms)
             self.check_end()
 
     def check_end(self) -> None:

@@ -28,7 +28,7 @@ class Mutation:
     def made(self) -> Iterator[None]:
         """Makes the mistake until the block ends."""
         original = self.owner.__dict__[self.function]
-        plain = original.fget if isinstance(original, property) else original
+        plain: Any = original.fget if isinstance(original, property) else original
         source = textwrap.dedent(inspect.getsource(plain))
         if source.count(self.before) != 1:
             raise ValueError(

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from epochmq_dledger.core.node import RaftNode
-from epochmq_dledger.core.raft_log import LogFullError
+from epochmq_dledger.core.raft_log import LogFullError, RaftLog
 from epochmq_dledger.core.types import (
     Alarm,
     ApplyCommitted,
@@ -99,7 +99,7 @@ class PeerHost(Host):
         self.calls.clear()
         self.node = RaftNode(
             self.settings,
-            self.log,
+            cast("RaftLog", self.log),
             self.world.random.random,
             self.clock(),
             term=self.term,
@@ -185,7 +185,7 @@ class PeerHost(Host):
     def _feed_proposals(self) -> None:
         proposals, self.proposals = tuple(self.proposals), []
         if len(proposals) > 1:
-            self.world.happened("proposals written together", len(proposals))
+            self.world.count_event("proposals written together", len(proposals))
         self.feed(ProposalBatch(proposals))
 
     def carry_out(self, effect: RaftEffect) -> None:
@@ -227,7 +227,7 @@ class PeerHost(Host):
 
     def rejoined(self) -> None:
         """The peer has recovered its lost data."""
-        self.world.happened("rejoined")
+        self.world.count_event("rejoined")
         self.world.note(f"{self.name} has recovered its lost data")
         required = self.world.committed[: self.committed_at_start]
         missing = [
@@ -246,7 +246,7 @@ class PeerHost(Host):
     def disk_failed(self, error: Exception) -> None:
         """A disk error stops the peer. It starts again later, on a working disk."""
         self.world.note(f"{self.name} stops: {error}")
-        self.world.happened("disks failed")
+        self.world.count_event("disks failed")
         self.world.stop_peer(self, kept=0)
 
     def on_committed(self, effect: ProposalCommitted) -> None:

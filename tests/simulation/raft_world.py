@@ -129,7 +129,7 @@ class RaftWorld(World):
         peer = self.peer(who)
         if not peer.up:
             return
-        self.happened("kills")
+        self.count_event("kills")
         if effects is not None and not peer.paused:
             peer.effects_left = effects
             return
@@ -154,7 +154,7 @@ class RaftWorld(World):
         for peer in self.peers.values():
             if peer is not gone and peer.up and self.random.random() < 0.9:
                 peer.later(self.random.random() * 20, peer.feed, LeaderDisconnected(gone.name))
-                self.happened("disconnects noticed")
+                self.count_event("disconnects noticed")
 
     def _start(self, peer: Host, life: int) -> None:
         if peer.life == life and not peer.up:
@@ -162,7 +162,7 @@ class RaftWorld(World):
 
     def do_blackout(self, down_ms: float) -> None:
         """Cuts the power of all machines."""
-        self.happened("blackouts")
+        self.count_event("blackouts")
         for peer in self.peers.values():
             if peer.up:
                 self.stop_peer(peer, down_ms * (0.5 + self.random.random()), self.power_cut(peer))
@@ -176,14 +176,14 @@ class RaftWorld(World):
         """Lets a sync fail: its pages are lost, and the peer stops until it is started again."""
         peer = self.peer(who)
         if peer.up:
-            self.happened("syncs failed")
+            self.count_event("syncs failed")
             self.note(f"a sync of {peer.name} fails")
             self.stop_peer(peer, down_ms, min(peer.log.durable_end, peer.log.end_index))
 
     def do_slow_disk(self, who: str, duration_ms: float) -> None:
         """Makes syncs slow."""
         peer = self.peer(who)
-        self.happened("slow disks")
+        self.count_event("slow disks")
         peer.slow_disk_until = self.now + duration_ms
         self.note(f"the disk of {peer.name} is slow for {duration_ms:.0f} ms")
 
@@ -204,7 +204,7 @@ class RaftWorld(World):
         peer = self.peer(who)
         if isinstance(peer.log, StoredLog):
             peer.log.disk.room = sectors
-            self.happened("little room")
+            self.count_event("little room")
             self.note(f"the disk of {peer.name} has room for {sectors} sectors")
             self.at(duration_ms, self._make_room, peer.log)
 
@@ -231,14 +231,14 @@ class RaftWorld(World):
             self.stop_peer(peer, down_ms)
             peer.term, peer.voted_for = peer.vote_before[0], None
             peer.rejoins = peer.vote_lost = True
-            self.happened("votes lost")
+            self.count_event("votes lost")
 
     def do_lie(self, who: str, duration_ms: float) -> None:
         """Makes the syncs of a peer report success and do nothing, until its power fails."""
         peer = self.peer(who)
         if isinstance(peer.log, StoredLog) and peer.up and self.may_damage():
             peer.log.disk.lies = True
-            self.happened("lying syncs")
+            self.count_event("lying syncs")
             self.at(duration_ms, self._end_lie, peer)
 
     def _end_lie(self, peer: PeerHost) -> None:
@@ -248,7 +248,7 @@ class RaftWorld(World):
     def do_stuck_disks(self, duration_ms: float) -> None:
         """Blocks the syncs of all disks but the leader's."""
         leader = self.leader()
-        self.happened("stuck disks")
+        self.count_event("stuck disks")
         for peer in self.peers.values():
             if peer is not leader:
                 peer.stuck_disk_until = self.now + duration_ms

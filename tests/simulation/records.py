@@ -94,7 +94,7 @@ class RecordLog:
         self.dispatched = min(self.dispatched, offset)
 
     def recover(self) -> None:
-        """As after a restart: the queues anew, what is not whole cut off."""
+        """Does what a restart does: truncates an incomplete record, and builds the queues again."""
         self.dispatched = 0
         self.queues = [[] for _ in range(QUEUES)]
         self.truncate(self.sound_end())

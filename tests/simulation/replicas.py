@@ -220,7 +220,7 @@ class GroupBroker(SimulatedLogHost):
                 self.later(took, self._become, view, broker_id)
             case messages.GiveUpEpoch(epoch=epoch):
                 self.world.note(f"{self.name} gives up epoch {epoch}: its log may have lost its end")
-                self.world.happened("epochs given up")
+                self.world.count_event("epochs given up")
                 with contextlib.suppress(OSError):
                     self.keep_doubt(log_doubt.given_up(self.doubt, max(epoch, self.epochs.last_epoch)))
                 self._beat_now()
@@ -343,7 +343,7 @@ class GroupBroker(SimulatedLogHost):
         if not asking or epoch is None:
             given_up = self.core.gives_up_epoch if self.core is not None else None
             fenced = epoch if lease.fenced else given_up
-            world.send(self, controller, controller.heard, channel, replica, beat, fenced)
+            world.send(self, controller, controller.on_heartbeat, channel, replica, beat, fenced)
             return
 
         def back(lease_ms: int | None) -> None:
@@ -443,12 +443,12 @@ class GroupBroker(SimulatedLogHost):
             link.close_at_master("we serve no replicas any more")
         self.master_address = None
         if self.client_connection is not None:
-            self.client_connection.close_at_replica("we follow nobody any more")
+            self.client_connection.close_at_replica("this broker is no replica any more")
 
     def _promoted(self) -> None:
         """Lowers copied consumer offsets that are ahead of the log (`SlaveSync.align_with_log`)."""
         moved = self.offsets.clamp(lambda _topic, queue: len(self.log.queues[queue]))
-        self.world.happened("consumer offsets taken back", moved)
+        self.world.count_event("consumer offsets taken back", moved)
         self.world.check_consumer_offsets(self)
 
     def offset(self, queue: int) -> int:
@@ -507,7 +507,7 @@ class GroupBroker(SimulatedLogHost):
             return
         sync.log_appended(self.log.end)
         if required_copies(self.settings, sync, controlled=True) is None:
-            world.happened("sends refused for too few replicas")
+            world.count_event("sends refused for too few replicas")
             return
         world.writes += 1
         number, queue = world.writes, world.random.randrange(len(self.log.queues))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.simulation.brokers import Broker
 from tests.simulation.clockwork import Network, World
-from tests.simulation.controller_world import ControllerWorld
+from tests.simulation.controller_world import AnyBroker, ControllerWorld
 from tests.simulation.controllers import ControllerHost
-from tests.simulation.troubles import Plan
+from tests.simulation.fault_plan import Plan
 
 STEP_MS = 5.0
 
@@ -42,14 +41,14 @@ def during(world: World, for_ms: float, holds: Callable[[], bool]) -> None:
         world.run(world.now + STEP_MS)
 
 
-def master(world: ControllerWorld) -> Broker:
+def master(world: ControllerWorld) -> AnyBroker:
     """The group's master."""
     found = world.master_of("a")
     assert found is not None, world.shown("a")
     return found
 
 
-def has_master_but(world: ControllerWorld, old: Broker) -> bool:
+def has_master_but(world: ControllerWorld, old: AnyBroker) -> bool:
     """Whether another broker is master and may write."""
     found = world.master_of("a")
     return found is not None and found is not old and found.writable
@@ -66,7 +65,7 @@ def epoch(world: ControllerWorld) -> int:
     return world.tables.groups["a"].master_epoch
 
 
-def replicas(world: ControllerWorld) -> list[Broker]:
+def replicas(world: ControllerWorld) -> list[AnyBroker]:
     """The brokers that are not master."""
     return [broker for broker in world.brokers.values() if broker is not master(world)]
 
@@ -80,7 +79,7 @@ def leading(world: ControllerWorld) -> ControllerHost:
     return found
 
 
-def start(world: ControllerWorld, broker: Broker) -> None:
+def start(world: ControllerWorld, broker: AnyBroker) -> None:
     """Starts a dead broker."""
     world._start(broker, broker.life)
 
@@ -89,7 +88,7 @@ def ends_well(world: ControllerWorld) -> None:
     """Ends the faults, and checks that all replicas are in sync, that the master has all acknowledged writes,
     and that it writes."""
     world.frozen = False
-    world.calm()
+    world.end_faults()
     world.run(world.now + 7_000)
     world.check_working()
     acked = len(world.acked["a"])

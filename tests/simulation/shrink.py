@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tests.simulation.clockwork import Event, Network, ViolationError, World
-from tests.simulation.troubles import Plan
+from tests.simulation.fault_plan import Plan
 
 
 class Livable(Protocol):
@@ -58,7 +58,7 @@ def _fails(kind: Livable, plan: Plan, *, verbose: bool = False) -> ViolationErro
     except ViolationError as violation:
         return violation
     except Exception as error:
-        return ViolationError(f"{type(error).__name__}: {error}", plan.troubled_ms, [])
+        return ViolationError(f"{type(error).__name__}: {error}", plan.faults_ms, [])
     return None
 
 

@@ -35,7 +35,7 @@ class LogChecker:
     def check_room(self) -> None:
         """LogFullError while the disk is full."""
         if self.full_until > self.world.now and not self.world.quiet:
-            self.world.happened("writes to a full disk")
+            self.world.count_event("writes to a full disk")
             raise LogFullError(f"the disk of {self.name} is full")
 
     def appending(self, before: int, entries: list[DLedgerEntry]) -> None:
@@ -113,7 +113,7 @@ class MemoryLogHost(MemoryLog):
         if kept is None:
             kept = self.world.random.randint(durable, end) if end > durable else end
         if kept < end:
-            self.world.happened("unsynced entries lost", end - kept)
+            self.world.count_event("unsynced entries lost", end - kept)
         super().truncate(kept)
         self.durable_end = min(self.durable_end, kept)
         return kept
@@ -204,7 +204,7 @@ class StoredLog:
 
     def _check_rejected(self) -> None:
         """Checks that bytes of rejected entries will be erased."""
-        self.world.happened("appends rejected half-way" if not self.is_writable else "appends rejected")
+        self.world.count_event("appends rejected half-way" if not self.is_writable else "appends rejected")
         base = self.end_pos - self.end_pos % self.file_size
         inode = self.folders[0].names.get(f"{base:020d}")
         if self.is_writable and inode is not None and any(inode.data[self.end_pos - base :]):
@@ -212,7 +212,7 @@ class StoredLog:
 
     def truncate(self, end_index: int) -> None:
         self.checker.cutting(end_index, self.store)
-        self.world.happened("truncations of a stored log")
+        self.world.count_event("truncations of a stored log")
         self.store.truncate(end_index)
         self.durable_end = min(self.durable_end, end_index)
 
@@ -280,8 +280,8 @@ class StoredLog:
         if power:
             for folder in self.folders:
                 lost, torn = folder.crash(world.random)
-                world.happened("sectors lost", lost)
-                world.happened("torn writes", torn)
+                world.count_event("sectors lost", lost)
+                world.count_event("torn writes", torn)
         rotten = self._rot(durable) if self.rots else None
         self.rots = False
         self.store = self.opened()
@@ -295,7 +295,7 @@ class StoredLog:
         if rotten is not None:
             self._check_noticed(rotten, end, durable)
         self.lost_without_trace = end < durable and not self.damaged
-        world.happened("unsynced entries lost", before - end)
+        world.count_event("unsynced entries lost", before - end)
         self.durable_end = min(durable, end)
         return end
 
@@ -306,8 +306,8 @@ class StoredLog:
             self.disk.failing = {"fsync": self.world.random.randint(0, 3)}
             with contextlib.suppress(OSError):
                 erase()
-                self.world.happened("erasures that ended")
-            self.world.happened("erasures stopped")
+                self.world.count_event("erasures that ended")
+            self.world.count_event("erasures stopped")
             self.disk.failing, self.disk.failed = {}, []
 
     def _rot(self, durable: int) -> int | None:
@@ -324,7 +324,7 @@ class StoredLog:
             return None
         inode.data[at] ^= 1 << world.random.randrange(8)
         inode.durable = bytes(inode.data)
-        world.happened("bits rotten")
+        world.count_event("bits rotten")
         world.note(f"{self.checker.name}: a bit of entry {entry.index} flips")
         return entry.index
 
@@ -339,7 +339,7 @@ class StoredLog:
                 f"{self.checker.name} does not notice the loss of entry {rotten}; its log ends at {end}"
             )
         if self.damaged:
-            self.world.happened("damage noticed")
+            self.world.count_event("damage noticed")
 
     def restart(self) -> None:
         """Starts the machine: syncs the recovered entries first."""

@@ -8,11 +8,11 @@ import random
 from epochmq_dledger.core.raft_log import make_entry
 from epochmq_dledger.store.segments import UnsyncedFiles, sync_and_close
 from epochmq_protocol.dledger import DLedgerEntry
-from tests.simulation import troubles
+from tests.simulation import fault_plan
 from tests.simulation.clockwork import Network, World
+from tests.simulation.fault_plan import Plan
 from tests.simulation.simulated_files import SimulatedOs
 from tests.simulation.simulated_logs import StoredLog
-from tests.simulation.troubles import Plan
 
 FILE_SIZE = 4096
 UNSYNCED_MAX = 12
@@ -32,7 +32,7 @@ def plan(seed: int) -> Plan:
         "power": rng.choice((2.0, 15.0, 60.0)),
         "reset": rng.choice((0.0, 0.0, 2.0)),
     }
-    makers: dict[str, troubles.Make] = {
+    makers: dict[str, fault_plan.Make] = {
         "append": lambda r: (r.choice((1, 1, 3, 9)), r.random()),
         "sync": lambda r: (r.choice((0, 0, 100, 600)),),
         "cut": lambda r: (r.choice((1, 2, 5, 9)), r.choice((1, 3)), r.random()),
@@ -41,9 +41,9 @@ def plan(seed: int) -> Plan:
         "reset": lambda r: (r.randint(0, 500), r.randint(0, 20_000)),
     }
     streams = [
-        troubles.stream(rng, kind, rate, found.troubled_ms, makers[kind]) for kind, rate in rates.items()
+        fault_plan.stream(rng, kind, rate, found.faults_ms, makers[kind]) for kind, rate in rates.items()
     ]
-    found.events = troubles.sequence(streams)
+    found.events = fault_plan.sequence(streams)
     return found
 
 
@@ -69,7 +69,7 @@ class StoreWorld(World):
         """Runs the history, and checks the log."""
         with self.machine.installed():
             self.plan(self.wanted.events)
-            self.run(self.wanted.troubled_ms)
+            self.run(self.wanted.faults_ms)
             self.check()
 
     def check(self) -> None:
@@ -98,13 +98,15 @@ class StoreWorld(World):
         self.log.append(entries)
         self.model.extend(entries)
 
-    def do_cut(self, count: int, more: int, luck: float) -> None:
+    def do_cut(  # type: ignore[override]  # it has no network; here a cut truncates the log
+        self, count: int, more: int, luck: float
+    ) -> None:
         """Truncates the last entries and appends others. Their term lies between that of the last entry left
         and a new one."""
         if len(self.model) <= count:
             return
         kept = self.model[:-count]
-        self.happened("cuts")
+        self.count_event("cuts")
         self.log.truncate(kept[-1].index)
         self.lose(kept, luck)
         self.erase()
@@ -135,7 +137,7 @@ class StoreWorld(World):
         self.model = [entry]
         self.life += 1
         self.log.durable_end = index
-        self.happened("resets")
+        self.count_event("resets")
 
     def do_sync(self, took_ms: float) -> None:
         """Syncs all entries, which takes a while; one sync at a time."""
@@ -163,7 +165,7 @@ class StoreWorld(World):
 
     def stop(self, kept: int | None) -> None:
         self.life += 1
-        self.happened("power failures" if kept is not None else "kills")
+        self.count_event("power failures" if kept is not None else "kills")
         end = self.log.crash(kept)
         self.lose([entry for entry in self.model if entry.index <= end], self.random.random())
         self.check()

@@ -16,6 +16,7 @@ from epochmq_dledger.core.snapshot_receiver import SnapshotReceiver
 from epochmq_dledger.core.types import ChangeMembers, TransferLeadership
 from epochmq_protocol.dledger import DLedgerResponseCode
 from tests.simulation.clockwork import Network
+from tests.simulation.fault_plan import Plan
 from tests.simulation.membership_world import (
     FIRST_VOTERS,
     SEEDS,
@@ -25,8 +26,7 @@ from tests.simulation.membership_world import (
     hold,
     plan,
 )
-from tests.simulation.mutations import Mutation
-from tests.simulation.troubles import Plan
+from tests.simulation.mutation import Mutation
 
 
 @pytest.mark.timeout(900)

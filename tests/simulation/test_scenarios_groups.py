@@ -13,12 +13,12 @@ import pytest
 from epochmq_broker.ha.epochs import HADivergedError, common_prefix_end
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
+from tests.simulation.fault_plan import Plan
 from tests.simulation.group_world import GroupWorld
 from tests.simulation.records import HEADER, make_record, read_record
 from tests.simulation.replicas import GroupBroker, Role
 from tests.simulation.scenario import during, has_master_but, members, replicas, start, until
 from tests.simulation.scenario import master as master_of
-from tests.simulation.troubles import Plan
 
 REPLACED_MS = 5_000
 SYNCED_MS = 8_000
@@ -60,7 +60,7 @@ def cut_off(world: GroupWorld, one: GroupBroker, for_ms: float) -> None:
 def ends_well(world: GroupWorld) -> None:
     """All are in sync, logs are equal, nothing acknowledged is missing, consumers have everything."""
     world.sending = True
-    world.calm()
+    world.end_faults()
     until(world, lambda: len(members(world)) == 3 and is_led(world), SYNCED_MS)
     acked = len(world.acknowledged["a"])
     until(world, lambda: len(world.acknowledged["a"]) > acked, 3_000)
@@ -76,9 +76,9 @@ def diverged(world: GroupWorld, one: GroupBroker) -> int:
         world._cut(other, one, 3_000)
     begins = one.log.end
     until(world, lambda: one.log.end > begins + 50, 2_000)
-    begins = max(other.log.end for other in world.brokers.values() if other is not one)
+    end: int = max(other.log.end for other in world.brokers.values() if other is not one)
     one.die()
-    return begins
+    return end
 
 
 def test_a_master_s_unconfirmed_tail_is_truncated() -> None:
@@ -90,7 +90,7 @@ def test_a_master_s_unconfirmed_tail_is_truncated() -> None:
     until(world, lambda: has_master_but(world, first), REPLACED_MS)
     start(world, first)
     ends_well(world)
-    assert world.happenings["truncations"] >= 1
+    assert world.event_counts["truncations"] >= 1
 
 
 def test_three_replicas_diverge() -> None:
@@ -107,7 +107,7 @@ def test_three_replicas_diverge() -> None:
         until(world, lambda: len(members(world)) >= 2, SYNCED_MS)
     assert len(seen) >= 2
     ends_well(world)
-    assert world.happenings["truncations"] >= 2
+    assert world.event_counts["truncations"] >= 2
 
 
 def test_a_replica_is_several_epochs_behind() -> None:
@@ -156,7 +156,7 @@ def test_a_master_without_a_newer_epoch_s_data() -> None:
     start(world, second)
     start(world, first)
     ends_well(world)
-    assert world.happenings["truncations"] >= 1
+    assert world.event_counts["truncations"] >= 1
 
 
 def test_the_first_master_writes_alone_into_an_empty_group() -> None:

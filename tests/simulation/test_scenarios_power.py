@@ -158,7 +158,7 @@ def loses_a_replica(world: GroupWorld) -> tuple[GroupBroker, GroupBroker, GroupB
 
 def test_a_log_that_ends_before_the_confirmed_offset_is_not_elected() -> None:
     """A bit changes while a broker is down, and recovery truncates the log there. The machine did not lose
-    power: only the confirmed offset tells that bytes are missing."""
+    power: only the confirmed offset shows that bytes are missing."""
     world = settled(min_in_sync=2, sync_flush=True)
     first, second, third = loses_a_replica(world)
     third.die()

@@ -1,5 +1,5 @@
-"""What befalls a world: for each seed a different mixture, so that every kind of trouble also comes alone and
-in plenty (as in "swarm testing"), as a list of events in the order of time."""
+"""Draws the faults of a run from its seed, as a list of events in the order of time. Each seed has another
+mixture of kinds, so that every kind also occurs alone and often ("swarm testing")."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Make = Callable[[random.Random], tuple[Any, ...]]
 
 @dataclass
 class Plan:
-    """All that a seed decides before its world begins. A failing run is shrunk by shrinking this."""
+    """Everything that a seed decides before the run begins. A failing run is shrunk by shrinking its plan.
+    Faults occur for `faults_ms`; then the world has `quiet_ms` to recover."""
 
     seed: int
     network: Network
@@ -23,17 +24,17 @@ class Plan:
     drift: float = 0.02
     options: dict[str, Any] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
-    troubled_ms: float = 48_000
+    faults_ms: float = 48_000
     quiet_ms: float = 12_000
 
     def lines(self) -> list[str]:
-        """The plan for people."""
+        """The plan as text."""
         shown = [event for event in self.events if event.kind not in ("propose", "read")]
         return [f"seed {self.seed}: {self.peers} peers, {self.options}, {self.network}", *map(str, shown)]
 
 
 def network(rng: random.Random) -> Network:
-    """Now kind, now fast, now slow, now lossy."""
+    """Draws the faults of the network: none, loss, duplicates, delays, or several of them."""
     return Network(
         drop=rng.choice((0, 0.01, 0.05, 0.15)),
         duplicate=rng.choice((0, 0.02, 0.1)),
@@ -43,7 +44,7 @@ def network(rng: random.Random) -> Network:
 
 
 def stream(rng: random.Random, kind: str, per_minute: float, until_ms: float, make: Make) -> Iterator[Event]:
-    """Events of one kind, at random moments."""
+    """Draws events of one kind at random moments, `per_minute` on average."""
     at_ms = 0.0
     while per_minute > 0:
         at_ms += rng.expovariate(per_minute / 60_000)
@@ -53,7 +54,7 @@ def stream(rng: random.Random, kind: str, per_minute: float, until_ms: float, ma
 
 
 def mixture(rng: random.Random, rates: dict[str, float], share: float = 0.6) -> dict[str, float]:
-    """Some of the kinds, each more or less often."""
+    """Draws which kinds of events occur, and how often per minute each of them does."""
     return {
         kind: per_minute * rng.choice((0.4, 1, 2.5)) if rng.random() < share else 0.0
         for kind, per_minute in rates.items()
@@ -61,12 +62,12 @@ def mixture(rng: random.Random, rates: dict[str, float], share: float = 0.6) -> 
 
 
 def sequence(streams: list[Iterator[Event]]) -> list[Event]:
-    """All events in the order of time."""
+    """Merges events into one list in the order of time."""
     return sorted(event for one in streams for event in one)
 
 
 def peer_makers(names: list[str]) -> dict[str, Make]:
-    """How the arguments of each kind of peers' trouble are drawn. The leader is often the one."""
+    """By kind of event: draws its arguments. Events often hit the leader."""
 
     def who(rng: random.Random) -> str:
         return "leader" if rng.random() < 0.4 else rng.choice(names)
