@@ -3,9 +3,6 @@ with which code and remark the others are rejected."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,27 +14,18 @@ from tests.interop.conftest import CLUSTERS, KINDS
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.mqadmin import MqAdmin, Step
 from tests.support.cluster import Cluster
-from tests.support.remoting import Answer, call
+from tests.support.remoting import Response, call
+from tests.support.signing import CHECKED, ROOT, signed
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
-AUTH = "org.apache.rocketmq.auth"
-ROOT = ("root", "root-secret")
-SETTINGS = {
-    "authenticationEnabled": True,
-    "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
-    "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
-    "innerClientAuthenticationCredentials": '{"accessKey":"inner","secretKey":"inner-secret"}',
-    "authorizationEnabled": True,
-    "authorizationMetadataProvider": f"{AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
-}
 Report = dict[str, Any]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def guarded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose broker checks every request."""
-    made = CLUSTERS[request.param](tmp_path_factory.mktemp(f"guarded-{request.param}"), broker=SETTINGS)
+    made = CLUSTERS[request.param](tmp_path_factory.mktemp(f"guarded-{request.param}"), broker=CHECKED)
     made.start()
     yield made
     made.abandon()
@@ -119,14 +107,6 @@ def test_a_normal_user_administers_what_the_acl_allows(report: Report) -> None:
     assert report["carol deletes the administrator"] == rule
 
 
-def signed(ext: dict[str, str], body: bytes, user: tuple[str, str]) -> dict[str, str]:
-    """The ext fields of a signed request, without the product's own code."""
-    fields = ext | {"AccessKey": user[0]}
-    content = "".join(fields[name] for name in sorted(fields)).encode() + body
-    digest = hmac.new(user[1].encode(), content, hashlib.sha1).digest()
-    return fields | {"Signature": base64.b64encode(digest).decode()}
-
-
 NOTHING = "nothing"
 """No permission is needed."""
 TOPIC_FIELDS = {
@@ -182,12 +162,20 @@ RAW: list[tuple[int, dict[str, str], bytes, str]] = [
     (3001, {"username": "x"}, b"{}", "Cluster:TestCluster"),
     (3005, {}, b"", "Cluster:TestCluster"),
     (3010, {}, b"", "Cluster:TestCluster"),
+    (370, {"topic": "t", "recallHandle": "h"}, b"", "Topic:t"),
+    (400, {}, b"{}", NOTHING),
+    (200050, {"consumerGroup": "g", "topic": "t"}, b"", "Group:g"),
+    (200051, {"consumerGroup": "g", "topic": "%RETRY%x"}, b"", "Group:g"),
+    (200052, {"consumerGroup": "g", "topic": "t"}, b"", "Topic:t"),
+    (200053, {"consumerGroup": "g", "topic": "t"}, b"", "Group:g"),
+    (200054, {"consumerGroup": "g", "topic": "t"}, b"", "Group:g"),
+    (200055, {"consumerGroup": "g", "topic": "t"}, b"", "Group:g"),
     (4711, {}, b"", "unsupported"),
 ]
 """(request code, ext fields, body, the resource that is asked for first)."""
 
 
-def rejection(answer: Answer) -> str:
+def rejection(answer: Response) -> str:
     """What a user without any permission lacked."""
     if answer.code == 3:
         return "unsupported"

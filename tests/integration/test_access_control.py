@@ -1,0 +1,78 @@
+"""Access control in a replica group of real processes: three EpochMQ brokers under three controllers."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.group_traffic import SEND_MESSAGE_V2, send_header
+from tests.support.process import wait_until
+from tests.support.remoting import Response, call
+from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.signing import CHECKED, signed
+
+pytestmark = pytest.mark.timeout(300)
+
+CREATE_USER, LIST_USER, CREATE_ACL = 3001, 3005, 3006
+NO_PERMISSION = 16
+ALICE = ("alice", "alice-secret")
+SETTINGS = {
+    **CHECKED,
+    "allAckInSyncStateSet": True,
+    "minInSyncReplicas": 2,
+    # A replica that missed the controllers' notification would ask only after this time.
+    "syncBrokerMetadataPeriod": 60_000,
+}
+
+
+def ask(member: Member, code: int, ext: dict[str, str], body: bytes = b"") -> Response:
+    return call(member.address, code, signed(ext, body), body)
+
+
+def names(member: Member) -> list[str]:
+    """The users of a broker."""
+    response = ask(member, LIST_USER, {})
+    assert response.code == 0, response.remark
+    return [user["username"] for user in json.loads(response.body)]
+
+
+def send(member: Member, key: str, user: tuple[str, str] | None = None) -> Response:
+    header = send_header(0, key)
+    body = key.encode()
+    return call(member.address, SEND_MESSAGE_V2, header if user is None else signed(header, body, user), body)
+
+
+def test_a_group_with_access_control_replaces_its_master_and_keeps_users_and_acls(tmp_path: Path) -> None:
+    group = ReplicaGroup(tmp_path, [our_controller] * 3, [our_broker] * 3, broker=SETTINGS, octet=79)
+    group.start()
+    try:
+        master = group.wait_master()
+        body = b'{"password":"alice-secret","userType":"Normal"}'
+        assert ask(master, CREATE_USER, {"username": "alice"}, body).code == 0
+        entry = {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow"}
+        acl = {"subject": "User:alice", "policies": [{"entries": [entry]}]}
+        assert ask(master, CREATE_ACL, {"subject": "User:alice"}, json.dumps(acl).encode()).code == 0
+        for member in group.brokers:
+            wait_until(lambda m=member: "alice" in names(m), what=f"{member.name} knows alice")
+        # As mqadmin does, which asks every broker of a cluster: the copy counts as made.
+        for member in group.brokers:
+            again = ask(member, CREATE_USER, {"username": "alice"}, body)
+            assert (again.code == 0) == (member is not master), again.remark
+        wait_until(lambda: send(master, "before", ALICE).code == 0, what="the master acknowledges")
+        started = time.monotonic()
+        master.process.kill()
+        successor = group.wait_master(other_than=master)
+        wait_until(lambda: send(successor, "after", ALICE).code == 0, what="the successor acknowledges")
+        assert time.monotonic() - started < 30, "replicas act on the controllers' notification"
+        assert send(successor, "unsigned").remark == "username cannot be null."
+        assert send(successor, "forged", ("alice", "guess")).remark == "check signature failed."
+        assert send(successor, "unknown", ("eve", "secret")).code == NO_PERMISSION
+        master.start()
+        group.wait_in_sync(3)
+        assert names(master) == ["alice", "inner", "root"]
+    finally:
+        print(group.logs(6000))  # shown when the test failed
+        group.kill()
