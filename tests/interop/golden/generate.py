@@ -70,6 +70,9 @@ def generate(folder: Path) -> None:
         names.write_text("\n".join(lines) + "\n")
         classes = compile_java(HERE / "GoldenBytes.java")
         run_java("GoldenBytes", [str(folder), str(names)], home=Path(scratch) / "home", classes=classes)
+        classes = compile_java(HERE / "AuthVectors.java")
+        auth = str(folder / "auth.json")
+        run_java("AuthVectors", [auth], home=Path(scratch) / "home", classes=classes)
 
 
 if __name__ == "__main__":
