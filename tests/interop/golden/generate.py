@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from epochmq_protocol import bodies, topics
+from epochmq_protocol import bodies, subscription_groups, topics
 from epochmq_protocol.bodies_base import Body
 from epochmq_protocol.headers import REQUESTS
 from tests.interop.java_env import compile_java, java_library, run_java
@@ -32,7 +32,7 @@ def body_names() -> list[str]:
     """Names of all bodies that are declared here."""
     found = {
         value.__name__
-        for module in (bodies, topics)
+        for module in (bodies, subscription_groups, topics)
         for value in vars(module).values()
         if isinstance(value, type) and value.__module__.startswith("epochmq_protocol")
         if issubclass(value, Body)
