@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from tests.interop.conftest import CLUSTERS, KINDS
+from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.mqadmin import MqAdmin, Step
 from tests.support.cluster import Cluster
+from tests.support.pair import Pair
+from tests.support.process import wait_until
 from tests.support.remoting import Response, call
+from tests.support.replica_group import Factory, our_broker
 from tests.support.signing import CHECKED, ROOT, signed
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -230,3 +234,33 @@ def test_mqadmin_manages_users_with_the_credentials_of_its_file(guarded: Cluster
         assert "shop" not in run("listUser -b {broker}")
     finally:
         admin.close()
+
+
+PAIRS = [
+    pytest.param(java_broker, our_broker, id="ours-copies-java"),
+    pytest.param(our_broker, java_broker, id="java-copies-ours"),
+]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("master", "slave"), PAIRS)
+def test_brokers_of_both_programs_serve_each_other_with_inner_credentials(
+    tmp_path: Path, master: Factory, slave: Factory
+) -> None:
+    """A slave copies topics from a master that checks requests; users and ACLs stay those of each broker."""
+    with Pair(tmp_path, [master, slave], broker=CHECKED, octet=80) as pair:
+        fields = {"topic": "orders"} | TOPIC_FIELDS
+        assert call(pair.master.address, 17, signed(fields)).code == 0
+        assert call(pair.master.address, 3001, signed({"username": "x"}, USER), USER).code == 0
+        member = pair.brokers[1]
+
+        def copied() -> bool:
+            found = call(member.address, 351, signed({"topic": "orders"}))
+            assert found.code in (0, 17), found.remark
+            return found.code == 0
+
+        wait_until(copied, what="the slave has the topic")
+        assert call(member.address, 3001, signed({"username": "x"}, USER), USER).code == 0
+
+
+USER = b'{"password":"secret","userType":"Normal"}'

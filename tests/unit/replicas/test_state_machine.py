@@ -19,6 +19,7 @@ from epochmq_broker.replicas.state_machine_types import (
     FreeBrokerId,
     IdentitySaved,
     LeaseMissing,
+    MasterMayHaveChanged,
     MasterView,
     NextBrokerIdQuestion,
     ProposalMade,
@@ -277,6 +278,25 @@ def test_a_notification_of_a_newer_epoch_stops_writing_and_changes_the_role() ->
     harness.take()
     assert harness.state_machine.role is not None
     assert (harness.state_machine.role.leads, harness.state_machine.role.master_id) == (False, 2)
+
+
+def test_a_notification_of_an_unknown_sender_only_makes_the_broker_ask_at_a_bounded_rate() -> None:
+    harness = StateMachineHarness()
+    harness.lead(epoch=5)
+    harness.pass_ms(100)
+    questions = 0
+    for _ in range(1000):
+        harness.feed(MasterMayHaveChanged())
+        if harness.all(AskController):
+            questions += 1
+            assert harness.only(AskController).question == ReplicaInfoQuestion()
+            harness.answer(view(1, 5, {1}))
+        harness.now_ms += 1
+    assert 10 <= questions <= 21, "every 50 ms at most"
+    effects = harness.feed(MasterMayHaveChanged()) + harness.pass_ms(100)
+    (asked,) = (one for one in effects if isinstance(one, AskController))
+    harness.feed(ReplyReceived(asked.token, view(2, 6)))
+    assert harness.only(StopWriting)
 
 
 def test_views_wait_while_a_role_is_taken_and_the_newest_is_next() -> None:
