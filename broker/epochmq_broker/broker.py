@@ -112,7 +112,7 @@ class Broker:
             self.pop,
             MappingCleaner(live, tables.static_topics, self.remote_queues),
         )
-        self.master_services.before_fence.append(self.transactions.ops.flush)
+        self.master_services.before_fence += [self.transactions.ops.flush, self.pop.store_buffered]
         self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)

@@ -213,6 +213,7 @@ SCENARIO: list[list[Step]] = [
         Step("updateBrokerConfig -c {cluster} -k nosuchkey -v 1"),
         Step("updateNamesrvConfig -k waitSecondsForService -v 46"),
         Step("setConsumeMode -b {broker} -t orders -g g1 -m PULL -q 0"),
+        Step("setConsumeMode -b {broker} -t orders -g g2 -m POP -q 0"),
         Step("updateColdDataFlowCtrGroupConfig -b {broker} -g g1 -v 4096"),
         Step("updateColdDataFlowCtrGroupConfig -c {cluster} -g g2 -v 8192"),
         Step("setCommitLogReadAheadMode -b {broker} -m 1"),

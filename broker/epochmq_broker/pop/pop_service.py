@@ -105,9 +105,7 @@ class PopService:
         """Stops the work of the master. Stores what is buffered, if this broker may still store messages;
         otherwise the group's offset does not advance, and another master hands these messages out again."""
         self.revives.stop()
-        self.buffer.make_all_due(now_ms())
-        self._store_due(self.buffer.checkpoints)
-        self.buffer.advance(self._writer.safe_end())
+        self.store_buffered()
         self.buffer.clear()
         self._runs = False
         for timer in (self._ticks, *self._locks.values()):
@@ -116,6 +114,12 @@ class PopService:
         self._ticks = None
         self._locks.clear()
         self.on_stop()
+
+    def store_buffered(self) -> None:
+        """Stores the checkpoints that are in memory only, if this broker may store messages."""
+        self.buffer.make_all_due(now_ms())
+        self._store_due(self.buffer.checkpoints)
+        self.buffer.advance(self._writer.safe_end())
 
     def _tick(self) -> None:
         self._ticks = None
