@@ -53,6 +53,25 @@ def send(cluster: Cluster, bodies: list[bytes]) -> None:
         )
 
 
+def receive(
+    cluster: Cluster, wanted: set[bytes], acknowledged: set[bytes], invisible_ms: int, *, every: int
+) -> set[bytes]:
+    """Pops until everything wanted has come, and acknowledges every second message, or all. Returns what
+    came."""
+    received: set[bytes] = set()
+    address = cluster.broker_address
+
+    def receive_some() -> bool:
+        for number, (message, info) in enumerate(pop(address, "broker-a", 4, invisible_ms), start=1):
+            received.add(message.body)
+            if number % every == 0 and acknowledge(address, message, info):
+                acknowledged.add(message.body)
+        return received >= wanted
+
+    wait_until(receive_some, timeout_s=120, what=f"{len(wanted)} messages come")
+    return received
+
+
 @pytest.mark.parametrize("stops", [True, False], ids=["stopped", "killed"])
 def test_popped_messages_move_between_both_brokers(tmp_path: Path, *, stops: bool) -> None:
     turns = Turns(tmp_path)
@@ -60,33 +79,14 @@ def test_popped_messages_move_between_both_brokers(tmp_path: Path, *, stops: boo
     waiting: set[bytes] = set()
     for name, kind in ((b"ours", OurCluster), (b"java", JavaCluster), (b"ours again", OurCluster)):
         cluster = turns.next(kind)
-        bodies = {b"%b %d" % (name, number) for number in range(MESSAGES)}
+        before = set(acknowledged)
         # What the broker before this one handed out comes again here.
-        again: set[bytes] = set()
-
-        def receive(cluster: Cluster = cluster, again: set[bytes] = again) -> bool:
-            for message, info in pop(cluster.broker_address, "broker-a", 32, 60_000):
-                again.add(message.body)
-                assert acknowledge(cluster.broker_address, message, info)
-            return waiting <= again
-
-        wait_until(receive, timeout_s=120, what=f"{len(waiting)} messages come again")
+        again = receive(cluster, waiting, acknowledged, 60_000, every=1)
         if stops:
-            assert not again & acknowledged
-        acknowledged |= again
+            assert not again & before
+        bodies = {b"%b %d" % (name, number) for number in range(MESSAGES)}
         send(cluster, sorted(bodies))
-        received: set[bytes] = set()
-
-        def receive_new(cluster: Cluster = cluster, received: set[bytes] = received) -> bool:
-            for number, (message, info) in enumerate(
-                pop(cluster.broker_address, "broker-a", 4, INVISIBLE_MS)
-            ):
-                received.add(message.body)
-                if number % 2 and acknowledge(cluster.broker_address, message, info):
-                    acknowledged.add(message.body)
-            return received >= bodies  # noqa: B023  # waited for in this turn
-
-        wait_until(receive_new, timeout_s=120, what="the new messages come")
+        receive(cluster, bodies, acknowledged, INVISIBLE_MS, every=2)
         waiting = bodies - acknowledged
         assert waiting
         if stops:
@@ -99,18 +99,15 @@ def test_the_state_of_orderly_pops_moves_between_both_brokers(tmp_path: Path) ->
     turns = Turns(tmp_path)
     cluster = turns.next(OurCluster)
     send(cluster, [b"0", b"1", b"2"])
-    offset = 0
-    for kind in (JavaCluster, OurCluster, JavaCluster):
+    for offset, kind in enumerate((JavaCluster, OurCluster, JavaCluster)):
         address = cluster.broker_address
-        wait_until(
-            lambda address=address: pop_orderly(address, "broker-a", 600_000) != [],  # type: ignore[misc]  # of this turn
-            what="a message comes",
-        )
+        first = f"attempt {offset}"
+        assert len(pop_orderly(address, "broker-a", 600_000, attempt=first)) == 1
         cluster.stop()
         cluster = turns.next(kind)
-        assert pop_orderly(cluster.broker_address, "broker-a", 600_000, attempt="other") == []
-        ((message, info),) = pop_orderly(cluster.broker_address, "broker-a", 600_000, attempt="first")
+        address = cluster.broker_address
+        assert pop_orderly(address, "broker-a", 600_000, attempt="another") == []
+        ((message, info),) = pop_orderly(address, "broker-a", 600_000, attempt=first)
         assert message.queue_offset == offset
-        assert acknowledge(cluster.broker_address, message, info)
-        offset += 1
+        assert acknowledge(address, message, info)
     cluster.abandon()
