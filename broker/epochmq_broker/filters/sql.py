@@ -40,23 +40,29 @@ class SqlExpression:
             return False
 
 
-_compiled: OrderedDict[str, SqlExpression] = OrderedDict()
+_compiled: OrderedDict[str, SqlExpression | str] = OrderedDict()
+"""The latest expressions, compiled, or why they do not compile."""
 
 
 def compile_sql(text: str) -> SqlExpression:
     """Compiles an expression; equal texts give the same object while it is among the latest. Raises
     SqlSyntaxError."""
-    known = _compiled.get(text)
-    if known is not None:
-        _compiled.move_to_end(text)
-        return known
     if len(text) > EXPRESSION_MAX:
         raise SqlSyntaxError(f"the expression has {len(text)} characters, more than {EXPRESSION_MAX}")
-    compiled = SqlExpression(text, _Parser(text).parse())
-    _compiled[text] = compiled
-    if len(_compiled) > CACHED_MAX:
-        _compiled.popitem(last=False)
-    return compiled
+    known = _compiled.get(text)
+    if known is None:
+        try:
+            known = SqlExpression(text, _Parser(text).parse())
+        except SqlSyntaxError as error:
+            known = str(error)
+        _compiled[text] = known
+        if len(_compiled) > CACHED_MAX:
+            _compiled.popitem(last=False)
+    else:
+        _compiled.move_to_end(text)
+    if isinstance(known, str):
+        raise SqlSyntaxError(known)
+    return known
 
 
 class _Parser:

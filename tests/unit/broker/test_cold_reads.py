@@ -105,6 +105,30 @@ async def test_sends_are_served_while_a_pull_waits_for_the_disk(
     assert threading.get_ident() not in disk.threads
 
 
+async def test_a_pull_by_an_expression_waits_for_the_disk_on_worker_threads(bench: Bench, disk: Disk) -> None:
+    consumer, producer = bench.peer(), bench.peer()
+    bench.broker.live.update({"enablePropertyFilter": "true"})
+    opaque = consumer.send(pull_command(TOPIC, subscription="UNIQ_KEY IS NOT NULL", expression_type="SQL92"))
+    await until(lambda: disk.reads == 1)
+    assert producer.call(send_command(TOPIC, b"x")).code == ResponseCode.SUCCESS
+    consumer.collect()
+    assert not consumer.answers
+    disk.free.set()
+    answer = await consumer.answer(opaque)
+    assert [one.body for one in records.decode_records(answer.body)][:3] == [b"0", b"1", b"2"]
+    assert threading.get_ident() not in disk.threads
+
+
+async def test_an_unreadable_sector_fails_a_pull_by_an_expression(bench: Bench, disk: Disk) -> None:
+    bench.broker.live.update({"enablePropertyFilter": "true"})
+    disk.error = StoreReadError("sector 7 cannot be read")
+    disk.free.set()
+    consumer = bench.peer()
+    pull = pull_command(TOPIC, subscription="a IS NULL", expression_type="SQL92")
+    answer = await consumer.answer(consumer.send(pull))
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "sector 7 cannot be read")
+
+
 async def test_a_pull_of_resident_messages_is_served_at_once(bench: Bench, disk: Disk) -> None:
     disk.cold = False
     consumer = bench.peer()

@@ -3,14 +3,18 @@ of generated ones with RocketMQ's own evaluator; the cases here are the rules by
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epochmq_broker.filters.java_values import EvaluationError, Value
 from epochmq_broker.filters.sql import EXPRESSION_MAX, compile_sql
 from epochmq_broker.filters.sql_expression import DEPTH_MAX
 from epochmq_broker.filters.sql_lexer import SqlSyntaxError
+from tests.support.sql_expressions import expression, message
 
 
 def value(text: str, properties: Mapping[str, str] | None = None, **more: str) -> Value:
@@ -167,6 +171,29 @@ def test_zero_and_minus_zero_differ() -> None:
 def test_expressions_without_bounds_are_rejected(text: str) -> None:
     with pytest.raises(SqlSyntaxError):
         compile_sql(text)
+
+
+@given(st.text(max_size=60) | st.integers(0, 1 << 32).map(lambda seed: expression(random.Random(seed))))
+def test_any_text_compiles_or_is_rejected_and_any_message_has_a_value_or_none(text: str) -> None:
+    reasons = []
+    for _ in range(2):  # the second time the result is remembered
+        try:
+            compiled = compile_sql(text)
+        except SqlSyntaxError as error:
+            reasons.append(str(error))
+    if reasons:
+        assert reasons[0]
+        assert reasons == reasons[:1] * 2
+        return
+    assert compile_sql(text) is compiled
+    properties = message(random.Random(text))
+    try:
+        found = compiled.value(properties)
+    except EvaluationError:
+        assert not compiled.matches(properties)
+    else:
+        assert found is None or isinstance(found, bool)
+        assert compiled.matches(properties) is (found is True)
 
 
 def test_a_long_chain_is_one_level() -> None:
