@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.delay_service import DelayService, restore_message
+from epochmq_broker.store.queue_extension import is_address
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol import message as records
 from epochmq_protocol.message import MessageExt
@@ -98,6 +99,26 @@ async def test_a_message_with_a_delivery_time_beyond_the_levels_delay_is_deliver
     assert queue.buffer is not None
     queue.buffer[12:20] = (unit[2] + 10**9).to_bytes(8, "big")
     await until(lambda: bench.count("T", 1) == 1)
+
+
+@pytest.mark.parametrize("after", [{}, {"enableConsumeQueueExt": "true"}], ids=["lost", "kept"])
+async def test_a_message_with_an_extension_unit_is_not_delivered_early(
+    tmp_path: Path, after: dict[str, str]
+) -> None:
+    """Also if the extension, with the delivery time, is lost."""
+    async with running(tmp_path, LEVELS | {"enableConsumeQueueExt": "true"}) as bench:
+        delay(bench, 3)
+        delay(bench, 1)
+    async with running(tmp_path, LEVELS | after) as bench:
+        queue = bench.broker.store.lookup.existing_queue(SCHEDULE, 0)
+        assert queue is not None
+        unit = queue.unit(0)
+        assert unit is not None
+        assert is_address(unit[2])
+        await until(lambda: bench.count("T", 1) == 1)
+        came, delayed = bench.record("T", 1, 0), bench.record(SCHEDULE, 0, 0)
+        assert came.store_timestamp - delayed.store_timestamp >= 1000
+        assert bench.broker.delays.offsets.get(3, 0) == 0
 
 
 async def test_a_delivery_that_cannot_be_stored_is_retried(bench: Bench) -> None:

@@ -100,14 +100,14 @@ def test_truncation_removes_later_units(tmp_path: Path, written: bool) -> None:
     assert made.end == 0
 
 
-def store(directory: Path) -> MessageStore:
+def store(directory: Path, *, extended: bool = True) -> MessageStore:
     config = StoreConfig(
         store_path_root_dir=str(directory),
         mapped_file_size_commit_log=1 << 20,
         mapped_file_size_consume_queue=20 * 100,
         max_hash_slot_num=100,
         max_index_num=400,
-        enable_consume_queue_ext=True,
+        enable_consume_queue_ext=extended,
         mapped_file_size_consume_queue_ext=65_536,
     )
     made = MessageStore(config, HOST)
@@ -192,3 +192,47 @@ def test_a_deleted_topic_loses_its_extension(tmp_path: Path) -> None:
     made.delete_topic("T")
     made.stop()
     assert not (tmp_path / "consumequeue_ext" / "T").exists()
+
+
+def test_extensions_can_be_switched_on_and_off(tmp_path: Path) -> None:
+    made = store(tmp_path, extended=False)
+    put(made, 5)
+    made.stop()
+    made = store(tmp_path)
+    put(made, 6)
+    put(made, 5)
+    queue = made.queues["T", 0]
+    assert [is_address(code) for _, _, code in queue.units(0, 9)] == [False, True, True]
+    assert made.get(queue, 0, 32, tags=frozenset({5})).count == 2
+    made.stop()
+    made = store(tmp_path, extended=False)
+    put(made, 6)
+    # Without its extension the tag of a message is unknown: the client compares it.
+    assert made.get(made.queues["T", 0], 0, 32, tags=frozenset({5})).count == 3
+    made.stop()
+    made = store(tmp_path)
+    put(made, 5)
+    assert units(made) == [(6, b"Ta\x011\x02"), (5, b"Ta\x011\x02"), (5, b"Ta\x011\x02")]
+    assert made.get(made.queues["T", 0], 0, 32, tags=frozenset({5})).count == 3
+    made.stop()
+
+
+def test_expired_messages_lose_their_units(tmp_path: Path) -> None:
+    made = store(tmp_path)
+    for code in range(4000):
+        put(made, code)
+    made.queues.pending.write_all()
+    queue = made.queues["T", 0]
+    extension = queue.extension
+    assert extension is not None
+    before = len(extension.files.files)
+    assert before > 1
+    keep = queue.unit(3500)
+    assert keep is not None
+    taken = queue.expire(queue.find_expired(keep[0]), keep[0])
+    for file in taken:
+        file.delete()
+    assert queue.min_offset == 3500
+    assert len(extension.files.files) < before
+    assert made.get(queue, 3500, 32, tags=frozenset({3501})).count == 1
+    made.stop()
