@@ -77,3 +77,14 @@ def test_a_lite_pull_consumer_with_binary_headers_continues_at_its_committed_off
 def test_a_reply_is_pushed_to_a_client_with_binary_headers(binary_report: ScenarioReport) -> None:
     assert binary_report["reply_errors"] == []
     assert sorted(binary_report["answers"]) == [f"answer to question-{i}" for i in range(3)]
+
+
+@pytest.mark.binary_scenario("transaction_check")
+def test_transactions_end_and_are_checked_with_binary_headers(binary_report: ScenarioReport) -> None:
+    assert sorted(m["body"] for m in binary_report["stored"]) == [
+        "throw commit 1",
+        "unknown commit 1",
+        "unknown commit 2",
+    ]
+    asked = [m["body"] for m in binary_report["checked"]]
+    assert asked.count("unknown rollback 2") == 2

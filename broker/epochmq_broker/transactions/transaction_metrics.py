@@ -6,16 +6,19 @@ that of this broker: it becomes negative if another broker stored the half messa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from epochmq_broker.clock import now_ms
-from epochmq_broker.store.config_files import read_config, write_config
+from epochmq_broker.store.config_files import ConfigDamagedError, read_config, write_config
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.topics import DataVersion
+
+log = logging.getLogger(__name__)
 
 FILE = "transactionMetrics"
 
@@ -44,8 +47,13 @@ class TransactionMetrics:
         self._changes = self._written = 0
 
     def load(self) -> None:
-        """Reads the file, or its backup. Raises if both are damaged."""
-        found = read_config(self._path, lambda data: from_json(_MetricsFile, data))
+        """Reads the file, or its backup. If both are damaged, the counts begin at 0: only metrics use
+        them."""
+        try:
+            found = read_config(self._path, lambda data: from_json(_MetricsFile, data))
+        except ConfigDamagedError as error:
+            log.error("the numbers of half messages begin at 0: %s", error)
+            return
         if found is not None:
             self.counts.update(found.transaction_count)
             if found.data_version is not None:

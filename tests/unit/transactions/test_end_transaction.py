@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from epochmq_broker.store.statuses import PutStatus, RunningFlags
 from epochmq_protocol import message as records
@@ -313,3 +315,45 @@ async def test_a_killed_broker_still_has_the_half_message_and_can_commit_it(tmp_
     async with running(tmp_path / "b", QUIET) as bench:
         assert bench.peer().call(end_command(half)).code == 0
         assert bench.record("T", 1, 0).body == b"half"
+
+
+async def test_a_broker_with_damaged_metrics_of_transactions_starts(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    for name in ("transactionMetrics", "transactionMetrics.bak"):
+        (tmp_path / "config" / name).write_bytes(b"\0" * 100)
+    async with running(tmp_path, QUIET) as bench:
+        send_half(bench)
+        assert count_of(bench, "T") == 1
+    async with running(tmp_path, QUIET) as bench:
+        assert count_of(bench, "T") == 1
+
+
+TEXTS = st.one_of(
+    st.integers().map(str),
+    st.sampled_from(["", "0", "8", "12", "true", "producers", UNIQ_KEY, "-1", str(2**63 - 1), str(2**63)]),
+    st.text(max_size=40),
+)
+
+
+async def test_no_header_of_an_end_breaks_the_broker(tmp_path: Path) -> None:
+    """Any fields get a response with one of RocketMQ's codes, or none if the state is unknown."""
+    codes = {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR, ResponseCode.ILLEGAL_OPERATION}
+    async with running(tmp_path, QUIET) as bench:
+        good = end_command(send_half(bench)).ext or {}
+        peer = bench.peer()
+
+        @settings(max_examples=300, deadline=None)
+        @given(st.dictionaries(st.sampled_from([*good, "msgId", "topic", "x"]), TEXTS), st.booleans())
+        def fuzz(fields: dict[str, str], resume: bool) -> None:
+            code = RequestCode.RESUME_CHECK_HALF_MESSAGE if resume else RequestCode.END_TRANSACTION
+            opaque = peer.send(request(code, None, b"", good | fields))
+            peer.collect()
+            answer = peer.answers.pop(opaque, None)
+            if answer is None:
+                assert (good | fields)["commitOrRollback"].strip() in ("0", "-0", "+0", "00")
+            else:
+                assert answer.code in codes
+                assert "Traceback" not in (answer.remark or "")
+
+        fuzz()
+        assert bench.peer().call(end_command(send_half(bench))).code == 0
