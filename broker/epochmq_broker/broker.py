@@ -326,6 +326,7 @@ class Broker:
             self.cold_reads,
             self.transactions,
             self.access,
+            self.tables,
         )
         return BrokerAdminApi(components, InProcessCalls(self.handlers))
 

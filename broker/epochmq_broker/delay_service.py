@@ -288,6 +288,7 @@ class DelayService:
         traffic.messages += 1
         traffic.bytes += stored.size
         traffic.requests += 1
+        self._stats.count_type(stored.topic, "delay", 1, stored.size)
         if self._live.current.enable_schedule_message_stats:
             key = f"{SCHEDULE_TOPIC}@{SCHEDULE_GROUP}"
             self._stats.add(GROUP_GET_NUMS, key)

@@ -163,6 +163,7 @@ class BrokerStats:
             SampledRate(),
             SampledRate(),
         )
+        self._typed: dict[tuple[str, str], tuple[int, int]] = {}
         self._all_put, self._all_get = StatsItem(), StatsItem()
         self._all_put_bytes = StatsItem()
         self._day: int | None = None
@@ -210,7 +211,21 @@ class BrokerStats:
             traffic = self._gets[group, topic, queue_id] = TrafficCounter(tuple(items))
         return traffic
 
+    def count_type(self, topic: str, message_type: str, messages: int, size: int) -> None:
+        """Counts messages that are not of the type `normal`, beside their counter."""
+        known = self._typed.get((topic, message_type), (0, 0))
+        self._typed[topic, message_type] = (known[0] + messages, known[1] + size)
+
+    def typed_traffic(self) -> dict[tuple[str, str], tuple[int, int]]:
+        """(topic, message type) → (messages, bytes), of all types but `normal`."""
+        return dict(self._typed)
+
     # everything else
+
+    def items(self, name: str) -> list[tuple[str, StatsItem]]:
+        """Key and counter of every counter of that name."""
+        self._fold()
+        return list(self._items.get(name, {}).items())
 
     def add(self, name: str, key: str, value: int = 1, times: int = 1) -> None:
         """Increments a counter outside the send and pull paths, such as that of messages sent back."""
@@ -280,6 +295,7 @@ class BrokerStats:
     def forget_topic(self, topic: str) -> None:
         """Deletes the counters of a deleted topic."""
         self._drop(lambda parts: parts[0] == topic)
+        self._typed = {key: counts for key, counts in self._typed.items() if key[0] != topic}
         self._puts = {key: traffic for key, traffic in self._puts.items() if key[0] != topic}
         self._gets = {key: traffic for key, traffic in self._gets.items() if key[1] != topic}
 

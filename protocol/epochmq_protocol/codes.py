@@ -290,3 +290,15 @@ V5_4_0: Final = 493
 HIGHER_VERSION: Final = 612
 
 CURRENT_VERSION: Final = V5_3_3
+
+_V4_0_0_SNAPSHOT: Final = 212
+
+
+def version_name(version: int) -> str:
+    """`V5_3_3` for 479: since 4.0.0 every release takes two numbers, one for its snapshot and one for itself
+    (MQVersion)."""
+    if not _V4_0_0_SNAPSHOT <= version < HIGHER_VERSION:
+        return str(version)
+    release, is_release = divmod(version - _V4_0_0_SNAPSHOT, 2)
+    name = f"V{4 + release // 100}_{release // 10 % 10}_{release % 10}"
+    return name if is_release else f"{name}_SNAPSHOT"

@@ -15,6 +15,7 @@ from epochmq_broker.replicas.replica_control import ReplicaControl
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.tables import BrokerTables
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol.transport.client import RemotingClient
 
@@ -36,3 +37,4 @@ class AdminApiDependencies:
     cold_reads: ColdReadPool
     transactions: TransactionService
     access: AccessControl
+    tables: BrokerTables

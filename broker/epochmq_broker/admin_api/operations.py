@@ -10,6 +10,7 @@ from epochmq_broker.admin_api.broker_view import BrokerView
 from epochmq_broker.admin_api.control_operations import ControlOperations
 from epochmq_broker.admin_api.dependencies import AdminApiDependencies
 from epochmq_broker.admin_api.metric_values import metric_values
+from epochmq_broker.admin_api.rocketmq_metrics import RocketMQMetrics
 from epochmq_protocol import properties
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.common_operations import installed_version, redacted_config, set_log_level
@@ -37,6 +38,7 @@ class BrokerAdminApi:
         self._components = components
         self._calls = calls
         self._view = BrokerView(components)
+        self._rocketmq = RocketMQMetrics(components.store, components.tables)
         self._control = ControlOperations(components, self._view, calls)
         self._server = AdminSocketServer(components.live.current.admin_socket_path, self.operations())
 
@@ -147,7 +149,7 @@ class BrokerAdminApi:
         return redacted_config(self._components.live.as_properties())
 
     async def _metrics(self, limits: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
-        components = self._components
+        components, config = self._components, self._components.live.current
         return results.MetricValues(
             state=self._view.state(limits),
             values=metric_values(
@@ -159,6 +161,12 @@ class BrokerAdminApi:
                 components.transactions,
                 components.access,
             ),
+            rocketmq=await self._rocketmq.collect(config),
+            rocketmq_labels={
+                "cluster": config.broker_cluster_name,
+                "node_type": "broker",
+                "node_id": config.broker_name,
+            },
         )
 
     async def _log_level(self, wanted: LogLevelArguments, timeout_ms: float) -> results.LogLevelResult:

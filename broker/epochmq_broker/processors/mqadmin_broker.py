@@ -22,7 +22,7 @@ from epochmq_protocol.bodies import (
     KVTable,
     to_json,
 )
-from epochmq_protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode
+from epochmq_protocol.codes import CURRENT_VERSION, RequestCode, ResponseCode, version_name
 from epochmq_protocol.errors import ConfigError, RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
@@ -254,13 +254,6 @@ _CAPACITIES = {
     "EndTransactionThreadPoolQueueCapacity": "100000",
 }
 """RocketMQ's defaults. Requests wait in no queue here, but tools show these columns."""
-
-
-def version_name(version: int) -> str:
-    """`V5_3_3` for 479: every release takes two numbers, one for its snapshot and one for itself
-    (MQVersion)."""
-    # Contains only this broker's own version; add an entry whenever CURRENT_VERSION changes.
-    return {479: "V5_3_3"}.get(version, str(version))
 
 
 def readable_bytes(size: int) -> str:

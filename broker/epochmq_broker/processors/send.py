@@ -151,6 +151,7 @@ class SendProcessor:
             topic = self._checks.topic(header, connection.remote)
             queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
             message = self._message(connection, command.body, header, topic, queue_id)
+            kind = message_type(message.properties)
             if self._writer.must_wait(message.properties) and not (command.is_oneway or connection.can_defer):
                 # Reject before storing: a client sends a rejected message again.
                 raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
@@ -166,6 +167,8 @@ class SendProcessor:
                 raise put_rejection(stored.status, self._live.current)
         except RequestError as error:
             return response(command, error.code, error.remark, ext=self._ext())
+        if kind != NORMAL:
+            self._stats.count_type(stored.topic, kind, stored.count, stored.size)
         traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
         traffic.messages += stored.count
         traffic.bytes += stored.size
@@ -326,3 +329,19 @@ class SendProcessor:
 def group_of_retry_topic(topic: str) -> str:
     """The group of a retry topic; of a version-2 pop retry topic, the part before the `+` (KeyBuilder)."""
     return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX).split("+", 1)[0]
+
+
+NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"
+SHARDING_KEY = "__SHARDINGKEY"
+_DELAYS = ("__STARTDELIVERTIME", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+def message_type(properties: Mapping[str, str | None]) -> str:
+    """The type under which a message is counted (BrokerMetricsManager.getMessageType)."""
+    if (properties.get("TRAN_MSG") or "").lower() == "true":
+        return TRANSACTION
+    if SHARDING_KEY in properties:
+        return FIFO
+    if any(properties.get(name) is not None for name in _DELAYS):
+        return DELAY
+    return NORMAL

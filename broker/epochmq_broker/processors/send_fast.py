@@ -17,7 +17,7 @@ from msgspec import Struct
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.processors.broker_name_check import names_another_broker
-from epochmq_broker.processors.send import STORED_CODES
+from epochmq_broker.processors.send import FIFO, SHARDING_KEY, STORED_CODES
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.stats import BrokerStats, TrafficCounter
 from epochmq_broker.store.consume_queue import ConsumeQueue
@@ -109,7 +109,7 @@ class FastSend:
     def _handler(self) -> FastRequestHandler:
         """The handler as a closure: its own variables are the cheapest to access."""
         topics, writer, queues, codes = self._topics, self._writer, self._queues, self._codes
-        append, decode, special = self._store.append, decode_send, SPECIAL_PROPERTIES
+        append, decode, special, stats = self._store.append, decode_send, SPECIAL_PROPERTIES, self._stats
         stored = PutStatus.PUT_OK
 
         def send(connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
@@ -122,6 +122,7 @@ class FastSend:
             cached = queues.get((fields.topic, fields.queue_id)) or self._cached_queue(fields)
             properties = fields.properties
             uniq_key = tags = keys = wait = ""
+            is_fifo = False
             for entry in properties.split("\x02"):
                 name, _, value = entry.partition("\x01")
                 if name == "UNIQ_KEY":
@@ -134,6 +135,8 @@ class FastSend:
                     wait = value
                 elif name in special:
                     raise FastPathMiss
+                elif name == SHARDING_KEY:
+                    is_fifo = True
                 if entry and not (name and value):
                     raise FastPathMiss
             if not uniq_key or not body or fields.sys_flag & SPECIAL_FLAGS or fields.batch != "false":
@@ -173,6 +176,8 @@ class FastSend:
             traffic.messages += 1
             traffic.bytes += size
             traffic.requests += 1
+            if is_fifo:
+                stats.count_type(fields.topic, FIFO, 1, size)
             if request.flag & FLAG_ONEWAY:
                 return None
             response_fields = (

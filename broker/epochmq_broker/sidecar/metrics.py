@@ -79,6 +79,31 @@ HELP: dict[str, str] = {
 """Metric, without `PREFIX` → its description."""
 
 
+ROCKETMQ_PREFIX = "rocketmq_"
+ROCKETMQ_HELP: dict[str, str] = {
+    "broker_permission": "Broker permission",
+    "topic_number": "Active topic number",
+    "consumer_group_number": "Active subscription group number",
+    "messages_in_total": "Total number of incoming messages",
+    "messages_out_total": "Total number of outgoing messages",
+    "throughput_in_total": "Total traffic of incoming messages",
+    "throughput_out_total": "Total traffic of outgoing messages",
+    "producer_connections": "Producer connections",
+    "consumer_connections": "Consumer connections",
+    "consumer_lag_messages": "Consumer lag messages",
+    "consumer_lag_latency_milliseconds": "Consumer lag time",
+    "consumer_inflight_messages": "Consumer inflight messages",
+    "consumer_queueing_latency_milliseconds": "Consumer queueing time",
+    "consumer_ready_messages": "Consumer ready messages",
+    "send_to_dlq_messages_total": "Consumer send to DLQ messages",
+    "storage_size_bytes": "Broker storage size",
+    "storage_flush_behind_bytes": "Broker flush behind bytes",
+    "storage_dispatch_behind_bytes": "Broker dispatch behind bytes",
+    "storage_message_reserve_time_milliseconds": "Broker message reserve time",
+}
+"""RocketMQ's metric, without `ROCKETMQ_PREFIX` → its description."""
+
+
 class _Samples(Collector):
     """Samples of one scrape, by metric."""
 
@@ -87,16 +112,19 @@ class _Samples(Collector):
 
     def add(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
         """Adds a sample of `epochmq_<name>`; none if the value is unknown (None)."""
-        if value is None:
-            return
-        full_name = f"{PREFIX}{name}"
-        family = self._families.get(name)
+        if value is not None:
+            self._add(f"{PREFIX}{name}", HELP[name], value, labels)
+
+    def add_rocketmq(self, name: str, value: float, labels: Mapping[str, str]) -> None:
+        """Adds a sample of `rocketmq_<name>`, unless this sidecar does not know the metric."""
+        if name in ROCKETMQ_HELP:
+            self._add(f"{ROCKETMQ_PREFIX}{name}", ROCKETMQ_HELP[name], value, labels)
+
+    def _add(self, full_name: str, description: str, value: float, labels: Mapping[str, str]) -> None:
+        family = self._families.get(full_name)
         if family is None:
-            if name.endswith("_total"):
-                family = CounterMetricFamily(full_name, HELP[name])
-            else:
-                family = GaugeMetricFamily(full_name, HELP[name])
-            self._families[name] = family
+            kind = CounterMetricFamily if full_name.endswith("_total") else GaugeMetricFamily
+            family = self._families[full_name] = kind(full_name, description)
         family.add_sample(full_name, dict(labels), float(value))
 
     def collect(self) -> Iterable[Metric]:
@@ -121,6 +149,8 @@ def exposition(found: MetricValues) -> str:
     samples.add("up", 1, {})
     if isinstance(state, BrokerState):
         _broker(samples, state, found.values)
+        for sample in found.rocketmq:
+            samples.add_rocketmq(sample.name, sample.value, found.rocketmq_labels | sample.labels)
     elif isinstance(state, ControllerState):
         _controller(samples, state)
     else:

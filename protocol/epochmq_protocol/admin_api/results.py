@@ -219,11 +219,22 @@ class EffectiveConfig(AdminResult, frozen=True, kw_only=True):
     config: dict[str, str]
 
 
+class MetricSample(msgspec.Struct, frozen=True, array_like=True):
+    """One sample of a metric with RocketMQ's name (without `rocketmq_`) and labels."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
 class MetricValues(AdminResult, frozen=True, kw_only=True):
-    """Result of METRICS: the state, and values by the name of their metric without `epochmq_`."""
+    """Result of METRICS: the state, values by the name of their metric without `epochmq_`, and the samples of
+    RocketMQ's metrics with the labels that all of them have."""
 
     state: ProcessState
     values: dict[str, float] = msgspec.field(name="figures")
+    rocketmq: list[MetricSample] = []
+    rocketmq_labels: dict[str, str] = {}
 
 
 class SwitchoverResult(AdminResult, frozen=True, kw_only=True):

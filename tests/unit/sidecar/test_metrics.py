@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from epochmq_broker.sidecar import metrics
 from epochmq_broker.sidecar.openapi import CONTROLLER, MASTER, NAMESERVER
-from epochmq_protocol.admin_api.results import MetricValues, NameserverCounts
+from epochmq_protocol.admin_api.results import MetricSample, MetricValues, NameserverCounts
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -74,3 +74,25 @@ def test_names_with_quotes_and_line_breaks_are_escaped() -> None:
 def test_every_metric_is_in_the_documents() -> None:
     text = (ROOT / "docs" / "admin.md").read_text()
     assert [name for name in metrics.HELP if f"`epochmq_{name}`" not in text] == []
+    assert [name for name in metrics.ROCKETMQ_HELP if f"`rocketmq_{name}`" not in text] == []
+
+
+def test_rocketmqs_metrics_have_its_names_and_labels() -> None:
+    samples = [
+        MetricSample("messages_in_total", {"topic": "orders", "message_type": "normal"}, 3.0),
+        MetricSample("messages_in_total", {"topic": "orders", "message_type": "fifo"}, 1.0),
+        MetricSample("of_a_newer_broker", {}, 1.0),
+    ]
+    labels = {"cluster": "c", "node_type": "broker", "node_id": "b"}
+    found = parsed(
+        metrics.exposition(MetricValues(state=MASTER, values={}, rocketmq=samples, rocketmq_labels=labels))
+    )
+    counter = found["rocketmq_messages_in"]
+    assert counter.type == "counter"
+    assert [
+        (sample.labels, sample.value) for sample in counter.samples if sample.name.endswith("_total")
+    ] == [
+        ({**labels, "topic": "orders", "message_type": "normal"}, 3),
+        ({**labels, "topic": "orders", "message_type": "fifo"}, 1),
+    ]
+    assert not [name for name in found if name.startswith("rocketmq_of")]
