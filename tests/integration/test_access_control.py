@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.test_up_groups import Run
 from tests.support.group_traffic import SEND_MESSAGE_V2, send_header
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
@@ -76,3 +77,33 @@ def test_a_group_with_access_control_replaces_its_master_and_keeps_users_and_acl
     finally:
         print(group.logs(6000))  # shown when the test failed
         group.kill()
+
+
+GUARDED_GROUP = f"""\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {{name: orders}}
+spec:
+  replicas: 2
+  brokerName: orders-a
+  config:
+    mappedFileSizeCommitLog: 33554432
+    {"    ".join(f"{key}: {json.dumps(value)}{chr(10)}" for key, value in CHECKED.items())}
+"""
+
+
+def test_up_promote_and_drain_work_with_the_credentials_of_the_group(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.file.write_text(GUARDED_GROUP)
+    try:
+        run.up()
+        before = run.group()["masterEpoch"]
+        replica = next(one for one in run.group()["replicas"] if one["role"] != "master")
+        assert call(replica["address"], LIST_USER, {}).code == NO_PERMISSION
+        run.ok("promote", f"orders/{replica['pod']}")
+        assert run.group()["masterEpoch"] > before
+        run.ok("drain", f"orders/{replica['pod']}")
+        run.ok("drain", f"orders/{replica['pod']}", "--off")
+    finally:
+        print(run.logs())  # shown when the test failed
+        run.here("down")

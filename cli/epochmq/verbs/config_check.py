@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from epochmq.exits import UsageError, print_error
 from epochmq_operator.pod_rendering import setting_text
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource, Resources, show_value
+from epochmq_protocol.admin_api.common_operations import SECRET_KEY_WORDS
 from epochmq_protocol.errors import ConfigError
 
 QUORUM_KEYS = {
@@ -56,16 +57,25 @@ def _controller_loader(group: ControllerGroup) -> Callable[[Mapping[str, str]], 
 def _faults(group: GroupResource, load: Callable[[Mapping[str, str]], Warnings]) -> list[str]:
     text = {key: setting_text(value) for key, value in group.spec.config.items()}
     faults: dict[str, str] = {}
-    # Each key alone, so that every fault is listed; then all together, for the rules between keys.
-    for one in [*({key: value} for key, value in text.items()), text]:
-        try:
-            warnings = load(one)
-        except ConfigError as error:
-            value = group.spec.config.get(error.key, error.value)
-            where = f"{group.kind} {group.name}: spec.config.{error.key}"
-            faults.setdefault(error.key, f"{where}: {show_value(value)}, expected {error.expected}")
-        else:
-            if one is text:
-                for warning in warnings:
-                    print_error(f"{group.name}: spec.config: {warning}")
+
+    def note(error: ConfigError) -> None:
+        is_secret = any(word in error.key.lower() for word in SECRET_KEY_WORDS)
+        value = error.value if is_secret else group.spec.config.get(error.key, error.value)
+        where = f"{group.kind} {group.name}: spec.config.{error.key}"
+        faults.setdefault(error.key, f"{where}: {show_value(value)}, expected {error.expected}")
+
+    try:
+        warnings = load(text)
+    except ConfigError as error:
+        # Each key alone, so that every fault is listed. A key that needs another one is no fault of its own.
+        for key, value in text.items():
+            try:
+                load({key: value})
+            except ConfigError as alone:
+                if alone.key == key:
+                    note(alone)
+        note(error)
+    else:
+        for warning in warnings:
+            print_error(f"{group.name}: spec.config: {warning}")
     return list(faults.values())

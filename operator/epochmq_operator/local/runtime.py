@@ -67,6 +67,10 @@ def merge_resources(running: Resources, wanted: Resources) -> ResourceChanges:
     return ResourceChanges(Resources.of(after.values()), tuple(changes))
 
 
+PASSWORD_KEYS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
+"""Keys of `spec.config` whose values contain passwords, which are not shown."""
+
+
 def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
     """One line for every field that differs: its path, the old and the new value."""
     lines: list[str] = []
@@ -75,6 +79,8 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
         where = f"{path}.{key}" if path else key
         if isinstance(was, dict) and isinstance(now, dict):
             lines += differences(was, now, where)
+        elif key in PASSWORD_KEYS and was != now:
+            lines.append(f"{where}: changed")
         elif key not in old:
             lines.append(f"{where}: {show_value(now)} (was not set)")
         elif key not in new:
