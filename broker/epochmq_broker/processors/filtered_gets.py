@@ -9,6 +9,7 @@ each turn. Records that are not in memory are read by worker threads.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -24,6 +25,8 @@ from epochmq_broker.store.statuses import GetResult, GetStatus
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK
+
+log = logging.getLogger(__name__)
 
 STEP_MESSAGES: Final = 64
 TURN_S: Final = 0.002
@@ -184,23 +187,24 @@ class FilteredGets:
         while self._waiting:
             get, client, done = self._waiting.popleft()
             try:
-                get.step()
-                if get.result is None:
-                    self._enqueue(get, client, done)
-            except NotResidentError as missing:
-                try:
-                    self._read(get, client, done, missing)
-                except RequestError as error:
-                    done(error)
+                self._step(get, client, done)
             except Exception as error:  # the other gets must still run
-                done(error)
-            else:
-                if get.result is not None:
-                    done(get.result)
+                _finish(done, error)
             if time.perf_counter() >= until:
                 break
         if self._waiting and self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_soon(self._run)
+
+    def _step(self, get: FilteredGet, client: Hashable, done: OnResult) -> None:
+        try:
+            get.step()
+        except NotResidentError as missing:
+            self._read(get, client, done, missing)
+            return
+        if get.result is None:
+            self._enqueue(get, client, done)
+        else:
+            _finish(done, get.result)
 
     def _read(self, get: FilteredGet, client: Hashable, done: OnResult, missing: NotResidentError) -> None:
         def ended(error: Exception | None) -> None:
@@ -213,3 +217,10 @@ class FilteredGets:
                 done(busy)
 
         self._cold_reads.submit(client, missing, ended)
+
+
+def _finish(done: OnResult, result: GetResult | Exception) -> None:
+    try:
+        done(result)
+    except Exception:  # the other gets must still run
+        log.exception("a pull by an expression failed after its messages were found")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_broker.filters.message_filter import MessageFilter
+from epochmq_broker.store.statuses import GetResult
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import CheckClientRequestBody, SubscriptionData, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -168,6 +170,22 @@ async def test_a_retry_topic_is_filtered_by_the_expression_for_the_original_topi
             assert peer.call(send_command(retry, value.encode(), properties)).code == 0
         answer = peer.call(pull_command(retry, subscription="b > 1", expression_type="SQL92"))
         assert bodies(records.decode_records(answer.body)) == [b"5"]
+
+
+async def test_a_response_that_fails_does_not_stop_the_other_gets(bench: Bench) -> None:
+    fill(bench.peer(), *range(200))
+    pulls, queue = bench.broker.processors.pull, bench.broker.store.queue(TOPIC, 0)
+    wanted = MessageFilter(None, lambda _properties: False)
+    ended: list[object] = []
+
+    def fail(result: object) -> None:
+        raise RuntimeError("no response")
+
+    for done in (fail, ended.append):
+        assert pulls._filtered_gets.begin(queue, 0, 32, wanted, done, done) is None
+    await until(lambda: ended)
+    assert isinstance(ended[0], GetResult)
+    assert ended[0].next_offset == 200
 
 
 class TestBitMaps:
