@@ -29,8 +29,11 @@ HEAD = f"""\
 
 <!-- Made by `python -m epochmq_operator.crd` of the resource model; change that, and run it again. -->
 
-All kinds and fields of `{API_VERSION}`. Fields marked ☸ only have an effect on Kubernetes; `epochmq up`
-accepts and ignores them. Defaults are in the schema: the API server writes them into the resource.
+For people who write resource files. This page lists all kinds and fields of `{API_VERSION}`, with the values
+that each field accepts and its default.
+
+Fields marked ☸ only have an effect on Kubernetes; `epochmq up` accepts and ignores them. Defaults are in the
+schema: the API server writes them into the resource.
 """
 
 
