@@ -327,6 +327,7 @@ class Broker:
             self.transactions,
             self.access,
             self.tables,
+            self.timer,
         )
         return BrokerAdminApi(components, InProcessCalls(self.handlers))
 

@@ -1,10 +1,11 @@
 """The tables of a master and its slave, one RocketMQ's and one EpochMQ's, become equal: topics, groups,
-consumer offsets and delay offsets."""
+consumer offsets, delay offsets and timers."""
 
 from __future__ import annotations
 
 import json
 import re
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,14 @@ from tests.support.replica_group import Factory, our_broker
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 UPDATE_CONSUMER_OFFSET, UPDATE_AND_CREATE_TOPIC, UPDATE_AND_CREATE_GROUP = 15, 17, 200
-DELETE_TOPIC = 215
+DELETE_TOPIC, GET_BROKER_RUNTIME_INFO = 215, 28
 TABLES = {
     21: "topicConfigTable",
     43: "offsetTable",
     45: "offsetTable",
     201: "subscriptionGroupTable",
     402: "messageRequestModeMap",
+    61: "timingCount",
 }
 
 
@@ -72,12 +74,25 @@ def commit(pair: Pair, group: str, queue_id: int, offset: int) -> None:
     ask(pair, UPDATE_CONSUMER_OFFSET, fields)
 
 
-def delay(pair: Pair, level: int) -> None:
+def delay(pair: Pair, *, level: int = 0, seconds: int = 0) -> None:
+    name, value = ("DELAY", level) if level else ("TIMER_DELAY_SEC", seconds)
     ext = {
         "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
-        "h": "0", "i": f"DELAY\x01{level}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false",
+        "h": "0", "i": f"{name}\x01{value}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
     assert call(pair.master.address, SEND_MESSAGE_V2, ext, b"later", timeout_s=10).code == 0
+
+
+def pending(pair: Pair, number: int) -> int:
+    """How many timer messages are in a broker's wheel."""
+    table = json.loads(call(pair.brokers[number].address, GET_BROKER_RUNTIME_INFO).body)["table"]
+    return int(table["timerCongestNum"])
+
+
+def timer_checkpoint(pair: Pair, number: int) -> tuple[int, int]:
+    """The time up to which timer messages are delivered, and the master's offset in the timer's queue."""
+    read_time, _, _, offset, *_ = struct.unpack(">7q", call(pair.brokers[number].address, 60).body)
+    return read_time, offset
 
 
 def wait_equal(pair: Pair) -> None:
@@ -111,13 +126,22 @@ def test_a_slave_copies_all_tables_of_its_master(tmp_path: Path, master: Factory
         for number in range(3):
             assert pair.send(queue_id=number).code == 0
             commit(pair, "readers", number, 1)
-        delay(pair, 1)
+        delay(pair, level=1)
+        for seconds in (2, 3600, 7200):
+            delay(pair, seconds=seconds)
         wait_until(lambda: table(pair, 0, 45) == {"1": 1}, what="the delayed message is delivered")
         wait_equal(pair)
         assert table(pair, 1, 21)["orders"]["readQueueNums"] == 5
         assert table(pair, 1, 201)["readers"]["retryMaxTimes"] == 3
         assert table(pair, 1, 43)["orders@readers"] == {"0": 1, "1": 1, "2": 1}
         assert table(pair, 1, 45) == {"1": 1}
+        # The slave's wheel has what is pending, and its checkpoint follows the master's.
+        wait_until(lambda: pending(pair, 0) == pending(pair, 1) == 2, what="two messages are in both wheels")
+        # RocketMQ's slave counts what it adds to its wheel, too, until the next copy.
+        wait_until(lambda: table(pair, 1, 61)["orders"]["count"] == 2, what="the numbers are the master's")
+        master_time, master_offset = timer_checkpoint(pair, 0)
+        wait_until(lambda: timer_checkpoint(pair, 1)[0] >= master_time, what="the slave has its time")
+        assert (master_offset, timer_checkpoint(pair, 1)[1]) == (3, 3)
         # Changes and deletions.
         ask(pair, DELETE_TOPIC, {"topic": "doomed"})
         commit(pair, "readers", 0, 0)

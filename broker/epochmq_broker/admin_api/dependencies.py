@@ -16,6 +16,7 @@ from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.tables import BrokerTables
+from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol.transport.client import RemotingClient
 
@@ -38,3 +39,4 @@ class AdminApiDependencies:
     transactions: TransactionService
     access: AccessControl
     tables: BrokerTables
+    timer: TimerService | None

@@ -9,6 +9,7 @@ from epochmq_broker.ha.service import HAService
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.transactions.transaction_service import TransactionService
 
 
@@ -20,6 +21,7 @@ def metric_values(
     cold_reads: ColdReadPool,
     transactions: TransactionService,
     access: AccessControl,
+    timer: TimerService | None,
 ) -> dict[str, float]:
     """Metric name → value. Omits a rate without enough samples."""
     info = stats.runtime_info(now_ms())
@@ -49,6 +51,8 @@ def metric_values(
         ten_seconds = info[key].partition(" ")[0]
         if ten_seconds:
             found[metric] = float(ten_seconds)
+    if timer is not None:
+        found |= timer.metric_values()
     if replicas is not None:
         found["broker_held_requests"] = float(replicas.gate.held)
         found["broker_relayed_requests_total"] = float(replicas.gate.relayed)

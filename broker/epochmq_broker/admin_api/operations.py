@@ -160,6 +160,7 @@ class BrokerAdminApi:
                 components.cold_reads,
                 components.transactions,
                 components.access,
+                components.timer,
             ),
             rocketmq=await self._rocketmq.collect(config),
             rocketmq_labels={

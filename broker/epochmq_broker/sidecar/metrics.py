@@ -45,6 +45,11 @@ HELP: dict[str, str] = {
         "Checks of half messages whose producer group had no connection, since the start."
     ),
     "broker_half_messages_ahead": "Half messages that the checks have not passed yet, ended ones included.",
+    "broker_timer_pending": "Messages in the timer wheel.",
+    "broker_timer_read_behind_seconds": "How long ago the oldest undelivered timer messages were due.",
+    "broker_timer_offset_behind": "Timer messages that are not in the wheel yet.",
+    "broker_timer_taken_total": "Timer messages that entered the wheel since the start.",
+    "broker_timer_delivered_total": "Timer messages delivered, or stored again, since the start.",
     "broker_read_failures_total": "Reads that the disk could not serve since the start.",
     "broker_unauthenticated_requests_total": "Requests rejected because their sender is not known.",
     "broker_unauthorized_requests_total": (

@@ -338,6 +338,16 @@ class TimerService:
 
     # For tools
 
+    def metric_values(self) -> dict[str, float]:
+        """Metric name → value."""
+        return {
+            "broker_timer_pending": float(self.timers.pending),
+            "broker_timer_read_behind_seconds": self.read_behind_ms / 1000,
+            "broker_timer_offset_behind": float(self.offset_behind),
+            "broker_timer_taken_total": float(self.enqueuer.taken),
+            "broker_timer_delivered_total": float(self.delivery.delivered),
+        }
+
     @property
     def read_behind_ms(self) -> int:
         """How far delivery lags (TimerMessageStore.getDequeueBehindMillis)."""
