@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from epochmq_broker.auth.access_settings import check_access_keys, check_unchanged
+from epochmq_broker.auth.access_settings import SECRET_KEYS, check_access_keys, check_unchanged
 from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
@@ -128,6 +128,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     authentication_metadata_provider: str = ""
     authentication_strategy: str = ""
     authentication_whitelist: str = ""  # request codes, separated by commas
+    auth_secrets_path: str = ""  # EpochMQ's own: a file with the next two keys, apart from broker.conf
     init_authentication_user: str = ""  # {"username":…,"password":…}, created as a super user
     inner_client_authentication_credentials: str = ""  # {"accessKey":…,"secretKey":…}, of this broker
     authorization_enabled: bool = False
@@ -427,14 +428,29 @@ def load_broker_config(
     """Reads a `broker.conf` (a Java properties file). `overrides` take precedence. Raises ConfigError."""
     text: dict[str, str] = {}
     if path is not None:
-        try:
-            text = properties.parse(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ConfigError("brokerConfigPath", str(path), f"a readable file ({error.strerror})") from error
-        except UnicodeDecodeError as error:
-            raise ConfigError("brokerConfigPath", str(path), "a file in UTF-8") from error
+        text = _read_properties("brokerConfigPath", path)
         text["brokerConfigPath"] = str(path)
-    return from_properties(text | dict(overrides or {}))
+    text |= overrides or {}
+    secrets = text.get("authSecretsPath", "").strip()
+    if secrets:
+        text = _read_secrets(secrets) | text
+    return from_properties(text)
+
+
+def _read_secrets(path: str) -> dict[str, str]:
+    found = _read_properties("authSecretsPath", path)
+    for key in found.keys() - SECRET_KEYS.keys():
+        raise ConfigError("authSecretsPath", path, f"a file with {' and '.join(SECRET_KEYS)} only, not {key}")
+    return found
+
+
+def _read_properties(key: str, path: str | Path) -> dict[str, str]:
+    try:
+        return properties.parse(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(key, str(path), f"a readable file ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(key, str(path), "a file in UTF-8") from error
 
 
 def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:

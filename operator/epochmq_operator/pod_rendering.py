@@ -118,7 +118,8 @@ class SidecarPlacement:
 class PodPlacement:
     """Where a runtime puts a pod. Others connect to `address`; the pod listens on `bind_address`. `volumes`
     maps each volume of the pod to the path at which the pod sees it. `config_name` is the base name of the
-    configuration file (without `.conf`) where it differs from the component's usual name."""
+    configuration file (without `.conf`) where it differs from the component's usual name. `auth_secrets` is
+    the path of the broker's file of passwords, if it has one."""
 
     address: str
     bind_address: str
@@ -126,6 +127,7 @@ class PodPlacement:
     volumes: Mapping[str, str]
     config_name: str | None = None
     admin: SidecarPlacement | None = None
+    auth_secrets: str | None = None
 
     def config_path(self, usual: str) -> str:
         """The path of the configuration file whose usual base name is `usual`."""
@@ -398,6 +400,8 @@ def _broker(
         "storePathRootDir": store,
         "storePathCommitLog": f"{store}/commitlog",
     }
+    if place.auth_secrets is not None:
+        config["authSecretsPath"] = place.auth_secrets
     text = _properties(config | _socket_config(place)) + _user_config(group)
     address, name = f"{place.address}:{BROKER_PORT}", group.broker_name
     credentials = inner_client_credentials(group)

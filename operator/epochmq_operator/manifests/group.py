@@ -13,8 +13,11 @@ from epochmq_operator.manifests.names import (
 )
 from epochmq_operator.manifests.network import network_policy, services
 from epochmq_operator.manifests.pod import (
+    AUTH_DIRECTORY,
+    AUTH_FILE,
     CONFIG_DIRECTORY,
     VOLUME_DIRECTORY,
+    auth_secret,
     pod_template,
     sidecar_placement,
 )
@@ -63,6 +66,7 @@ def _placement(group: GroupResource, identity: PodIdentity) -> PodPlacement:
         volumes={volume: f"{VOLUME_DIRECTORY}/{volume}" for volume in identity.volumes},
         config_name=identity.name,
         admin=sidecar_placement(group),
+        auth_secrets=None if auth_secret(group) is None else f"{AUTH_DIRECTORY}/{AUTH_FILE}",
     )
 
 

@@ -19,6 +19,8 @@ CONFIG_DIRECTORY = "/etc/epochmq"
 VOLUME_DIRECTORY = "/var/lib/epochmq"
 RUN_DIRECTORY = "/run/epochmq"
 SECRETS_DIRECTORY = "/etc/epochmq-admin"
+AUTH_DIRECTORY = "/etc/epochmq-auth"
+AUTH_FILE = "auth.properties"
 ADMIN_SOCKET = f"{RUN_DIRECTORY}/admin.sock"
 COMMAND = "epochmq"
 OWN_NAME, OWN_ADDRESS = "$(POD_NAME)", "$(POD_IP)"
@@ -62,6 +64,11 @@ def _secrets(group: GroupResource) -> list[tuple[str, dict[str, str]]]:
     admin = group.spec.admin
     named = ((admin.token_secret, TOKEN_FILE), (admin.tls_secret, TLS_FILES))
     return [(name, keys) for name, keys in named if name is not None]
+
+
+def auth_secret(group: GroupResource) -> str | None:
+    """The Secret with the passwords of the brokers' access control."""
+    return group.spec.auth_secret if isinstance(group, BrokerGroup) else None
 
 
 def config_hash(pod: Pod) -> str:
@@ -132,6 +139,7 @@ def _image(group: GroupResource, component: Component, settings: ManifestSetting
 
 def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) -> JsonObject:
     resources = group.spec.resources
+    auth = pod.component is Component.BROKER and auth_secret(group) is not None
     container = {
         **_container(str(pod.component), pod.args, pod.name, _image(group, pod.component, settings), group),
         "ports": [{"name": port.name, "containerPort": port.number} for port in pod.ports],
@@ -145,6 +153,7 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
             *({"name": volume.name, "mountPath": volume.path} for volume in pod.volumes),
             {"name": "run", "mountPath": RUN_DIRECTORY},
             {"name": "tmp", "mountPath": "/tmp"},
+            *([{"name": "auth", "mountPath": AUTH_DIRECTORY, "readOnly": True}] if auth else []),
         ],
         **_probes(group),
     }
@@ -224,6 +233,10 @@ def _volumes(group: GroupResource, pod: Pod) -> list[JsonObject]:
     if sources and pod.sidecar is not None:
         projected = {"defaultMode": 0o440, "sources": sources}
         volumes.append({"name": "admin-secrets", "projected": projected})
+    auth = auth_secret(group)
+    if auth is not None and pod.component is Component.BROKER:
+        source = {"secret": {"name": auth, "items": [{"key": AUTH_FILE, "path": AUTH_FILE}]}}
+        volumes.append({"name": "auth", "projected": {"defaultMode": 0o440, "sources": [source]}})
     return volumes
 
 

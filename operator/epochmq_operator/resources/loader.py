@@ -72,6 +72,7 @@ EXPECTED: Mapping[str, str] = {
     "spec.tolerations": "a list of tolerations",
     "spec.podLabels": "a mapping of labels to values",
     "spec.podAnnotations": "a mapping of strings",
+    "spec.authSecret": "the name of a Secret",
     "spec.admin": "a mapping with tokenSecret, tlsSecret or both",
     "spec.admin.tokenSecret": "the name of a Secret",
     "spec.admin.tlsSecret": "the name of a Secret",

@@ -365,6 +365,14 @@ class BrokerGroupSpec(WorkloadSpec):
             "of their pods' addresses."
         ),
     ] = False
+    auth_secret: Annotated[
+        DnsName | None,
+        _kubernetes_only(
+            "Secret whose `auth.properties` holds the passwords of access control: RocketMQ's keys "
+            "initAuthenticationUser and innerClientAuthenticationCredentials, one a line.",
+            max_length=253,
+        ),
+    ] = None
 
     @model_validator(mode="after")
     def _check_min_in_sync(self) -> Self:

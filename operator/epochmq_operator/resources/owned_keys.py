@@ -40,6 +40,7 @@ OPERATOR_OWNED_KEYS: Mapping[str, str] = {
     "listenPort": "the pod's ports",
     "haListenPort": "the pod's ports",
     "adminSocketPath": "the pod's admin sidecar",
+    "authSecretsPath": "spec.authSecret",
     "rocketmqHome": VOLUMES,
     "brokerConfigPath": "the pod's configuration files",
     "isInBrokerContainer": "one broker a pod",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.auth.access_settings import AccessSettings
-from epochmq_broker.config import LiveConfig, from_properties
+from epochmq_broker.config import LiveConfig, from_properties, load_broker_config
 from epochmq_protocol.errors import ConfigError
 from tests.unit.auth.kit import AUTH, ENABLED, PROVIDERS
 from tests.unit.broker.kit import SMALL
@@ -45,6 +45,21 @@ def test_the_settings_of_rocketmq_are_understood() -> None:
     more = from_properties(SMALL | ENABLED | {"authorizationStrategy": stateful, "aclEnable": "true"}).config
     assert AccessSettings.of(more).authorization_lifetime_ms == 60_000
     assert not AccessSettings.of(from_properties(SMALL | PROVIDERS).config).enabled
+
+
+def test_passwords_come_from_a_file_of_their_own(tmp_path: Path) -> None:
+    secrets, conf = tmp_path / "auth.properties", tmp_path / "broker.conf"
+    secrets.write_text(f"initAuthenticationUser={ENABLED['initAuthenticationUser']}\n")
+    rest = {key: value for key, value in (SMALL | ENABLED).items() if key != "initAuthenticationUser"}
+    rest["authSecretsPath"] = str(secrets)
+    conf.write_text("".join(f"{key}={value}\n" for key, value in rest.items()))
+    assert load_broker_config(conf).config.init_authentication_user == ENABLED["initAuthenticationUser"]
+    secrets.write_text("brokerName=other\n")
+    with pytest.raises(ConfigError, match="not brokerName"):
+        load_broker_config(conf)
+    secrets.unlink()
+    with pytest.raises(ConfigError, match="authSecretsPath"):
+        load_broker_config(conf)
 
 
 def test_a_running_broker_does_not_change_them(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ EVERYTHING = broker_group(
     podLabels={"team": "orders"},
     podAnnotations={"note": "mine"},
     admin={"tokenSecret": "orders-token", "tlsSecret": "orders-tls"},
+    authSecret="orders-auth",
 )
 APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread="None", zoneSpread="None")
 
@@ -493,3 +494,14 @@ def test_a_quantity_in_another_spelling_is_no_difference(desired: str | int, obs
     (want, have), other = ({"limits": {"memory": value}} for value in (desired, observed)), {"memory": "3Gi"}
     assert differences(want, have) == ()
     assert differences(want, {"limits": other}) != ()
+
+
+def test_only_brokers_mount_the_passwords_of_access_control_and_no_config_map_has_them() -> None:
+    objects = made(broker_group(authSecret="orders-auth"))
+    for one in of_kind("StatefulSet", objects):
+        is_broker = one["metadata"]["name"].endswith("broker")
+        containers = one["spec"]["template"]["spec"]["containers"]
+        mounted = [each["name"] for each in containers if "/etc/epochmq-auth" in str(each)]
+        assert mounted == (["broker"] if is_broker else [])
+    (config,) = (one for one in of_kind("ConfigMap", objects) if "broker" in one["metadata"]["name"])
+    assert "authSecretsPath=/etc/epochmq-auth/auth.properties" in str(config)

@@ -122,7 +122,7 @@ SPEC_FAULTS = [
     (
         "replicas: 1\n  volumes: {}",
         "6: spec.volumes: unknown field, expected one of replicas, brokerName, cluster, "
-        "controllerGroup, minInSyncReplicas, config, externalServices, " + COMMON,
+        "controllerGroup, minInSyncReplicas, config, externalServices, authSecret, " + COMMON,
     ),
     (
         "replicas: 1\n  minInSyncReplicas: 2",
