@@ -325,6 +325,7 @@ class Broker:
             self.replicas,
             self.cold_reads,
             self.transactions,
+            self.pop,
             self.access,
             self.tables,
             self.timer,

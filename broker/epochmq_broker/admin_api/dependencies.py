@@ -9,6 +9,7 @@ from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.replica_control import ReplicaControl
@@ -37,6 +38,7 @@ class AdminApiDependencies:
     replicas: ReplicasManager | None
     cold_reads: ColdReadPool
     transactions: TransactionService
+    pop: PopService
     access: AccessControl
     tables: BrokerTables
     timer: TimerService | None

@@ -6,6 +6,7 @@ from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.ha.service import HAService
+from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
@@ -20,6 +21,7 @@ def metric_values(
     replicas: ReplicasManager | None,
     cold_reads: ColdReadPool,
     transactions: TransactionService,
+    pop: PopService,
     access: AccessControl,
     timer: TimerService | None,
 ) -> dict[str, float]:
@@ -39,6 +41,9 @@ def metric_values(
         "broker_transaction_checks_total": float(transactions.checks.checked),
         "broker_transaction_checks_unreachable_total": float(transactions.checks.unreachable),
         "broker_half_messages_ahead": float(transactions.checks.ahead),
+        "broker_pop_revived_total": float(pop.revives.revived),
+        "broker_pop_pending_checkpoints": float(pop.revives.pending_checkpoints),
+        "broker_pop_buffered_checkpoints": float(pop.buffer.checkpoints),
         "broker_unauthenticated_requests_total": float(access.unauthenticated),
         "broker_unauthorized_requests_total": float(access.unauthorized),
         "broker_unflushed_bytes": float(store.unflushed_bytes),

@@ -159,6 +159,7 @@ class BrokerAdminApi:
                 components.replicas,
                 components.cold_reads,
                 components.transactions,
+                components.pop,
                 components.access,
                 components.timer,
             ),

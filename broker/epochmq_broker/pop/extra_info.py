@@ -64,19 +64,27 @@ def parse_extra_info(text: str) -> ExtraInfo:
         )
     try:
         return ExtraInfo(
-            int(words[0]),
-            int(words[1]),
-            int(words[2]),
-            int(words[3]),
+            _number(words[0]),
+            _number(words[1]),
+            _number(words[2]),
+            _number(words[3]),
             words[4],
             words[5],
-            int(words[6]) if len(words) > 6 else -1,
-            int(words[7]) if len(words) > 7 else -1,
+            _number(words[6]) if len(words) > 6 else -1,
+            _number(words[7]) if len(words) > 7 else -1,
         )
     except ValueError:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"extraInfo={text!r:.200}: expected numbers in fields 1 to 4, 7 and 8"
         ) from None
+
+
+def _number(text: str) -> int:
+    """A number of 64 bits. Raises ValueError."""
+    number = int(text)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(text)
+    return number
 
 
 # topics

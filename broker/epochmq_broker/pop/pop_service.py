@@ -42,7 +42,7 @@ ORDER_FILE: Final = "consumerOrderInfo.json"
 
 
 class PopService:
-    """POP on one broker. `notify` wakes one POP of (topic, group, queue id); it is set by the processor."""
+    """POP on one broker."""
 
     def __init__(
         self,
@@ -74,7 +74,8 @@ class PopService:
             self.in_flight,
             host,
         )
-        self.notify: Callable[[str, str, int], None] = lambda _topic, _group, _queue_id: None
+        self.on_free: list[Callable[[str, str, int], None]] = []
+        """Called with (topic, group, queue id) of an orderly queue that the group may pop again."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called when this broker is the master no longer."""
         self.write: Callable[[Path, bytes], None] = write_config
@@ -225,7 +226,12 @@ class PopService:
         committed = self._offsets.query(group, topic, queue_id)
         offset = max(-1 if committed is None else committed, self.buffer.latest_offset(key))
         if self._store.max_offset(queue) > offset:
-            self.notify(topic, group, queue_id)
+            self.notify_free(topic, group, queue_id)
+
+    def notify_free(self, topic: str, group: str, queue_id: int) -> None:
+        """Wakes requests that wait for an orderly queue."""
+        for wake in self.on_free:
+            wake(topic, group, queue_id)
 
     # the file
 

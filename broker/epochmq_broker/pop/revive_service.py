@@ -109,13 +109,17 @@ class PopReviveService:
         """Starts reviving; needs a running loop. Continues at the committed offsets."""
         config = self._live.current
         self._queues = [
-            ReviveQueue(-1 if offset is None else offset, config.broker_name)
-            for offset in (
-                self._offsets.query(REVIVE_GROUP, self._revive_log.topic, queue_id)
-                for queue_id in range(config.revive_queue_num)
-            )
+            ReviveQueue(self._committed(queue_id), config.broker_name)
+            for queue_id in range(config.revive_queue_num)
         ]
         self._timer = asyncio.get_running_loop().call_later(config.revive_interval / 1000, self._round)
+
+    def _committed(self, queue_id: int) -> int:
+        """The offset of the last settled checkpoint, -1 without one; at most that of the last record."""
+        topic = self._revive_log.topic
+        offset = self._offsets.query(REVIVE_GROUP, topic, queue_id)
+        queue = self._store.lookup.existing_queue(topic, queue_id)
+        return -1 if offset is None or queue is None else min(offset, queue.max_offset - 1)
 
     def stop(self) -> None:
         """Stops reviving, and commits the offsets that are safe."""

@@ -95,7 +95,7 @@ class PopProcessor:
         self._clients = clients
         self._filters: dict[tuple[str, str, str | None, str | None], tuple[int, MessageFilter]] = {}
         self._checkpoints = 0
-        pop.notify = self.notify
+        pop.on_free.append(self.notify)
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""

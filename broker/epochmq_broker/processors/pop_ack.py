@@ -41,7 +41,7 @@ from epochmq_protocol.headers import (
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class PopAckProcessor:
 
     def ack(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Acknowledges one message."""
-        reject_pop_on_slave(self._live.current)
+        self._check_service(connection, command)
         header = AckMessageRequestHeader.decode(command.ext)
         first, end = self._check(header, connection.remote)
         if not first <= header.offset <= end:
@@ -126,7 +126,7 @@ class PopAckProcessor:
 
     def ack_batch(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Acknowledges messages of several POPs."""
-        reject_pop_on_slave(self._live.current)
+        self._check_service(connection, command)
         body = from_json(BatchAckMessageRequestBody, command.body) if command.body else None
         if body is None or not body.acks:
             return response(command, ResponseCode.NO_MESSAGE)
@@ -224,7 +224,7 @@ class PopAckProcessor:
             if not self._offsets.reset_pending(group, topic, queue_id):
                 self._offsets.commit(group, topic, queue_id, following)
             if not self._pop.orders.blocks(None, topic, group, queue_id, invisible_time):
-                self._pop.notify(topic, group, queue_id)
+                self._pop.notify_free(topic, group, queue_id)
         self._pop.in_flight.remove(topic, group, queue_id, pop_time, 1)
         return None
 
@@ -232,7 +232,7 @@ class PopAckProcessor:
 
     def change_invisible_time(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Changes when a received message becomes visible again."""
-        reject_pop_on_slave(self._live.current)
+        self._check_service(connection, command)
         header = ChangeInvisibleTimeRequestHeader.decode(command.ext)
         first, end = self._check(header, connection.remote)
         if not first <= header.offset < end:
@@ -310,6 +310,12 @@ class PopAckProcessor:
         )
 
     # checks and responses
+
+    def _check_service(self, connection: RemotingConnection, command: Command) -> None:
+        """Rejects a request on a slave, and one whose response could not wait until the log is safe."""
+        reject_pop_on_slave(self._live.current)
+        if self._writer.waits and not command.is_oneway and not connection.can_defer:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
 
     def _check(
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader, remote: str

@@ -69,6 +69,7 @@ class PopQueryProcessor:
         self._stats = stats
         self._pop = pop
         self._pops = pops
+        pop.on_free.append(self.notify)
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""

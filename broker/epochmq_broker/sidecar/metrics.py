@@ -50,6 +50,11 @@ HELP: dict[str, str] = {
     "broker_timer_offset_behind": "Timer messages that are not in the wheel yet.",
     "broker_timer_taken_total": "Timer messages that entered the wheel since the start.",
     "broker_timer_delivered_total": "Timer messages delivered, or stored again, since the start.",
+    "broker_pop_revived_total": "Popped messages handed out again since the start.",
+    "broker_pop_pending_checkpoints": (
+        "Checkpoints of POPs whose messages may become visible again any moment."
+    ),
+    "broker_pop_buffered_checkpoints": "Checkpoints of POPs that are in memory only.",
     "broker_read_failures_total": "Reads that the disk could not serve since the start.",
     "broker_unauthenticated_requests_total": "Requests rejected because their sender is not known.",
     "broker_unauthorized_requests_total": (

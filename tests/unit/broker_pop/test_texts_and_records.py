@@ -26,6 +26,7 @@ from epochmq_broker.pop.extra_info import (
     retry_flag,
     start_offset_entry,
 )
+from epochmq_protocol import fastjson
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.topics import pop_retry_topic
@@ -50,7 +51,9 @@ def test_extra_info_has_rocketmqs_form() -> None:
     assert (short.queue_id, short.queue_offset, short.is_order, short.revive_time) == (-1, -1, True, 61_000)
 
 
-@pytest.mark.parametrize("text", ["", "1 2 3 4 0", "a 2 3 4 0 b", "1 2 3 x 0 b", "1 2 3 4 0 b z"])
+@pytest.mark.parametrize(
+    "text", ["", "1 2 3 4 0", "a 2 3 4 0 b", "1 2 3 x 0 b", "1 2 3 4 0 b z", f"{2**63} 2 3 4 0 b"]
+)
 def test_other_extra_info_is_rejected_with_its_text(text: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse_extra_info(text)
@@ -100,6 +103,23 @@ def test_a_checkpoint_has_fastjsons_form() -> None:
     )
     assert decode_checkpoint(found.encode()) == found
     assert decode_checkpoint(b'{"so":1}') is None
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_topic_and_broker_is_written_as_by_fastjson(topic: str, broker: str) -> None:
+    fields = {
+        "bm": 0,
+        "bn": broker,
+        "it": 0,
+        "n": 0,
+        "pt": 0,
+        "q": 0,
+        "reviveTime": 0,
+        "ro": 0,
+        "so": 0,
+        "t": topic,
+    }
+    assert PopCheckPoint(topic=topic, broker_name=broker).encode() == fastjson.dumps(fields)
 
 
 def test_acknowledged_messages_of_a_checkpoint_are_not_revived() -> None:
