@@ -9,7 +9,9 @@ import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.atomic.AtomicBoolean;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -19,7 +21,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 
 /** A producer and a consumer of a static topic, whose queues an administrator moves to another broker meanwhile. */
 final class StaticTopicScenarios {
-    private static final int EACH = 100;
+    private static final int EACH = 50;
     private static final int POLL_MS = 500;
     private static final BufferedReader CALLER = new BufferedReader(new InputStreamReader(System.in));
 
@@ -58,7 +60,7 @@ final class StaticTopicScenarios {
 
     private void remap() throws Exception {
         Kit.awaitTrue(60_000, "the route", () -> kit.queuesOf(kit.topic()).size() == 2);
-        DefaultMQPushConsumer consumer = consumer();
+        DefaultMQPushConsumer consumer = consumer(true);
         DefaultMQProducer producer = kit.clients.producer("static_producer");
         producer.setPollNameServerInterval(POLL_MS);
         producer.setSendMsgTimeout(3_000);
@@ -94,36 +96,46 @@ final class StaticTopicScenarios {
         resume(producer, queues);
     }
 
-    /** A new consumer of the group continues where the former one ended. */
+    /** A new consumer of the group continues where the former one ended. It needs no locks, which the former one had. */
     private void resume(DefaultMQProducer producer, List<MessageQueue> queues) throws Exception {
         received.clear();
         sent.clear();
         send(producer, queues, 1);
-        consumer();
+        consumer(false);
         awaitAll();
         kit.fact("resumed", received.equals(sent));
     }
 
-    private DefaultMQPushConsumer consumer() throws Exception {
+    private DefaultMQPushConsumer consumer(boolean orderly) throws Exception {
         DefaultMQPushConsumer consumer = kit.pushConsumer(kit.group());
         consumer.setPollNameServerInterval(POLL_MS);
         consumer.setHeartbeatBrokerInterval(POLL_MS);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(kit.topic(), "*");
-        consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
-            for (MessageExt message : messages) {
-                List<String> bodies = received.computeIfAbsent(message.getQueueId(), id -> new ArrayList<>());
-                String body = Kit.text(message);
-                if (!bodies.contains(body)) {
-                    bodies.add(body);
-                    offsets.computeIfAbsent(message.getQueueId(), id -> new ArrayList<>())
-                        .add(message.getQueueOffset());
-                }
-            }
-            return ConsumeOrderlyStatus.SUCCESS;
-        });
+        if (orderly) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+                messages.forEach(this::take);
+                return ConsumeOrderlyStatus.SUCCESS;
+            });
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+                messages.forEach(this::take);
+                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+            });
+        }
         consumer.start();
         return consumer;
+    }
+
+    private void take(MessageExt message) {
+        synchronized (received) {
+            List<String> bodies = received.computeIfAbsent(message.getQueueId(), id -> new ArrayList<>());
+            String body = Kit.text(message);
+            if (!bodies.contains(body)) {
+                bodies.add(body);
+                offsets.computeIfAbsent(message.getQueueId(), id -> new ArrayList<>()).add(message.getQueueOffset());
+            }
+        }
     }
 
     /** Sends messages to each queue; one that fails is sent again until it is acknowledged. */
