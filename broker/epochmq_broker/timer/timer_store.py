@@ -74,6 +74,7 @@ class TimerStore:
         self.log.load()
         self.log.recover(checkpoint.log_flushed if complete else 0, self._add_recovered)
         self._repair_slots()
+        self._check_wheel()
         self.queue_offset = self._first_offset_to_add(store)
         self.remove_from(self._physical_offset(store))
         checkpoint.queue_offset = self.queue_offset
@@ -144,6 +145,18 @@ class TimerStore:
             self.log.recover(
                 start, lambda unit: self._add_recovered(unit) if unit.time_ms in broken else None
             )
+
+    def _check_wheel(self) -> None:
+        """Rebuilds the wheel if it does not lead to the last unit: it is another one's, or was made with
+        another precision."""
+        last = next(self.log.units_backwards(), None)
+        if last is None:
+            return
+        slot = self.wheel.slot(last.time_ms)
+        if slot is None or slot.last != last.position:
+            log.warning("the timer wheel does not fit the timer log, and is rebuilt")
+            self.wheel.clear_all()
+            self.log.recover(0, self._add_recovered)
 
     def _first_offset_to_add(self, store: MessageStore) -> int:
         checkpoint = self.checkpoint

@@ -126,6 +126,12 @@ class TimerWheel:
         self._slots[at : at + SLOT.size] = _EMPTY
         self._dirty.add(at // PAGE_BYTES)
 
+    def clear_all(self) -> None:
+        """Empties all slots."""
+        for page in self._used:
+            self._slots[page * PAGE_BYTES : (page + 1) * PAGE_BYTES] = bytes(PAGE_BYTES)
+        self._dirty |= self._used
+
     def next_used(self, time_ms: int, end_ms: int, tries: int) -> int:
         """The first time from `time_ms` on, before `end_ms`, whose slot is not empty, or the time at which
         the search ended after `tries` slots."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.timer.timer_service import TimerService
 from epochmq_protocol.frame import Command
 from tests.unit.broker.kit import UNIQ_KEY, Bench, running, send_command, until
@@ -27,18 +26,8 @@ class Replication:
     def __init__(self, master: Bench, slave: Bench) -> None:
         self.master, self.slave = master, slave
         self._peer = master.peer()
-        broker = slave.broker
-        self._sync = SlaveSync(
-            self,
-            broker.store,
-            broker.topics,
-            broker.groups,
-            broker.offsets,
-            broker.delays,
-            broker.tables.request_modes,
-            broker.tables.static_topics,
-            timer_of(slave),
-        )
+        self._sync = slave.broker.slave_sync
+        self._sync._client = self
 
     async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
         """Asks the master."""

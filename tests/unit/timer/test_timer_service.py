@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import AsyncIterator
+from mmap import mmap
 from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store.statuses import RunningFlags
+from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.page_residency import NotResidentError, PageResidency
+from epochmq_broker.store.statuses import RunningFlags, StoreReadError
 from epochmq_broker.timer.timer_service import TimerService
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
@@ -219,3 +222,72 @@ async def test_messages_whose_records_are_truncated_leave_the_wheel(bench: Bench
     came = sorted(bench.record("T", 1, at).body for at in range(8))
     assert came == [b"kept %d" % at for at in range(4)] + [b"replaced %d" % at for at in range(4)]
     await until(lambda: timers.pending == 0)
+
+
+async def test_pending_messages_survive_a_change_of_the_precision(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK) as bench:
+        due = present() + 2500
+        send(bench, b"first", TIMER_DELIVER_MS=due)
+        send(bench, b"second", TIMER_DELIVER_MS=due + 1000)
+        await until(lambda: timer_of(bench).timers.queue_offset == 2)
+    async with running(tmp_path, QUICK | {"timerPrecisionMs": "500"}) as bench:
+        assert timer_of(bench).timers.pending == 2
+        await until(lambda: bench.count("T", 1) == 2)
+        assert [bench.record("T", 1, at).body for at in range(2)] == [b"first", b"second"]
+
+
+class ColdPages:
+    """Makes every block count as not in memory at its first check."""
+
+    def __init__(self) -> None:
+        self.missed: set[tuple[int, int, int]] = set()
+
+    def is_resident(self, mapping: mmap, start: int, stop: int) -> bool:
+        key = (id(mapping), start, stop)
+        if key in self.missed:
+            return True
+        self.missed.add(key)
+        return False
+
+
+async def test_records_that_are_not_in_memory_are_read_on_another_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cold = ColdPages()
+    monkeypatch.setattr(PageResidency, "_is_resident", lambda _self, *args: cold.is_resident(*args))
+    bench.broker.store.reader.residency = PageResidency()
+    due = present() + 500
+    for number in range(40):
+        send(bench, str(number).encode(), TIMER_DELIVER_MS=due + number % 2 * 100)
+    await until(lambda: bench.count("T", 1) == 40)
+    came = [int(bench.record("T", 1, at).body) for at in range(40)]
+    assert came == [*range(0, 40, 2), *range(1, 40, 2)]
+    assert cold.missed
+
+
+async def test_a_record_that_the_disk_cannot_read_is_skipped(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("epochmq_broker.timer.record_reader.PAUSE_AFTER_FAILURE_S", 0.01)
+    due = present() + 800
+    for number in range(3):
+        send(bench, str(number).encode(), TIMER_DELIVER_MS=due)
+    await until(lambda: timer_of(bench).timers.queue_offset == 3)
+    store = bench.broker.store
+    queue = store.lookup.existing_queue(TIMER, 0)
+    assert queue is not None
+    bad = queue.unit(1)
+    assert bad is not None
+
+    def require(residency: PageResidency, file: object, at: int, size: int) -> None:
+        if isinstance(file, MappedFile) and file is store.log.file and at <= bad[0] < at + size:
+            raise NotResidentError(file, at, size)
+
+    def read(missing: NotResidentError) -> None:
+        raise StoreReadError("an unreadable sector")
+
+    monkeypatch.setattr(PageResidency, "require", require)
+    monkeypatch.setattr(bench.broker.cold_reads, "_read", read)
+    await until(lambda: bench.count("T", 1) == 2)
+    assert [bench.record("T", 1, at).body for at in range(2)] == [b"0", b"2"]
+    assert f"its record at log offset {bad[0]} cannot be read" in caplog.text
