@@ -87,7 +87,7 @@ def arguments() -> argparse.Namespace:
 def chosen_cells(only: list[str] | None, program: Path | None, java: bool) -> list[Cell]:
     """The requested cells that this machine can run."""
     cells = [cell for cell in CELLS if not only or any(text in cell.name for text in only)]
-    return [c for c in cells if (java if c.kind == "client" else program is not None)]
+    return [c for c in cells if (java if c.needs_java else program is not None)]
 
 
 def warm_up(peer: Peer, program: Path, seconds: float) -> None:
@@ -143,7 +143,7 @@ def run_rounds(
             memory.occupy()
         for cell in cells:
             for peer in peers if number % 2 == 0 else peers[::-1]:
-                cell_span = MeasuredSpan(CLIENT_WARMUP_S, span.measured_s) if cell.kind == "client" else span
+                cell_span = MeasuredSpan(CLIENT_WARMUP_S, span.measured_s) if cell.needs_java else span
                 result = measure(cell, peer, program, home, cell_span)
                 results.setdefault(cell.name, {}).setdefault(peer.name, []).append(result)
                 print(

@@ -32,10 +32,15 @@ class Cell:
     client: threads), `goal` the wanted ratio of our throughput to Java's."""
 
     name: str
-    kind: Literal["send", "pull", "client"]
+    kind: Literal["send", "pull", "client", "transaction"]
     connections: int
     depth: int
     goal: float
+
+    @property
+    def needs_java(self) -> bool:
+        """Whether RocketMQ's Java client makes the load: it sends, or sends and commits in transactions."""
+        return self.kind in ("client", "transaction")
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,7 @@ CELLS = (
     Cell("send 64x1", "send", 64, 1, 2.0),
     Cell("send 16x16", "send", 16, 16, 2.0),
     Cell("Java client 64 threads", "client", 1, 64, 1.4),
+    Cell("Java client 64 threads, transactions", "transaction", 1, 64, 1.5),
     Cell("pull 1x1", "pull", 1, 1, 2.0),
     Cell("pull 1x8", "pull", 1, 8, 2.0),
     Cell("pull 4x1", "pull", 4, 1, 2.0),
@@ -107,7 +113,7 @@ def check_pull(program: Path, peer: Peer, topic: str, seconds: float) -> None:
     run_load([str(program), *arguments, "crc=1", "warmup=0", f"seconds={seconds}"], MARGIN_S + seconds)
 
 
-def _run_client(peer: Peer, home: Path, span: MeasuredSpan) -> Result:
+def _run_client(cell: Cell, peer: Peer, home: Path, span: MeasuredSpan) -> Result:
     before = peer.messages(SEND_TOPIC)
     command = [
         "java",
@@ -127,6 +133,7 @@ def _run_client(peer: Peer, home: Path, span: MeasuredSpan) -> Result:
         str(span.warmup_s),
         str(span.measured_s),
         str(peer.broker_pid),
+        cell.kind,
     ]
     result = run_load(command, span.warmup_s + span.measured_s + MARGIN_S)
     wait_until(
@@ -142,8 +149,8 @@ def measure(cell: Cell, peer: Peer, program: Path | None, home: Path, span: Meas
     flush_dirty_pages()
     started, busy, broker = time.monotonic(), busy_s(), peer.cpu_s()
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if cell.kind == "client":
-        result = _run_client(peer, home, span)
+    if cell.needs_java:
+        result = _run_client(cell, peer, home, span)
     else:
         assert program is not None, "a cell in C needs the load program"
         topic = PULL_TOPIC if cell.kind == "pull" else SEND_TOPIC

@@ -9,14 +9,19 @@ import java.util.List;
 import java.util.Locale;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
 
 /**
  * Threads that send synchronously through one RocketMQ producer, like an application.
  *
- * <p>Arguments: nameserver, topic, threads, body bytes, warm-up seconds, measured seconds, id of the broker's process.
+ * <p>Arguments: nameserver, topic, threads, body bytes, warm-up seconds, measured seconds, id of the broker's process,
+ * kind of the load: `transaction` commits each message in a transaction, any other kind sends it.
  * Prints one JSON object like load.c. A send counts as failed if its status is not SEND_OK, or if it throws.
  */
 public final class SendLoad {
@@ -42,12 +47,18 @@ public final class SendLoad {
             this.latenciesUs = new int[capacity];
         }
 
+        private SendResult send() throws Exception {
+            Message message = new Message(topic, "TagA", body);
+            return producer instanceof TransactionMQProducer
+                ? producer.sendMessageInTransaction(message, null) : producer.send(message);
+        }
+
         @Override
         public void run() {
             while (phase != Phase.OVER) {
                 long started = System.nanoTime();
                 try {
-                    SendResult result = producer.send(new Message(topic, "TagA", body));
+                    SendResult result = send();
                     SENT.incrementAndGet();
                     if (result.getSendStatus() != SendStatus.SEND_OK) {
                         FAILED.incrementAndGet();
@@ -64,6 +75,23 @@ public final class SendLoad {
                 }
             }
         }
+    }
+
+    /** A producer that commits every message. */
+    private static TransactionMQProducer committing() {
+        TransactionMQProducer producer = new TransactionMQProducer("load");
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        return producer;
     }
 
     private static double processCpuSeconds(long pid) throws Exception {
@@ -84,7 +112,7 @@ public final class SendLoad {
         int threads = Integer.parseInt(args[2]);
         byte[] body = "x".repeat(Integer.parseInt(args[3])).getBytes(StandardCharsets.US_ASCII);
         long brokerPid = Long.parseLong(args[6]);
-        DefaultMQProducer producer = new DefaultMQProducer("load");
+        DefaultMQProducer producer = args[7].equals("transaction") ? committing() : new DefaultMQProducer("load");
         producer.setNamesrvAddr(args[0]);
         producer.setVipChannelEnabled(false);
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
