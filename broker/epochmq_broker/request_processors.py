@@ -87,7 +87,14 @@ class RequestProcessors:
         live, store, writer, tables = components.live, components.store, components.writer, components.tables
         store_host = components.store_host
         self.fast_send = FastSend(
-            live, store, writer, tables.topics, tables.stats, store_host, tables.static_topics
+            live,
+            store,
+            writer,
+            tables.topics,
+            tables.stats,
+            store_host,
+            tables.static_topics,
+            components.transactions.metrics,
         )
         self.static_pulls = StaticPulls(tables.static_topics, components.remote_queues, tables.offsets)
         self.pull = PullProcessor(

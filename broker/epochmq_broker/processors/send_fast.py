@@ -1,8 +1,8 @@
-"""Serves SEND_MESSAGE_V2 for plain messages: the fast send path.
+"""Serves SEND_MESSAGE_V2 for plain messages, and for plain half messages: the fast send path.
 
 It gets a JSON header and a body and returns the encoded response. Everything that can be cached, omitted or
 bound in advance is. For a message that is not plain it raises `FastPathMiss` before it changes anything, and
-`send` serves the frame from the beginning: for another topic state, a batch, a transaction, a delay, a timer,
+`send` serves the frame from the beginning: for another topic state, a batch, a delay, a timer,
 a property that the broker sets, or a message without an id. A test checks that both paths store the same
 record and respond the same.
 """
@@ -17,19 +17,22 @@ from msgspec import Struct
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.processors.broker_name_check import names_another_broker
-from epochmq_broker.processors.send import FIFO, SHARDING_KEY, STORED_CODES
+from epochmq_broker.processors.send import FIFO, SHARDING_KEY, STORED_CODES, TRANSACTION
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.stats import BrokerStats, TrafficCounter
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.topics import TopicTable
+from epochmq_broker.transactions.half_messages import HALF_TOPIC
+from epochmq_broker.transactions.transaction_metrics import TransactionMetrics
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.fastpath import SendFields, SendResponseEncoder, decode_send, send_response_template
 from epochmq_protocol.frame import FLAG_ONEWAY
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import COMPRESSED_FLAG, COMPRESSION_TYPE_COMPARATOR
+from epochmq_protocol.message_const import PROPERTY_TRANSACTION_ID, TRANSACTION_ROLLBACK_TYPE
 from epochmq_protocol.topics import (
     PERM_WRITE,
     TopicConfig,
@@ -42,7 +45,7 @@ from epochmq_protocol.transport.connection import FastRequestHandler, RemotingCo
 
 SPECIAL_PROPERTIES = frozenset(
     [
-        # a message with one of these is not plain
+        # a message with one of these is not plain; one with TRAN_MSG may be a half message
         "DELAY",
         "TRAN_MSG",
         "TIMER_DELAY_SEC",
@@ -87,8 +90,11 @@ class FastSend:
         stats: BrokerStats,
         store_host: bytes,
         static: StaticTopicTable,
+        transaction_metrics: TransactionMetrics,
     ) -> None:
         self._static = static
+        self._transaction_metrics = transaction_metrics
+        self._half_queue: _CachedQueue | None = None
         self._live = live
         self._store = store
         self._writer = writer
@@ -122,7 +128,7 @@ class FastSend:
             cached = queues.get((fields.topic, fields.queue_id)) or self._cached_queue(fields)
             properties = fields.properties
             uniq_key = tags = keys = wait = ""
-            is_fifo = False
+            sys_flag, half, is_fifo = fields.sys_flag, False, False
             for entry in properties.split("\x02"):
                 name, _, value = entry.partition("\x01")
                 if name == "UNIQ_KEY":
@@ -134,12 +140,17 @@ class FastSend:
                 elif name == "WAIT":
                     wait = value
                 elif name in special:
-                    raise FastPathMiss
+                    if name != "TRAN_MSG" or value != "true":
+                        raise FastPathMiss
+                    half = True
                 elif name == SHARDING_KEY:
                     is_fifo = True
                 if entry and not (name and value):
                     raise FastPathMiss
-            if not uniq_key or not body or fields.sys_flag & SPECIAL_FLAGS or fields.batch != "false":
+            if half:
+                sys_flag &= ~TRANSACTION_ROLLBACK_TYPE
+                cached = self._as_half_message(fields, cached, uniq_key)
+            if not uniq_key or not body or sys_flag & SPECIAL_FLAGS or fields.batch != "false":
                 raise FastPathMiss
             if writer.gated and writer.rejection(wait or "true") is not None:
                 raise FastPathMiss
@@ -162,7 +173,7 @@ class FastSend:
                 born_timestamp=fields.born_timestamp,
                 born_host=connection.remote_host,
                 flag=fields.flag,
-                sys_flag=fields.sys_flag,
+                sys_flag=sys_flag,
                 reconsume_times=fields.reconsume_times,
                 tags_code=code,
                 uniq_key=uniq_key,
@@ -176,7 +187,10 @@ class FastSend:
             traffic.messages += 1
             traffic.bytes += size
             traffic.requests += 1
-            if is_fifo:
+            if half:
+                self._transaction_metrics.add(fields.topic, 1)
+                stats.count_type(HALF_TOPIC, TRANSACTION, 1, size)
+            elif is_fifo:
                 stats.count_type(fields.topic, FIFO, 1, size)
             if request.flag & FLAG_ONEWAY:
                 return None
@@ -238,6 +252,25 @@ class FastSend:
         self._queues[name, queue_id] = cached
         return cached
 
+    def _as_half_message(self, fields: SendFields, cached: _CachedQueue, uniq_key: str) -> _CachedQueue:
+        """Returns the half queue, with the properties that the broker adds to this half message
+        (`half_messages.make_half_message`). Raises FastPathMiss if half messages are rejected, or if the
+        message has such a property already."""
+        if self._live.current.reject_transaction_message or fields.reconsume_times:
+            raise FastPathMiss
+        if "REAL_" in fields.properties or PROPERTY_TRANSACTION_ID in fields.properties:
+            raise FastPathMiss
+        half = self._half_queue
+        if half is None:
+            half = self._half_queue = _CachedQueue(
+                self._store.queue(HALF_TOPIC, 0), self._stats.put_traffic(HALF_TOPIC, 0), ""
+            )
+        suffix = (
+            f"{cached.suffix}{PROPERTY_TRANSACTION_ID}\x01{uniq_key}\x02"
+            f"REAL_TOPIC\x01{fields.topic}\x02REAL_QID\x01{fields.queue_id}\x02"
+        )
+        return _CachedQueue(half.queue, half.traffic, suffix)
+
     def _code(self, tags: str) -> int:
         """Returns the tags code from a cache, because most messages have one of a few tags."""
         if len(self._codes) >= CODES_MAX:
@@ -247,6 +280,7 @@ class FastSend:
 
     def _clear_cache(self) -> None:
         self._queues.clear()
+        self._half_queue = None
         self._generation = self._topics.generation
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:

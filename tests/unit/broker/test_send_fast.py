@@ -57,6 +57,8 @@ def some_properties(chance: random.Random) -> str:
     entries = [f"{name}\x01{chance.choice(VALUES)}" for name in names]
     if chance.random() < 0.7:
         entries.insert(chance.randint(0, len(entries)), f"UNIQ_KEY\x01{UNIQ_KEY}")
+    if chance.random() < 0.2:
+        entries.append("TRAN_MSG\x01true")
     text = "\x02".join(entries)
     if chance.random() < 0.1:
         text += chance.choice(SPOILED)
@@ -99,8 +101,9 @@ def stored_since(broker: Broker, start: int) -> list[dict[str, Any]]:
         for name in ("queue_offset", "physical_offset", "store_timestamp", "store_size"):
             del fields[name]
         properties = records.parse_properties(record.properties)
-        if len(properties.get("UNIQ_KEY", "")) == 32 and properties["UNIQ_KEY"] != UNIQ_KEY:
-            properties["UNIQ_KEY"] = "made by the broker"
+        for name in ("UNIQ_KEY", "__transactionId__"):
+            if len(properties.get(name, "")) == 32 and properties[name] != UNIQ_KEY:
+                properties[name] = "made by the broker"
         fields["properties"] = properties
         # in the schedule topic the tags code is a time
         fields["tags_code"] = unit[2] if unit is not None and record.topic != "SCHEDULE_TOPIC_XXXX" else 0
@@ -119,6 +122,8 @@ def comparable(answer: Command | None) -> object:
             ext[name] = str(ext[name].count(","))
     if len(ext.get("transactionId", "")) == 32 and ext["transactionId"] != UNIQ_KEY:
         ext["transactionId"] = "made by the broker"
+        if "recallHandle" in ext:  # contains the id
+            ext["recallHandle"] = "made by the broker"
     return answer.code, answer.remark, ext, answer.flag, answer.body
 
 
@@ -158,6 +163,23 @@ async def test_plain_messages_take_the_fast_path(bench: Bench) -> None:
     ):
         assert is_taken(bench, send_command("BenchmarkTest", properties=properties))
     assert is_taken(bench, send_command("BenchmarkTest", sys_flag=1))
+
+
+async def test_half_messages_take_the_fast_path(bench: Bench) -> None:
+    half = {"UNIQ_KEY": UNIQ_KEY, "TRAN_MSG": "true", "PGROUP": "g"}
+    assert is_taken(bench, send_command("BenchmarkTest", properties=half, sys_flag=4))
+    assert bench.count("RMQ_SYS_TRANS_HALF_TOPIC") == 1
+    ((fast, (messages, size)),) = bench.broker.tables.stats.typed_traffic().items()
+    assert (fast, messages) == (("RMQ_SYS_TRANS_HALF_TOPIC", "transaction"), 1)
+    peer = bench.peer(ordinary=True)
+    assert peer.call(send_command("BenchmarkTest", properties=half, sys_flag=4)).code == 0
+    assert bench.broker.tables.stats.typed_traffic() == {fast: (2, 2 * size)}
+    for properties in (half | {"REAL_TOPIC": "other"}, half | {"DELAY": "1"}, half | {"TRAN_MSG": "TRUE"}):
+        assert not is_taken(bench, send_command("BenchmarkTest", properties=properties, sys_flag=4))
+    assert not is_taken(bench, send_command("BenchmarkTest", properties=half, reconsume_times=1))
+    bench.broker.live.update({"rejectTransactionMessage": "true"})
+    assert not is_taken(bench, send_command("BenchmarkTest", properties=half, sys_flag=4))
+    assert bench.count("RMQ_SYS_TRANS_HALF_TOPIC") == 2
 
 
 async def test_other_messages_do_not_take_the_fast_path(bench: Bench) -> None:
