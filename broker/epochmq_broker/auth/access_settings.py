@@ -200,6 +200,16 @@ FIXED_KEYS: Final = (
 )
 """Keys that a running broker does not change. RocketMQ accepts a change, which has no effect until the next
 start."""
+ACCESS_KEYS: Final = frozenset(
+    [
+        *FIXED_KEYS,
+        "authSecretsPath",
+        "migrateAuthFromV1Enabled",
+        "statefulAuthenticationCacheExpiredSecond",
+        "statefulAuthorizationCacheExpiredSecond",
+    ]
+)
+"""The keys of access control (RocketMQ's AuthConfig), and EpochMQ's own one."""
 
 
 def check_unchanged(before: AccessKeys, after: AccessKeys) -> None:

@@ -9,7 +9,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from epochmq_broker.auth.access_settings import ACCESS_KEYS, SECRET_KEYS
 from epochmq_broker.clock import now_ms
+from epochmq_broker.config import BrokerConfig
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.stats import stats_window
 from epochmq_broker.store.config_files import write_config
@@ -28,6 +30,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
+_DEFAULTS = BrokerConfig().as_properties()
 ALWAYS_BLACK = frozenset(["brokerConfigPath", "rocketmqHome", "configBlackList"])
 
 FIXED_AT_START = frozenset(
@@ -141,9 +144,15 @@ class MqadminBrokerProcessor:
             )
 
     def config(self, connection: RemotingConnection, command: Command) -> Command:
-        """Returns every setting with its value, and their version."""
+        """Returns every setting with its value, and their version. As in RocketMQ, a key of access control is
+        shown if it was set. A password is never shown."""
         header = GetBrokerConfigResponseHeader(version=to_json(self._config_version).decode())
-        text = properties.format(_FOR_TOOLS | self._components.live.as_properties(), is_sorted=True)
+        shown = {
+            key: value
+            for key, value in self._components.live.as_properties().items()
+            if key not in SECRET_KEYS and (key not in ACCESS_KEYS or value != _DEFAULTS[key])
+        }
+        text = properties.format(_FOR_TOOLS | shown, is_sorted=True)
         return response(command, ResponseCode.SUCCESS, header=header, body=text.encode())
 
     # state

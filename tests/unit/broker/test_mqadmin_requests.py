@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from epochmq_protocol import fastjson, message, properties
@@ -457,6 +458,21 @@ async def test_the_settings_version_increments_with_a_change_only(bench: Bench) 
     assert counter() == before
     await set_config(bench, traceOn="false")
     assert counter() == before + 1
+
+
+async def test_keys_of_access_control_are_shown_when_they_are_set_and_passwords_never(bench: Bench) -> None:
+    def shown() -> dict[str, str]:
+        return properties.parse(ask(bench, RequestCode.GET_BROKER_CONFIG).body.decode())
+
+    assert not [key for key in shown() if key.startswith(("auth", "init", "inner", "stateful"))]
+    live = bench.broker.live
+    live.current = msgspec.structs.replace(
+        live.current,
+        authentication_whitelist="10,310",
+        init_authentication_user='{"username":"admin","password":"secret1"}',
+    )
+    assert shown()["authenticationWhitelist"] == "10,310"
+    assert "secret1" not in str(shown())
 
 
 async def test_runtime_info_has_the_numbers_cluster_list_needs(bench: Bench) -> None:
