@@ -185,8 +185,8 @@ class ControllerRounds:
                 assert now == known.members, (name, known, found)
 
     def round(self, number: int) -> None:
-        """Sends requests, kills at a random moment, goes on with the rest, starts the killed controllers, and
-        checks."""
+        """Sends requests, kills at a random moment, continues with the rest, starts the killed controllers,
+        and checks."""
         self.work(self.random.uniform(0.05, 0.6), BEFORE_A_KILL)
         leader = self.group.leader()
         followers = [m for m in self.group.controllers if m is not leader]

@@ -192,7 +192,7 @@ def promote_all(run: Run, topic: str) -> None:
             assert output.startswith(f"{pod} (id ")
             assert "sends were held" in output
             run.until(lambda pod=pod: run.is_master(pod), f"{pod} says that it is the master")
-            run.until(lambda sent=sent: len(senders.bodies) > sent + 100, "sends go on")
+            run.until(lambda sent=sent: len(senders.bodies) > sent + 100, "sends continue")
     assert senders.failures == {}
     assert f"{before['pod']} (id {before['brokerId']}) is already the master" in run.ok(
         "promote", f"orders/{before['pod']}"

@@ -27,7 +27,7 @@ REPLACED_MS = 4_000
 
 
 def test_an_expansion_is_committed_and_its_response_lost() -> None:
-    """5663: the old set went on to acknowledge alone, and the new member was elected without the data."""
+    """5663: the old set continued to acknowledge alone, and the new member was elected without the data."""
     world = settled()
     first, (second, third) = master(world), replicas(world)
     third.die()
@@ -61,7 +61,7 @@ def test_a_removal_is_committed_and_its_response_lost() -> None:
 
 
 def test_a_master_and_a_replica_are_cut_off_together() -> None:
-    """6662: the isolated master went on to confirm what one replica had, beside the new master."""
+    """6662: the isolated master continued to confirm what one replica had, beside the new master."""
     world = settled()
     first, (second, third) = master(world), replicas(world)
     for cut_off in (first, second):

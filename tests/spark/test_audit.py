@@ -188,7 +188,7 @@ def test_200_healthy_groups_and_200_injected_damages(spark: SparkSession, tmp_pa
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_200_cuts_of_groups_in_use_have_no_findings(spark: SparkSession, tmp_path: Path) -> None:
-    """The groups go on through failovers and truncations while Spark reads."""
+    """The groups keep serving through failovers and truncations while Spark reads."""
     cuts, turns = 0, [0, 0]
     for first in range(0, 200, GROUPS_IN_USE * CUTS):
         with ExitStack() as stack:

@@ -125,7 +125,7 @@ class Cluster:
         )
 
     def start_broker(self) -> None:
-        """Starts the broker (anew, with its settings as they are now) and waits until it is registered."""
+        """Starts the broker, or restarts it with its present settings, and waits until it is registered."""
         self._write("broker", self.broker_settings)
         self.broker_process.start()
         self.broker_process.wait_until(

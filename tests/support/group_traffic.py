@@ -114,8 +114,8 @@ def end_of_all(group: ReplicaGroup) -> int | None:
 
 
 def wait_confirmed(group: ReplicaGroup) -> Member:
-    """Waits until everybody has everything, and the master shows all of it to consumers; the master. Nobody
-    sends meanwhile. (RocketMQ's master does not say how far it has confirmed.)"""
+    """Waits until all replicas have the whole log and the master shows all of it to consumers. Returns the
+    master. No client sends meanwhile. (RocketMQ's master does not report its confirm offset.)"""
     found: list[Member] = []
 
     def reached() -> bool:
@@ -132,8 +132,8 @@ def wait_confirmed(group: ReplicaGroup) -> Member:
 
 
 def check_equal(group: ReplicaGroup) -> None:
-    """All logs and epoch files are the same bytes; nobody sends meanwhile. A replica hears of an epoch that
-    has no byte yet a moment after its master began it."""
+    """Checks that all logs and epoch files have the same bytes; no client sends meanwhile. A replica learns
+    of an epoch without a byte a moment after its master began it."""
 
     def settled() -> bool:
         return end_of_all(group) is not None and len({epochs_of(member) for member in group.brokers}) == 1

@@ -25,7 +25,7 @@ class Pipeline(asyncio.Protocol):
 
     @classmethod
     async def connect(cls, address: str) -> Self:
-        """Connects; `OSError` when nobody listens."""
+        """Connects. `OSError` if no process listens at the address."""
         _, connection = await asyncio.get_running_loop().create_connection(cls, *split_address(address))
         return connection
 

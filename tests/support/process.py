@@ -20,8 +20,8 @@ class ProcessFailedError(AssertionError):
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S, what: str) -> None:
-    """Waits until the condition holds; after `timeout_s` the test fails and says what was waited for. Who is
-    asked in the condition and does not answer, or is not there, has not said no: it is asked again."""
+    """Waits until the condition holds; after `timeout_s` the test fails and says what was waited for. An
+    error of a process that does not respond counts as false: the condition is evaluated again."""
     deadline = time.monotonic() + timeout_s
     while True:
         silence: OSError | None = None

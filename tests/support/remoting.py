@@ -1,5 +1,5 @@
-"""A remoting call over a bare socket, apart from the product's own protocol code: a test that judges the
-product must not lean on it."""
+"""Sends remoting requests over a bare socket, without the product's protocol code: a test that judges the
+product must not depend on it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def frame(code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, op
 def call(
     address: str, code: int, ext: dict[str, str] | None = None, body: bytes = b"", *, timeout_s: float = 30
 ) -> Response:
-    """One request on a connection of its own. `OSError` when nobody listens or no answer comes."""
+    """Sends one request over a connection of its own, and returns the response. `OSError` if no process
+    listens at the address or no response arrives."""
     opaque = next(_opaques)
     with socket.create_connection(split_address(address), timeout=timeout_s) as connection:
         connection.sendall(frame(code, ext, body, opaque=opaque))

@@ -40,7 +40,7 @@ class Member:
     process: ManagedProcess
 
     def start(self) -> None:
-        """Starts it (anew)."""
+        """Starts it, or starts it again."""
         self.process = self.make(self.config)
         self.process.start()
 

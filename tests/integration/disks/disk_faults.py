@@ -121,7 +121,7 @@ class FaultObservation:
     """Number of calls of the file system that failed or were delayed."""
     fault_s: float = 0.0
     healed_s: float = 0.0
-    """From the end of the fault until all replicas were in sync and acknowledgements went on."""
+    """From the end of the fault until all replicas were in sync and acknowledgements continued."""
     silence_s: float = 0.0
     """The longest time without an acknowledgement between the start of the fault and the recovery."""
     outcomes: dict[str, int] = field(default_factory=dict)

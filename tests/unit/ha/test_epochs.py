@@ -64,7 +64,7 @@ CASES = {
         500,
         180,
     ),
-    "replica wrote beyond the epoch in which the master went on": (
+    "replica wrote beyond the epoch in which the master continued": (
         [(1, 0)],
         150,
         [(1, 0), (2, 100)],

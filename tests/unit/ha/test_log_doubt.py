@@ -47,7 +47,7 @@ def test_the_doubt_after_a_start(tail: TailState, lacks: bool, found: LogDoubt) 
         doubt_after_start(SOUND, tail, may_lack_acknowledged=lacks, confirmed=90, end=100, recovery_start=70)
         == found
     )
-    # What the lives before left goes on, after an orderly stop, too.
+    # A doubt of earlier starts remains, after an orderly stop, too.
     assert (
         doubt_after_start(found, TailState.INTACT, may_lack_acknowledged=False, confirmed=90, end=100)
         == found

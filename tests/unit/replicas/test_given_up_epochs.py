@@ -109,7 +109,7 @@ async def test_a_master_that_comes_back_in_doubt_takes_no_message_before_a_new_e
             heartbeat = controller.heartbeats[-1]
             assert (heartbeat["fencedEpoch"], heartbeat["mayLackAcknowledged"]) == (str(epoch), "true")
             assert "writeLeaseEpoch" not in heartbeat
-            # The controllers have elected it anew.
+            # The controllers have elected it again.
             controller.make_master(1, one.live.current.broker_addr, epoch + 1)
             await until(lambda: one.ha.role is HARole.MASTER)
             assert (await send(one, 1)).code == 0

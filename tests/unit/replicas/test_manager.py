@@ -211,7 +211,7 @@ async def test_slow_and_dead_controllers_delay_no_heartbeats_to_others(tmp_path:
                     assert one.replicas is not None
                     await until(one.replicas.may_write, "it has a lease")
                     heard = len(quick.heartbeats)
-                    await until(lambda: len(quick.heartbeats) > heard + 10, "heartbeats go on")
+                    await until(lambda: len(quick.heartbeats) > heard + 10, "heartbeats continue")
                     assert one.replicas.may_write()
         finally:
             for one_of_many in filler:
@@ -311,7 +311,7 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
             count = len(asked)
             await until(lambda: len(asked) > count + 2, "names are looked up again")
             heard = len(controller.heartbeats)
-            await until(lambda: len(controller.heartbeats) > heard + 5, "heartbeats go on")
+            await until(lambda: len(controller.heartbeats) > heard + 5, "heartbeats continue")
 
 
 @pytest.mark.parametrize(
