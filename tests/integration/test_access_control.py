@@ -13,7 +13,7 @@ from tests.support.group_traffic import SEND_MESSAGE_V2, send_header
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
 from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
-from tests.support.signing import CHECKED, signed
+from tests.support.signing import CHECKED, ROOT, signed
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -92,7 +92,9 @@ spec:
 """
 
 
-def test_up_promote_and_drain_work_with_the_credentials_of_the_group(tmp_path: Path) -> None:
+def test_up_promote_and_drain_work_with_the_credentials_of_the_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Run(tmp_path)
     run.file.write_text(GUARDED_GROUP)
     try:
@@ -102,6 +104,12 @@ def test_up_promote_and_drain_work_with_the_credentials_of_the_group(tmp_path: P
         assert call(replica["address"], LIST_USER, {}).code == NO_PERMISSION
         run.ok("promote", f"orders/{replica['pod']}")
         assert run.group()["masterEpoch"] > before
+        unsigned = run.here("produce", "fruit", "--timeout", "3", stdin="apple\n")
+        assert "username cannot be null." in unsigned.stderr
+        monkeypatch.setenv("EPOCHMQ_ACCESS_KEY", ROOT[0])
+        monkeypatch.setenv("EPOCHMQ_SECRET_KEY", ROOT[1])
+        run.ok("produce", "fruit", stdin="apple\n")
+        assert "apple" in run.ok("consume", "fruit", "--count", "1")
         run.ok("drain", f"orders/{replica['pod']}")
         run.ok("drain", f"orders/{replica['pod']}", "--off")
     finally:

@@ -22,6 +22,7 @@ from typing import Self
 from epochmq.client.allocate import allocate_averagely
 from epochmq.client.ids import client_id
 from epochmq.client.routes import RouteLookup, masters, readable_queues
+from epochmq.client.signing import environment_credentials
 from epochmq_protocol import message
 from epochmq_protocol.bodies import (
     ConsumeFromWhere,
@@ -145,6 +146,7 @@ class Consumer:
         self._remoting = RemotingClient(
             handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
             on_close=self._on_lost,
+            credentials=environment_credentials(),
         )
         self._routes = RouteLookup(self._remoting, nameservers)
         self._addresses: dict[str, str] = {}

@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from epochmq.client.ids import MessageIds
 from epochmq.client.routes import RouteLookup, masters, writeable_queues
+from epochmq.client.signing import environment_credentials
 from epochmq_protocol import message
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -90,7 +91,7 @@ class Producer:
         """`timeout_ms` limits a send with all its attempts."""
         self._group = group
         self._timeout_ms = timeout_ms
-        self._remoting = RemotingClient()
+        self._remoting = RemotingClient(credentials=environment_credentials())
         self._routes = RouteLookup(self._remoting, nameservers)
         self._known: dict[str, _CachedRoute] = {}
         self._turn = itertools.count(time.time_ns() & 0xFFFF)
