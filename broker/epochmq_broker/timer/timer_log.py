@@ -202,6 +202,10 @@ class TimerLog:
             return None
         return Unit(position, *fields)
 
+    def next_file(self, position: int) -> int:
+        """The position at which the file behind this one starts."""
+        return position - position % self.files.file_size + self.files.file_size
+
     def position_before(self, position: int) -> int | None:
         """The position of the unit before this one; of the last unit if `position` is the end. None at the
         start of the log."""

@@ -21,12 +21,14 @@ from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.mapped_file import as_disk_full
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.tail_state import CLEAN_TAIL
 from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 from epochmq_broker.timer.delivery import TimerDelivery
 from epochmq_broker.timer.dequeuer import TimerDequeuer
 from epochmq_broker.timer.enqueuer import TimerEnqueuer
 from epochmq_broker.timer.jobs import TimerJob, Work
 from epochmq_broker.timer.record_reader import RecordReader
+from epochmq_broker.timer.recount import recount
 from epochmq_broker.timer.safe_progress import SafeProgress
 from epochmq_broker.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.timer.timer_metrics import TimerMetrics
@@ -82,11 +84,14 @@ class TimerService:
         self._round_s = ROUND_S * precision_ms / 1000
         self._enqueue_job = TimerJob("the timer's enqueue", self.enqueuer.work, reads, self._wake)
         self._dequeue_job = TimerJob("the timer's dequeue", self._dequeue, reads, self._wake)
+        self._recount_job = TimerJob("the timer's recount", self._recount, reads, self._wake)
+        self._recounts = False  # the metrics may have drifted, and are being corrected
         self._handles: dict[str, asyncio.TimerHandle] = {}
         self._worker: WorkerThread | None = None
         self._flush_running = False
         self._written = b""
         self._loaded = False
+        self._was_replica = live.current.broker_role == "SLAVE" or live.current.enable_controller_mode
         self.enqueue_tps = 0.0
         """Messages a second that entered the wheel, or were delivered at once, in the last seconds."""
         self.dequeue_tps = 0.0
@@ -125,6 +130,8 @@ class TimerService:
         timers.set_read_time(checkpoint.read_time_ms, self._clock_ms())
         self.enqueuer.become_master()
         self._reset_progress()
+        # A kill, here or of the former master, loses the latest changes of the metrics.
+        self._recounts = self._was_replica or self._store.tail is not CLEAN_TAIL
         log.info(
             "timer messages are delivered from time %d on; %d are pending",
             timers.read_time_ms,
@@ -136,6 +143,8 @@ class TimerService:
         self._settle()
         self._update_checkpoint()
         self._reset_jobs()
+        self._recounts = False
+        self._was_replica = True
         self.enqueuer.become_replica()
         self.timers.set_read_time(self.timers.checkpoint.read_time_ms, self._clock_ms())
 
@@ -182,11 +191,20 @@ class TimerService:
         self._settle()
         deadline = loop.time() + ROUND_BUDGET_S
         more = False
-        if not config.timer_stop_enqueue:
-            more = self._enqueue_job.take_turn(deadline)
-        if self.is_master and not config.timer_stop_dequeue:
-            more |= self._dequeue_job.take_turn(max(deadline, loop.time() + ROUND_BUDGET_S / 2))
-        self._handles["round"] = loop.call_later(0 if more else self._round_s, self._round)
+        try:
+            if self._recounts:
+                more = self._recount_job.take_turn(deadline)
+            if not config.timer_stop_enqueue:
+                more |= self._enqueue_job.take_turn(deadline)
+            if self.is_master and not config.timer_stop_dequeue:
+                more |= self._dequeue_job.take_turn(max(deadline, loop.time() + ROUND_BUDGET_S / 2))
+        finally:
+            self._handles["round"] = loop.call_later(0 if more else self._round_s, self._round)
+
+    def _recount(self) -> Work:
+        """Corrects the metrics once."""
+        yield from recount(self.timers, self.metrics, self._store.reader.residency)
+        self._recounts = False
 
     def _dequeue(self) -> Work:
         """Delivers the slots whose time has come."""
@@ -255,6 +273,7 @@ class TimerService:
             log.warning("%d timer messages were truncated with the log, and left the wheel", removed)
 
     def _reset_jobs(self) -> None:
+        self._recount_job.reset()
         self._enqueue_job.reset()
         self._dequeue_job.reset()
 

@@ -184,6 +184,7 @@ async def test_after_a_kill_no_message_is_lost_and_pending_ones_come_once(tmp_pa
         came = [bench.record("T", 1, at).body for at in range(bench.count("T", 1))]
         assert {one for one in came if one.startswith(b"early")} == {b"early %d" % at for at in range(10)}
         assert sorted(one for one in came if one.startswith(b"late")) == [b"late %d" % at for at in range(10)]
+        await until(lambda: timer_of(bench).metrics.count("T") == 0)
 
 
 @pytest.mark.parametrize("lost", ["timerwheel", "timerlog", "timercheck"])
@@ -291,3 +292,22 @@ async def test_a_record_that_the_disk_cannot_read_is_skipped(
     await until(lambda: bench.count("T", 1) == 2)
     assert [bench.record("T", 1, at).body for at in range(2)] == [b"0", b"2"]
     assert f"its record at log offset {bad[0]} cannot be read" in caplog.text
+
+
+async def test_the_numbers_of_pending_messages_are_corrected_after_a_kill(tmp_path: Path) -> None:
+    settings = QUICK | {"mappedFileSizeTimerLog": "4096"}
+    async with running(tmp_path / "a", settings) as bench:
+        for number in range(200):  # three files
+            topic = f"T{number % 2}"
+            send(bench, topic=topic, UNIQ_KEY=f"k{number}", TIMER_DELIVER_MS=present() + 60_000)
+        send(bench, topic="T0", TIMER_DELIVER_MS=present() + 60_000, TIMER_DEL_UNIQKEY="T0+none")
+        await until(lambda: timer_of(bench).timers.checkpoint.queue_offset == 201)
+        timer_of(bench).metrics.add("T1", 7)  # a drift
+        timer_of(bench)._write_metrics()
+        bench.broker.tables.file_writer.flush()
+        shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("lock"))
+    async with running(tmp_path / "b", settings) as bench:
+        metrics = timer_of(bench).metrics
+        assert metrics.count("T1") == 107
+        send(bench, topic="T1", UNIQ_KEY="one more", TIMER_DELIVER_MS=present() + 60_000)
+        await until(lambda: (metrics.count("T0"), metrics.count("T1")) == (99, 101))
