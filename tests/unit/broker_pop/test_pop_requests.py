@@ -21,7 +21,7 @@ from epochmq_protocol.headers import (
     PollingInfoRequestHeader,
 )
 from epochmq_protocol.message import decode_records, parse_properties
-from tests.unit.broker.kit import Bench, bodies, running, until
+from tests.unit.broker.kit import Bench, bodies, running, send_command, until
 from tests.unit.broker_pop.support import (
     FAST_REVIVES,
     REVIVE,
@@ -463,3 +463,19 @@ async def test_with_the_timer_messages_come_again_after_their_time(tmp_path: Pat
         assert revived.body == b"1"
         assert revived.store_timestamp - header.pop_time > 1500
         assert len(revive_records(bench)) == 2
+
+
+async def test_with_sync_flush_the_offset_waits_for_the_disk_and_nothing_comes_twice(tmp_path: Path) -> None:
+    async with popping(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
+        peer = bench.peer()
+        for number in range(3):
+            assert (await peer.answer(peer.send(send_command("T", b"%d" % number)))).code == 0
+        messages, header = await pop(bench)
+        assert bodies(messages) == [b"0", b"1", b"2"]
+        assert (await pop(bench))[0] == []
+        await until(lambda: bench.broker.offsets.query("g", "T", 0) == 3)
+        opaque = peer.send(ack_command(extra_info(header, messages[0], 0), messages[0]))
+        assert (await peer.answer(opaque)).code == 0
+        assert bench.broker.store.unflushed_bytes == 0
+        changed = change_command(extra_info(header, messages[1], 0), messages[1], 60_000)
+        assert (await peer.answer(peer.send(changed))).code == 0
