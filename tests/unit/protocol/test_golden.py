@@ -9,7 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_protocol import bodies, codes, fastjson, javahash, message, properties, topics
+from epochmq_protocol import (
+    bodies,
+    codes,
+    fastjson,
+    javahash,
+    message,
+    properties,
+    subscription_groups,
+    topics,
+)
 from epochmq_protocol.bodies import MessageQueue, from_json, to_json
 from epochmq_protocol.frame import Command, decode, encode
 from epochmq_protocol.headers import REQUESTS, Header
@@ -182,7 +191,10 @@ def test_hashes_are_javas() -> None:
 
 
 def _body_class(name: str) -> type[Any]:
-    return getattr(bodies, name, None) or getattr(topics, name)  # type: ignore[no-any-return]
+    (found,) = {
+        getattr(module, name) for module in (bodies, subscription_groups, topics) if hasattr(module, name)
+    }
+    return found
 
 
 @pytest.mark.parametrize("name", sorted(golden("bodies")))
