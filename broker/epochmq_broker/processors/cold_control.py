@@ -50,7 +50,7 @@ class ColdControlProcessor:
             if _LONG.fullmatch(value) and -_LONG_BOUND <= int(value) < _LONG_BOUND:
                 self._flow.set_threshold(group, int(value))
             else:
-                log.error(
+                log.warning(
                     "ignored the cold read threshold %r of group %s from %s: expected a number of bytes",
                     value,
                     group,
