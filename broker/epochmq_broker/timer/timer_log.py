@@ -119,8 +119,7 @@ class TimerLog:
         """Whether a valid unit ends at this position of a file, or the file starts there."""
         if at == 0 or at > self._units_end:
             return True
-        size, _, magic, *_ = UNIT.unpack(file.pread(at - UNIT_BYTES, UNIT_BYTES))
-        return size == UNIT_BYTES and not magic & ~MAGIC_MAX
+        return _is_valid(UNIT.unpack(file.pread(at - UNIT_BYTES, UNIT_BYTES)))
 
     def _recover_file(self, file: MappedFile, at: int, visit: Callable[[Unit], None]) -> tuple[int, bool]:
         """(The end of the valid units in the file, whether the file is full)."""
@@ -129,7 +128,7 @@ class TimerLog:
             for fields in UNIT.iter_unpack(data[: len(data) - len(data) % UNIT_BYTES]):
                 if fields[2] == BLANK_MAGIC:
                     return file.size, True
-                if fields[0] != UNIT_BYTES or fields[2] & ~MAGIC_MAX:
+                if not _is_valid(fields):
                     return at, False
                 visit(Unit(file.start + at, *fields[1:8]))
                 at += UNIT_BYTES
@@ -197,10 +196,8 @@ class TimerLog:
         at = position - file.start
         if residency is not None:
             residency.require(file, at, UNIT_BYTES)
-        size, *fields, _ = UNIT.unpack_from(file.map, at)
-        if size != UNIT_BYTES or fields[1] & ~MAGIC_MAX:
-            return None
-        return Unit(position, *fields)
+        fields = UNIT.unpack_from(file.map, at)
+        return Unit(position, *fields[1:8]) if _is_valid(fields) else None
 
     def next_file(self, position: int) -> int:
         """The position at which the file behind this one starts."""
@@ -245,3 +242,9 @@ class TimerLog:
     def close(self) -> None:
         """Closes the files."""
         self.files.close()
+
+
+def _is_valid(fields: tuple[int, ...]) -> bool:
+    """Whether the fields are those of a unit. A record has a size; a unit whose end was not written lacks
+    it."""
+    return fields[0] == UNIT_BYTES and not fields[2] & ~MAGIC_MAX and fields[6] > 0
