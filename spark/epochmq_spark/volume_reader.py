@@ -49,6 +49,12 @@ class VolumeReader(ThreadingHTTPServer):
         self.slots = threading.BoundedSemaphore(CONCURRENT_MAX)
         self._lock = threading.Lock()
 
+    def server_close(self) -> None:
+        """Stops listening, and closes the files of the frozen volume. Responses under way may break off."""
+        super().server_close()
+        if self.volume is not None:
+            self.volume.close()
+
     def freeze(self, cut: VolumeCut) -> bool:
         """Freezes the volume at this cut; False if it is frozen at another one. Raises OSError."""
         with self._lock:

@@ -225,3 +225,16 @@ def test_an_index_with_one_key_only_is_reconstructed_within_5_s(tmp_path: Path) 
     parts = list(file.entries())
     assert sum(len(part.numbers) for part in parts) == kept
     assert (sum(len(part.broken) for part in parts), file.unreachable(10)) == (0, [])
+
+
+def test_a_reader_that_ends_closes_the_files_of_its_volume(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / f"commitlog/{0:020}").write_bytes(bytes(64))
+
+    def is_open() -> bool:
+        return any(str(tmp_path) in str(link.resolve()) for link in Path("/proc/self/fd").iterdir())
+
+    with reader(tmp_path) as place:
+        volume_client.freeze(place, VolumeCut(64))
+        assert is_open()
+    assert not is_open()
