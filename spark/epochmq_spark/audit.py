@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from epochmq_spark import audit_state, drill_down, schemas, store_layout
+from epochmq_protocol.epoch_entries import OFFSET_MAX
+from epochmq_spark import audit_state, drill_down, one_sided_messages, schemas, store_layout
 from epochmq_spark.audit_state import AuditState
+from epochmq_spark.checks.record_copies import TAIL_KINDS
+from epochmq_spark.checks.two_histories import LISTED_BYTES_MAX, describe_histories
 from epochmq_spark.decode.summary_rows import SummaryKind
+from epochmq_spark.features import FEATURES, check_feature
 from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.sources import register
 from epochmq_spark.sources.file_ranges import PARTITION_BYTES
@@ -31,12 +35,13 @@ RowCheck = Callable[[Row], list[Row]]
 
 @dataclass
 class AuditResult:
-    """The result of an audit: a table of findings, which may be large, and the driver's state of the
-    groups."""
+    """The result of an audit: a table of findings, which may be large, the driver's state of the groups, the
+    tables `summary` and `epochs`, and the metadata that were supplied."""
 
     findings: DataFrame
     state: AuditState
     tables: dict[str, DataFrame] = field(default_factory=dict)
+    metadata: Any = None
 
 
 def run(
@@ -49,6 +54,8 @@ def run(
 ) -> AuditResult:
     """Audits groups of replicas. Damaged files are findings, not errors. Raises ValueError if the metadata
     are not a status, and the errors of Spark."""
+    from pyspark.sql import functions as f
+
     register(spark)
     options = {"replicas": store_layout.encode_replicas(replicas)}
     if partition_bytes:
@@ -72,11 +79,12 @@ def run(
         (row.asDict() for row in epochs.collect()),
     )
     progress("comparing the replicas' logs")
-    logs = _compare_blocks(spark, state, summary).persist()
+    logs = one_sided_messages.with_other_offsets(_compare_blocks(spark, state, summary)).persist()
     diverged: dict[str, set[str]] = defaultdict(set)
-    for row in logs.where("kind = 'log.tail-not-common'").select("group", "replica").distinct().collect():
+    for row in logs.where(f.col("kind").isin(*TAIL_KINDS)).select("group", "replica").distinct().collect():
         diverged[row["group"]].add(row["replica"])
     of_driver = state.findings + audit_state.compare_replicas(state, diverged, metadata)
+    of_driver += describe_histories(one_sided_messages.ranges_of(logs))
     progress("comparing consume queues and indexes with the logs")
     findings = spark.createDataFrame(pa.Table.from_pylist(of_driver, schema=schemas.FINDINGS))
     for more in (
@@ -84,12 +92,13 @@ def run(
         _rows_as_findings(summary),
         _compare_queues(state, summary),
         _compare_keys(state, summary),
-        _compare_offsets(load("epochmq.offsets"), summary),
+        _compare_offsets(load("epochmq.offsets"), summary, state.batch_topics),
         _check_epoch_starts(spark, state),
+        _check_features(spark, state),
     ):
         findings = findings.unionByName(more)
     findings = _with_epochs(spark, state, findings)
-    return AuditResult(findings, state, {"summary": summary, "epochs": epochs})
+    return AuditResult(findings, state, {"summary": summary, "epochs": epochs}, metadata)
 
 
 def _task_bytes(spark: SparkSession, state: AuditState) -> int:
@@ -166,11 +175,19 @@ def _compare_blocks(spark: SparkSession, state: AuditState, summary: DataFrame) 
     records."""
     from pyspark.sql import functions as f
 
-    rows = [(*key, one.start, one.end, one.common_end) for key, one in state.extents.items()]
-    extents = spark.createDataFrame(
-        rows, "group string, replica string, log_start long, log_end long, common_end long"
-    )
     size = drill_down.BLOCK_BYTES
+    rows = []
+    for key, one in state.extents.items():
+        shortest = state.shortest_end(key[0])
+        # Without epochs each message beyond the end of the shortest log is named, up to a bound.
+        common, listed = (
+            (one.common_end, OFFSET_MAX) if one.with_epochs else (shortest, shortest + LISTED_BYTES_MAX)
+        )
+        rows.append((*key, one.start, one.end, common, listed))
+    extents = spark.createDataFrame(
+        rows,
+        "group string, replica string, log_start long, log_end long, common_end long, listed_end long",
+    )
     digests = (
         summary.where(f"kind = '{SummaryKind.BLOCK}'")
         .groupBy("group", "replica", "at")
@@ -189,8 +206,9 @@ def _compare_blocks(spark: SparkSession, state: AuditState, summary: DataFrame) 
         .agg(
             f.count_distinct(version).alias("versions"),
             f.min(f.col("common_end") - f.least("log_end", (f.col("at") + 1) * size)).alias("beyond_common"),
+            f.min(f.col("listed_end") - f.col("at") * size).alias("before_listed_end"),
         )
-        .where("versions > 1 or beyond_common < 0")
+        .where("versions > 1 or (beyond_common < 0 and before_listed_end > 0)")
         .select("group", "at")
     )
     logs = {group: state.logs_of(group) for group in state.histories}
@@ -319,9 +337,10 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
     return _findings_per_row(suspects, check)
 
 
-def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
-    """Finds consumer offsets beyond the end that any replica has for the queue. For frozen volumes this is
-    the present end, because consumers keep consuming after the cut."""
+def _compare_offsets(offsets: DataFrame, summary: DataFrame, batch_topics: frozenset[str]) -> DataFrame:
+    """Finds consumer offsets beyond the end that any replica has for the queue, but for topics with batch
+    consume queues. For frozen volumes this is the present end, because consumers keep consuming after the
+    cut."""
     from pyspark.sql import functions as f
 
     keys = ["group", "topic", "queue_id"]
@@ -336,6 +355,7 @@ def _compare_offsets(offsets: DataFrame, summary: DataFrame) -> DataFrame:
     ahead = (
         offsets.where("consumer_group is not null or fault is not null")
         .join(ends, keys, "left")
+        .where(f.col("topic").isNull() | ~f.col("topic").isin(*batch_topics))
         .where(f.col("fault").isNotNull() | (f.col("offset") > f.col("queue_end")))
         .select("group", "replica", "consumer_group", "topic", "queue_id", "offset", "queue_end", "fault")
     )
@@ -364,6 +384,19 @@ def _check_epoch_starts(spark: SparkSession, state: AuditState) -> DataFrame:
         return drill_down.check_epoch_starts(logs[row["group"], row["replica"]], near)
 
     return _findings_per_row(frame, check)
+
+
+def _check_features(spark: SparkSession, state: AuditState) -> DataFrame:
+    """Checks the files and system topics of the broker's features: one task for each replica and feature."""
+    logs = state.logs()
+    rows = [(*key, name) for key in logs for name in FEATURES]
+    frame = spark.createDataFrame(rows, "group string, replica string, feature string")
+
+    def check(row: Row) -> list[Row]:
+        return check_feature(row["feature"], logs[row["group"], row["replica"]])
+
+    tasks = max(min(len(rows), TASKS_PER_CORE * spark.sparkContext.defaultParallelism), 1)
+    return _findings_per_row(frame.repartition(tasks), check)
 
 
 def replica_rows(result: AuditResult) -> list[Row]:

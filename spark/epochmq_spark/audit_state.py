@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_spark import files, store_layout
+from epochmq_spark import files, store_layout, verdict, volume_client
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import EpochStart, LogSpan, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent
@@ -20,6 +20,8 @@ from epochmq_spark.findings import finding
 Row = dict[str, Any]
 ReplicaKey = tuple[str, str]  # group, replica
 EPOCH_STARTS_MAX = 1000
+REMAINS_COMPARED_MAX = 100  # runs of old records of a replica that are compared with other replicas
+RECORD_HEAD_BYTES = 64  # of a record up to its store time: size, checksum, queue offset, born time and host
 
 
 @dataclass
@@ -31,6 +33,16 @@ class AuditState:
     findings: list[Row] = field(default_factory=list)
     histories: dict[str, list[ReplicaHistory]] = field(default_factory=dict)
     extents: dict[ReplicaKey, LogExtent] = field(default_factory=dict)
+    broker_ids: dict[ReplicaKey, int] = field(default_factory=dict)  # of brokerIdentity
+
+    @property
+    def batch_topics(self) -> frozenset[str]:
+        """The topics of which a replica has batch consume queues."""
+        return frozenset().union(*(contents.batch_topics for contents in self.contents.values()))
+
+    def shortest_end(self, group: str) -> int:
+        """Where the shortest log of a group ends."""
+        return min(self.extents[group, one.name].end for one in self.histories[group])
 
     def logs_of(self, group: str) -> list[AuditedLog]:
         """The logs of one group that can be read."""
@@ -68,9 +80,15 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
         contents = state.contents[key] = store_layout.scan_store(replica.location)
         for fault in contents.faults:
             state.findings.append(finding(*key, fault.kind, file=fault.location, detail=fault.detail))
-        identity = store_layout.read_identity(replica.location) if contents.log else None
+        try:
+            identity = store_layout.parse_identity(replica.location) if contents.log else None
+        except ValueError as error:
+            file = files.join(replica.location, store_layout.IDENTITY_FILE)
+            state.findings.append(finding(*key, "state.unreadable", file=file, detail=str(error)))
+            continue
         if identity is None:
             continue
+        state.broker_ids[key] = identity[2]
         if identity[1] != replica.group:
             detail = f"it belongs to replica {identity[2]} of {identity[1]}, expected one of {replica.group}"
             state.findings.append(
@@ -116,6 +134,7 @@ def add_histories(
                 has_file=contents.has_epochs,
                 confirmed=read_confirm_offset(state.replicas[key].location),
                 stopped=not contents.aborted,
+                frozen=volume_client.is_remote(state.replicas[key].location),
             )
     for row in spans:
         if (history := histories.get((row["group"], row["replica"]))) is not None:
@@ -136,10 +155,14 @@ def add_histories(
 
 
 def _check_group(state: AuditState, group: str, members: Sequence[ReplicaHistory]) -> None:
+    of_extents = _find_extents(state, group, members)
     others_have = any(one.has_file for one in members)
+    first_start = min((start for one in members for _, start in one.entries), default=0)
     for one in members:
-        state.findings += epoch_history.find_extent(group, one)
-        state.findings += epoch_history.check_epoch_file(group, one, others_have=others_have)
+        state.findings += of_extents[one.name]
+        state.findings += epoch_history.check_epoch_file(
+            group, one, others_have=others_have, first_start=first_start
+        )
         contents = state.contents[group, one.name]
         if one.end > one.start and not contents.has_queues:
             detail = "the directory consumequeue is missing"
@@ -156,6 +179,49 @@ def _check_group(state: AuditState, group: str, members: Sequence[ReplicaHistory
         for one in members
         if one.end < end
     ]
+
+
+def _find_extents(state: AuditState, group: str, members: Sequence[ReplicaHistory]) -> dict[str, list[Row]]:
+    """Finds the extents of all logs of a group. Older records behind a gap are compared with the copies of
+    other replicas, because a clock that was set back makes them look like those of a truncation."""
+    findings = {one.name: epoch_history.find_extent(group, one) for one in members}
+    copied: dict[str, frozenset[int]] = {one.name: frozenset() for one in members}
+    for _ in members:  # the extent of a log may show that another one goes on, too
+        changed = False
+        for one in members:
+            remains = [row["start_offset"] for row in findings[one.name] if row["kind"] == "log.remains"]
+            found = frozenset(
+                at
+                for at in remains[:REMAINS_COMPARED_MAX]
+                if any(
+                    _is_same_record(state, (group, one.name), (group, other.name), at)
+                    for other in epoch_history.holders_of(one, at, members)
+                )
+            )
+            if found:
+                copied[one.name] |= found
+                findings[one.name] = epoch_history.find_extent(group, one, copied[one.name])
+                changed = True
+        if not changed:
+            break
+    return findings
+
+
+def _is_same_record(state: AuditState, one: ReplicaKey, other: ReplicaKey, offset: int) -> bool:
+    """Whether two logs have the same record at an offset, by its size, checksum, offsets and times."""
+    ours, theirs = _record_head(state, one, offset), _record_head(state, other, offset)
+    return len(ours) == RECORD_HEAD_BYTES and ours == theirs
+
+
+def _record_head(state: AuditState, key: ReplicaKey, offset: int) -> bytes:
+    for file in state.contents[key].log:
+        at = offset - file.start
+        if 0 <= at < file.size:
+            try:
+                return bytes(files.read_range(file.location, at, at + RECORD_HEAD_BYTES))
+            except OSError:
+                return b""  # another check reports it
+    return b""
 
 
 def _has_index(state: AuditState, group: str) -> bool:
@@ -200,16 +266,29 @@ def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metada
     by group, the replicas whose log has a tail that is not part of the group's history. Raises ValueError if
     the metadata are not a view."""
     views = controller_view.parse_views(metadata) if metadata is not None else {}
-    findings = []
-    for group, members in state.histories.items():
-        findings += epoch_history.compare_epoch_files(group, members, frozenset(diverged.get(group, ())))
-        if (view := views.get(group)) is not None:
-            ids = {}
-            for one in members:
-                identity = store_layout.read_identity(state.replicas[group, one.name].location)
-                ids[one.name] = identity[2] if identity else None
+    findings = _check_replica_counts(state)
+    for group in sorted({group for group, _ in state.replicas}):
+        members = state.histories.get(group, [])
+        ids = {name: state.broker_ids.get((group, name)) for of, name in state.replicas if of == group}
+        view = views.get(group)
+        findings += controller_view.find_replicas_not_supplied(group, ids, view)
+        if members:
+            findings += epoch_history.compare_epoch_files(group, members, frozenset(diverged.get(group, ())))
+        if view is not None:
             highest = max((one.confirmed for one in members), default=0)
             findings += controller_view.compare_with_view(group, members, ids, view, highest)
+    return findings
+
+
+def _check_replica_counts(state: AuditState) -> list[Row]:
+    """A finding for each group of which fewer than two replicas could be read."""
+    findings = []
+    for group in sorted({group for group, _ in state.replicas}):
+        read = sum(one.is_readable for one in state.histories.get(group, ()))
+        if read < verdict.REPLICAS_MIN:
+            supplied = sum(of == group for of, _ in state.replicas)
+            detail = f"{read} of {supplied}; no bytes could be compared with another replica's"
+            findings.append(finding(group, "", "group.one-replica", detail=detail))
     return findings
 
 

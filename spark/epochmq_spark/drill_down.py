@@ -11,10 +11,11 @@ from typing import Any
 
 from epochmq_spark import files, store_layout
 from epochmq_spark.checks.consume_queues import QueueLimits, QueueMessage, QueueUnit, compare_queue
-from epochmq_spark.checks.index_keys import KeyedMessage, compare_keys
+from epochmq_spark.checks.duplicate_messages import SentMessage, find_duplicates
+from epochmq_spark.checks.index_keys import IndexFileRange, KeyedMessage, compare_keys
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.checks.record_copies import RecordCopy, compare_records
-from epochmq_spark.checks.resent_messages import SentMessage, find_resent
+from epochmq_spark.checks.two_histories import compare_histories
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.index_entries import entry_pairs
 from epochmq_spark.decode.queue_units import UNIT_BYTES, decode_units
@@ -69,8 +70,9 @@ class IndexCoverage:
 
 def clear_caches() -> None:
     """Drops the cached directory listings: the next audit may find other files."""
-    _scan_store.cache_clear()
+    scan_store.cache_clear()
     _index_parts.cache_clear()
+    index_file_range.cache_clear()
 
 
 def compare_block(group: str, number: int, logs: Sequence[AuditedLog]) -> list[Row]:
@@ -87,11 +89,16 @@ def compare_block(group: str, number: int, logs: Sequence[AuditedLog]) -> list[R
             unreadable.append(finding(group, name, "file.unreadable", detail=str(error)))
             continue
         extents[name] = log.extent
+    if extents and not any(extent.with_epochs for extent in extents.values()):
+        holes = {log.replica.name: log.holes for log in logs}
+        return unreadable + compare_histories(group, copies, extents, holes)
     return unreadable + compare_records(group, copies, extents)
 
 
 def compare_queue_range(log: AuditedLog, queue: QueueRange) -> list[Row]:
-    """Findings of one bucket of a consume queue. Raises OSError."""
+    """Findings of one bucket of a consume queue; none for a batch consume queue. Raises OSError."""
+    if queue.topic in scan_store(log.replica.location).batch_topics:
+        return []
     topic = queue.topic.encode()
     low, high = queue.bucket << BUCKET_BITS, (queue.bucket + 1) << BUCKET_BITS
     messages: dict[int, QueueMessage] = {}
@@ -133,7 +140,7 @@ def compare_queue_range(log: AuditedLog, queue: QueueRange) -> list[Row]:
 
 def compare_index_block(log: AuditedLog, number: int, coverage: IndexCoverage) -> list[Row]:
     """Findings of the index entries that point into one block. Raises OSError."""
-    contents = _scan_store(log.replica.location)
+    contents = scan_store(log.replica.location)
     start, end = number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES
     messages = []
     for chunk, row in _messages(log, start, end):
@@ -155,7 +162,8 @@ def compare_index_block(log: AuditedLog, number: int, coverage: IndexCoverage) -
     for file in contents.index:
         entries += read_index_entries(file.location, file.size, max(start, log.extent.start), end)
     expected = coverage.expected(stopped=not contents.aborted)
-    return compare_keys(log.replica.group, log.replica.name, messages, entries, expected)
+    ranges = [index_file_range(file.location, file.size) for file in contents.index]
+    return compare_keys(log.replica.group, log.replica.name, messages, entries, expected, ranges)
 
 
 def check_epoch_starts(log: AuditedLog, epoch_starts: Sequence[tuple[int, int]]) -> list[Row]:
@@ -192,7 +200,7 @@ def check_epoch_starts(log: AuditedLog, epoch_starts: Sequence[tuple[int, int]])
                     int(row[w.STORE_TIME]),
                 )
             )
-    return findings + find_resent(*who, epoch_starts, sent, EPOCH_WINDOW_BYTES)
+    return findings + find_duplicates(*who, epoch_starts, sent, EPOCH_WINDOW_BYTES)
 
 
 def store_time(log: AuditedLog, offset: int) -> int | None:
@@ -212,7 +220,7 @@ def store_time(log: AuditedLog, offset: int) -> int | None:
 
 
 @lru_cache(maxsize=4096)
-def _scan_store(location: str) -> store_layout.StoreContents:
+def scan_store(location: str) -> store_layout.StoreContents:
     """The files of a store that had a log. Raises OSError if it has none any more."""
     contents = store_layout.scan_store(location)
     if not contents.log:
@@ -224,7 +232,7 @@ def _read_log(log: AuditedLog, start: int, end: int) -> Iterator[LogChunk]:
     """The records that start in [start, end) and in the log's extent. Raises OSError."""
     replica = log.replica
     start, end = max(start, log.extent.start), min(end, log.extent.end)
-    for file in _scan_store(replica.location).log:
+    for file in scan_store(replica.location).log:
         begin, stop = max(start - file.start, 0), min(end - file.start, file.size)
         if begin < stop:
             yield from read_chunks(
@@ -263,7 +271,7 @@ def _read_units(
     queue_files = next(
         (
             one
-            for one in _scan_store(replica.location).queues
+            for one in scan_store(replica.location).queues
             if one.topic == queue.topic and one.queue_id == queue.queue_id
         ),
         None,
@@ -293,6 +301,13 @@ def _describe_record_at(log: AuditedLog, physical: int) -> str | None:
             topic = text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE]))
             return f"message {row[w.QUEUE_OFFSET]} of {topic}/{row[w.QUEUE_ID]} starts there"
     return None
+
+
+@lru_cache(maxsize=256)
+def index_file_range(location: str, size: int) -> IndexFileRange:
+    """The physical offsets that the header of an index file names. Raises OSError."""
+    scan = IndexFileScan(location, size)
+    return IndexFileRange(scan.low_offset, scan.high_offset, scan.is_full)
 
 
 @lru_cache(maxsize=256)

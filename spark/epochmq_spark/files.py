@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
@@ -20,6 +22,8 @@ import numpy as np
 from epochmq_spark import volume_client
 
 Array = Any
+MATCHES_MAX = 10_000  # locations that one pattern may match
+_MAGIC = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, order=True)
@@ -69,6 +73,36 @@ def entries(location: str) -> list[DirectoryEntry]:
         DirectoryEntry(info.base_name, info.type == fs.FileType.File, info.size or 0)
         for info in system.get_file_info(fs.FileSelector(folder))
     )
+
+
+def expand(pattern: str) -> list[str]:
+    """The locations that a pattern matches, in the order of their names, at most `MATCHES_MAX`. `*`, `?` and
+    `[…]` match within one name, as in Spark. Without any of them it is the location itself, which need not
+    exist. Raises OSError, also if there are more."""
+    scheme, separator, path = pattern.partition("://")
+    if not separator:
+        scheme, path = "", pattern
+    if not _MAGIC.search(path):
+        return [pattern]
+    names = path.rstrip("/").split("/")
+    first = next(number for number, name in enumerate(names) if _MAGIC.search(name))
+    found = [scheme + separator + "/".join(names[:first])]
+    for name in names[first:]:
+        found = [match for location in found for match in _matches(location, name)]
+        if len(found) > MATCHES_MAX:
+            raise OSError(f"{pattern} matches more than {MATCHES_MAX} directories")
+    return found
+
+
+def _matches(location: str, name: str) -> list[str]:
+    """The entries of a directory that match a name; none if there is no such directory."""
+    try:
+        listed = entries(location or ".")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        join(location, one.name) if location else one.name for one in listed if fnmatchcase(one.name, name)
+    ]
 
 
 def read(location: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:

@@ -23,7 +23,19 @@ from epochmq_spark.decode.index_entries import (
 )
 from epochmq_spark.files import DirectoryEntry
 
-COPIED = ("brokerIdentity", "checkpoint", "config/consumerOffset.json")
+COPIED = (
+    "brokerIdentity",
+    "checkpoint",
+    "config/auth.json",
+    "config/consumerFilter.json",
+    "config/consumerOffset.json",
+    "config/consumerOrderInfo.json",
+    "config/lmqConsumerOffset.json",
+    "config/messageRequestMode.json",
+    "config/timercheck",
+    "config/timermetrics",
+    "config/topicQueueMapping.json",
+)
 EPOCHS = ("epochFileCheckpoint", "epochFileCheckpoint.bak")
 QUEUE_ENDS = "queueEnds.json"
 """A file that no broker writes: {topic: {queue: end}} at the moment of the request, which consumers may have

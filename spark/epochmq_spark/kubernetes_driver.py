@@ -7,9 +7,9 @@ which the report is written). The environment variable `POD_IP` is the pod's add
 object, is the host:port of the volume reader of each replica.
 
 The exit code is 0 whatever the verdict. The verdict is in the termination message, a JSON object with
-`verdict`, `counts` (findings by kind), `severities`, `findings` (the first ones, as sentences), `seconds`,
-`report` (whether it was stored). With another exit code there is no verdict; then the message is
-`{"error"}`."""
+`verdict`, `counts` (findings by kind), `severities`, `coverage` (numbers only), `findings` (the first ones,
+as sentences), `seconds`, `report` (whether it was stored). With another exit code there is no verdict; then
+the message is `{"error"}`."""
 
 from __future__ import annotations
 
@@ -103,6 +103,7 @@ def termination_message(
         "severities": dict(severities),
         "seconds": summary["seconds"],
         "report": stored,
+        "coverage": {key: value for key, value in summary.get("coverage", {}).items() if key != "leftOut"},
         "findings": [],
     }
     for row in listed:

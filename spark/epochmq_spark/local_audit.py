@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epochmq_spark import audit, files, session, store_layout
+from epochmq_spark import audit, files, session, store_layout, store_lock
 from epochmq_spark.results import FINDINGS_FILE, REPORT_FILE, SUMMARY_FILE, summarise
 
 
@@ -37,13 +37,8 @@ def replicas_of(arguments: Sequence[str], group: str | None = None) -> list[stor
         name, assigned, location = text.partition("=")
         if not assigned or "/" in name:
             name, location = "", text
-        inner = files.join(location, "store")
-        try:
-            here = {entry.name for entry in files.entries(location)}
-            location = inner if "commitlog" not in here and "store" in here else location
-        except OSError:
-            pass
-        replicas.append(store_layout.AuditedReplica(group or "", name or _short_name(text), location))
+        store = store_layout.store_directory(location)
+        replicas.append(store_layout.AuditedReplica(group or "", name or _short_name(text), store))
         names[replicas[-1].name] += 1
     if any(count > 1 for count in names.values()):  # two paths have the same short name: use the whole paths
         replicas = [
@@ -52,6 +47,17 @@ def replicas_of(arguments: Sequence[str], group: str | None = None) -> list[stor
         ]
     name = group or _group_of(replicas)
     return [store_layout.AuditedReplica(name, one.name, one.location) for one in replicas]
+
+
+def directories_in_use(replicas: Sequence[store_layout.AuditedReplica]) -> list[tuple[str, int]]:
+    """(directory, process) of stores on this machine that a broker uses."""
+    found = []
+    for one in replicas:
+        path = files.local_path(one.location)
+        pid = store_lock.broker_of(path) if path is not None else None
+        if pid is not None:
+            found.append((one.location, pid))
+    return found
 
 
 def _short_name(location: str) -> str:

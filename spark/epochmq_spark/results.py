@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from epochmq_spark import audit, verdict
+from epochmq_spark import audit, coverage, verdict
+from epochmq_spark.audit_state import ReplicaKey
+from epochmq_spark.decode.summary_rows import SummaryKind
+from epochmq_spark.findings import SEVERITY_ORDER
 
 LISTED_MAX = 1000  # findings in the summary and the report; the table has all
 SUMMARY_FILE = "summary.json"
@@ -16,15 +19,46 @@ FINDINGS_FILE = "findings.parquet"
 def summarise(result: audit.AuditResult, started: float) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The JSON summary, and the findings that it lists. `started` is the time of the start, in seconds since
     1970."""
+    from pyspark.sql import functions as f
+
     findings = result.findings.persist()
     counts = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
-    ordered = findings.orderBy("severity", "group", "replica", "kind", "start_offset").limit(LISTED_MAX)
+    by_weight = f.array_position(f.lit([one.value for one in SEVERITY_ORDER]), f.col("severity"))
+    ordered = findings.orderBy(by_weight, "group", "replica", "kind", "start_offset").limit(LISTED_MAX)
     listed = [row.asDict() for row in ordered.collect()]
+    covered, document = coverage_of(result)
+    replicas = [row | covered[row["group"], row["replica"]] for row in audit.replica_rows(result)]
     summary = verdict.summary(
         counts,
-        audit.replica_rows(result),
+        replicas,
         listed,
+        coverage=document,
         startedAt=int(started * 1000),
         seconds=round(time.time() - started, 1),
     )
     return summary, listed
+
+
+def coverage_of(result: audit.AuditResult) -> tuple[dict[ReplicaKey, dict[str, Any]], dict[str, Any]]:
+    """What the audit compared: the columns of each replica, and the entry `coverage` of the summary."""
+    from pyspark.sql import functions as f
+
+    table, state = result.tables["summary"], result.state
+    counted = table.where(f.col("kind").isin([kind.value for kind in coverage.COUNTED]))
+    rows = counted.groupBy("group", "replica", "kind").agg(f.sum("count").alias("count")).collect()
+    unreadable = (
+        table.where(f.col("kind") == SummaryKind.UNREADABLE_FILE.value)
+        .select("group", "replica", "detail")
+        .distinct()
+        .orderBy("group", "replica", "detail")
+        .limit(coverage.LEFT_OUT_MAX)
+        .collect()
+    )
+    covered = coverage.coverage_of(state, coverage.count_rows(row.asDict() for row in rows))
+    document = coverage.coverage_document(
+        state,
+        covered,
+        coverage.left_out_of_groups(state, result.metadata),
+        [row.asDict() for row in unreadable],
+    )
+    return {key: one.document() for key, one in covered.items()}, document

@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow as pa
 
 _REPLICA = [("group", pa.string()), ("replica", pa.string())]
+_TIME: Final = pa.timestamp("us", tz="UTC")
 
 EPOCHS: Final = pa.schema(
     [
@@ -41,8 +42,17 @@ RECORDS: Final = pa.schema(
         ("keys", pa.string()),
         ("uniq_key", pa.string()),
         ("digest", pa.int64()),
+        ("store_time", _TIME),
+        ("born_time", _TIME),
+        ("born_host", pa.string()),
+        ("store_host", pa.string()),
+        ("properties", pa.map_(pa.string(), pa.string())),
+        ("body", pa.binary()),
     ]
 )
+"""One row for each message, and for the blank record at the end of a segment, which has only sizes. Times
+outside the years 1970 to 9999 are null. `body` is as stored, perhaps compressed; null without the option
+`body`."""
 
 UNITS: Final = pa.schema(
     [
@@ -75,6 +85,57 @@ OFFSETS: Final = pa.schema(
         ("topic", pa.string()),
         ("queue_id", pa.int32()),
         ("offset", pa.int64()),
+        ("fault", pa.string()),
+    ]
+)
+
+STATE: Final = pa.schema(
+    [
+        *_REPLICA,
+        ("file", pa.string()),
+        ("topic", pa.string()),
+        ("consumer_group", pa.string()),
+        ("queue_id", pa.int32()),
+        ("content", pa.string()),
+        ("fault", pa.string()),
+    ]
+)
+"""One row for each entry of a state file. `fault` describes what contradicts itself in it."""
+
+TIMER_LOG: Final = pa.schema(
+    [
+        *_REPLICA,
+        ("position", pa.int64()),
+        ("previous", pa.int64()),
+        ("magic", pa.int32()),
+        ("due_time", pa.int64()),
+        ("physical_offset", pa.int64()),
+        ("size", pa.int32()),
+        ("topic_hash", pa.int32()),
+    ]
+)
+
+TIMER_WHEEL: Final = pa.schema(
+    [
+        *_REPLICA,
+        ("slot", pa.int64()),
+        ("time", pa.int64()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("num", pa.int32()),
+    ]
+)
+"""`time` is a number of units of the wheel's precision, 1 s by default."""
+
+EXTENSION: Final = pa.schema(
+    [
+        *_REPLICA,
+        ("topic", pa.string()),
+        ("queue_id", pa.int32()),
+        ("address", pa.int64()),
+        ("tags_code", pa.int64()),
+        ("store_timestamp", pa.int64()),
+        ("bit_map", pa.binary()),
         ("fault", pa.string()),
     ]
 )

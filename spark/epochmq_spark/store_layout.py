@@ -7,11 +7,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from epochmq_spark import files
 
 _OFFSET_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")
 EPOCH_FILE = "epochFileCheckpoint"
+IDENTITY_FILE = "brokerIdentity"
+LOG_PATHS_FILE = "logPaths.json"
+"""Names the directories of the log, if the broker has several (`storePathCommitLog`); those below the store's
+directory relative to it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,11 @@ class StoreContents:
 
     log: list[DataFile] = field(default_factory=list)
     queues: list[ConsumeQueueFiles] = field(default_factory=list)
+    batch_topics: frozenset[str] = frozenset()  # topics with batch consume queues, which are not read
     index: list[DataFile] = field(default_factory=list)
+    extensions: list[ConsumeQueueFiles] = field(default_factory=list)
+    timer_log: list[DataFile] = field(default_factory=list)
+    timer_wheel: DataFile | None = None
     has_epochs: bool = False
     has_queues: bool = False
     aborted: bool = False  # the file `abort` exists: the broker runs, or did not stop cleanly
@@ -88,24 +98,50 @@ def scan_store(location: str) -> StoreContents:
     if not here:
         contents.faults.append(StoreFault("directory.empty", location, "it contains no file"))
         return contents
-    if "commitlog" not in here or here["commitlog"].is_file:
+    if LOG_PATHS_FILE not in here and ("commitlog" not in here or here["commitlog"].is_file):
         detail = "it contains no directory commitlog, only " + ", ".join(sorted(here)[:5])
         contents.faults.append(StoreFault("directory.foreign", location, detail))
         return contents
     contents.has_epochs = EPOCH_FILE in here or f"{EPOCH_FILE}.bak" in here
     contents.aborted = "abort" in here
-    log = _list(files.join(location, "commitlog"), contents)
-    if log is None:
-        return contents
-    contents.log = _data_files(files.join(location, "commitlog"), log, contents, _OFFSET_NAME)
+    for folder in _log_folders(location, here, contents):
+        log = _list(folder, contents)
+        if log is None:
+            return contents
+        contents.log += _data_files(folder, log, contents, _OFFSET_NAME)
+    contents.log.sort(key=lambda file: file.start)
     _check_segments(files.join(location, "commitlog"), contents)
     contents.has_queues = "consumequeue" in here
     if contents.has_queues:
-        _list_queues(files.join(location, "consumequeue"), contents)
+        contents.queues = _list_queues(files.join(location, "consumequeue"), contents)
+    if "batchconsumequeue" in here:
+        topics = _list(files.join(location, "batchconsumequeue"), contents)
+        contents.batch_topics = frozenset(topic.name for topic in topics or ())
+    if "consumequeue_ext" in here:
+        contents.extensions = _list_queues(files.join(location, "consumequeue_ext"), contents)
+    if "timerlog" in here:
+        folder = files.join(location, "timerlog")
+        contents.timer_log = _data_files(folder, _list(folder, contents) or [], contents, _OFFSET_NAME)
+    if "timerwheel" in here:
+        wheel = files.join(location, "timerwheel")
+        contents.timer_wheel = DataFile(wheel, 0, here["timerwheel"].size)
     if "index" in here:
         index = _list(files.join(location, "index"), contents)
         contents.index = _data_files(files.join(location, "index"), index or [], contents, _INDEX_NAME)
     return contents
+
+
+def _log_folders(location: str, here: dict[str, files.DirectoryEntry], contents: StoreContents) -> list[str]:
+    """The directories of the log: `commitlog`, or those that a broker with several of them has recorded."""
+    if LOG_PATHS_FILE not in here:
+        return [files.join(location, "commitlog")]
+    path = files.join(location, LOG_PATHS_FILE)
+    try:
+        found = msgspec.json.decode(files.read(path), type=list[str])
+    except (OSError, ValueError) as error:
+        contents.faults.append(StoreFault("directory.unreadable", path, str(error)))
+        return []
+    return [name if name.startswith("/") else files.join(location, name) for name in found]
 
 
 def _list(location: str, contents: StoreContents) -> list[files.DirectoryEntry] | None:
@@ -147,7 +183,9 @@ def _check_segments(folder: str, contents: StoreContents) -> None:
             contents.faults.append(StoreFault("log.missing-segment", after.location, detail))
 
 
-def _list_queues(folder: str, contents: StoreContents) -> None:
+def _list_queues(folder: str, contents: StoreContents) -> list[ConsumeQueueFiles]:
+    """The files of consume queues, or of their extensions, by topic and queue."""
+    queues = []
     for topic in _list(folder, contents) or []:
         if topic.is_file:
             location = files.join(folder, topic.name)
@@ -161,14 +199,47 @@ def _list_queues(folder: str, contents: StoreContents) -> None:
                 contents.faults.append(StoreFault("file.foreign", location, detail))
                 continue
             parts = _data_files(location, _list(location, contents) or [], contents, _OFFSET_NAME)
-            contents.queues.append(ConsumeQueueFiles(topic.name, int(queue.name), tuple(parts)))
+            queues.append(ConsumeQueueFiles(topic.name, int(queue.name), tuple(parts)))
+    return queues
+
+
+def store_directory(location: str) -> str:
+    """The location itself, or its directory `store` if that is the store, as in a volume of a pod."""
+    try:
+        here = {entry.name for entry in files.entries(location)}
+    except OSError:
+        return location
+    return files.join(location, "store") if "commitlog" not in here and "store" in here else location
+
+
+def check_is_store(location: str) -> None:
+    """Raises FileNotFoundError if the directory does not exist, and OSError if it cannot be read or is not a
+    broker's store."""
+    here = {entry.name for entry in files.entries(location)}
+    if "commitlog" not in here and LOG_PATHS_FILE not in here:
+        found = ", ".join(sorted(here)[:5]) or "nothing"
+        raise OSError(f"{location} is not a broker's store: no directory commitlog, but {found}")
 
 
 def read_identity(location: str) -> tuple[str, str, int] | None:
     """(cluster, brokerName, brokerId) of the file `brokerIdentity`; None if there is no valid one."""
     try:
-        data = files.read(files.join(location, "brokerIdentity"), 4096)
-        cluster, name, broker_id = data.decode().split("#")
-        return cluster, name, int(broker_id)
-    except (OSError, ValueError):
+        return parse_identity(location)
+    except ValueError:
         return None
+
+
+def parse_identity(location: str) -> tuple[str, str, int] | None:
+    """(cluster, brokerName, brokerId) of the file `brokerIdentity`; None if there is no such file. Raises
+    ValueError if it is empty, cannot be read, or is not `cluster#brokerName#brokerId`."""
+    try:
+        text = files.read(files.join(location, IDENTITY_FILE), 4096).decode()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ValueError(f"{IDENTITY_FILE}: {error}") from None
+    parts = text.strip().split("#")
+    if len(parts) != 3 or not parts[0] or not parts[1] or not parts[2].isdecimal():
+        found = f"it is {text[:80]!r}" if text else "it is empty"
+        raise ValueError(f"{IDENTITY_FILE}: {found}, expected cluster#brokerName#brokerId")
+    return parts[0], parts[1], int(parts[2])

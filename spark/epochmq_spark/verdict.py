@@ -3,18 +3,20 @@
 
 | verdict | exit code | |
 |---|---|---|
-| healthy | 0 | no contradiction was found; there may be notes |
+| healthy | 0 | two replicas or more were compared, without a contradiction; there may be notes |
 | damaged | 4 | at least one error |
-| undecided | 5 | no error, but something could not be read or was missing |
+| undecided | 5 | no error, but something could not be read or was missing, such as a second replica |
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from epochmq_spark.findings import KINDS, FindingSeverity
+
+REPLICAS_MIN: Final = 2  # replicas of a group that must be readable for a healthy verdict
 
 
 class AuditVerdict(StrEnum):
@@ -31,11 +33,12 @@ class AuditVerdict(StrEnum):
 
 
 def verdict_of(counts: Mapping[str, int], replicas_read: int) -> AuditVerdict:
-    """The verdict of findings counted by kind. An audit that read no replica is never healthy."""
+    """The verdict of findings counted by kind. An audit that read fewer than two replicas compared no
+    copies, and is never healthy."""
     severities = {KINDS[kind][0] for kind, count in counts.items() if count}
     if FindingSeverity.ERROR in severities:
         return AuditVerdict.DAMAGED
-    if FindingSeverity.WARNING in severities or not replicas_read:
+    if FindingSeverity.WARNING in severities or replicas_read < REPLICAS_MIN:
         return AuditVerdict.UNDECIDED
     return AuditVerdict.HEALTHY
 

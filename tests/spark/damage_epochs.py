@@ -160,3 +160,11 @@ def unknown_to_the_controller(group: list[Path], rng: random.Random) -> Injected
     known = [{"brokerId": n} for n in (1, 2, 3) if replica.name != f"r{n}"]
     view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "syncStateSet": [], "replicas": known}
     return damage(replica, "controller.unknown-replica", metadata=view)
+
+
+@injector
+def not_supplied(group: list[Path], rng: random.Random) -> InjectedDamage:
+    """The controllers list a fourth replica."""
+    view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "syncStateSet": [1, 2, 3]}
+    view["replicas"] = [{"brokerId": number} for number in (1, 2, 3, 4)]
+    return InjectedDamage("", frozenset({"controller.not-supplied"}), {"detail": "brokerId 4"}, metadata=view)

@@ -206,7 +206,7 @@ def index_file_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     every = sorted((replica / "index").iterdir())
     every[-1].unlink()
-    return damage(replica, "index.missing-entry" if len(every) > 1 else "directory.incomplete")
+    return damage(replica, "index.missing-range" if len(every) > 1 else "directory.incomplete")
 
 
 @injector
@@ -268,6 +268,14 @@ def of_another_group(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     (replica / "brokerIdentity").write_text("DefaultCluster#group-b#1")
     return damage(replica, "directory.other-group")
+
+
+@injector
+def identity_emptied(group: list[Path], rng: random.Random) -> InjectedDamage:
+    replica = rng.choice(group)
+    path = replica / "brokerIdentity"
+    path.write_text("")
+    return damage(replica, "state.unreadable", file=str(path))
 
 
 @injector

@@ -172,6 +172,24 @@ def missing_segment(group: list[Path], rng: random.Random) -> InjectedDamage:
 
 
 @injector
+def damage_before_a_clock_step(group: list[Path], rng: random.Random) -> InjectedDamage:
+    """A record is damaged, and the records behind it have earlier store times in all replicas, because the
+    clock of the master was set back. No checkpoint has a confirm offset."""
+    every = records(group[0])
+    at = rng.randrange(1, len(every) - 5)
+    for replica in group:
+        for record in records(replica)[at + 1 :]:
+            one = record.message
+            one.store_timestamp -= 3_600_000
+            replace_record(record, one)
+        overwrite(replica / "checkpoint", 32, bytes(8))
+    replica = rng.choice(group)
+    record = records(replica)[at]
+    overwrite(record.path, record.at + 4, bytes([0xDB]))
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+
+
+@injector
 def tail_of_a_lost_master(group: list[Path], rng: random.Random) -> InjectedDamage:
     """A former master keeps an unreplicated tail, in an epoch that ended earlier for all others."""
     replica = rng.choice(group)

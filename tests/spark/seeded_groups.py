@@ -74,8 +74,8 @@ class SeededGroup:
         for _ in range(count):
             status, *_ = put(node.store, random_message(self.rng, self.numbers))
             assert status is PutStatus.PUT_OK, status
-        if node.puts.appended is not None:
-            node.puts.appended()
+        if node.puts.on_append is not None:
+            node.puts.on_append()
 
     async def run_history(self) -> None:
         """Opens the nodes, runs through the history, and stops all nodes."""

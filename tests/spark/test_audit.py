@@ -104,6 +104,10 @@ def test_an_audit_writes_a_summary_a_table_and_a_report(spark: SparkSession, tmp
         local_audit.replicas_of([str(path) for path in source]), tmp_path / "healthy-out"
     )
     assert (healthy.exit_code, healthy.summary["findingCounts"]) == (0, {})
+    page = (tmp_path / "healthy-out" / results.REPORT_FILE).read_text()
+    compared = healthy.summary["coverage"]["comparedBytes"]
+    assert compared == sum(one["logEnd"] for one in healthy.summary["replicas"])
+    assert f"bytes of logs compared with another replica</td><td class='n'>{compared}</td>" in page
 
 
 def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) -> None:
@@ -129,6 +133,19 @@ def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) ->
     assert [row["physical_offset"] for row in chosen.orderBy("physical_offset").collect()] == [
         one.offset for one in own[3:9]
     ]
+    sent = log.selectExpr(
+        "properties['UNIQ_KEY'] as id", "date_trunc('HOUR', store_time) as hour", "born_host"
+    )
+    counted = sent.where("id is not null").groupBy("hour", "born_host").count().collect()
+    assert sum(one["count"] for one in counted) == len(own)
+    bodies = spark.read.format("epochmq.commitlog").option("body", "true").load(str(source[0]))
+    assert bodies.where("length(body) = body_size").count() == len(own)
+    both = spark.read.format("epochmq.commitlog").load([str(source[0]), str(source[1])])
+    assert both.select("replica").distinct().count() == 2
+    matched = spark.read.format("epochmq.commitlog").load(f"{source[0].parent}/r*")
+    assert matched.where("kind = 'message'").count() == len(own) * len(source)
+    with pytest.raises(Exception, match="PATH_NOT_FOUND"):
+        spark.read.format("epochmq.commitlog").load("/typo")
     units = spark.read.format("epochmq.consumequeue").load(str(source[0]))
     assert units.count() == len(own)
     joined = units.join(messages, ["topic", "queue_id", "queue_offset", "physical_offset"])
@@ -155,7 +172,13 @@ def test_the_exit_code_of_the_command_is_that_of_the_verdict(
     assert run(["audit", source[0], str(tmp_path / "nowhere"), *state, "-o", "json"]) == 5
     summary = json.loads(capsys.readouterr().out)
     assert summary["verdict"] == "undecided"
-    assert summary["findings"][0]["file"] == str(tmp_path / "nowhere")
+    found = {row["kind"]: row.get("file") for row in summary["findings"]}
+    assert found == {"directory.missing": str(tmp_path / "nowhere"), "group.one-replica": None}
+    assert run(["audit", source[0], *state]) == 5
+    output = capsys.readouterr().out
+    assert "undecided: 1 findings" in output
+    assert "compared 0 of 1 replicas: 0 bytes" in output
+    assert "no other replica could be read: checked in itself only" in output
     (tmp_path / "broken.json").write_text('{"controllerGroups": 7}')
     assert run(["audit", *source, *state, "--metadata", str(tmp_path / "broken.json")]) == 2
     output = capsys.readouterr().err

@@ -26,7 +26,7 @@ KINDS = ("bit_in_body", "bit_in_size", "bit_in_store_time", "hole", "unit_of_ano
 def test_a_store_of_rocketmq_has_no_findings_and_damage_to_a_copy_is_found(tmp_path: Path) -> None:
     sizes = [str(1 << 20), "200000", "1000", "4000"]
     root = tmp_path / "group" / "r1"
-    classes = compile_java("StoreTool.java")
+    classes = compile_java("StoreTool.java", "ToolProcess.java")
     run_java(
         "StoreTool",
         [str(root), *sizes, "write:0:3000", "dispatched"],

@@ -89,3 +89,20 @@ def compare_with_view(
                     finding(group, history.name, "epoch.behind-controller", epoch=last, detail=detail)
                 )
     return findings
+
+
+def find_replicas_not_supplied(
+    group: str, ids: Mapping[str, int | None], view: ControllerView | None
+) -> list[Row]:
+    """Findings for replicas that the controllers list and the audit has not. `ids` are the broker ids of the
+    audited replicas, by name. A directory without an identity may be any of them, so there are findings only
+    if more replicas are absent than directories have no identity."""
+    if view is None:
+        return []
+    listed = {replica["brokerId"] for replica in view.get("replicas") or []} | set(view["syncStateSet"])
+    absent = sorted(listed - set(ids.values()))
+    if len(absent) <= sum(broker_id is None for broker_id in ids.values()):
+        return []
+    return [
+        finding(group, "", "controller.not-supplied", detail=f"brokerId {broker_id}") for broker_id in absent
+    ]

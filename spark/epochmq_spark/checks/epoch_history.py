@@ -48,6 +48,7 @@ class ReplicaHistory:
     has_file: bool = True
     confirmed: int = 0  # the confirm offset of the checkpoint; 0: none
     stopped: bool = True  # the broker stopped cleanly
+    frozen: bool = False  # a view of a volume at a cut: the broker may run
     unread: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
     holes: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
     start: int = 0  # set by `find_extent`
@@ -57,6 +58,11 @@ class ReplicaHistory:
     def possible_end(self) -> int:
         """The highest offset at which the log may end: a range that cannot be read may contain records."""
         return max([self.end, *(high for _, high in self.unread)])
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether any part of the log could be read. A log without a record can be read."""
+        return self.end > self.start or not self.unread
 
     def written(self) -> list[EpochStart]:
         """The epochs that contain at least one byte, ordered by start. The order of the entries in the file
@@ -70,14 +76,18 @@ class ReplicaHistory:
         ]
 
 
-def find_extent(group: str, history: ReplicaHistory) -> list[Row]:
+def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = frozenset()) -> list[Row]:
     """Sets `start`, `end`, `unread` and `holes` of a history; returns findings about gaps between its spans.
     Ranges that cannot be read are reported by another check.
 
-    Records beyond the end of the log that are older than those before them were left by a truncation."""
+    Records beyond the end of the log that are older than those before them were left by a truncation. But
+    records behind a damaged one are older, too, if the clock was set back between them. They belong to the
+    log if another replica has the same record in the same epoch: `copied` are the offsets of such
+    records."""
     findings: list[Row] = []
     at = history.log_start
     history.start = at
+    history.holes = []
     last_time = 0
     stop = "zeros"
     history.unread = [(span.start, span.end) for span in history.spans if span.stop == UNREAD]
@@ -87,7 +97,7 @@ def find_extent(group: str, history: ReplicaHistory) -> list[Row]:
             stop = span.stop if span.start == at else stop
             continue
         if span.start != at:
-            if 0 < span.first_time < last_time:
+            if 0 < span.first_time < last_time and span.start not in copied:
                 findings.append(
                     finding(group, history.name, "log.remains", start_offset=span.start, end_offset=span.end)
                 )
@@ -122,8 +132,36 @@ def find_extent(group: str, history: ReplicaHistory) -> list[Row]:
     return findings
 
 
-def check_epoch_file(group: str, history: ReplicaHistory, *, others_have: bool) -> list[Row]:
-    """Checks one epoch file in itself and against its own log. `others_have`: another replica has a file."""
+def epoch_at(history: ReplicaHistory, offset: int) -> EpochStart | None:
+    """The epoch that contains an offset of a log; None without epochs, or before the first one."""
+    return max(
+        (entry for entry in history.entries if entry[1] <= offset), key=lambda entry: entry[1], default=None
+    )
+
+
+def holders_of(
+    history: ReplicaHistory, offset: int, members: Sequence[ReplicaHistory]
+) -> list[ReplicaHistory]:
+    """The other replicas whose log covers an offset of this one's, in the same epoch."""
+    epoch = epoch_at(history, offset)
+    return [
+        one
+        for one in members
+        if one is not history
+        and one.start <= offset < one.end
+        and not any(start <= offset < end for start, end in one.holes)
+        and epoch_at(one, offset) == epoch
+    ]
+
+
+def check_epoch_file(
+    group: str, history: ReplicaHistory, *, others_have: bool, first_start: int = 0
+) -> list[Row]:
+    """Checks one epoch file in itself and against its own log. `others_have`: another replica has a file.
+    `first_start`: the lowest start of an epoch in any replica's file.
+
+    Bytes before the group's first epoch are older than its epochs: a group that had masters and slaves before
+    it had controllers, gets its first epoch at the end of its log (`AutoSwitchHAService.changeToMaster`)."""
     findings: list[Row] = []
 
     def add(kind: str, epoch: int | None = None, start: int | None = None, **more: Any) -> None:
@@ -149,7 +187,8 @@ def check_epoch_file(group: str, history: ReplicaHistory, *, others_have: bool) 
     if history.entries and history.end > history.start:
         first = min(start for _, start in history.entries)
         if first > history.start:
-            add("epoch.gap", None, history.start, end_offset=min(first, history.end))
+            kind = "epoch.gap" if first_start < first else "epoch.before-first"
+            add(kind, None, history.start, end_offset=min(first, history.end))
     return findings
 
 
@@ -197,8 +236,18 @@ def find_lost_logs(group: str, histories: Sequence[ReplicaHistory]) -> list[Row]
 def log_extents(histories: Sequence[ReplicaHistory]) -> dict[str, LogExtent]:
     """The extent of every replica's log, by replica."""
     leading = leading_replica(histories)
+    with_epochs = any(one.has_file for one in histories)
     return {
-        one.name: LogExtent(one.start, one.end, common_end(one, leading), one is leading) for one in histories
+        one.name: LogExtent(
+            one.start,
+            one.end,
+            common := common_end(one, leading),
+            one is leading,
+            one.possible_end,
+            with_epochs,
+            truncates_tail=not (one.stopped or one.frozen or one is leading) and one.confirmed <= common,
+        )
+        for one in histories
     }
 
 

@@ -1,5 +1,5 @@
 # pure: keys of messages against index entries
-"""Compares the keys of a block's messages with the index entries that point into the block.
+"""Compares the keys of the messages of an audit block with the index entries that point into the block.
 
 An entry that points to no message with its key is no error: a truncation leaves such entries behind, and
 clients check the messages that a query returns. A message that names a key twice has two entries for it."""
@@ -38,23 +38,48 @@ class KeyedMessage:
         ]
 
 
+@dataclass(frozen=True)
+class IndexFileRange:
+    """The physical offsets of the first and the last message of an index file, and whether it is full.
+    Further keys of the last message of a full file are in the next one."""
+
+    first: int
+    last: int
+    full: bool
+
+    def contains(self, physical: int) -> bool:
+        """Whether the keys of a message must be in this file."""
+        return self.first <= physical < self.last or (physical == self.last and not self.full)
+
+
 def compare_keys(
     group: str,
     replica: str,
     messages: Sequence[KeyedMessage],
     entries: Iterable[tuple[int, int]],
     covered: tuple[int, int],
+    file_ranges: Sequence[IndexFileRange],
 ) -> list[Row]:
-    """Findings of one block. `entries` are (hash, physical offset). `covered` is the first and the last
-    physical offset that the index must cover; messages outside it are not expected there."""
+    """Findings of one audit block. `entries` are (hash, physical offset). `covered` is the first and the last
+    physical offset that the index must cover; messages outside it are not expected there.
+
+    `file_ranges` are the ranges of the replica's index files. A key that is missing inside one of them is an
+    error. A default broker of RocketMQ that was killed deletes its newest index file at the next start, and
+    continues with another one (`IndexService.load`). So keys outside all ranges form one finding, a
+    warning."""
     present = Counter(entries)
     findings: list[Row] = []
+    outside: list[KeyedMessage] = []
     for keyed in messages:
         wanted: Counter[tuple[int, int]] = Counter()
         for key in keyed.index_keys():
             pair = key_hash(keyed.topic, key), keyed.physical
             wanted[pair] += 1
-            if present[pair] < wanted[pair] and covered[0] <= keyed.physical <= covered[1]:
+            if present[pair] >= wanted[pair] or not covered[0] <= keyed.physical <= covered[1]:
+                continue
+            if not any(one.contains(keyed.physical) for one in file_ranges):
+                outside.append(keyed)
+            else:
                 findings.append(
                     finding(
                         group,
@@ -70,6 +95,11 @@ def compare_keys(
                         store_timestamp=keyed.store_time,
                     )
                 )
+    if outside:
+        first, last = outside[0], outside[-1]
+        columns = {"start_offset": first.physical, "end_offset": last.physical + last.size}
+        detail = f"{len(outside)} keys; the index file was lost, or deleted after the broker was killed"
+        findings.append(finding(group, replica, "index.missing-range", **columns, detail=detail))
     if len(findings) > LISTED_MAX:
         detail = f"{len(findings) - LISTED_MAX} of the index"
         findings = [*findings[:LISTED_MAX], finding(group, replica, "more", detail=detail)]

@@ -1,5 +1,5 @@
-# pure: copies of the records of one block
-"""Compares the replicas' copies of the records of one block, field by field."""
+# pure: copies of the records of one audit block
+"""Compares the replicas' copies of the records of one audit block, field by field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
 
 Row = dict[str, Any]
-LISTED_MAX = 200  # findings of one kind, block and replica that are listed one by one
+LISTED_MAX = 200  # findings of one kind, audit block and replica that are listed one by one
+TAIL_KINDS = ("log.tail-not-common", "log.unacknowledged-tail")
+"""Findings about records beyond the common end: of a broker that stopped, and of one that was killed."""
 
 _FIELDS = (
     ("body", "body"), ("topic", "topic"), ("properties", "properties"), ("queue_id", "queue id"),
@@ -27,7 +29,7 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class RecordCopy:
-    """One replica's copy of a record, or of the blank at the end of a segment."""
+    """One replica's copy of a message record, or of the blank record at the end of a segment."""
 
     offset: int
     raw: bytes
@@ -39,8 +41,9 @@ def compare_records(
     group: str, copies: Mapping[str, Sequence[RecordCopy]], extents: Mapping[str, LogExtent]
 ) -> list[Row]:
     """Findings for every offset at which the replicas differ; `copies` and `extents` are by replica. A
-    difference beyond a replica's common end is its tail. A body that does not match its checksum is reported
-    by another check."""
+    difference beyond a replica's common end is a finding of its own kind. Where only one replica covers an
+    offset, there is nothing to compare below its common end. A body that does not match its checksum is
+    reported by another check. Beyond `LISTED_MAX` findings of a kind, one finding `more` has their number."""
     by_offset: dict[int, dict[str, RecordCopy]] = {}
     for name, records in copies.items():
         for copy in records:
@@ -49,18 +52,18 @@ def compare_records(
     listed: Counter[tuple[str, str]] = Counter()
     leading = next((name for name, extent in extents.items() if extent.leading), None)
     for offset in sorted(by_offset):
-        here = by_offset[offset]
+        copies_here = by_offset[offset]
         covering = [name for name, extent in extents.items() if extent.start <= offset < extent.end]
-        present = {name: here[name] for name in covering if name in here}
-        alone = len(covering) == 1 and offset < extents[covering[0]].common_end
-        if not present or alone:
+        present = {name: copies_here[name] for name in covering if name in copies_here}
+        is_only_copy = len(covering) == 1 and offset < extents[covering[0]].common_end
+        if not present or is_only_copy:
             continue
         reference = _reference_copy(present, leading)
         for name in covering:
-            copy_here = present.get(name)
-            if copy_here is not None and copy_here.raw == reference.raw and len(covering) > 1:
+            own_copy = present.get(name)
+            if own_copy is not None and own_copy.raw == reference.raw and len(covering) > 1:
                 continue
-            for row in _findings_of_copy(group, name, offset, copy_here, reference, extents[name]):
+            for row in _findings_of_copy(group, name, offset, own_copy, reference, extents[name]):
                 listed[name, row["kind"]] += 1
                 if listed[name, row["kind"]] <= LISTED_MAX:
                     findings.append(row)
@@ -74,11 +77,16 @@ def compare_records(
 def _reference_copy(present: Mapping[str, RecordCopy], leading: str | None) -> RecordCopy:
     """The copy that most replicas have, among copies with a valid checksum; a tie goes to the leading
     replica."""
-    votes = Counter(copy.raw for copy in present.values())
-    ours = present.get(leading) if leading is not None else None
+    counts = Counter(copy.raw for copy in present.values())
+    of_leading = present.get(leading) if leading is not None else None
     return max(
         present.values(),
-        key=lambda copy: (copy.crc_ok, votes[copy.raw], ours is not None and copy.raw == ours.raw, copy.raw),
+        key=lambda copy: (
+            copy.crc_ok,
+            counts[copy.raw],
+            of_leading is not None and copy.raw == of_leading.raw,
+            copy.raw,
+        ),
     )
 
 
@@ -92,7 +100,8 @@ def _findings_of_copy(
         return [finding(group, name, "message.missing", **columns, **columns_of_message(reference))]
     if offset >= extent.common_end:
         columns["end_offset"] = offset + len(copy.raw)
-        return [finding(group, name, "log.tail-not-common", **columns, **columns_of_message(copy))]
+        kind = TAIL_KINDS[1] if extent.truncates_tail else TAIL_KINDS[0]
+        return [finding(group, name, kind, **columns, **columns_of_message(copy))]
     if not copy.crc_ok:
         return []
     detail = difference(copy, reference)
@@ -102,7 +111,7 @@ def _findings_of_copy(
 def difference(left: RecordCopy, right: RecordCopy) -> str:
     """Names the fields that differ."""
     if left.blank and right.blank:
-        return "only the padding at the end of the segment differs; no message is affected"
+        return "only the blank record at the end of the segment differs; no message is affected"
     if left.blank != right.blank:
         return "one replica has a message where the other one's segment ends"
     try:
@@ -117,7 +126,7 @@ def difference(left: RecordCopy, right: RecordCopy) -> str:
 
 
 def columns_of_message(copy: RecordCopy) -> dict[str, Any]:
-    """The columns of a finding that identify the message; empty for a blank."""
+    """The columns of a finding that identify the message; empty for a blank record."""
     if copy.blank:
         return {}
     try:

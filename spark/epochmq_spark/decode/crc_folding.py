@@ -24,7 +24,9 @@ def _has_clmul() -> bool:
 
 
 AVAILABLE: Final = _has_clmul()
+"""Whether this machine has the instruction. Without it `fold` must not be called."""
 STEP: Final = 64
+"""Bytes of one step."""
 
 _I64 = ir.IntType(64)
 _LANE = ir.VectorType(_I64, 2)
@@ -64,8 +66,8 @@ def fold(typing_context: Any, data: Any, at: Any, steps: Any, crc: Any) -> Any:
         builder.store(builder.xor(load(start, 0), first), lanes[0])
         for number in range(1, 4):
             builder.store(load(start, number), lanes[number])
-        more = builder.sub(count, ir.Constant(_I64, 1))
-        with cgutils.for_range(builder, more) as loop:
+        further_steps = builder.sub(count, ir.Constant(_I64, 1))
+        with cgutils.for_range(builder, further_steps) as loop:
             step = builder.add(loop.index, ir.Constant(_I64, 1))
             byte = builder.add(start, builder.mul(step, ir.Constant(_I64, STEP)))
             for number, lane in enumerate(lanes):

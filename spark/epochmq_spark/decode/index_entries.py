@@ -1,5 +1,10 @@
 # pure: bytes of index files to columns
-"""Decodes the header and the entries of an index file (`IndexFile`), and follows their chains."""
+"""Decodes the header and the entries of an index file (RocketMQ's `IndexFile`), and checks its chains.
+
+An index file is a hash table. Each entry belongs to a slot, by its hash. A slot points to its newest entry,
+and each entry to the previous entry of its slot: these entries are a chain. The newest entry is the chain's
+head.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +22,9 @@ INDEX_ENTRY_BYTES: Final = INDEX_ENTRY.itemsize
 
 @dataclass(frozen=True)
 class IndexEntries:
-    """A part of an index file, as columns. `broken` are the positions in this part of entries that do not
-    point to the previous entry of their slot."""
+    """A part of an index file, as columns. `seconds` are the seconds from the file's begin time to the store
+    time. `broken` are the positions in this part of entries that do not point to the previous entry of their
+    slot."""
 
     numbers: Array
     hashes: Array
@@ -36,21 +42,21 @@ def slot_count(size: int) -> int | None:
 
 
 def index_header(data: Array) -> tuple[int, int, int]:
-    """The first and the last physical offset that the header names, and the number of entries including entry
-    0, which is unused."""
+    """The physical offsets of the first and the last message in the index file, and the number of entries
+    including entry 0, which is unused. All three are as the header says."""
     begin, end = (int(x) for x in np.frombuffer(data[16:32], ">i8"))
     return begin, end, max(int(np.frombuffer(data[36:40], ">i4")[0]), 1)
 
 
 def entry_pairs(data: Array) -> tuple[Array, Array]:
-    """Hashes and physical offsets of entries."""
+    """The hashes of entries, and their physical offsets."""
     table = np.frombuffer(data, INDEX_ENTRY)
     return table["hash"].astype(np.int64), table["physical"].astype(np.int64)
 
 
 class IndexChains:
-    """Follows the chains of an index file part by part. Each entry points to the previous entry of its slot,
-    and the slot to the newest. Needs four bytes for each slot, independent of the number of entries."""
+    """Follows the chains of an index file part by part. Needs four bytes for each slot, independent of the
+    number of entries."""
 
     def __init__(self, slots: int) -> None:
         self._newest = np.zeros(slots, np.int32)
@@ -62,6 +68,7 @@ class IndexChains:
         numbers = np.arange(first, first + len(table))
         slot = np.abs(hashes) % len(self._newest)
         expected = self._newest[slot].astype(np.int64)
+        # Entries of one slot within this part: each has to point to the one before it.
         order = np.argsort(slot, kind="stable")
         after = np.flatnonzero(slot[order[1:]] == slot[order[:-1]])
         expected[order[after + 1]] = numbers[order[after]]
@@ -76,7 +83,7 @@ class IndexChains:
             np.flatnonzero(previous != expected),
         )
 
-    def unreachable(self, heads: Array) -> Array:
-        """Numbers of the newest entries to which their slots do not point. `heads` are the slots (big-endian
-        int32)."""
-        return np.sort(self._newest[(self._newest != heads) & (self._newest > 0)])
+    def orphaned_heads(self, slots: Array) -> Array:
+        """The numbers of the heads to which their slots do not point. `slots` are the numbers in the file's
+        slots (big-endian int32)."""
+        return np.sort(self._newest[(self._newest != slots) & (self._newest > 0)])

@@ -1,14 +1,14 @@
 # pure: bytes of a commit log to columns
-"""Walks over the bytes of a commit log segment and finds its records, blanks and gaps.
+"""Walks over the bytes of a commit log segment and finds its records and gaps.
 
 `walk` reads the records that start in a range of a segment. If the range starts inside a record, or meets
 bytes that are not a record, it resumes at the next valid position: one where the magic number, the record's
-own physical offset and the sizes of its parts are consistent. A span is a run of records without a gap. Where
-a span does not start at the end of the previous one, bytes are missing, or the log has ended and zeros or old
-records follow.
+own physical offset and the sizes of its parts are consistent. A span is a sequence of records without a gap
+between them. Where a span does not start at the end of the previous one, bytes are missing, or the log has
+ended and zeros or old records follow.
 
 `epochmq_protocol.message` defines the format of a record. The rest of a segment after its last message is one
-blank, which counts as one record."""
+blank record, which counts as a record here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def big_i32(data: Bytes, at: int) -> Any:
 
 @nb.njit(nogil=True, cache=True)
 def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -> Any:
-    """0 if a record or a blank starts at `at`; else BAD_MAGIC, BAD_OFFSET or BAD_SIZE. Sets `parts` to size
+    """0 if a record starts at `at`; else BAD_MAGIC, BAD_OFFSET or BAD_SIZE. Sets `parts` to size
     and magic, and to the positions and sizes of body, topic and properties."""
     left = end_of_file - at
     parts[:] = 0
@@ -101,7 +101,7 @@ def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) 
 
 @nb.njit(nogil=True, cache=True)
 def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, parts: Any) -> Any:
-    """The first position in [at, stop) at which a record or a blank starts; `stop` if there is none."""
+    """The first position in [at, stop) at which a record starts; `stop` if there is none."""
     while at < stop:
         if at + 8 > len(data):
             return stop
@@ -109,7 +109,7 @@ def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, pa
         if at + 12 <= len(data) and little_u64(data, at + 4) == 0:
             at += 8
             continue
-        third = data[at + 6]  # the magic numbers of messages and of blanks differ here
+        third = data[at + 6]  # the magic numbers of messages and of blank records differ here
         if (
             (third == 0x20 and data[at + 4] == 0xDA and data[at + 5] == 0xA3)
             or (third == 0x31 and data[at + 4] == 0xCB and data[at + 5] == 0xD4)
@@ -134,14 +134,14 @@ def java_hash(data: Bytes, start: int, end: int, seed: Any) -> Any:
             continue
         extra = 1 if 0xC2 <= first < 0xE0 else 2 if 0xE0 <= first < 0xF0 else 3 if 0xF0 <= first < 0xF5 else 0
         code = first & (0x3F >> extra)
-        whole = extra > 0 and at + extra < end
-        if whole:
-            for more in range(extra):
-                follower = np.int64(data[at + 1 + more])
+        is_valid = extra > 0 and at + extra < end
+        if is_valid:
+            for index in range(extra):
+                follower = np.int64(data[at + 1 + index])
                 if follower & 0xC0 != 0x80:
-                    whole = False
+                    is_valid = False
                 code = code << 6 | (follower & 0x3F)
-        if not whole:
+        if not is_valid:
             total = (total * 31 + 0xFFFD) & mask
             at += 1
             continue
@@ -192,7 +192,7 @@ def _properties(data: Bytes, start: int, end: int, row: Any) -> None:
 
 @nb.njit(nogil=True, cache=True)
 def _record(data: Bytes, at: int, base: int, parts: Any, row: Any) -> None:
-    """Fills the columns of the record (or blank) at `at`, by the `parts` of `check_record`."""
+    """Fills the columns of the record at `at`, by the `parts` of `check_record`."""
     row[:] = 0
     size, magic = parts[0], parts[1]
     row[POSITION] = at

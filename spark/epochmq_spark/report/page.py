@@ -52,6 +52,7 @@ def render(summary: Mapping[str, Any]) -> str:
         ]
         if any(found):
             parts += [f"<h2>{escape(group)}: findings by offset</h2>", plots.findings(members, found)]
+    parts += _coverage(summary)
     parts += ["<h2>Findings</h2>", _counts(summary["findingCounts"]), _findings(summary["findings"])]
     return "\n".join(parts) + "\n"
 
@@ -78,9 +79,42 @@ def _replicas(members: Sequence[Mapping[str, Any]]) -> str:
     return _table(["replica", "location", "log start", "log end", "common end", "epochs"], rows)
 
 
+COVERED = {
+    "replicasSupplied": "replicas supplied",
+    "replicasRead": "replicas that could be read",
+    "replicasCompared": "replicas compared with another one",
+    "comparedBytes": "bytes of logs compared with another replica",
+    "bytes": "bytes of records read",
+    "records": "records read",
+    "units": "units of consume queues read",
+    "indexEntries": "index entries read",
+}
+
+
+def _coverage(summary: Mapping[str, Any]) -> list[str]:
+    coverage = summary.get("coverage")
+    if not coverage:
+        return []
+    counts = [[_cell(title), _cell(coverage[name])] for name, title in COVERED.items()]
+    parts = ["<h2>What was compared</h2>", _table(["what", "number"], counts)]
+    columns = ("replica", "compared", "bytes", "records", "units", "indexEntries")
+    rows = []
+    for one in summary["replicas"]:
+        compared = one.get("compared")
+        span = f"{compared[0]} to {compared[1]}" if compared else "nothing"
+        cells = [f"{one['group']}/{one['replica']}", span, *(one.get(name) for name in columns[2:])]
+        rows.append([_cell(value) for value in cells])
+    titles = ["replica", "offsets compared", "bytes", "records", "units", "index entries"]
+    parts += [_table(titles, rows), f"<h2>What was left out: {coverage['leftOutCount']}</h2>"]
+    left_out = [
+        [_cell(one[name]) for name in ("group", "replica", "what", "why")] for one in coverage["leftOut"]
+    ]
+    return [*parts, _table(["group", "replica", "what", "why"], left_out) if left_out else "<p>Nothing.</p>"]
+
+
 def _counts(counts: Mapping[str, int]) -> str:
     if not counts:
-        return "<p>None: the files of all replicas are consistent.</p>"
+        return "<p>None: what was compared is consistent.</p>"
     rows = [
         [
             f"<td class='{KINDS[kind][0]}'>{KINDS[kind][0]}</td>",

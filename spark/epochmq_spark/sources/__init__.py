@@ -13,9 +13,12 @@ def register(spark: SparkSession) -> None:
     from epochmq_spark.sources.commitlog import CommitLogSource
     from epochmq_spark.sources.consumequeue import ConsumeQueueSource
     from epochmq_spark.sources.epochs import EpochsSource
+    from epochmq_spark.sources.extension import QueueExtensionSource
     from epochmq_spark.sources.index import IndexSource
     from epochmq_spark.sources.offsets import OffsetsSource
+    from epochmq_spark.sources.state import StateSource
     from epochmq_spark.sources.summary import SummarySource
+    from epochmq_spark.sources.timer import TimerLogSource, TimerWheelSource
 
     for source in (
         EpochsSource,
@@ -23,6 +26,10 @@ def register(spark: SparkSession) -> None:
         ConsumeQueueSource,
         IndexSource,
         OffsetsSource,
+        QueueExtensionSource,
+        StateSource,
         SummarySource,
+        TimerLogSource,
+        TimerWheelSource,
     ):
         spark.dataSource.register(source)

@@ -1,5 +1,7 @@
 """Reads commit logs as rows, one for each message and each blank record: the data source `epochmq.commitlog`.
 
+The column `body` is null unless the option `body=true` asks for it.
+
 With the option `pushFilters=true`, filters restrict what is read. It is off by default, because Spark rejects
 a source with filter push-down if the session does not allow it
 (`spark.sql.python.filterPushdown.enabled`)."""
@@ -24,6 +26,7 @@ from pyspark.sql.types import StructType
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import schemas, store_layout
 from epochmq_spark.decode import walk as w
+from epochmq_spark.decode.message_columns import bodies, born_times, hosts, properties, timestamps
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 from epochmq_spark.sources.log_chunks import LogChunk, read_chunks
 
@@ -53,6 +56,7 @@ class CommitLogReader(FileRangeReader):
     def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         super().__init__(replicas, options)
         self._low, self._high = 0, OFFSET_MAX
+        self._with_body = options.get("body", "false").lower() == "true"
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """The segments, restricted to the wanted offsets."""
@@ -66,7 +70,7 @@ class CommitLogReader(FileRangeReader):
         """The records of a range."""
         for chunk in read_chunks(file_range):
             if len(chunk.rows):
-                yield batch_of(file_range, chunk)
+                yield batch_of(file_range, chunk, with_body=self._with_body)
 
 
 class FilteringCommitLogReader(CommitLogReader):
@@ -102,8 +106,9 @@ class FilteringCommitLogReader(CommitLogReader):
         return False
 
 
-def batch_of(file_range: FileRange, chunk: LogChunk) -> pa.RecordBatch:
+def batch_of(file_range: FileRange, chunk: LogChunk, *, with_body: bool = False) -> pa.RecordBatch:
     """A chunk as an Arrow batch."""
+    data = chunk.data
     rows, size = chunk.rows, len(chunk.rows)
     blank = rows[:, w.MAGIC] == w.BLANK
     kinds = np.where(blank, "blank", "message")
@@ -130,6 +135,11 @@ def batch_of(file_range: FileRange, chunk: LogChunk) -> pa.RecordBatch:
         texts(chunk, w.KEYS_AT),
         texts(chunk, w.UNIQ_AT),
         pa.array(rows[:, w.DIGEST]),
+        timestamps(rows[:, w.STORE_TIME], blank),
+        timestamps(born_times(data, rows), blank),
+        *(pa.array(texts_of_hosts, pa.string()) for texts_of_hosts in hosts(data, rows)),
+        pa.array(properties(data, rows), schemas.RECORDS.field("properties").type),
+        pa.array(bodies(data, rows), pa.binary()) if with_body else pa.nulls(size, pa.binary()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schemas.RECORDS)
 

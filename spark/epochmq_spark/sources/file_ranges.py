@@ -1,12 +1,18 @@
-"""Divides the files of replicas into ranges, and packs the ranges into Spark partitions: the common part of
-the data sources.
+"""Divides the files of replicas into file ranges, and packs the file ranges into Spark partitions: the base
+of all data sources of the audit.
 
-Options of all data sources: `path` (`load(LOCATION)`: one replica, named by the options `group` and
-`replica`) or `replicas` (a JSON list of [group, name, place]); `partitionBytes` (64 MiB): how much is read at
-a time; `taskBytes` (the same): how much one task reads."""
+Options of all data sources:
+
+- `path` (`load(LOCATION)`), `paths` (`load([LOCATION, …])`): stores, or volumes with a directory `store`;
+  `*`, `?` and `[…]` match names. The option `replica` names a single one, `group` all of them; or
+- `replicas`: a JSON list of [group, name, location].
+- `partitionBytes` (64 MiB): the largest file range.
+- `taskBytes` (64 MiB): the largest Spark partition of several file ranges. One task reads one partition; a
+  larger file range is a partition by itself."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,10 +23,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from epochmq_spark import store_layout
+from epochmq_spark import files, store_layout
 
-PARTITION_BYTES = 64 * 1024 * 1024
-OPEN_COST_BYTES = 1024 * 1024  # the cost of opening a file, when small files are packed into one task
+PARTITION_BYTES = 64 * 1024 * 1024  # the default of both options
+OPEN_COST_BYTES = 1024 * 1024  # opening a file counts as much as reading so many bytes
 LOG_FILE, QUEUE_FILE, INDEX_FILE = "log", "queue", "index"  # kinds of files
 
 
@@ -31,24 +37,27 @@ class FileRange:
     group: str
     replica: str
     location: str
-    base: int  # of the file's first byte: physical offset (log), logical byte (queue)
-    size: int  # of the file
+    base: int
+    """Where the file begins: in the log (physical offset), or in the consume queue (bytes)."""
+    size: int
+    """The size of the file."""
     begin: int
     end: int
+    """`begin` and `end` are positions in the file."""
     topic: str = ""
     queue_id: int = 0
     file_kind: str = LOG_FILE
-    log_start: int = 0  # of the replica's log
+    log_start: int = 0
+    """The physical offset at which the replica's log starts; only of a consume queue or an index."""
 
     def of_file_kind(self, file_kind: str, log_start: int) -> FileRange:
-        """The same range, of a consume queue or an index, with the offset at which the replica's log
-        starts."""
+        """The same range, marked as one of a consume queue or an index, with `log_start`."""
         return replace(self, file_kind=file_kind, log_start=log_start)
 
 
 @dataclass
 class FileRangePartition(InputPartition):
-    """The ranges that one task reads."""
+    """The file ranges that one task reads."""
 
     ranges: tuple[FileRange, ...]
 
@@ -59,7 +68,8 @@ class ReplicaDataSource(DataSource):
     arrow_schema: ClassVar[pa.Schema]
 
     def schema(self) -> StructType:
-        """The columns."""
+        """The columns. Raises ValueError if there is nothing to read, as early as Spark's own sources do."""
+        self.replicas()
         return from_arrow_schema(self.arrow_schema)
 
     def replicas(self) -> list[store_layout.AuditedReplica]:
@@ -68,17 +78,51 @@ class ReplicaDataSource(DataSource):
 
 
 def replicas_of_options(options: Mapping[str, str]) -> list[store_layout.AuditedReplica]:
-    """The replicas that the options name. Raises ValueError."""
+    """The replicas that the options name. Raises ValueError, also if a path matches no store."""
     if text := options.get("replicas"):
         return store_layout.decode_replicas(text)
-    if location := options.get("path"):
-        name = options.get("replica", location)
-        return [store_layout.AuditedReplica(options.get("group", ""), name, location)]
-    raise ValueError("no directory: expected load(DIR), or the option replicas")
+    patterns = paths_of_options(options)
+    locations = [location for pattern in patterns for location in _stores(pattern)]
+    name, group = options.get("replica"), options.get("group", "")
+    if name and len(locations) > 1:
+        raise ValueError(f"option replica: it names one directory, but there are {len(locations)}")
+    return [store_layout.AuditedReplica(group, name or location, location) for location in locations]
+
+
+def paths_of_options(options: Mapping[str, str]) -> list[str]:
+    """The paths that were given to `load`. Spark passes several of them as JSON in the option `paths`. Raises
+    ValueError."""
+    found = [options["path"]] if options.get("path") else []
+    if text := options.get("paths"):
+        try:
+            listed = json.loads(text)
+        except ValueError:
+            listed = None
+        if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+            raise ValueError(f"option paths: {text!r}, expected a JSON list of directories")
+        found += listed
+    if not found:
+        raise ValueError("no directory: expected load(DIR), or the option replicas")
+    return found
+
+
+def _stores(pattern: str) -> list[str]:
+    """The stores that a path names. Raises ValueError if there is none."""
+    try:
+        found = [store_layout.store_directory(one) for one in files.expand(pattern)]
+        for location in found:
+            store_layout.check_is_store(location)
+    except FileNotFoundError:
+        found = []
+    except OSError as error:
+        raise ValueError(str(error)) from None
+    if not found:
+        raise ValueError(f"[PATH_NOT_FOUND] Path does not exist: {pattern}.")
+    return found
 
 
 class FileRangeReader(DataSourceReader):
-    """A reader whose partitions are packed file ranges."""
+    """Reads Spark partitions, each of which is one or more file ranges."""
 
     def __init__(self, replicas: Sequence[store_layout.AuditedReplica], options: Mapping[str, str]) -> None:
         self._replicas = list(replicas)
@@ -95,19 +139,19 @@ class FileRangeReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Splits the ranges into ranges of at most `partitionBytes`, and packs these up to `taskBytes`."""
         partitions: list[FileRangePartition] = []
-        packed: list[FileRange] = []
-        weight = 0
+        ranges: list[FileRange] = []
+        cost = 0
         for replica in self._replicas:
-            for whole in self.file_ranges(replica):
-                for part in split_range(whole, self._partition_bytes) if self.may_split else (whole,):
-                    cost = part.end - part.begin + OPEN_COST_BYTES
-                    if packed and weight + cost > self._task_bytes + OPEN_COST_BYTES:
-                        partitions.append(FileRangePartition(tuple(packed)))
-                        packed, weight = [], 0
-                    packed.append(part)
-                    weight += cost
-        if packed:
-            partitions.append(FileRangePartition(tuple(packed)))
+            for unsplit in self.file_ranges(replica):
+                for part in split_range(unsplit, self._partition_bytes) if self.may_split else (unsplit,):
+                    part_cost = part.end - part.begin + OPEN_COST_BYTES
+                    if ranges and cost + part_cost > self._task_bytes + OPEN_COST_BYTES:
+                        partitions.append(FileRangePartition(tuple(ranges)))
+                        ranges, cost = [], 0
+                    ranges.append(part)
+                    cost += part_cost
+        if ranges:
+            partitions.append(FileRangePartition(tuple(ranges)))
         return partitions or [FileRangePartition(())]
 
     @abstractmethod

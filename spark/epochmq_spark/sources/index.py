@@ -1,5 +1,5 @@
-"""Reads index files as rows, one for each entry: the data source `epochmq.index`. The option `indexSlots` is
-needed for files that do not have four entries for each slot."""
+"""Reads index files as rows, one for each entry: the data source `epochmq.index`. The option `indexSlots`,
+the number of index slots, is needed for files that do not have four entries for each slot."""
 
 from __future__ import annotations
 
@@ -45,21 +45,27 @@ PART_ENTRIES = 1 << 18
 
 
 class IndexFileScan:
-    """Reads an index file in parts. All methods raise OSError; the constructor does, too, if the number of
-    slots is unknown. `low_offset` and `high_offset` are the first and the last physical offset in the header,
-    `count` the number of entries including the unused entry 0."""
+    """Reads an index file in parts of `PART_ENTRIES` entries. All methods raise OSError; the constructor
+    does, too, if the number of slots is unknown. `low_offset` and `high_offset` are the physical offsets of
+    the first and the last message in the index file, as its header says. `count` is the number of entries,
+    including the unused entry 0."""
 
     def __init__(self, location: str, size: int, slots: int | None = None) -> None:
         self.location, self._size = location, size
-        known_slots = slots or slot_count(size)
-        if known_slots is None:
+        total_slots = slots or slot_count(size)
+        if total_slots is None:
             raise OSError(
                 f"{location}: {size} bytes are not the size of a file with four entries for each slot"
             )
-        self._entries_at = INDEX_HEADER_BYTES + 4 * known_slots
-        self._chains = IndexChains(known_slots)
+        self._entries_at = INDEX_HEADER_BYTES + 4 * total_slots
+        self._chains = IndexChains(total_slots)
         self.low_offset, self.high_offset, count = index_header(self._read(0, INDEX_HEADER_BYTES))
         self.count = max(min(count, (size - self._entries_at) // INDEX_ENTRY_BYTES), 1)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether there is room for no further entry."""
+        return self.count >= (self._size - self._entries_at) // INDEX_ENTRY_BYTES
 
     def _read(self, start: int, end: int) -> Array:
         data = files.read_range(self.location, start, end)
@@ -76,16 +82,17 @@ class IndexFileScan:
         """The numbers of the first entries of the parts."""
         return range(1, self.count, PART_ENTRIES)
 
-    def entries(self) -> Iterator[IndexEntries]:
-        """All entries, part by part. Can be called once."""
+    def parts(self) -> Iterator[IndexEntries]:
+        """All parts of the file in turn. Can be called once."""
         for first in self.part_starts():
             yield self._chains.follow(first, self.read_part(first))
 
-    def unreachable(self, count_max: int) -> list[tuple[int, int]]:
-        """(number, physical offset) of at most `count_max` entries to which their slots do not point. Call it
-        after all entries were read."""
-        heads = np.frombuffer(self._read(INDEX_HEADER_BYTES, self._entries_at), ">i4")
-        numbers = self._chains.unreachable(heads)[:count_max].tolist()
+    def orphaned_heads(self, count_max: int) -> list[tuple[int, int]]:
+        """(number, physical offset) of the newest entry of each chain to which its slot does not point, at
+        most `count_max`. The older entries of such a chain cannot be found either and are not listed. Call
+        it after all parts were read."""
+        slots = np.frombuffer(self._read(INDEX_HEADER_BYTES, self._entries_at), ">i4")
+        numbers = self._chains.orphaned_heads(slots)[:count_max].tolist()
         return [(one, int(entry_pairs(self.read_part(one, 1))[1][0])) for one in numbers]
 
 
@@ -106,7 +113,7 @@ class IndexReader(FileRangeReader):
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """A file's entries. Raises OSError."""
         name = file_range.location.rsplit("/", 1)[-1]
-        for entries in IndexFileScan(file_range.location, file_range.size, self._slots).entries():
+        for entries in IndexFileScan(file_range.location, file_range.size, self._slots).parts():
             size = len(entries.numbers)
             columns = [
                 pa.array([file_range.group] * size),

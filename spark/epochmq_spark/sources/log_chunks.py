@@ -15,8 +15,8 @@ from epochmq_spark.sources.file_ranges import FileRange
 CHUNK_RECORDS = 32_768
 CHUNK_SPANS = 1024
 RECORD_BYTES_MAX = 8 * 1024 * 1024
-"""Read behind the end of a range, where its last record may end. No record is larger: RocketMQ accepts
-messages of up to 4 MiB."""
+"""Bytes that are read beyond the end of a range, because the last record that starts in the range may end
+there. No record is larger: RocketMQ accepts messages of up to 4 MiB."""
 
 Array = Any
 
@@ -33,13 +33,13 @@ class LogChunk:
 
 
 class ReadBuffer:
-    """Memory that is reused for one range after the other."""
+    """Memory into which one range is read after the other."""
 
     def __init__(self) -> None:
         self._bytes = np.empty(0, np.uint8)
 
     def of_size(self, size: int) -> Array:
-        """At least `size` bytes. Invalidates what was read before."""
+        """At least `size` bytes of the memory. Chunks of the previous range become invalid."""
         if len(self._bytes) < size:
             self._bytes = np.empty(size, np.uint8)
         return self._bytes

@@ -11,10 +11,12 @@ from pyspark.sql.types import StructType
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.topics import is_lmq
 from epochmq_spark import files, schemas, store_layout, volume_client
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 FILE = "config/consumerOffset.json"
+FILES = (FILE, "config/lmqConsumerOffset.json")  # the second one in place of the first with enableLmq
 QUEUE_ENDS = "queueEnds.json"
 """A file that only a frozen volume has: the ends of its queues at the moment of the request."""
 
@@ -40,7 +42,7 @@ class OffsetsReader(FileRangeReader):
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """The file of offsets; of a frozen volume the ends of its queues, too."""
-        for name in (FILE, QUEUE_ENDS) if volume_client.is_remote(replica.location) else (FILE,):
+        for name in FILES if not volume_client.is_remote(replica.location) else (*FILES, QUEUE_ENDS):
             yield FileRange(replica.group, replica.name, files.join(replica.location, name), 0, 1, 0, 1)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
@@ -57,7 +59,8 @@ class OffsetsReader(FileRangeReader):
 
 
 def parse_offsets(data: bytes) -> list[dict[str, object]]:
-    """The rows of a consumerOffset.json. Raises ValueError or EpochMQError."""
+    """The rows of a consumerOffset.json or lmqConsumerOffset.json, without light queues (%LMQ%). Raises
+    ValueError or EpochMQError."""
     parsed = fastjson.loads(data)
     table = parsed.get("offsetTable") if isinstance(parsed, dict) else None
     if not isinstance(table, dict):
@@ -65,6 +68,8 @@ def parse_offsets(data: bytes) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for name, queues in table.items():
         topic, _, group = str(name).partition("@")
+        if is_lmq(topic):
+            continue
         if not isinstance(queues, dict):
             raise ValueError(f"{name}: expected offsets by queue")
         for queue_id, offset in queues.items():

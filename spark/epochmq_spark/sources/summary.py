@@ -63,18 +63,22 @@ class SummaryReader(FileRangeReader):
         contents = store_layout.scan_store(replica.location)
         log_start = contents.log[0].start if contents.log else 0
         for file in contents.log:
-            whole = FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
-            yield from split_range(whole, self._partition_bytes)
+            log_file = FileRange(
+                replica.group, replica.name, file.location, file.start, file.size, 0, file.size
+            )
+            yield from split_range(log_file, self._partition_bytes)
         for queue_range in queue_file_ranges(replica, contents):
             yield queue_range.of_file_kind(QUEUE_FILE, log_start)
         for file in contents.index:
-            whole = FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
-            yield whole.of_file_kind(INDEX_FILE, log_start)
+            index_file = FileRange(
+                replica.group, replica.name, file.location, file.start, file.size, 0, file.size
+            )
+            yield index_file.of_file_kind(INDEX_FILE, log_start)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
-        """The summary rows of a range. A range that cannot be read adds a row of kind file for the whole
-        file. A range of a log also adds an unread span, next to the rows of what was read before the
-        error."""
+        """The summary rows of a range. If a range cannot be read, there is a row UNREADABLE_FILE for
+        its file. For a range of a log there is also a row SPAN with the detail UNREAD for the whole range,
+        beside the rows of what was read before the error."""
         out = SummaryRows(file_range.group, file_range.replica)
         try:
             if file_range.file_kind == QUEUE_FILE:
@@ -97,11 +101,11 @@ class SummaryReader(FileRangeReader):
 
 def _add_index_rows(out: SummaryRows, file_range: FileRange) -> None:
     scan, broken = IndexFileScan(file_range.location, file_range.size), list[tuple[int, int]]()
-    for part in scan.entries():
+    for part in scan.parts():
         found = add_entries(out, part, file_range.log_start)
         broken += found[: BROKEN_MAX - len(broken)]
     if scan.count > 1:  # RocketMQ writes 1 into the header of an index file without entries
-        broken += scan.unreachable(BROKEN_MAX)
+        broken += scan.orphaned_heads(BROKEN_MAX)
         name = file_range.location.rsplit("/", 1)[-1]
         add_index(out, name, (scan.low_offset, scan.high_offset), broken)
 

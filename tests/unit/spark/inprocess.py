@@ -6,9 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from epochmq_spark import audit, audit_state, drill_down, store_layout
+from epochmq_spark import audit, audit_state, coverage, drill_down, store_layout
 from epochmq_spark.audit_state import AuditState, ReplicaKey
+from epochmq_spark.checks import two_histories
+from epochmq_spark.checks.record_copies import TAIL_KINDS
 from epochmq_spark.drill_down import AuditedLog
+from epochmq_spark.features import FEATURES, check_feature
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.epochs import EpochsReader
 from epochmq_spark.sources.file_ranges import FileRangeReader
@@ -46,8 +49,9 @@ def run(
         for number in sorted({row["at"] for row in by_kind["block"] if row["group"] == group}):
             for row in drill_down.compare_block(group, number, state.logs_of(group)):
                 findings.append(row)
-                if row["kind"] == "log.tail-not-common":
+                if row["kind"] in TAIL_KINDS:
                     diverged[group].add(row["replica"])
+    findings += two_histories.describe_histories(_one_sided_ranges(findings))
     findings += audit_state.compare_replicas(state, diverged, metadata)
     for row in by_kind["bad"]:
         columns = {"start_offset": row["at"], "end_offset": row["end"], "queue_offset": row["low"]}
@@ -69,14 +73,50 @@ def run(
             key = row["group"], row["topic"], row["queue_id"]
             ends[key] = max(ends.get(key, 0), row["offset"])
     for row in offsets:
-        if row["consumer_group"] is None and not row["fault"]:
+        if (row["consumer_group"] is None and not row["fault"]) or row["topic"] in state.batch_topics:
             continue
         end = ends.get((row["group"], row["topic"], row["queue_id"]))
         if row["fault"] or (end is not None and row["offset"] > end):
             findings += audit.offset_finding(row | {"queue_end": end})
+    for key in logs:
+        for name in FEATURES:
+            findings += _checked(logs[key], lambda log, name: check_feature(name, log), name)
     for group, replica, starts in audit_state.epoch_starts(state):
         findings += _checked(logs[group, replica], drill_down.check_epoch_starts, starts)
     return findings
+
+
+def coverage_of(
+    replicas: Sequence[store_layout.AuditedReplica], metadata: Any = None
+) -> tuple[dict[ReplicaKey, Row], Row]:
+    """What the audit compares: the columns of each replica, and the entry `coverage` of the summary."""
+    drill_down.clear_caches()
+    options = {"partitionBytes": str(1 << 26)}
+    summary = rows(SummaryReader(replicas, options))
+    state = audit_state.scan_replicas(replicas)
+    spans = [row for row in summary if row["kind"] == "span"]
+    audit_state.add_histories(state, spans, rows(EpochsReader(replicas, options)))
+    covered = coverage.coverage_of(state, coverage.count_rows(summary))
+    unreadable = [row for row in summary if row["kind"] == "file"]
+    of_groups = coverage.left_out_of_groups(state, metadata)
+    document = coverage.coverage_document(state, covered, of_groups, unreadable)
+    return {key: one.document() for key, one in covered.items()}, document
+
+
+def _one_sided_ranges(findings: Sequence[Row]) -> list[two_histories.OneSidedRange]:
+    by_replica: dict[ReplicaKey, list[Row]] = defaultdict(list)
+    for row in findings:
+        if row["kind"] == "message.one-sided":
+            by_replica[row["group"], row["replica"]].append(row)
+    return [
+        two_histories.OneSidedRange(
+            *key,
+            min(row["start_offset"] for row in found),
+            max(row["end_offset"] for row in found),
+            len(found),
+        )
+        for key, found in sorted(by_replica.items())
+    ]
 
 
 def _checked(log: AuditedLog, check: Callable[..., list[Row]], *more: Any) -> list[Row]:
@@ -130,3 +170,10 @@ def replicas_of(paths: Sequence[Any], name: str = "group-a") -> list[store_layou
 def without_notes(findings: Sequence[Row]) -> list[Row]:
     """The errors and warnings."""
     return [row for row in findings if row["severity"] != "note"]
+
+
+def of_one_replica(findings: Sequence[Row]) -> list[Row]:
+    """The findings of an audit of a single directory, without the one that says that it is the only one."""
+    kept = [row for row in findings if row["kind"] != "group.one-replica"]
+    assert len(kept) == len(findings) - 1
+    return kept

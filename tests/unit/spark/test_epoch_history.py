@@ -61,6 +61,29 @@ def test_older_records_after_a_gap_are_remains_and_newer_ones_make_it_a_hole() -
     assert (holed.end, holed.holes) == (200, [(100, 140)])
 
 
+def test_older_records_that_another_replica_has_belong_to_the_log() -> None:
+    spans = [LogSpan(0, 100, 5000, 6000, "magic"), LogSpan(140, 200, 3000, 4000, "zeros")]
+    damaged = ReplicaHistory("a", 0, spans)
+    found = epoch_history.find_extent("g", damaged, frozenset({140}))
+    assert [(row["kind"], row["start_offset"]) for row in found] == [("log.broken-record", 100)]
+    assert (damaged.end, damaged.holes) == (200, [(100, 140)])
+
+
+def test_only_a_log_with_the_same_epoch_at_an_offset_has_the_same_record() -> None:
+    one = log("a", 300, (1, 0), (3, 100))
+    same, other, short = log("b", 400, (1, 0), (3, 100)), log("c", 400, (1, 0)), log("d", 90, (1, 0))
+    assert epoch_history.holders_of(one, 200, [one, same, other, short]) == [same]
+    assert epoch_history.holders_of(one, 50, [one, same, other, short]) == [same, other, short]
+
+
+@pytest.mark.parametrize(("first", "kind"), [(100, "epoch.before-first"), (0, "epoch.gap")])
+def test_bytes_without_an_epoch_are_an_error_only_if_another_replica_has_one_for_them(
+    first: int, kind: str
+) -> None:
+    found = epoch_history.check_epoch_file("g", log("a", 300, (2, 100)), others_have=True, first_start=first)
+    assert [(row["kind"], row["start_offset"], row["end_offset"]) for row in found] == [(kind, 0, 100)]
+
+
 @pytest.mark.parametrize(
     "text", ["", "x", "1\n", "2\n0\n1-0\n", "1\n5\n1-0\n", "1\n0\n1_0\n", "1\n0\n1-0-0\n"]
 )

@@ -110,6 +110,16 @@ def test_damage_below_the_cut_is_found_where_it_was_done(kind: str, group: Group
         assert expectations.mismatches(done, found) == []
 
 
+def test_a_tail_below_the_cut_of_a_running_broker_is_an_error(group: Group, tmp_path: Path) -> None:
+    """The cut leaves out what the broker will truncate. So the rest must be common."""
+    end = record_ends(group(1001)[0])[-1]
+    name, paths, done = group_copies.damaged(group(1001), tmp_path, "tail_of_a_lost_master", 7)
+    for path in paths:
+        (path / "abort").write_text("")
+    with frozen(group_copies.replicas(name, paths), [end] * 3) as shown:
+        assert expectations.mismatches(done, inprocess.run(shown)) == []
+
+
 def test_a_cut_inside_a_record_counts_as_a_cut_before_it(group: Group) -> None:
     paths = group(1000)
     places = record_ends(paths[0])
@@ -222,9 +232,9 @@ def test_an_index_with_one_key_only_is_reconstructed_within_5_s(tmp_path: Path) 
     path = tmp_path / "index"
     path.write_bytes(head + raw[: length - len(head)])
     file = IndexFileScan(str(path), length, slots)
-    parts = list(file.entries())
+    parts = list(file.parts())
     assert sum(len(part.numbers) for part in parts) == kept
-    assert (sum(len(part.broken) for part in parts), file.unreachable(10)) == (0, [])
+    assert (sum(len(part.broken) for part in parts), file.orphaned_heads(10)) == (0, [])
 
 
 def test_a_reader_that_ends_closes_the_files_of_its_volume(tmp_path: Path) -> None:

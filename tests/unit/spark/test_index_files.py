@@ -46,9 +46,9 @@ def found_broken(path: Path) -> set[int]:
     """Numbers of the entries that a search does not reach."""
     file = IndexFileScan(str(path), path.stat().st_size)
     broken: set[int] = set()
-    for part in file.entries():
+    for part in file.parts():
         broken |= set(part.numbers[part.broken].tolist())
-    return broken | {number for number, physical in file.unreachable(100) if physical == number * 100}
+    return broken | {number for number, physical in file.orphaned_heads(100) if physical == number * 100}
 
 
 @pytest.mark.parametrize("part", [1, 7, 64, 1000])
@@ -125,4 +125,4 @@ def test_an_entry_count_beyond_the_size_of_the_file_is_limited_to_the_file(
     path.write_bytes(data)
     file = IndexFileScan(str(path), len(data))
     assert file.count == SLOTS * 4
-    assert np.concatenate([one.numbers for one in file.entries()]).tolist() == list(range(1, SLOTS * 4))
+    assert np.concatenate([one.numbers for one in file.parts()]).tolist() == list(range(1, SLOTS * 4))

@@ -23,6 +23,9 @@ from epochmq_spark.report import page
         ({"log.diverged": 1, "file.foreign": 1}, 3, "damaged", 4),
         ({"file.foreign": 1}, 3, "undecided", 5),
         ({}, 0, "undecided", 5),
+        ({}, 1, "undecided", 5),
+        ({}, 2, "healthy", 0),
+        ({"log.diverged": 1}, 1, "damaged", 4),
     ],
 )
 def test_the_verdict_follows_from_the_worst_finding(

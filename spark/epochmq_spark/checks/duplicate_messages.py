@@ -1,9 +1,9 @@
 # pure: messages on both sides of the start of an epoch
-"""Finds messages that were stored again after a change of master: a producer that gets no response sends the
-message again.
+"""Finds duplicate messages at changes of the master: a producer that gets no response sends the message
+again, and the new master stores it, too.
 
-That is no error, because RocketMQ delivers at least once. The messages of one batch share a unique key; they
-lie side by side in one queue with the same store time and are not taken for repetitions."""
+Duplicates are no errors, because RocketMQ delivers at least once. The messages of one batch share a unique
+key; they have the same store time and are not taken for duplicates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LISTED_MAX = 200
 class SentMessage:
     """A message with a unique key of its producer."""
 
-    physical: int
+    physical_offset: int
     size: int
     topic: str
     queue_id: int
@@ -35,54 +35,65 @@ class SentMessage:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Equal for all copies of the message."""
+        """Equal for a message and its duplicates."""
         return self.topic, self.uniq_key, self.body_size
 
 
-def find_resent(
+def find_duplicates(
     group: str,
     replica: str,
     epoch_starts: Iterable[tuple[int, int]],
     messages: Iterable[SentMessage],
     window_bytes: int,
 ) -> list[Row]:
-    """Findings for messages that lie both before and after the start of an epoch, at most `window_bytes` and
-    one minute from it. `epoch_starts` are (epoch, start offset)."""
-    ordered = sorted(messages, key=lambda sent: sent.physical)
-    offsets = [sent.physical for sent in ordered]
+    """Findings for messages that are both before and after the start of an epoch: at most `window_bytes` from
+    its start offset, and one minute from the store time of its first message. `epoch_starts` are (epoch,
+    start offset)."""
+    ordered = sorted(messages, key=lambda sent: sent.physical_offset)
+    offsets = [sent.physical_offset for sent in ordered]
     counts = Counter(sent.identity for sent in ordered)
-    repeated = [sent for sent in ordered if counts[sent.identity] > 1]
+    with_duplicates = [sent for sent in ordered if counts[sent.identity] > 1]
     findings = []
     for epoch, start in epoch_starts:
-        first = bisect_left(offsets, start)
-        if first < len(offsets) and offsets[first] < start + window_bytes:
-            near = [sent for sent in repeated if start - window_bytes <= sent.physical < start + window_bytes]
-            findings += _resent_at((group, replica), epoch, start, ordered[first].store_time, near)
+        at = bisect_left(offsets, start)
+        if at < len(offsets) and offsets[at] < start + window_bytes:
+            near = [
+                sent
+                for sent in with_duplicates
+                if start - window_bytes <= sent.physical_offset < start + window_bytes
+            ]
+            findings += _duplicates_at((group, replica), epoch, start, ordered[at].store_time, near)
     return findings
 
 
-def _resent_at(
-    who: tuple[str, str], epoch: int, start: int, epoch_time: int, messages: Iterable[SentMessage]
+def _duplicates_at(
+    group_and_replica: tuple[str, str],
+    epoch: int,
+    start: int,
+    epoch_time: int,
+    messages: Iterable[SentMessage],
 ) -> list[Row]:
     """`epoch_time` is the store time of the epoch's first message, in ms. Messages are in the log's order."""
     before: dict[tuple[str, str, int], SentMessage] = {}
     findings = []
     for sent in messages:
-        if sent.physical < start:
+        if sent.physical_offset < start:
             if sent.store_time >= epoch_time - WINDOW_MS:
                 before[sent.identity] = sent
             continue
         first = before.get(sent.identity)
         if first is None or sent.store_time > epoch_time + WINDOW_MS or first.store_time == sent.store_time:
             continue
-        detail = f"first stored at {first.physical}, message {first.queue_offset} of queue {first.queue_id}"
+        detail = (
+            f"first stored at {first.physical_offset}, message {first.queue_offset} of queue {first.queue_id}"
+        )
         findings.append(
             finding(
-                *who,
+                *group_and_replica,
                 "message.duplicate",
                 epoch=epoch,
-                start_offset=sent.physical,
-                end_offset=sent.physical + sent.size,
+                start_offset=sent.physical_offset,
+                end_offset=sent.physical_offset + sent.size,
                 topic=sent.topic,
                 queue_id=sent.queue_id,
                 queue_offset=sent.queue_offset,

@@ -1,0 +1,120 @@
+# pure: bytes of the timer's files to columns
+"""Decodes the timer wheel, the timer log and the timer's checkpoint (TimerWheel, TimerLog, TimerCheckpoint).
+
+The wheel has slots of 32 bytes, one for each unit of its precision; the slot of a time has the number (time /
+precision) mod `SLOTS`. The log has a unit of 52 bytes for each message in the wheel. A unit names the
+previous unit of its slot, and the slot names its last unit. A unit never spans two files."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+Array = Any
+
+SLOTS: Final = 2 * 7 * 24 * 3600
+SLOT: Final = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">i4")])
+WHEEL_BYTES: Final = SLOTS * SLOT.itemsize
+UNIT: Final = np.dtype(
+    [
+        ("bytes", ">i4"),
+        ("previous", ">i8"),
+        ("magic", ">i4"),
+        ("write_time", ">i8"),
+        ("delay", ">i4"),
+        ("physical", ">i8"),
+        ("size", ">i4"),
+        ("topic_hash", ">i4"),
+        ("reserved", ">i8"),
+    ]
+)
+UNIT_BYTES: Final = UNIT.itemsize
+BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
+BLANK_BYTES: Final = 16
+NO_UNIT: Final = -1
+PRECISIONS_MS: Final = (1000, 500, 200, 100)
+"""What `timerPrecisionMs` may be."""
+_MAGIC_MAX: Final = 0xF
+_CHECKPOINT: Final = struct.Struct(">qqqq")
+
+
+@dataclass(frozen=True)
+class TimerProgress:
+    """The numbers of `config/timercheck`. Messages that are due before `read_time_ms` (epoch ms) are
+    delivered; those before `queue_offset` of the timer topic's queue are in the wheel, or delivered; the
+    timer log is on disk up to the position `log_flushed`."""
+
+    read_time_ms: int
+    log_flushed: int
+    queue_offset: int
+    master_queue_offset: int
+
+
+def decode_progress(data: bytes) -> TimerProgress:
+    """The checkpoint in the bytes of a file. Raises ValueError."""
+    if len(data) < _CHECKPOINT.size:
+        raise ValueError(f"{len(data)} bytes, expected at least {_CHECKPOINT.size}")
+    progress = TimerProgress(*_CHECKPOINT.unpack_from(data))
+    for name in ("read_time_ms", "log_flushed", "queue_offset", "master_queue_offset"):
+        if (value := getattr(progress, name)) < 0:
+            raise ValueError(f"{name} is {value}, expected 0 or more")
+    return progress
+
+
+def units_end(file_bytes: int) -> int:
+    """The end of the last unit that fits into a file of the timer log."""
+    return max(file_bytes - BLANK_BYTES, 0) // UNIT_BYTES * UNIT_BYTES
+
+
+def decode_units(data: Array) -> Array:
+    """The units in the data as a table with the columns of `UNIT`; an incomplete one at the end is left
+    out."""
+    return np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
+
+
+def valid_count(units: Array) -> int:
+    """The number of valid units before the first one that is not."""
+    valid = (units["bytes"] == UNIT_BYTES) & (units["magic"] & ~_MAGIC_MAX == 0) & (units["size"] > 0)
+    wrong = np.flatnonzero(~valid)
+    return int(wrong[0]) if len(wrong) else len(units)
+
+
+def due_times(units: Array) -> Array:
+    """When the messages are due, or are to be stored again; epoch ms."""
+    return units["write_time"].astype(np.int64) + units["delay"].astype(np.int64)
+
+
+def precision_of(slot_time: int, due_ms: int) -> int | None:
+    """The precision of a wheel, in ms, from one slot and the time of its last unit."""
+    return next((one for one in PRECISIONS_MS if due_ms // one == slot_time), None)
+
+
+class SlotChains:
+    """Follows the units of the timer log in their order, and knows the last unit of each slot."""
+
+    def __init__(self, precision_ms: int) -> None:
+        self.precision_ms = precision_ms
+        self.times = np.zeros(SLOTS, np.int64)
+        """The time of each slot in units of the precision; 0 for none."""
+        self.last = np.full(SLOTS, NO_UNIT, np.int64)
+        """The position of the last unit of each slot."""
+
+    def add(self, positions: Array, units: Array) -> tuple[Array, Array]:
+        """Adds units. Returns (the numbers of the units that do not name the previous unit of their slot,
+        what these should name)."""
+        times = due_times(units) // self.precision_ms
+        slots = times % SLOTS
+        order = np.argsort(slots, kind="stable")
+        times, slots, sorted_positions = times[order], slots[order], positions[order]
+        before_time = np.where(self.times[slots] == times, times, 0)
+        expected = np.where(before_time == times, self.last[slots], NO_UNIT)
+        same = np.flatnonzero((slots[1:] == slots[:-1]) & (times[1:] == times[:-1])) + 1
+        expected[same] = sorted_positions[same - 1]
+        other = np.flatnonzero((slots[1:] == slots[:-1]) & (times[1:] != times[:-1])) + 1
+        expected[other] = NO_UNIT
+        self.times[slots], self.last[slots] = times, sorted_positions  # of equal slots the last one wins
+        wrong = np.flatnonzero(units["previous"][order].astype(np.int64) != expected)
+        return order[wrong], expected[wrong]
