@@ -8,8 +8,8 @@ directories to them:
     identities = pods_of(group)                               # the pods' names, volumes and ports
     pods = render_pods(group, {i.name: place for i in ...})   # the pods, given addresses and paths
 
-The brokers of a group under controllers need the placements of the controllers, too: `render_pods(group,
-places, controllers)`.
+The brokers of a group that uses the nameservers of a ControllerGroup need the placements of its pods, too:
+`render_pods(group, places, controllers)`.
 
 Pure: no I/O."""
 
@@ -55,6 +55,25 @@ REPLICATION_DEFAULTS: Mapping[str, ConfigValue] = {
 """The configuration of brokers under controllers, unless `spec.config` sets the key. RocketMQ's own defaults
 suit replicas that are far apart; with them, acknowledged messages are lost when a master dies
 (`allAckInSyncStateSet`)."""
+
+MASTER_SLAVE_DEFAULTS: Mapping[str, ConfigValue] = {
+    "haSendHeartbeatInterval": REPLICATION_DEFAULTS["haSendHeartbeatInterval"],
+    "haHousekeepingInterval": REPLICATION_DEFAULTS["haHousekeepingInterval"],
+    "haTransferBatchSize": REPLICATION_DEFAULTS["haTransferBatchSize"],
+    "slaveReadEnable": True,
+}
+"""The configuration of brokers in the mode MasterSlave, unless `spec.config` sets the key."""
+ACTING_MASTER_DEFAULTS: Mapping[str, ConfigValue] = {
+    # What is due at an acting master leaves for other groups instead of waiting for the master.
+    "enableRemoteEscape": True,
+}
+"""Further defaults where a slave acts for its master."""
+NAMESERVER_DEFAULTS: Mapping[str, ConfigValue] = {
+    "supportActingMaster": True,
+    "notifyMinBrokerIdChanged": True,
+}
+"""The configuration of nameservers, unless `spec.config` sets the key. Both keys only concern groups whose
+brokers have `enableSlaveActingMaster`."""
 
 SAFE_REPLICAS = 3
 """From this number of replicas on, `minInSyncReplicas` is 2: one replica may be missing, and an acknowledged
@@ -199,7 +218,8 @@ class PodSidecar:
 class Pod:
     """Everything that a runtime needs to run one pod. `args` are the arguments of the command `epochmq`. A
     running pod needs no restart if its new `Pod` equals the old one. The pod waits (`WAITS_FOR`) for pods of
-    its own group and of `controlled_by`. `sidecar` is None where the placement has no `admin`."""
+    its own group and of the group `depends_on`. `restarts_in_turn`: changed pods of the group restart one
+    after another (`restart_order`). `sidecar` is None where the placement has no `admin`."""
 
     name: str
     group: str
@@ -211,8 +231,9 @@ class Pod:
     ports: tuple[PodPort, ...]
     volumes: tuple[PodVolume, ...]
     probe: Probe
-    controlled_by: str | None = None
+    depends_on: str | None = None
     sidecar: PodSidecar | None = None
+    restarts_in_turn: bool = False
 
     @property
     def files(self) -> tuple[ConfigFile, ...]:
@@ -226,8 +247,8 @@ class Pod:
 
 def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
     """The pods of a group, in start order. A controller group has one nameserver for each controller, in the
-    controller's process or in a pod of its own; brokers under these controllers register there. A broker
-    group without controllers has one nameserver of its own."""
+    controller's process or in a pod of its own; broker groups that name the ControllerGroup register there. A
+    broker group without a ControllerGroup has one nameserver of its own."""
     if isinstance(group, ControllerGroup):
         return _controller_pods(group)
     brokers = tuple(
@@ -245,7 +266,7 @@ def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
         )
         for ordinal in range(group.spec.replicas)
     )
-    return brokers if group.controlled_by is not None else (_nameserver_pod(group, 0), *brokers)
+    return brokers if group.nameservers_of is not None else (_nameserver_pod(group, 0), *brokers)
 
 
 def _nameserver_pod(group: GroupResource, ordinal: int) -> PodIdentity:
@@ -298,8 +319,9 @@ def broker_pod_name(group: str, ordinal: int | str) -> str:
 def render_pods(
     group: GroupResource, places: Mapping[str, PodPlacement], controllers: ControllerGroup | None = None
 ) -> tuple[Pod, ...]:
-    """The group's pods, in start order. `controllers` is the ControllerGroup of a broker group, if it has
-    one. `places` has an entry for each name in `pods_of` of both groups; KeyError otherwise."""
+    """The group's pods, in start order. `controllers` is the ControllerGroup of a broker group
+    (`nameservers_of`), if it has one. `places` has an entry for each name in `pods_of` of both groups;
+    KeyError otherwise."""
     identities = pods_of(group)
     if isinstance(group, ControllerGroup):
         peers = ";".join(
@@ -315,7 +337,9 @@ def render_pods(
         )
     known = identities if controllers is None else pods_of(controllers)
     nameservers = _addresses(known, places, NAMESERVER_PORT)
-    controller_addresses = _addresses(known, places, CONTROLLER_PORT)
+    # Controllers whose nameservers are used do not elect the master of every group.
+    elected = group.controlled_by is not None
+    controller_addresses = _addresses(known, places, CONTROLLER_PORT) if elected else ()
     return tuple(
         _nameserver(identity, places[identity.name])
         if identity.component is Component.NAMESERVER
@@ -334,7 +358,7 @@ def _addresses(
 
 
 def _nameserver(identity: PodIdentity, place: PodPlacement) -> Pod:
-    config = _nameserver_config(place) | _socket_config(place)
+    config = _nameserver_config(place) | dict(NAMESERVER_DEFAULTS) | _socket_config(place)
     probe = NameserverProbe(f"{place.address}:{NAMESERVER_PORT}")
     return _pod(identity, place, ConfigFile(place.config_path("namesrv"), _properties(config)), probe)
 
@@ -366,7 +390,8 @@ def _controller(group: ControllerGroup, identity: PodIdentity, place: PodPlaceme
     }
     address = f"{place.address}:{CONTROLLER_PORT}"
     if group.spec.nameserver.embedded:
-        config = {**_nameserver_config(place), "enableControllerInNamesrv": True, **config}
+        unset = {key: value for key, value in NAMESERVER_DEFAULTS.items() if key not in group.spec.config}
+        config = {**_nameserver_config(place), **unset, "enableControllerInNamesrv": True, **config}
         if place.bind_address != place.address:
             config["controllerBindAddress"] = place.bind_address
         verb, name = "nameserver", "namesrv"
@@ -390,7 +415,7 @@ def _broker(
     config: dict[str, ConfigValue] = {
         "brokerClusterName": group.spec.cluster,
         "brokerName": group.broker_name,
-        **_role_config(group, controllers),
+        **_role_config(group, identity.ordinal, controllers),
         "namesrvAddr": ";".join(nameservers),
         "bindAddress": place.bind_address,
         "brokerIP1": place.address,
@@ -407,7 +432,14 @@ def _broker(
     credentials = inner_client_credentials(group)
     probe = BrokerProbe(address, group.spec.cluster, name, nameservers, controllers, credentials)
     file = ConfigFile(place.config_path("broker"), text)
-    return _pod(identity, place, file, probe, controlled_by=group.controlled_by)
+    return _pod(
+        identity,
+        place,
+        file,
+        probe,
+        depends_on=group.nameservers_of,
+        restarts_in_turn=group.is_master_slave,
+    )
 
 
 def inner_client_credentials(group: BrokerGroup) -> SessionCredentials | None:
@@ -422,8 +454,10 @@ def inner_client_credentials(group: BrokerGroup) -> SessionCredentials | None:
         return None
 
 
-def _role_config(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, ConfigValue]:
+def _role_config(group: BrokerGroup, ordinal: int, controllers: tuple[str, ...]) -> dict[str, ConfigValue]:
     """The configuration keys that decide how the broker gets its role."""
+    if group.is_master_slave:
+        return _master_slave_config(group, ordinal)
     if group.controlled_by is None:  # the only replica is always the master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
     defaults = dict(REPLICATION_DEFAULTS)
@@ -436,6 +470,29 @@ def _role_config(group: BrokerGroup, controllers: tuple[str, ...]) -> dict[str, 
         "enableControllerMode": True,
         "controllerAddr": ";".join(controllers),
         **unset,
+    }
+
+
+def _master_slave_config(group: BrokerGroup, ordinal: int) -> dict[str, ConfigValue]:
+    """The same in the mode MasterSlave: the broker id is the replica's ordinal, so that replica 0 is the
+    master. The master waits for slaves only if several replicas must have a message (SYNC_MASTER)."""
+    spec = group.spec
+    defaults = dict(MASTER_SLAVE_DEFAULTS)
+    if group.has_acting_master:
+        defaults |= ACTING_MASTER_DEFAULTS
+    copies = min(spec.min_in_sync_replicas or 1, spec.replicas)
+    if copies > 1:
+        defaults["inSyncReplicas"] = copies
+    waits = copies > 1 or "inSyncReplicas" in spec.config
+    master = "SYNC_MASTER" if waits else "ASYNC_MASTER"
+    return {
+        "brokerId": ordinal,
+        "brokerRole": master if ordinal == MASTER_BROKER_ID else "SLAVE",
+        "totalReplicas": spec.replicas,
+        "minInSyncReplicas": copies,
+        "enableSlaveActingMaster": group.has_acting_master,
+        "skipPreOnline": False,
+        **{key: value for key, value in defaults.items() if key not in spec.config},
     }
 
 
@@ -473,7 +530,8 @@ def _pod(
     probe: Probe,
     verb: str | None = None,
     *,
-    controlled_by: str | None = None,
+    depends_on: str | None = None,
+    restarts_in_turn: bool = False,
 ) -> Pod:
     return Pod(
         name=identity.name,
@@ -486,8 +544,9 @@ def _pod(
         ports=identity.ports,
         volumes=tuple(PodVolume(name, place.volumes[name]) for name in identity.volumes),
         probe=probe,
-        controlled_by=controlled_by,
+        depends_on=depends_on,
         sidecar=_sidecar(identity, place),
+        restarts_in_turn=restarts_in_turn,
     )
 
 

@@ -11,10 +11,13 @@ from typing import Any, Self
 
 import pytest
 
+from epochmq_operator.crd import definition
+from epochmq_operator.resources import KINDS
 from tests.kubernetes.messages import everything, received, send
 from tests.kubernetes.operator_process import (
     READY_TIMEOUT_S,
     Groups,
+    define,
     operator,
     run_epochmq,
 )
@@ -90,6 +93,51 @@ def test_a_group_scales_up_and_keeps_its_messages(groups: Groups) -> None:
     groups.wait("BrokerGroup", "orders", phase="Blocked")
     assert "set spec.replicas to 3" in groups.condition("BrokerGroup", "orders", "Progressing")["message"]
     assert groups.get("StatefulSet", "orders-broker")["spec"]["replicas"] == 3
+
+
+@pytest.mark.usefixtures("started")
+def test_statefulsets_that_were_scaled_by_hand_are_scaled_back(groups: Groups) -> None:
+    cluster, place = groups.cluster, f"--namespace={groups.namespace}"
+    groups.apply("ControllerGroup", "orders", QUORUM)
+    groups.apply("BrokerGroup", "orders", {"replicas": 1, "controllerGroup": "orders"})
+    groups.ready("orders", 1)
+    send(groups, "orders", ["a"])
+    names = ("orders-broker", "orders-controller")
+    configured = [groups.get("ConfigMap", name)["metadata"]["resourceVersion"] for name in names]
+    accounts = [groups.get("ServiceAccount", name)["metadata"]["uid"] for name in names]
+    for name, wrong in (("orders-controller", 0), ("orders-broker", 0), ("orders-broker", 3)):
+        before = groups.get("StatefulSet", name)["metadata"]["generation"]
+        cluster.kubectl("scale", f"statefulset/{name}", f"--replicas={wrong}", place)
+
+        def reverted(name: str = name, generation: int = before + 2) -> bool:
+            found = groups.get("StatefulSet", name)
+            return found["spec"]["replicas"] == 1 and found["metadata"]["generation"] == generation
+
+        cluster.wait(reverted, READY_TIMEOUT_S, f"{name} has one replica again")
+    groups.ready("orders", 1)
+    assert received(groups, "orders", 1) == ["a"]
+    assert [groups.get("ConfigMap", name)["metadata"]["resourceVersion"] for name in names] == configured
+    assert [groups.get("ServiceAccount", name)["metadata"]["uid"] for name in names] == accounts
+    events = cluster.kubectl(
+        "get", "events", "--field-selector=reason=RevertingDrift", "--output=name", place
+    )
+    assert events.strip()
+
+
+def test_definitions_that_are_installed_late_are_watched(groups: Groups, tmp_path: Path) -> None:
+    cluster = groups.cluster
+    names = [definition(kind)["metadata"]["name"] for kind in KINDS]
+    cluster.kubectl("delete", "crd", *names, "--timeout=120s")
+    try:
+        with operator(cluster, groups.namespace, tmp_path) as running:
+            waits = "definitions are not installed"
+            cluster.wait(lambda: waits in running.log.read_text(), READY_TIMEOUT_S, "the operator waits")
+            define(cluster)
+            groups.apply("ControllerGroup", "quorum", {**QUORUM, "paused": True})
+            groups.wait("ControllerGroup", "quorum", phase="Paused")
+            assert not running.ended
+    finally:
+        define(cluster)
 
 
 @pytest.mark.usefixtures("started")

@@ -87,6 +87,8 @@ def test_a_minimal_resource_gets_the_models_defaults(api: Api) -> None:
 
 REFUSED = [
     ("BrokerGroup", {"replicas": 2, "minInSyncReplicas": 3}, "a", "minInSyncReplicas is above replicas"),
+    ("BrokerGroup", {**THREE, "mode": "Slave"}, "a", "spec.mode"),
+    ("BrokerGroup", {**THREE, "actingMaster": True}, "a", "actingMaster is for the mode MasterSlave"),
     ("ControllerGroup", {"replicas": 2}, "a", "take one fewer or one more"),
     ("ControllerGroup", {"replicas": 4}, "a", "take one fewer or one more"),
     ("BrokerGroup", THREE, "a" * 41, "choose a name of at most 40 characters"),
@@ -115,7 +117,7 @@ def test_every_owned_key_is_rejected_by_name(api: Api) -> None:
     for kind, keys in OWNED_KEYS.items():
         spec = THREE if kind == "BrokerGroup" else {}
         for key in keys:
-            value: object = True if key.startswith(("enable", "fetch", "isIn")) else 1
+            value: object = True if key.startswith(("enable", "fetch", "isIn", "skip")) else 1
             with pytest.raises(ApiException) as caught:
                 api.create(kind, {**spec, "config": {key: value}})
             text = refusal(caught.value)
@@ -150,6 +152,9 @@ CHANGES = [
     ("BrokerGroup", {"brokerName": "a"}, {"brokerName": "b"}, "brokerName cannot change"),
     ("BrokerGroup", {}, {"cluster": "b"}, "cluster cannot change"),
     ("BrokerGroup", {"controllerGroup": "a"}, {"controllerGroup": "b"}, "controllerGroup cannot change"),
+    ("BrokerGroup", {}, {"mode": "MasterSlave"}, "mode cannot change"),
+    ("BrokerGroup", {"mode": "MasterSlave"}, {}, "mode cannot change"),
+    ("BrokerGroup", {"mode": "MasterSlave"}, {"mode": "MasterSlave", "actingMaster": False}, ""),
     ("ControllerGroup", {}, {"nameserver": {"embedded": False}}, "embedded cannot change"),
     ("ControllerGroup", {}, {"replicas": 4}, "take one fewer or one more"),
     ("BrokerGroup", {"storage": {"size": "1Gi"}}, {"storage": {"size": "1024Mi"}}, ""),

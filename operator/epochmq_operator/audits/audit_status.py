@@ -10,7 +10,7 @@ from typing import Any
 
 from epochmq_operator.audits.runs import AuditRun, RunOutcome, history_of
 from epochmq_operator.plans.conditions import MESSAGE_LENGTH_MAX, timestamp
-from epochmq_operator.plans.effects import Emit, EventType, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.effects import CreateEvent, EventType, PatchStatus, ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, digest, metadata
 from epochmq_operator.resources.audit import BrokerGroupAudit
 
@@ -94,8 +94,10 @@ def ended(
     next_run: str,
     now: float,
 ) -> dict[str, Any]:
-    """The status after a run."""
+    """The status after a run. A run without a verdict takes the former verdict away: nobody knows whether it
+    still holds. The history keeps it."""
     status = _old(resource)
+    former = next((one for one in history_of(status) if one.get("verdict")), None)
     entry = outcome.entry(run, timestamp(now), report)
     status.pop("run", None)
     status["history"] = [entry, *history_of(status)][: audit.spec.history_limit]
@@ -111,7 +113,12 @@ def ended(
         ]
     else:
         status["phase"] = "Failed"
+        status.pop("verdict", None)
+        status.pop("errors", None)
         conditions = [_AuditCondition("Complete", "False", outcome.reason, message)]
+        if former is not None:
+            stale = f"audit {run.number} has no verdict; audit {former['number']} was {former['verdict']}"
+            conditions.append(_AuditCondition("Healthy", "Unknown", outcome.reason, stale))
     if next_run:
         status["nextRun"] = next_run
     waits = f"the next audit is due at {next_run}" if next_run else "no audit is due"
@@ -128,5 +135,5 @@ def invalid(resource: Manifest, fault: str, now: float, requeue_after_s: float) 
         return ReconciliationResult((), requeue_after_s)
     key = f"{metadata(resource).get('uid')}/invalid/{digest(fault)}"
     return ReconciliationResult(
-        (Emit(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(status)), requeue_after_s
+        (CreateEvent(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(status)), requeue_after_s
     )

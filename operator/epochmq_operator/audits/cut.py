@@ -7,6 +7,10 @@ after it, so that they hold every epoch below the cut. A replica outside the set
 waits for, without `allAckInSyncStateSet`) is compared up to its own end, as far as its epoch file agrees with
 the master's, as in a handshake (RIP-44). The rest it will truncate, if it has not done so. Its end offset is
 read after its epoch file was copied: if that file has the newest epoch, the log has been truncated by then.
+
+A group in the mode MasterSlave has no epochs. Its master confirms its whole log, and every slave is compared
+up to its own end. While the master is down, the end of the slave that acts for it takes the place of the
+confirm offset.
 """
 
 # pure: data in, data out.
@@ -64,15 +68,17 @@ def cut_of(
     files were made, `later` ones after that."""
     reported = {pod: state for pod in pods if isinstance(state := states.get(pod), ReportedBrokerState)}
     masters = [(state.master_epoch or 0, pod) for pod, state in reported.items() if state.role == "master"]
+    masters = masters or [(0, pod) for pod, state in reported.items() if _acts(state)]
     if not reported:
         return "no replica responds"
     if not masters:
         return "no replica reports that it is the master"
     epoch, master = max(masters)
     leading = reported[master]
-    if leading.confirm_offset is None:
+    confirmed = leading.max_offset if _acts(leading) else leading.confirm_offset
+    if confirmed is None:
         return f"{master} does not report its confirm offset"
-    members, confirmed = set(leading.sync_state_set), leading.confirm_offset
+    members = set(leading.sync_state_set)
     have_it_all = members if leading.confirmed_by_all else {leading.broker_id}
     replicas = []
     for pod in pods:
@@ -86,6 +92,11 @@ def cut_of(
             copy = None
         replicas.append(ReplicaCutPoint(pod, end, copy))
     return GroupCut(master, epoch, confirmed, tuple(replicas), _view(states, broker_name, members))
+
+
+def _acts(state: ReportedBrokerState) -> bool:
+    """Whether a slave acts for its group's master, which is down."""
+    return state.group is not None and state.group.role == "acting"
 
 
 def _common_end(copy: bytes | None, leading: bytes | None, end: int | None) -> int:

@@ -1,6 +1,9 @@
-"""Renders the objects of an audit. The audit owns them all, and they are deleted with it; Spark's executors
-are owned by the driver's pod. All have the labels `epochmq.io/kind`, `epochmq.io/group` (the audit's name),
-`epochmq.io/component` and `epochmq.io/run` (the number of the run)."""
+"""Renders the Kubernetes objects of one run of an audit, that is, of one comparison that a BrokerGroupAudit
+orders.
+
+`plan` makes the BrokerGroupAudit the owner of the objects, so they are deleted with it. The driver's pod owns
+Spark's executors. All objects have the labels `epochmq.io/kind`, `epochmq.io/group` (the name of the
+BrokerGroupAudit), `epochmq.io/component` and `epochmq.io/run` (the number of the run)."""
 
 # pure: data in, data out.
 
@@ -23,9 +26,10 @@ from epochmq_operator.resources.quantities import parse_quantity
 
 RUN_LABEL = f"{API_GROUP}/run"
 USER_ID = 10001
-"""The user of the images, who owns the brokers' files."""
+"""The user id of the processes in EpochMQ's images, which owns the brokers' files."""
 READER_PORT = 9885
-DRIVER_PORT, BLOCKS_PORT = 7078, 7079
+DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
+"""The ports of Spark's driver and of its block managers."""
 VOLUME = "store"
 STORE_DIRECTORY = "/volume"
 JOB_DIRECTORY = "/etc/epochmq-audit"
@@ -49,8 +53,8 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RunNames:
-    """The names of the objects of one run."""
+class AuditRunNames:
+    """The names of the objects of one run of an audit. `audit` is the name of the BrokerGroupAudit."""
 
     audit: str
     number: int
@@ -95,7 +99,7 @@ class RunNames:
 
 
 def _head(
-    api: str, kind: str, name: str, audit: BrokerGroupAudit, names: RunNames, component: str
+    api: str, kind: str, name: str, audit: BrokerGroupAudit, names: AuditRunNames, component: str
 ) -> JsonObject:
     metadata = {
         "name": name,
@@ -110,8 +114,8 @@ def image_of(audit: BrokerGroupAudit, settings: AuditSettings) -> str | None:
     return audit.spec.image or settings.image
 
 
-def foundation(
-    audit: BrokerGroupAudit, names: RunNames, settings: AuditSettings, cut: GroupCut, broker_name: str
+def objects_before_pods(
+    audit: BrokerGroupAudit, names: AuditRunNames, settings: AuditSettings, cut: GroupCut, broker_name: str
 ) -> list[JsonObject]:
     """The objects that exist before any pod: the driver's account and rights, the network policy, an empty
     report, and, last, the job with the cut."""
@@ -127,7 +131,7 @@ def foundation(
     ]
     authorization = "rbac.authorization.k8s.io"
     subject = {"kind": "ServiceAccount", "name": names.driver, "namespace": audit.metadata.namespace}
-    made: list[JsonObject] = [
+    objects: list[JsonObject] = [
         {
             **_head("v1", "ServiceAccount", names.driver, audit, names, "driver"),
             "automountServiceAccountToken": False,
@@ -141,7 +145,7 @@ def foundation(
         _head("v1", "ConfigMap", names.report, audit, names, "report"),
     ]
     if settings.network_policies:
-        made.append(_policy(audit, names))
+        objects.append(_policy(audit, names))
     image = image_of(audit, settings) or ""
     job = {
         "group": broker_name,
@@ -154,11 +158,11 @@ def foundation(
         JOB_FILE: json.dumps(job, indent=1, sort_keys=True),
         TEMPLATE_FILE: yaml.safe_dump(executor_template(audit, names, settings), sort_keys=True),
     }
-    made.append({**_head("v1", "ConfigMap", names.job, audit, names, "job"), "data": data})
-    return made
+    objects.append({**_head("v1", "ConfigMap", names.job, audit, names, "job"), "data": data})
+    return objects
 
 
-def _policy(audit: BrokerGroupAudit, names: RunNames) -> JsonObject:
+def _policy(audit: BrokerGroupAudit, names: AuditRunNames) -> JsonObject:
     """Only pods of a run can connect to its pods."""
     own = {"matchLabels": {KIND_LABEL: AUDIT_KIND, GROUP_LABEL: names.audit, RUN_LABEL: str(names.number)}}
     return {
@@ -176,7 +180,7 @@ def mebibytes(size: str) -> int:
     return int(parse_quantity(size) // 2**20)
 
 
-def spark_settings(audit: BrokerGroupAudit, names: RunNames, image: str) -> dict[str, str]:
+def spark_settings(audit: BrokerGroupAudit, names: AuditRunNames, image: str) -> dict[str, str]:
     """The Spark configuration. The driver adds its own address."""
     spec = audit.spec
     executors = spec.executors
@@ -198,8 +202,8 @@ def spark_settings(audit: BrokerGroupAudit, names: RunNames, image: str) -> dict
         **{f"spark.kubernetes.{key}": value for key, value in kubernetes.items()},
         "spark.driver.memory": f"{mebibytes(spec.driver.memory)}m",
         "spark.driver.port": str(DRIVER_PORT),
-        "spark.driver.blockManager.port": str(BLOCKS_PORT),
-        "spark.blockManager.port": str(BLOCKS_PORT),
+        "spark.driver.blockManager.port": str(BLOCK_MANAGER_PORT),
+        "spark.blockManager.port": str(BLOCK_MANAGER_PORT),
         "spark.executor.instances": str(executors.instances),
         "spark.executor.cores": str(executors.cores),
         "spark.executor.memory": f"{mebibytes(executors.memory)}m",
@@ -253,32 +257,34 @@ def _tolerations(audit: BrokerGroupAudit) -> list[JsonObject]:
     return [one.model_dump(by_alias=True, exclude_none=True) for one in audit.spec.tolerations]
 
 
-def _placed(audit: BrokerGroupAudit, spec: JsonObject) -> JsonObject:
-    found = dict(spec)
+def _with_node_selection(audit: BrokerGroupAudit, spec: JsonObject) -> JsonObject:
+    """The pod spec with the node selector and the tolerations of the resource."""
+    selected = dict(spec)
     if audit.spec.node_selector:
-        found["nodeSelector"] = dict(audit.spec.node_selector)
+        selected["nodeSelector"] = dict(audit.spec.node_selector)
     if audit.spec.tolerations:
-        found["tolerations"] = _tolerations(audit)
-    return found
+        selected["tolerations"] = _tolerations(audit)
+    return selected
 
 
-def executor_template(audit: BrokerGroupAudit, names: RunNames, settings: AuditSettings) -> JsonObject:
+def executor_template(audit: BrokerGroupAudit, names: AuditRunNames, settings: AuditSettings) -> JsonObject:
     """The template of Spark's executor pods."""
     spec = _pod_spec(settings, _container("executor", image_of(audit, settings) or "", audit))
-    return {"apiVersion": "v1", "kind": "Pod", "spec": _placed(audit, spec)}
+    return {"apiVersion": "v1", "kind": "Pod", "spec": _with_node_selection(audit, spec)}
 
 
 def driver(
     audit: BrokerGroupAudit,
-    names: RunNames,
+    names: AuditRunNames,
     settings: AuditSettings,
     readers: Mapping[str, str],
     deadline_s: int,
 ) -> JsonObject:
-    """The driver's pod. `readers` maps each replica to host:port of its reader; empty text without one."""
+    """The driver's pod. `readers` maps each replica to host:port of its volume reader; empty text without
+    one."""
     container = _container("driver", image_of(audit, settings) or "", audit)
-    heap, besides = mebibytes(audit.spec.driver.memory), mebibytes(audit.spec.driver.memory_overhead)
-    memory = f"{heap + besides}Mi"
+    heap, overhead = mebibytes(audit.spec.driver.memory), mebibytes(audit.spec.driver.memory_overhead)
+    memory = f"{heap + overhead}Mi"
     container |= {
         "args": ["driver", "--job", f"{JOB_DIRECTORY}/{JOB_FILE}"],
         "env": [
@@ -293,7 +299,7 @@ def driver(
         *container["volumeMounts"],
         {"name": "job", "mountPath": JOB_DIRECTORY, "readOnly": True},
     ]
-    spec = _placed(audit, _pod_spec(settings, container))
+    spec = _with_node_selection(audit, _pod_spec(settings, container))
     spec["volumes"] = [*spec["volumes"], {"name": "job", "configMap": {"name": names.job}}]
     spec |= {
         "serviceAccountName": names.driver,
@@ -314,15 +320,16 @@ class ObservedVolume:
 
 def reader(
     audit: BrokerGroupAudit,
-    names: RunNames,
+    names: AuditRunNames,
     settings: AuditSettings,
     ordinal: int,
     volume: ObservedVolume,
     group_tolerations: list[JsonObject],
     deadline_s: int,
 ) -> JsonObject:
-    """The pod that serves a replica's volume to the executors. It mounts the claim read-only, on the node
-    where the claim is mounted already; or a clone, as an ephemeral volume that is deleted with the pod."""
+    """The pod that serves a replica's volume to the executors. Without a snapshot class it
+    mounts the claim read-only, on the node where the claim is mounted already. With one it mounts a clone of
+    the snapshot, as an ephemeral volume that is deleted with the pod."""
     container = _container("reader", image_of(audit, settings) or "", audit)
     container |= {
         "args": [
@@ -363,7 +370,7 @@ def _on_node(node: str) -> JsonObject:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": rule}}
 
 
-def _clone(volume: ObservedVolume, snapshot: str, names: RunNames) -> JsonObject:
+def _clone(volume: ObservedVolume, snapshot: str, names: AuditRunNames) -> JsonObject:
     spec: JsonObject = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": volume.size}},
@@ -375,18 +382,18 @@ def _clone(volume: ObservedVolume, snapshot: str, names: RunNames) -> JsonObject
 
 
 def snapshot(
-    audit: BrokerGroupAudit, names: RunNames, ordinal: int, volume: ObservedVolume, reader_uid: str
+    audit: BrokerGroupAudit, names: AuditRunNames, ordinal: int, volume: ObservedVolume, reader_uid: str
 ) -> JsonObject:
     """The snapshot for a reader's clone. The reader's pod owns it, and it is deleted with the pod, so the
     operator needs no right to delete snapshots."""
     name = names.reader(ordinal)
-    made = _head("snapshot.storage.k8s.io/v1", "VolumeSnapshot", name, audit, names, "snapshot")
-    made["metadata"]["ownerReferences"] = [
+    manifest = _head("snapshot.storage.k8s.io/v1", "VolumeSnapshot", name, audit, names, "snapshot")
+    manifest["metadata"]["ownerReferences"] = [
         {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": reader_uid}
     ]
     source = {"persistentVolumeClaimName": volume.claim["metadata"]["name"]}
     return {
-        **made,
+        **manifest,
         "spec": {"volumeSnapshotClassName": audit.spec.volume_snapshot_class_name, "source": source},
     }
 

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 
 from epochmq_operator.audits import audit_status, manifests
 from epochmq_operator.audits.cut import GroupCut, cut_of
-from epochmq_operator.audits.manifests import AuditSettings, ObservedVolume, RunNames
+from epochmq_operator.audits.manifests import AuditRunNames, AuditSettings, ObservedVolume
 from epochmq_operator.audits.runs import (
     AuditRun,
     RunOutcome,
@@ -39,9 +39,9 @@ from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
 from epochmq_operator.plans.conditions import timestamp
 from epochmq_operator.plans.effects import (
     Apply,
+    CreateEvent,
     Delete,
     Effect,
-    Emit,
     EventType,
     PatchStatus,
     ReconciliationResult,
@@ -102,7 +102,7 @@ def wants_cut(observed: ObservedState) -> bool:
     run = AuditRun.of(status_of(observed.resource))
     if run is None or is_deleting(observed.resource):
         return False
-    names = RunNames(str(metadata(observed.resource).get("name")), run.number)
+    names = AuditRunNames(str(metadata(observed.resource).get("name")), run.number)
     return not _is_mine(observed, observed.object("ConfigMap", names.job))
 
 
@@ -117,13 +117,13 @@ def reconcile(settings: AuditSettings, observed_audit: ObservedAudit, now: float
     run = AuditRun.of(status_of(observed.resource))
     if run is None:
         return _between(audit, observed, now)
-    names = RunNames(audit.name, run.number)
+    names = AuditRunNames(audit.name, run.number)
     cleaning = tuple(_leftovers(observed, audit, run))
     run, effects, outcome = _advance(settings, observed_audit, audit, names, run, now)
     if outcome is not None:
         return _ended(audit, observed, names, run, outcome, now)
     started = (
-        Emit(
+        CreateEvent(
             EventType.NORMAL,
             "AuditStarted",
             f"audit {run.number} of {audit.spec.broker_group} begins",
@@ -187,7 +187,7 @@ def _leftovers(observed: ObservedState, audit: BrokerGroupAudit, run: AuditRun |
     """Deletions of objects of ended runs, but not of the reports in the history."""
     kept = {str(one.get("report")) for one in history_of(status_of(observed.resource))}
     if run is not None:
-        kept.add(RunNames(audit.name, run.number).report)
+        kept.add(AuditRunNames(audit.name, run.number).report)
     for ref, found in sorted(observed.objects.items(), key=lambda one: (one[0].kind, one[0].name)):
         labels = metadata(found).get("labels") or {}
         if ref.namespace != observed.namespace or ref.kind == "PersistentVolumeClaim":
@@ -213,7 +213,7 @@ def _advance(
     settings: AuditSettings,
     observed_audit: ObservedAudit,
     audit: BrokerGroupAudit,
-    names: RunNames,
+    names: AuditRunNames,
     run: AuditRun,
     now: float,
 ) -> RunProgress:
@@ -266,7 +266,7 @@ def _cut(
     settings: AuditSettings,
     observed_audit: ObservedAudit,
     audit: BrokerGroupAudit,
-    names: RunNames,
+    names: AuditRunNames,
     run: AuditRun,
     group: Manifest | None,
     owner: Owner,
@@ -283,9 +283,9 @@ def _cut(
     )
     if not isinstance(cut, GroupCut):
         return run.at_step("cut", f"waits: {cut}"), (), None
-    wanted = manifests.foundation(audit, names, settings, cut, broker_name_of(group))
+    wanted = manifests.objects_before_pods(audit, names, settings, cut, broker_name_of(group))
     effects = tuple(Apply(with_owner(one, owner)) for one in wanted)
-    event = Emit(
+    event = CreateEvent(
         EventType.NORMAL,
         "AuditCut",
         f"audit {run.number}: up to offset {cut.confirmed} of {cut.master}, epoch {cut.epoch}",
@@ -314,7 +314,7 @@ def _readers(
     settings: AuditSettings,
     observed: ObservedState,
     audit: BrokerGroupAudit,
-    names: RunNames,
+    names: AuditRunNames,
     run: AuditRun,
     group: Manifest | None,
     volumes: Mapping[int, ObservedVolume],
@@ -367,7 +367,7 @@ def _age_s(found: Manifest, now: float) -> float:
     return now - (seconds_of(metadata(found).get("creationTimestamp")) or now)
 
 
-def _since_cut_s(observed: ObservedState, names: RunNames, now: float) -> float:
+def _since_cut_s(observed: ObservedState, names: AuditRunNames, now: float) -> float:
     return _age_s(observed.object("ConfigMap", names.job) or {}, now)
 
 
@@ -382,7 +382,7 @@ def _audit(observed: ObservedState, run: AuditRun, pod: Manifest, now: float) ->
 def _ended(
     audit: BrokerGroupAudit,
     observed: ObservedState,
-    names: RunNames,
+    names: AuditRunNames,
     run: AuditRun,
     outcome: RunOutcome,
     now: float,
@@ -393,7 +393,7 @@ def _ended(
     )
     if outcome.verdict:
         bad = outcome.verdict != "healthy"
-        event = Emit(
+        event = CreateEvent(
             EventType.WARNING if bad else EventType.NORMAL,
             f"Audit{outcome.verdict.capitalize()}",
             f"audit {run.number}: {outcome.verdict}" + (f": {outcome.message}" if outcome.message else ""),
@@ -401,7 +401,7 @@ def _ended(
         )
     else:
         what = f"audit {run.number} has no verdict: {outcome.message}"
-        event = Emit(EventType.WARNING, f"Audit{outcome.reason}", what, _key(observed, run, "ended"))
+        event = CreateEvent(EventType.WARNING, f"Audit{outcome.reason}", what, _key(observed, run, "ended"))
     return ReconciliationResult((event, PatchStatus(status)), 0.0)
 
 

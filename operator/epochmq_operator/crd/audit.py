@@ -9,7 +9,7 @@ from typing import Any
 
 from epochmq_operator.crd.definition import root_schema
 from epochmq_operator.crd.reference import default_of, fields_below
-from epochmq_operator.crd.schema import Schema, structural
+from epochmq_operator.crd.schema import Schema, to_structural
 from epochmq_operator.crd.status import CONDITIONS, column
 from epochmq_operator.resources import API_GROUP, VERSION
 from epochmq_operator.resources.audit import (
@@ -51,8 +51,8 @@ AUDIT_STATUS: Schema = {
     "properties": {
         "observedGeneration": _number("Generation of the resource that this status describes."),
         "phase": _text("Summary phase: Waiting, Running, Done, Failed, Suspended or Invalid."),
-        "verdict": _text("Verdict of the last audit that has one."),
-        "errors": _number("Number of errors that this audit found."),
+        "verdict": _text("Verdict of the last audit; absent if it failed. history has the former ones."),
+        "errors": _number("Number of errors that the last audit found; absent if it failed."),
         "lastFinished": _text("Time when the last audit ended."),
         "report": _text("ConfigMap with the last report."),
         "nextRun": _text("Time when the next audit is due."),
@@ -95,7 +95,7 @@ def audit_definition() -> Schema:
     """The whole object for `kubectl apply`."""
     singular = AUDIT_KIND.lower()
     document = BrokerGroupAudit.model_json_schema(by_alias=True)
-    spec = structural(document["properties"]["spec"], document["$defs"])
+    spec = to_structural(document["properties"]["spec"], document["$defs"])
     for rule in AUDIT_RULES:
         if rule.path:
             spec.setdefault("x-kubernetes-validations", []).append(

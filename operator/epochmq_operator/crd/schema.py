@@ -1,5 +1,5 @@
-"""Converts a model's JSON schema to a structural schema for Kubernetes: every field has one type, there are
-no references, and unknown fields are not mentioned, because the API server drops them."""
+"""Converts a model's JSON schema to a structural schema for Kubernetes: every field has one type, and there
+are no references. `additionalProperties: false` is left out, because the API server drops unknown fields."""
 
 # pure: data in, data out.
 
@@ -15,7 +15,7 @@ from epochmq_operator.resources.rules import RULES
 
 Schema = dict[str, Any]
 
-KEPT = (
+COMMON_KEYWORDS = (
     "description",
     "type",
     "enum",
@@ -31,19 +31,21 @@ KEPT = (
 )
 """The keywords that both schemas have."""
 
-YES_OR_NO = frozenset(
+BOOLEAN_KEYS = frozenset(
     {
         "enableControllerInNamesrv",
         "enableControllerMode",
         "enableDLegerCommitLog",
+        "enableSlaveActingMaster",
         "fetchControllerAddrByDnsLookup",
         "fetchNameSrvAddrByDnsLookup",
         "fetchNamesrvAddrByAddressServer",
         "isInBrokerContainer",
+        "skipPreOnline",
     }
 )
-"""The owned configuration keys whose values are true or false. A rule can only mention keys whose types are
-in the schema."""
+"""The owned keys whose values are booleans. A validation rule (CEL) can only mention keys whose types are in
+the schema."""
 OWNED_KEYS: Mapping[str, tuple[str, ...]] = {
     "BrokerGroup": (*OPERATOR_OWNED_KEYS, *STORE_PATHS),
     "ControllerGroup": tuple(CONTROLLER_OWNED_KEYS),
@@ -51,9 +53,9 @@ OWNED_KEYS: Mapping[str, tuple[str, ...]] = {
 
 
 def spec_schema(kind: type[GroupResource]) -> Schema:
-    """The schema of a kind's spec, with defaults and rules."""
+    """The schema of a kind's spec, with defaults and validation rules."""
     document = kind.model_json_schema(by_alias=True)
-    found = structural(document["properties"]["spec"], document["$defs"])
+    found = to_structural(document["properties"]["spec"], document["$defs"])
     properties = found["properties"]
     properties["config"] = _config(kind.__name__, properties["config"])
     for rule in RULES[kind.__name__]:
@@ -67,15 +69,15 @@ def spec_schema(kind: type[GroupResource]) -> Schema:
 
 
 def root_rules(kind: str) -> list[dict[str, str]]:
-    """The rules about the whole resource."""
+    """The validation rules about the whole resource."""
     return [{"rule": rule.cel, "message": rule.message} for rule in RULES[kind] if not rule.path]
 
 
 def _config(kind: str, schema: Schema) -> Schema:
     """The schema of `spec.config`. Values may be strings, numbers or booleans, which no type of a structural
     schema covers: the API server accepts any value, and the operator validates it."""
-    reserved = {
-        key: {"type": "boolean"} if key in YES_OR_NO else {"x-kubernetes-int-or-string": True}
+    owned = {
+        key: {"type": "boolean"} if key in BOOLEAN_KEYS else {"x-kubernetes-int-or-string": True}
         for key in sorted(OWNED_KEYS[kind])
     }
     return {
@@ -83,31 +85,32 @@ def _config(kind: str, schema: Schema) -> Schema:
         "type": "object",
         "maxProperties": schema["maxProperties"],
         "x-kubernetes-preserve-unknown-fields": True,
-        "properties": reserved,
+        "properties": owned,
     }
 
 
-def structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
-    """Converts a part of a model's JSON schema."""
+def to_structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:
+    """Converts a part of a model's JSON schema to a structural schema."""
     schema = _resolved(schema, definitions)
+    # A field of the model may bring its structural schema along.
     if SCHEMA in schema:
         return dict(schema[SCHEMA])
-    found = {key: schema[key] for key in KEPT if key in schema}
+    found = {key: schema[key] for key in COMMON_KEYWORDS if key in schema}
     if "default" in schema and (default := _default(schema)) is not None:
         found["default"] = default
     if schema.get("type") == "array":
-        found["items"] = structural(schema["items"], definitions)
+        found["items"] = to_structural(schema["items"], definitions)
         found["x-kubernetes-list-type"] = "atomic"
     if schema.get("type") == "object":
         values = schema.get("patternProperties", {}).values() or [schema.get("additionalProperties")]
         if "properties" in schema:
             found["properties"] = {
-                name: structural(value, definitions) for name, value in schema["properties"].items()
+                name: to_structural(value, definitions) for name, value in schema["properties"].items()
             }
             if required := schema.get("required"):
                 found["required"] = list(required)
         elif isinstance(inner := next(iter(values)), dict):
-            found["additionalProperties"] = structural(inner, definitions)
+            found["additionalProperties"] = to_structural(inner, definitions)
     return found
 
 
@@ -125,8 +128,8 @@ def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> S
 
 
 def _default(schema: Schema) -> Any:
-    """The default, unless it is empty. The default of a part includes those of its fields, because the API
-    server validates the part's rules before it would fill them in."""
+    """The default, unless it is empty. The default of an object includes the defaults of its fields: the API
+    server validates an object's rules before it would fill in the fields' defaults."""
     default = schema["default"]
     if not isinstance(default, dict):
         return default if default != [] else None

@@ -39,6 +39,11 @@ _COMMON: dict[str, Any] = {
     "phase": {"description": "Summary phase.", "type": "string"},
     "ready": {"description": "Number of ready pods, of all pods.", "type": "string"},
     "replicas": {"description": "Number of replicas.", "type": "integer"},
+    "targetReplicas": {
+        "description": "Number of replicas that the group is to have at present; while it scales up, fewer "
+        "than spec.replicas.",
+        "type": "integer",
+    },
     "readyReplicas": {"description": "Number of ready replicas.", "type": "integer"},
     "selector": {"description": "Label selector of the replicas' pods.", "type": "string"},
     "conditions": CONDITIONS,
@@ -58,7 +63,29 @@ _OF_BROKERS: dict[str, Any] = {
         "x-kubernetes-list-type": "atomic",
         "items": {"type": "integer", "format": "int64"},
     },
-    "controllerGroup": {"description": "ControllerGroup that elects the master.", "type": "string"},
+    "controllerGroup": {
+        "description": "ControllerGroup that elects the master; in the mode MasterSlave, the one whose "
+        "nameservers the group uses.",
+        "type": "string",
+    },
+    "actingMaster": {
+        "description": "Replica that acts for a master that is down; absent while none does.",
+        "type": "object",
+        "properties": {
+            "pod": {"description": "Its pod.", "type": "string"},
+            "since": {"description": "When it began to act.", "type": "string", "format": "date-time"},
+            "escaped": {
+                "description": "Messages that other groups have taken from it.",
+                "type": "integer",
+                "format": "int64",
+            },
+            "waiting": {
+                "description": "Messages that no other group has taken yet.",
+                "type": "integer",
+                "format": "int64",
+            },
+        },
+    },
 }
 _OF_CONTROLLERS: dict[str, Any] = {
     "leader": {"description": "Pod of the leading controller; empty without one.", "type": "string"},
@@ -101,6 +128,7 @@ COLUMNS: dict[str, list[dict[str, Any]]] = {
         column("Epoch", ".status.masterEpoch", "integer"),
         column("SyncStateSet", ".status.syncStateSet", description="Broker ids of the replicas in sync"),
         *_LAST,
+        column("Acting", ".status.actingMaster.pod", priority=1, description="The acting master's pod"),
         column("Controllers", ".status.controllerGroup", priority=1),
     ],
     "ControllerGroup": [

@@ -17,11 +17,13 @@ from epochmq_protocol.errors import EpochMQError
 
 FIELD_MANAGER = "epochmq-operator"
 REQUEST_TIMEOUT_S = 5.0
-"""The deadline of requests other than lists and watches. A write that is in flight when the lease is lost
-ends before another operator can acquire the lease (`lease_rules`)."""
+"""The deadline of requests other than lists and watches. A write begins before this operator must stop
+writing, and ends with this deadline, before another operator can acquire the operator lease
+(`lease_rules`)."""
 LIST_TIMEOUT_S = 60.0
 WATCH_S = 300
-"""The API server ends a watch after this time, and the operator starts another."""
+"""The API server ends a watch after this time, and the operator starts another. A watch also ends after half
+of it without a byte: bookmarks come every minute, so the connection is dead."""
 LINE_LENGTH_MAX = 8 * 1024 * 1024
 """The limit for one event of a watch. etcd accepts objects of up to 1.5 MiB."""
 GROUP_VERSION = "epochmq.io/v1alpha1"
@@ -51,7 +53,7 @@ class ApiError(EpochMQError):
         self.status = status
 
     @property
-    def rejected(self) -> bool:
+    def is_rejection(self) -> bool:
         """Whether the API server rejected the request for good: a retry would fail, too."""
         return self.status in (400, 403, 405, 413, 415, 422)
 
@@ -152,13 +154,13 @@ class Api:
         return await self._write("PATCH", object_path(ref), operations, "application/json-patch+json")
 
     async def delete(self, ref: Ref, uid: str) -> None:
-        """Deletes the object with this uid; the garbage collector deletes what it owns. Does nothing if it is
-        gone already."""
+        """Deletes the object with this uid; the garbage collector deletes what it owns. Does nothing if the
+        object is gone, or if the name belongs to an object with another uid."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         try:
             await self._write("DELETE", object_path(ref), body)
-        except ApiError as fault:
-            if fault.status not in (404, 409):
+        except ApiError as error:
+            if error.status not in (404, 409):
                 raise
 
     async def create(self, manifest: Manifest) -> dict[str, Any]:

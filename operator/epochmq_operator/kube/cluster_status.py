@@ -7,6 +7,8 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from epochmq_operator.kube.api import Api
 from epochmq_operator.kube.connection import ClusterConnection
@@ -16,6 +18,7 @@ from epochmq_operator.local.readiness import ControllerRaftState, Readiness
 from epochmq_operator.local.replica_groups import ListedReplica, ListedReplicaGroup
 from epochmq_operator.local.state_directory import PodPhase
 from epochmq_operator.local.status import (
+    ActingMasterStatus,
     BrokerGroupStatus,
     ControllerGroupStatus,
     ControllerStatus,
@@ -44,6 +47,7 @@ from epochmq_operator.pod_rendering import (
     NAMESERVER_PORT,
     Component,
 )
+from epochmq_operator.resources import GroupMode
 
 PROGRESSING_PHASES = (ResourcePhase.CREATING, ResourcePhase.SCALING, ResourcePhase.UPDATING)
 PORTS = {
@@ -266,6 +270,7 @@ def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupSt
         (one for one in observed.kind("ControllerGroup") if _name(one) == controller_group_of(group)), None
     )
     broker_name = spec.get("brokerName") or name
+    mode = GroupMode(spec.get("mode") or GroupMode.CONTROLLER)
     leading = _leading(observed, controllers) if controllers is not None else None
     kept = (
         next((one for one in leading[1].groups if one.broker_name == broker_name), None) if leading else None
@@ -274,12 +279,31 @@ def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupSt
         name=name,
         broker_name=broker_name,
         cluster=spec.get("cluster") or "DefaultCluster",
-        controller_group=controller_group_of(group),
+        controller_group=controller_group_of(group) if mode is GroupMode.CONTROLLER else None,
         phase=_phase(group),
+        mode=mode,
+        acting_master=_acting_master((group.get("status") or {}).get("actingMaster")),
         nameservers=_nameservers(observed, controllers) if controllers is not None else [],
         master_epoch=kept.master_epoch if kept else None,
         sync_state_set=sorted(kept.sync_state_set) if kept else [],
         replicas=[_replica(observed, pod, kept) for pod in observed.of(group, Component.BROKER)],
+    )
+
+
+def _acting_master(reported: Any) -> ActingMasterStatus | None:
+    """The acting master by the status that the operator wrote."""
+    if not isinstance(reported, Mapping):
+        return None
+    since_ms: int | None
+    try:
+        since_ms = int(datetime.fromisoformat(str(reported.get("since"))).timestamp() * 1000)
+    except ValueError:
+        since_ms = None
+    return ActingMasterStatus(
+        pod=str(reported.get("pod", "")),
+        since_ms=since_ms,
+        escaped=reported.get("escaped"),
+        escape_waiting=reported.get("waiting"),
     )
 
 
@@ -289,19 +313,28 @@ def _replica(observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGr
     base = _pod(observed, pod, Component.BROKER, "store")
     known = state.broker_id if state else None
     role = None
-    if known is not None and kept is not None:
+    member = state.group if state else None
+    if member is not None:
+        role = str(member.role)
+    elif known is not None and kept is not None:
         role = "master" if kept.master_broker_id == known else "slave"
+    elif state is not None and not state.controlled:
+        role = "master" if state.role == "master" else "slave"
     return ReplicaStatus(
         **{name: getattr(base, name) for name in PodStatus.__struct_fields__},
         broker_id=known,
         role=role,
-        in_sync=kept is not None and known in kept.sync_state_set,
+        in_sync=known in kept.sync_state_set
+        if kept is not None
+        else state is not None and not state.controlled and base.ready,
         epoch=state.master_epoch if state else None,
         max_offset=state.max_offset if state else None,
         confirm_offset=state.confirm_offset if state else None,
         fenced=state is not None and state.fenced,
         drained=state is not None and state.drained,
         ha_address=_address(observed, pod, Component.BROKER, BROKER_HA_PORT),
+        escaped=sum(one.escaped for one in member.escape) if member is not None else None,
+        escape_waiting=sum(one.waiting for one in member.escape) if member is not None else None,
     )
 
 
@@ -315,5 +348,11 @@ def readiness_of(pod: PodStatus) -> Readiness:
         )
     if isinstance(pod, ReplicaStatus) and pod.role is not None:
         leads = pod.role == "master"
-        return Readiness(pod.ready, pod.reason, broker_id=MASTER_BROKER_ID if leads else pod.broker_id)
+        shown = {"groupRole": pod.role} if pod.role in ("acting", "isolated") else {}
+        return Readiness(
+            pod.ready,
+            pod.reason,
+            broker_id=MASTER_BROKER_ID if leads else pod.broker_id,
+            runtime_info=shown,
+        )
     return Readiness(pod.ready, pod.reason)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import OrderedDict
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -15,33 +16,43 @@ from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER, OBJECT_KINDS
 from epochmq_operator.plans.conditions import timestamp
-from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, PatchStatus, SetFinalizers
+from epochmq_operator.plans.effects import Apply, CreateEvent, Delete, Effect, PatchStatus, SetFinalizers
 from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of
 from epochmq_operator.resources import KINDS
 
 CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})
-"""Before it applies an object of these kinds, the operator asks the API server for it. An object that
-somebody else made may have the same name, and the watches deliver only objects with the operator's label."""
-EMITTED_MAX = 4096
+"""Before it applies an object of these kinds, the operator asks the API server for it. An object of
+another owner may have the same name, and the watches deliver only objects with the operator's label."""
+KEYS_MAX = 4096
+"""The most keys of created Events that are remembered."""
+METRIC_LABELS: Mapping[type[Effect], str] = {
+    Apply: "Apply",
+    Delete: "Delete",
+    SetFinalizers: "SetFinalizers",
+    PatchStatus: "PatchStatus",
+    CreateEvent: "Emit",
+}
+"""The values of the label `effect` of `epochmq_operator_effects`."""
 
 log = structlog.get_logger()
 
 
 class EffectWriter:
-    """Writes effects, and puts what the API server answers into the cache."""
+    """Carries out effects, and puts the objects of the API server's responses into the cache."""
 
     def __init__(self, api: Api, cache: ObjectCache, metrics: OperatorMetrics) -> None:
         self._api = api
         self._cache = cache
         self._metrics = metrics
-        self._emitted: OrderedDict[str, None] = OrderedDict()
+        self._created_events: OrderedDict[str, None] = OrderedDict()
+        """The keys of Events that were created, oldest first."""
 
-    async def write(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> None:
+    async def carry_out(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> None:
         """Carries out one effect of a reconciliation of this resource. An Event that was created before is
         not created again. ApiError when it fails."""
-        if isinstance(effect, Emit) and effect.key in self._emitted:
+        if isinstance(effect, CreateEvent) and effect.key in self._created_events:
             return
-        self._metrics.effects.labels(type(effect).__name__).inc()
+        self._metrics.effects.labels(METRIC_LABELS[type(effect)]).inc()
         match effect:
             case Apply():
                 await self._apply(effect.manifest, worker)
@@ -58,13 +69,13 @@ class EffectWriter:
                 answer = await self._api.put_finalizers(ref, version, effect.finalizers)
                 if not is_deleting(answer) or effect.finalizers:
                     self._cache.put(answer)
-            case Emit():
-                await self._emit(effect, ref, resource)
+            case CreateEvent():
+                await self._create_event(effect, ref, resource)
 
     async def load_into_cache(self, ref: Ref, worker: WorkerState) -> bool:
         """Asks the API server for an object and puts it into the cache. Returns whether it exists. No watch
-        delivers an object without the operator's label; the worker remembers such an object, and loads it
-        again before every reconciliation."""
+        delivers an object without the operator's label. So the worker state remembers such an object, and
+        every later reconciliation loads it again first."""
         known = self._cache.get(ref)
         try:
             found = await self._api.get(object_path(ref))
@@ -84,35 +95,36 @@ class EffectWriter:
         return True
 
     async def _apply(self, manifest: Manifest, worker: WorkerState) -> None:
-        """Applies an object. One that is not in the cache is looked up first, because applying would take it
-        over from its owner: ApiError with 409 when it exists."""
+        """Applies an object. ApiError with 409 if it is of a kind in `CHECKED_BEFORE_APPLY`, exists, and is
+        not in the cache: it has another owner, and applying would take it over."""
         ref = ref_of(manifest)
-        unknown = ref.kind in CHECKED_BEFORE_APPLY and self._cache.get(ref) is None
-        if unknown and await self.load_into_cache(ref, worker):
+        must_check = ref.kind in CHECKED_BEFORE_APPLY and self._cache.get(ref) is None
+        if must_check and await self.load_into_cache(ref, worker):
             raise ApiError(409, f"{ref} exists already")
         self._cache.put(await self._api.apply(manifest))
 
-    async def _emit(self, effect: Emit, ref: Ref, resource: Manifest) -> None:
+    async def _create_event(self, effect: CreateEvent, ref: Ref, resource: Manifest) -> None:
         log.info(effect.message, reason=effect.reason, resource=str(ref), namespace=ref.namespace)
         try:
             await self._api.create(event_of(effect, ref, resource, time.time()))
         except ApiError as error:
-            if error.status != 409:  # an operator that was killed before it wrote the status created it
+            # 409: the Event exists. An earlier operator created it and was killed before it wrote the status.
+            if error.status != 409:
                 raise
-        self._emitted[effect.key] = None
-        while len(self._emitted) > EMITTED_MAX:
-            self._emitted.popitem(last=False)
+        self._created_events[effect.key] = None
+        while len(self._created_events) > KEYS_MAX:
+            self._created_events.popitem(last=False)
 
 
-def event_of(effect: Emit, ref: Ref, resource: Manifest, now: float) -> dict[str, Any]:
+def event_of(effect: CreateEvent, ref: Ref, resource: Manifest, now: float) -> dict[str, Any]:
     """The Event as the API server accepts it. Its name is derived from the effect's key."""
-    mark = hashlib.sha256(effect.key.encode()).hexdigest()[:16]
+    suffix = hashlib.sha256(effect.key.encode()).hexdigest()[:16]
     owner = Owner(ref.kind, ref.name, str(metadata(resource).get("uid", "")))
     involved = {key: owner.reference()[key] for key in ("apiVersion", "kind", "name", "uid")}
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": f"{ref.name}.{mark}", "namespace": ref.namespace},
+        "metadata": {"name": f"{ref.name}.{suffix}", "namespace": ref.namespace},
         "involvedObject": {**involved, "namespace": ref.namespace},
         "type": str(effect.type),
         "reason": effect.reason,

@@ -1,62 +1,129 @@
 """Watches groups and audits by kopf, on a thread of its own.
 
 Every event of a resource goes into the cache, which wakes the resource's worker. Event handlers alone make
-kopf write nothing to a resource: no annotations, no finalizers, no progress."""
+kopf write nothing to a resource: no annotations, no finalizers, no progress.
+
+kopf looks for the kinds once, when it starts, because to watch their definitions it would need rights in the
+whole cluster. So it is started again when other kinds are defined."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import kopf
+import structlog
 
+from epochmq_operator.kube.api import Api, ApiError
 from epochmq_operator.kube.connection import ClusterConnection
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.resources import API_VERSION, KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
 from epochmq_protocol.errors import EpochMQError
 
+WATCHED_KINDS = (*KINDS, AUDIT_KIND)
+LOOK_AGAIN_S = 5.0
+"""The time between two requests for the kinds that are defined."""
+FAILED_AGAIN_S = 1.0
+STOPPED_WITHIN_S = 30.0
+"""kopf ends its watches within seconds."""
+
+WatchKinds = Callable[[frozenset[str], threading.Event, asyncio.AbstractEventLoop], None]
+"""Watches kinds, on the thread that calls it, until the event is set. The cache belongs to the event loop."""
+
+log = structlog.get_logger()
+
 
 class WatchEndedError(EpochMQError):
     """Nothing watches groups any more."""
 
 
-async def watch_resources(namespaces: list[str], cache: ObjectCache, connection: ClusterConnection) -> None:
-    """Watches the resources of these namespaces, all if there are none, until cancelled. WatchEndedError when
-    kopf ends.
+async def watch_resources(
+    api: Api, watch: WatchKinds, *, look_again_s: float = LOOK_AGAIN_S, wait_s: float = STOPPED_WITHIN_S
+) -> None:
+    """Watches the resources of all kinds that are defined in the cluster, until cancelled. Definitions may be
+    installed, deleted and installed again at any time. WatchEndedError when kopf ends."""
+    while True:
+        kinds = await _defined_kinds(api)
+        if kinds != frozenset(WATCHED_KINDS):
+            missing = sorted(frozenset(WATCHED_KINDS) - kinds)
+            log.warning("definitions are not installed, waiting for them", kinds=missing)
+        await _watch_while_defined(api, kinds, watch, look_again_s, wait_s)
+
+
+async def _watch_while_defined(
+    api: Api, kinds: frozenset[str], watch: WatchKinds, look_again_s: float, wait_s: float
+) -> None:
+    """Watches these kinds until other kinds are defined.
 
     kopf runs on a thread of its own: on ours it would handle the signals, and cancel tasks that it did not
     start."""
     loop, stop, ended = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
 
-    def run_kopf() -> None:
+    def run() -> None:
         try:
-            asyncio.run(
-                kopf.operator(
-                    registry=_registry(cache, connection, loop),
-                    settings=_settings(),
-                    standalone=True,
-                    clusterwide=not namespaces,
-                    namespaces=namespaces,
-                    stop_flag=stop,
-                )
-            )
+            watch(kinds, stop, loop)
         finally:
             with contextlib.suppress(RuntimeError):  # our loop may be closed by now
                 loop.call_soon_threadsafe(ended.set)
 
-    threading.Thread(target=run_kopf, name="kopf", daemon=True).start()
+    if kinds:
+        threading.Thread(target=run, name="kopf", daemon=True).start()
     try:
-        await ended.wait()
+        while not ended.is_set() and await _defined_kinds(api) == kinds:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(look_again_s):
+                    await ended.wait()
     finally:
         stop.set()
-    raise WatchEndedError("kopf ended unexpectedly")
+    if ended.is_set():
+        raise WatchEndedError("kopf ended unexpectedly")
+    if kinds:
+        async with asyncio.timeout(wait_s):
+            await ended.wait()
+
+
+async def _defined_kinds(api: Api) -> frozenset[str]:
+    """The kinds of `WATCHED_KINDS` that the API server knows."""
+    while True:
+        try:
+            found = await api.get(f"/apis/{API_VERSION}")
+        except ApiError as error:
+            if error.status == 404:
+                return frozenset()
+            log.warning("cannot list the kinds of the API group", error=str(error))
+            await asyncio.sleep(FAILED_AGAIN_S)
+            continue
+        kinds = {one.get("kind") for one in found.get("resources") or () if "/" not in one.get("name", "")}
+        return frozenset(kinds & set(WATCHED_KINDS))
+
+
+def kopf_watch(namespaces: list[str], cache: ObjectCache, connection: ClusterConnection) -> WatchKinds:
+    """A function that watches kinds in these namespaces, in all if there are none, by kopf."""
+
+    def watch(kinds: frozenset[str], stop: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.run(
+            kopf.operator(
+                registry=_registry(kinds, cache, connection, loop),
+                settings=_settings(),
+                standalone=True,
+                clusterwide=not namespaces,
+                namespaces=namespaces,
+                stop_flag=stop,
+            )
+        )
+
+    return watch
 
 
 def _registry(
-    cache: ObjectCache, connection: ClusterConnection, loop: asyncio.AbstractEventLoop
+    kinds: frozenset[str],
+    cache: ObjectCache,
+    connection: ClusterConnection,
+    loop: asyncio.AbstractEventLoop,
 ) -> kopf.OperatorRegistry:
     """The handlers; `loop` is the cache's event loop."""
     registry = kopf.OperatorRegistry()
@@ -65,7 +132,7 @@ def _registry(
     async def on_event(type: str | None, body: kopf.Body, **_: Any) -> None:
         loop.call_soon_threadsafe(cache.drop if type == "DELETED" else cache.put, dict(body))
 
-    for kind in (*KINDS, AUDIT_KIND):
+    for kind in sorted(kinds):
         kopf.on.event(group, version, f"{kind.lower()}s", registry=registry)(on_event)
 
     async def login(**_: Any) -> kopf.AiohttpSession:

@@ -70,7 +70,9 @@ class LeaseHolder:
 
     async def _hold(self, working: asyncio.AbstractEventLoop) -> None:
         while True:
-            await asyncio.sleep(lease_rules.RENEW_EVERY_S if self._fresh() else lease_rules.LOOK_EVERY_S / 2)
+            await asyncio.sleep(
+                lease_rules.RENEW_EVERY_S if self._is_renewed_recently() else lease_rules.LOOK_EVERY_S / 2
+            )
             if lease_rules.is_stalled(self._progress_s, time.monotonic()):
                 self._renewed_s = None
                 raise LeadershipLostError(
@@ -83,7 +85,7 @@ class LeaseHolder:
     def _note_progress(self) -> None:
         self._progress_s = time.monotonic()
 
-    def _fresh(self) -> bool:
+    def _is_renewed_recently(self) -> bool:
         return self._renewed_s is not None and time.monotonic() - self._renewed_s < lease_rules.RENEW_EVERY_S
 
     @contextlib.asynccontextmanager
@@ -107,8 +109,9 @@ class LeaseHolder:
                 log.warning("cannot release the lease", lease=str(self._lease), error=str(error))
 
     async def _attempt(self) -> bool:
-        """Takes or renews the Lease if it may; whether it holds the Lease now. A server that does not respond
-        is no loss yet: the time since the last renewal decides."""
+        """Takes or renews the Lease if the rules allow it. Returns whether this operator holds the Lease. If
+        the API server does not respond, the Lease is not lost at once: the time since the last renewal
+        decides."""
         async with self._one_attempt:
             try:
                 found = self._found or await self._read()
@@ -120,9 +123,9 @@ class LeaseHolder:
                 sent_s = time.monotonic()
                 spec = lease_rules.spec_when_held(spec, self._me, time.time())
                 self._found = await self._api.replace({**found, "spec": spec})
-            except ApiError as fault:
-                if fault.status != 409:  # a conflict: another operator was faster
-                    log.warning("cannot acquire or renew the lease", lease=str(self._lease), error=str(fault))
+            except ApiError as error:
+                if error.status != 409:  # a conflict: another operator was faster
+                    log.warning("cannot acquire or renew the lease", lease=str(self._lease), error=str(error))
                 return self.leads
             self._renewed_s = sent_s
             return True
@@ -130,8 +133,8 @@ class LeaseHolder:
     async def _read(self) -> dict[str, Any]:
         try:
             return await self._api.get(object_path(self._lease))
-        except ApiError as fault:
-            if fault.status != 404:
+        except ApiError as error:
+            if error.status != 404:
                 raise
         meta = {"name": self._lease.name, "namespace": self._lease.namespace}
         empty = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta, "spec": {}}

@@ -1,10 +1,10 @@
 """Decides by rules which of several operators is active: the holder of the operator lease, a Lease object.
 
 The holder renews the Lease long before it expires, and stops writing well before: `RENEW_DEADLINE_S` after it
-*sent* the last successful renewal. A standby takes the Lease over after it has seen it unchanged, by its own
-clock, for its whole duration. The clocks need not agree, only run at about the same speed. No two operators
-write at a time, because a write of the former holder has its response, or its timeout, before the next holder
-starts:
+*sent* the last successful renewal. A standby operator takes the Lease over after the Lease has been unchanged
+for its whole duration by the clock of the standby. The clocks need not agree, only run at about the same
+speed. No two operators write at a time, because a write of the former holder has its response, or its
+timeout, before the next holder starts:
 
     RENEW_DEADLINE_S + the timeout of a request < DURATION_S
 """
@@ -29,7 +29,8 @@ over."""
 
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
-    """The content of a Lease, and since when it is unchanged, in seconds of our monotonic clock."""
+    """The content of a Lease, and since when it is unchanged, in seconds of this operator's monotonic
+    clock."""
 
     spec: Mapping[str, Any]
     since_s: float

@@ -19,7 +19,7 @@ from epochmq_operator.kube.comparison_cache import ComparisonCache
 from epochmq_operator.kube.config import OperatorConfig, load_config
 from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, from_kubeconfig, in_cluster
 from epochmq_operator.kube.group_reconciler import GroupReconciler
-from epochmq_operator.kube.kopf_watch import WatchEndedError, watch_resources
+from epochmq_operator.kube.kopf_watch import WatchEndedError, kopf_watch, watch_resources
 from epochmq_operator.kube.lease_holder import LeadershipLostError, open_lease_holder
 from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
@@ -63,16 +63,16 @@ def run(path: str | None, overrides: dict[str, str]) -> int:
     return asyncio.run(_run_until_signal(config, connection))
 
 
-def release(path: str | None, overrides: dict[str, str]) -> int:
-    """Removes the deletion guard of all groups of the configuration's namespaces. Without an operator nothing
-    else would, and a guarded group could never be deleted."""
+def remove_deletion_guards(path: str | None, overrides: dict[str, str]) -> int:
+    """Removes the deletion guard, the operator's finalizer, of all groups in the configuration's namespaces.
+    No other program removes it, and a guarded group cannot be deleted."""
     config = load_config(path, overrides)
     _log(config.log_level)
-    asyncio.run(_release(config, connect(config)))
+    asyncio.run(_remove_deletion_guards(config, connect(config)))
     return 0
 
 
-async def _release(config: OperatorConfig, connection: ClusterConnection) -> None:
+async def _remove_deletion_guards(config: OperatorConfig, connection: ClusterConnection) -> None:
     api = Api(connection)
     try:
         for kind in KINDS:
@@ -158,7 +158,7 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
                 tasks.create_task(informer.run())
-            tasks.create_task(watch_resources(config.namespaces, cache, connection))
+            tasks.create_task(watch_resources(api, kopf_watch(config.namespaces, cache, connection)))
             await lease_holder.acquire()
             async with lease_holder.released_at_exit(), asyncio.TaskGroup() as work:
                 metrics.leads.set(1)

@@ -58,7 +58,7 @@ class _AuditCollector(Collector):
         labels = ["namespace", "name", "group"]
         verdict = GaugeMetricFamily(
             "epochmq_audit_verdict",
-            "1 for the verdict of the last audit that has one",
+            "1 for the verdict of the last audit; absent if it failed",
             labels=[*labels, "verdict"],
         )
         findings = GaugeMetricFamily(
@@ -78,7 +78,7 @@ class _AuditCollector(Collector):
             if status.get("verdict"):
                 verdict.add_metric([*names, str(status["verdict"])], 1)
             for entry in history_of(status)[:1]:
-                for severity in ("errors", "warnings", "notes"):
+                for severity in ("errors", "warnings", "notes") if entry.get("verdict") else ():
                     findings.add_metric([*names, severity.removesuffix("s")], _number(entry.get(severity)))
                 failed.add_metric(names, 0 if entry.get("verdict") else 1)
                 if (ended := seconds_of(entry.get("finished"))) is not None:

@@ -143,13 +143,13 @@ class Reconciler(abc.ABC):
             if result.writes:
                 outcome = "step"
                 for effect in result.effects:
-                    await self._writer.write(effect, ref, resource, worker)
+                    await self._writer.carry_out(effect, ref, resource, worker)
             worker.rejection, worker.failures = "", 0
             return self._pause(result, worker)
         except LeadershipLostError:
             raise
         except ApiError as error:
-            outcome = "refused" if error.rejected else "failed"
+            outcome = "refused" if error.is_rejection else "failed"
             return self._failed(ref, worker, error)
         except Exception as error:
             outcome = "error"
@@ -174,7 +174,7 @@ class Reconciler(abc.ABC):
             worker.confirmed_s = -math.inf  # the resource itself may be gone
         if isinstance(error, ApiError) and error.status in (404, 409, 422) and worker.failures < 3:
             return BATCH_DELAY_S  # the object changed meanwhile: reconcile again
-        if not isinstance(error, ApiError) or error.rejected:
+        if not isinstance(error, ApiError) or error.is_rejection:
             worker.rejection = (
                 f"{type(error).__name__}: {error}"[:500]
                 if not isinstance(error, ApiError)

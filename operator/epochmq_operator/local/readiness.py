@@ -1,5 +1,5 @@
-"""Probes whether a pod is ready, as its clients would see it: over its own port, and at the nameservers that
-clients use."""
+"""Probes whether a pod is ready, as its clients would see it: over its own port, at the nameservers that
+clients use, and, for a broker under controllers, at the leading controller."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from epochmq_protocol.transport import RemotingClient
 
 @dataclass(frozen=True, slots=True)
 class ControllerRaftState:
-    """The Raft state that a controller reports. `role` is `leader`, `follower`, or `candidate` while it knows
-    no leader. `term` and `committed_index` are those of its Raft log, None if it does not report them."""
+    """The Raft state that a controller reports. `role` is `leader`, `follower`, or `candidate`: it knows no
+    leader, or was elected and has not applied its log yet. `term` and `committed_index` are those of its Raft
+    log, None if it does not report them."""
 
     role: str
     leader_address: str | None
@@ -48,8 +49,8 @@ class Readiness:
 
 
 async def probe_pod(client: RemotingClient, probe: Probe) -> Readiness:
-    """Probes once; each request may take `PROBE_TIMEOUT_MS`. Errors of the peer become a reason, not an
-    exception."""
+    """Probes once; each request may take `PROBE_TIMEOUT_MS`. Errors of the pod, or of a server
+    that is asked about it, become a reason, not an exception."""
     try:
         match probe:
             case NameserverProbe():
@@ -64,24 +65,30 @@ async def probe_pod(client: RemotingClient, probe: Probe) -> Readiness:
 
 
 async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
-    question = request(RequestCode.GET_BROKER_RUNTIME_INFO)
+    command = request(RequestCode.GET_BROKER_RUNTIME_INFO)
     if probe.credentials is not None:
-        sign(question, probe.credentials)
-    runtime = await _body(client, probe.address, question)
+        sign(command, probe.credentials)
+    runtime = await _body(client, probe.address, command)
     table = runtime.get("table")
     runtime_info = {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
     names = {"clusterName": probe.cluster, "brokerName": probe.broker_name}
     broker_id: int | None = None
     for nameserver in probe.nameservers:
-        question = request(RequestCode.GET_BROKER_MEMBER_GROUP, ext=names)
-        members = (await _body(client, nameserver, question)).get("brokerMemberGroup")
+        command = request(RequestCode.GET_BROKER_MEMBER_GROUP, ext=names)
+        members = (await _body(client, nameserver, command)).get("brokerMemberGroup")
         addresses = members.get("brokerAddrs") if isinstance(members, dict) else None
         broker_id = next(
             (int(key) for key, address in (addresses or {}).items() if address == probe.address), None
         )
         if broker_id is None:
             reason = f"not registered at {nameserver} as {probe.broker_name} of {probe.cluster}"
+            if because := runtime_info.get("isolatedBecause"):
+                reason += f": it {because}"
             return Readiness(False, reason, runtime_info=runtime_info)
+    if runtime_info.get("groupRole") == "isolated":
+        # The nameserver has not yet noticed that the broker started again.
+        reason = f"isolated: it {runtime_info.get('isolatedBecause', 'has not begun to go online')}"
+        return Readiness(False, reason, runtime_info=runtime_info)
     if not probe.controllers:
         return Readiness(True, broker_id=broker_id, runtime_info=runtime_info)
     try:
@@ -89,13 +96,13 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
         group = await fetch_replica_group(client, leader, probe.broker_name)
     except EpochMQError as error:
         return Readiness(False, str(error), broker_id, runtime_info)
-    reason = _not_in_sync(group, probe.address, drained=runtime_info.get("drained") == "true")
+    reason = _why_not_in_sync(group, probe.address, drained=runtime_info.get("drained") == "true")
     return Readiness(not reason, reason, broker_id, runtime_info, group=group)
 
 
-def _not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) -> str:
-    """Why the replica is not in sync; empty if it is. A replica that was drained is ready outside the
-    SyncStateSet."""
+def _why_not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) -> str:
+    """Why the broker is not in sync as the controllers see it; empty if it is. A drained replica is ready
+    outside the SyncStateSet."""
     if group.master_id is None:
         return "the group has no master"
     for replica in group.replicas:
@@ -107,13 +114,13 @@ def _not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) -> s
 
 
 async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readiness:
-    question = request(RequestCode.CONTROLLER_GET_METADATA_INFO)
-    answer = await client.call(probe.address, question, PROBE_TIMEOUT_MS)
-    if answer.code != ResponseCode.SUCCESS:
+    command = request(RequestCode.CONTROLLER_GET_METADATA_INFO)
+    response = await client.call(probe.address, command, PROBE_TIMEOUT_MS)
+    if response.code != ResponseCode.SUCCESS:
         raise RemoteProtocolError(
-            f"{probe.address} responded with code {answer.code}: {answer.remark or 'no remark'}"
+            f"{probe.address} responded with code {response.code}: {response.remark or 'no remark'}"
         )
-    ext = answer.ext or {}
+    ext = response.ext or {}
     leader = ext.get("controllerLeaderAddress")
     leads = ext.get("isLeader") == "true"
     role = "leader" if leads else "follower" if leader not in (None, probe.address) else "candidate"
@@ -141,13 +148,14 @@ def int_or_none(text: str | None) -> int | None:
         return None
 
 
-async def _body(client: RemotingClient, address: str, question: Command) -> dict[Any, Any]:
-    answer = await client.call(address, question, PROBE_TIMEOUT_MS)
-    if answer.code != ResponseCode.SUCCESS:
+async def _body(client: RemotingClient, address: str, command: Command) -> dict[Any, Any]:
+    """The JSON body of the response to a request."""
+    response = await client.call(address, command, PROBE_TIMEOUT_MS)
+    if response.code != ResponseCode.SUCCESS:
         raise RemoteProtocolError(
-            f"{address} responded with code {answer.code}: {answer.remark or 'no remark'}"
+            f"{address} responded with code {response.code}: {response.remark or 'no remark'}"
         )
-    body = fastjson.loads(answer.body)
+    body = fastjson.loads(response.body)
     if not isinstance(body, dict):
         raise RemoteProtocolError(f"the body of the response of {address} is not a JSON object")
     return body

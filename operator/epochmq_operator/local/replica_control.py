@@ -93,9 +93,7 @@ async def promote(state: StateDirectory, name: str, timeout_s: float) -> Promoti
 async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: float) -> PromotionResult:
     replica, master = chosen.replica, chosen.master
     if chosen.group.controller_group is None:
-        raise ReplicaControlError(
-            f"{chosen.group.name} has no controllers: its only replica is always the master"
-        )
+        raise ReplicaControlError(f"{chosen.group.name} has no controllers: replica 0 is always the master")
     if master is None:
         raise ReplicaControlError(
             f"{chosen.group.name} has no master to switch from; wait until the controllers elect one"

@@ -142,9 +142,10 @@ def check_data_matches_mode(state: StateDirectory, resources: Resources) -> None
             if controlled == (group.controlled_by is not None):
                 continue
             was, to_be = ("with", "without") if controlled else ("without", "with")
+            field = "spec.mode: MasterSlave, expected Controller: " if group.is_master_slave else ""
             raise StateError(
-                f"BrokerGroup {group.name}: the data of {pod} under {state.path / 'volumes'} was written "
-                f"{was} controllers and cannot be used {to_be} them (to start without "
+                f"BrokerGroup {group.name}: {field}the data of {pod} under {state.path / 'volumes'} was "
+                f"written {was} controllers and cannot be used {to_be} them (to start without "
                 f"the data, run down and remove {broker_pod_name(group.name, '*')} there)"
             )
 
@@ -198,9 +199,9 @@ def reload(state: StateDirectory) -> None:
 
 
 def unready(records: Iterable[PodRecord]) -> list[PodRecord]:
-    """The pods that are not ready, dependencies first."""
+    """The pods that are not ready, or still run with a former configuration; dependencies first."""
     return sorted(
-        (record for record in records if record.phase is not PodPhase.READY),
+        (record for record in records if record.phase is not PodPhase.READY or record.awaits_restart),
         key=lambda record: record.phase is PodPhase.WAITING,
     )
 
@@ -233,6 +234,12 @@ def explain(state: StateDirectory, left: Sequence[PodRecord], what: str) -> str:
     """Explains why these pods are not ready: the phase, the reason, and the end of the log of each."""
     lines: list[str] = []
     for record in left:
+        if record.awaits_restart and record.phase is PodPhase.READY:
+            lines.append(
+                f"{record.pod} ({record.address}) runs with its former configuration, until the other "
+                "replicas are ready"
+            )
+            continue
         lines.append(
             f"{record.pod} ({record.address}) {what}: {record.phase}: {record.reason or 'no reason known'}"
         )

@@ -71,6 +71,7 @@ class PodRecord(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=Fals
     log_offset: int = 0
     nameservers: list[str] = []
     sidecar: ProcessIdentity | None = None
+    awaits_restart: bool = False
 
 
 class PodsFile(msgspec.Struct, kw_only=True):

@@ -6,6 +6,7 @@ so that the report is right even if the supervisor is gone."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -17,7 +18,7 @@ from epochmq_operator.local.readiness import Readiness, int_or_none, probe_pod
 from epochmq_operator.local.replica_groups import ListedReplicaGroup, fetch_replica_groups
 from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.pod_rendering import MASTER_BROKER_ID, BrokerProbe, Component, Pod, pods_of
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupMode, Resources
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.transport import RemotingClient
 
@@ -49,9 +50,13 @@ class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     """A broker. `broker_id` is its permanent id from the controllers, which SyncStateSets consist of; null
-    while unknown, 0 without controllers. `role` is null while unknown. `epoch` is the last epoch of its log,
-    null without epochs. `max_offset` is the end of its log, `confirm_offset` the offset up to which
-    consumers see messages. `fenced` and `drained` are set by users."""
+    while unknown. Without controllers it is 0; in the mode MasterSlave it is the replica's ordinal. `role` is
+    `master`, `slave`, `acting` (it acts for a master that is down) or `isolated` (it does not serve yet);
+    null while unknown. `in_sync`: without controllers, whether it is ready. `epoch` is the last epoch of its
+    log, null without epochs. `max_offset` is the end of its log, `confirm_offset` the offset up to which
+    consumers see messages. `fenced` and `drained` are set by users. `escaped`: messages that other groups
+    took from it since its start, because it acted for its master; `escape_waiting`: messages that no group
+    has taken yet. Both are null without an acting master."""
 
     broker_id: int | None
     role: str | None
@@ -62,6 +67,8 @@ class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     fenced: bool
     drained: bool
     ha_address: str
+    escaped: int | None = None
+    escape_waiting: int | None = None
 
 
 class ControllerStatus(PodStatus, kw_only=True, rename="camel"):
@@ -88,9 +95,20 @@ class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     replica_groups: list[ListedReplicaGroup] | None
 
 
+class ActingMasterStatus(msgspec.Struct, kw_only=True, rename="camel"):
+    """The replica that acts for a master that is down. `since_ms`: milliseconds since 1970. `escaped` and
+    `escape_waiting` as in `ReplicaStatus`."""
+
+    pod: str
+    since_ms: int | None
+    escaped: int | None
+    escape_waiting: int | None
+
+
 class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
-    """A broker group. Epoch and SyncStateSet are null and empty without controllers, and while no controller
-    responds."""
+    """A broker group. `controller_group` is null if no controllers elect its master. `acting_master` is null
+    while no replica acts for the master. Epoch and SyncStateSet are null and empty without controllers, and
+    while no controller responds."""
 
     name: str
     broker_name: str
@@ -98,6 +116,8 @@ class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     controller_group: str | None
     phase: GroupPhase
     nameservers: list[str]
+    mode: GroupMode = GroupMode.CONTROLLER
+    acting_master: ActingMasterStatus | None = None
     master_epoch: int | None = None
     sync_state_set: list[int] = []
     replicas: list[ReplicaStatus]
@@ -271,6 +291,8 @@ def _group(group: BrokerGroup, seen: LocalObservation) -> BrokerGroupStatus:
         cluster=group.spec.cluster,
         controller_group=group.controlled_by,
         phase=_phase(observed),
+        mode=group.spec.mode,
+        acting_master=acting_master_of(brokers),
         nameservers=list(brokers[0].pod.probe.nameservers)
         if brokers and isinstance(brokers[0].pod.probe, BrokerProbe)
         else [],
@@ -297,8 +319,8 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, listed: ListedReplicaGro
     address, runtime_info = o.pod.port("remoting"), o.readiness.runtime_info
     registered = o.readiness.broker_id
     if group.controlled_by is None:
-        # The only replica is always the master.
-        broker_id: int | None = MASTER_BROKER_ID if registered is None else registered
+        # Replica 0 is always the master.
+        broker_id: int | None = o.pod.ordinal if registered is None else registered
         in_sync = o.readiness.ready
     else:
         known = next((one for one in listed.replicas if one.address == address), None) if listed else None
@@ -306,6 +328,7 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, listed: ListedReplicaGro
         in_sync = known is not None and known.in_sync and known.alive
     leads = registered == MASTER_BROKER_ID if listed is None else listed.master_id == broker_id
     role = None if registered is None else "master" if leads else "slave"
+    role = runtime_info.get("groupRole", role)
     return ReplicaStatus(
         **msgspec.structs.asdict(_pod(o, "store")),
         broker_id=broker_id,
@@ -317,7 +340,24 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, listed: ListedReplicaGro
         fenced=runtime_info.get("fenced") == "true",
         drained=runtime_info.get("drained") == "true",
         ha_address=o.pod.port("ha"),
+        escaped=int_or_none(runtime_info.get("escapedMessages")),
+        escape_waiting=int_or_none(runtime_info.get("escapeWaitingMessages")),
     )
+
+
+def acting_master_of(brokers: Sequence[ObservedLocalPod]) -> ActingMasterStatus | None:
+    """The replica that acts for the master, if one does: of several that say so, the one with the smallest
+    id, because the others are about to stop."""
+    for o in sorted(brokers, key=lambda o: o.pod.ordinal):
+        runtime_info = o.readiness.runtime_info
+        if runtime_info.get("groupRole") == "acting":
+            return ActingMasterStatus(
+                pod=o.pod.name,
+                since_ms=int_or_none(runtime_info.get("actingSince")),
+                escaped=int_or_none(runtime_info.get("escapedMessages")),
+                escape_waiting=int_or_none(runtime_info.get("escapeWaitingMessages")),
+            )
+    return None
 
 
 def _admin_address(pod: Pod) -> str | None:

@@ -1,8 +1,9 @@
 """Runs the pods of a state directory's resources as processes of this machine.
 
 The supervisor is level-triggered: every reconciliation compares the desired pods with the running ones, stops
-those that are removed or changed, and starts those that are new or changed. Only one supervisor runs in a
-state directory; it holds the directory's lock."""
+those that are removed or changed, and starts those that are new or changed. In groups in the mode
+MasterSlave the changed pods restart one after another, the master last. Only one supervisor runs in a state
+directory; it holds the directory's lock."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import logging
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from epochmq_operator.local import network
@@ -30,6 +31,7 @@ from epochmq_operator.local.state_directory import (
     digest_of,
 )
 from epochmq_operator.pod_rendering import START_ORDER, WAITS_FOR, Component, Pod
+from epochmq_operator.restart_order import BrokerInTurn, next_restarts
 from epochmq_protocol.transport import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,8 @@ class Supervisor:
         self._claim: network.NetworkClaim | None = None
         self._keepers: dict[str, tuple[PodKeeper, asyncio.Task[None]]] = {}
         self._housekeeping: asyncio.Task[None] | None = None
+        self._turns: asyncio.Task[None] | None = None
+        self._turns_ending = False
         self._phase_changed = asyncio.Event()
         self._applied = ""
         self._process = current()
@@ -86,6 +90,7 @@ class Supervisor:
     async def reconcile(self) -> None:
         """Starts and stops pods as the resources ask for. Returns when all pods are being started, before
         they are ready."""
+        await self._end_turns()
         resources = self._state.resources()
         known = self._state.network()
         assert known is not None, "start() wrote the file"
@@ -93,18 +98,68 @@ class Supervisor:
         self._state.write_network(placed)
         wanted = {pod.name: pod for pod in render_all(self._state, resources, placed)}
         unwanted = [k for k, _ in self._keepers.values() if wanted.get(k.pod.name) != k.pod]
-        await self._end(unwanted)
+        in_turn = [k for k in unwanted if _restarts_in_turn(k.pod, wanted)]
+        await self._end([k for k in unwanted if k not in in_turn])
         self._applied = digest_of(resources)
         create_controller_volumes(wanted.values())
         for pod in wanted.values():
             if pod.name not in self._keepers:
                 self._keep(pod)
+        for keeper, _ in self._keepers.values():
+            keeper.record.awaits_restart = keeper in in_turn
         self._write()
+        if in_turn:
+            self._turns_ending = False
+            self._turns = asyncio.create_task(self._restart_in_turn(wanted))
+            self._turns.add_done_callback(self._ended)
+
+    async def _restart_in_turn(self, wanted: Mapping[str, Pod]) -> None:
+        """Restarts the changed pods of groups whose pods restart one after another, until all have been
+        restarted or `_end_turns` is called. Waits for as long as a pod is not ready: the pods that run with
+        their former configuration serve meanwhile."""
+        while not self._turns_ending and (names := self._next_restarts()) is not None:
+            if not names:
+                self._phase_changed.clear()
+                await self._phase_changed.wait()
+                continue
+            await self._end([self._keepers[name][0] for name in names])
+            for name in names:
+                self._keep(wanted[name])
+            self._write()
+
+    def _next_restarts(self) -> list[str] | None:
+        """The pods to restart now; None if none is left to be restarted."""
+        keepers = [keeper for keeper, _ in self._keepers.values()]
+        groups = {keeper.pod.group for keeper in keepers if keeper.record.awaits_restart}
+        if not groups:
+            return None
+        names: list[str] = []
+        for group in sorted(groups):
+            names += next_restarts(
+                BrokerInTurn(
+                    keeper.pod.name,
+                    keeper.pod.ordinal,
+                    keeper.record.awaits_restart,
+                    keeper.record.phase is PodPhase.READY,
+                )
+                for keeper in keepers
+                if keeper.pod.group == group and keeper.pod.component is Component.BROKER
+            )
+        return names
+
+    async def _end_turns(self) -> None:
+        """Ends the restarts one after another; a restart that has begun is completed."""
+        turns, self._turns = self._turns, None
+        if turns is not None:
+            self._turns_ending = True
+            self._phase_changed.set()
+            await asyncio.wait({turns})
 
     async def stop(self) -> None:
         """Ends all pods, dependants first, and releases the state directory. Also forgets the resources: the
         next `up` says what runs."""
         try:
+            await self._end_turns()
             await self._end([keeper for keeper, _ in self._keepers.values()], forget=False)
             self._state.clear_resources()
         except OSError as error:
@@ -174,7 +229,7 @@ class Supervisor:
         return [
             other.pod.name
             for other, _ in self._keepers.values()
-            if other.pod.group in (keeper.pod.group, keeper.pod.controlled_by)
+            if other.pod.group in (keeper.pod.group, keeper.pod.depends_on)
             and other.pod.component in before
             and other.record.phase is not PodPhase.READY
         ]
@@ -201,6 +256,12 @@ class Supervisor:
                         rotate(path)
                     except OSError as error:
                         log.warning("cannot rotate %s: %s", path, error)
+
+
+def _restarts_in_turn(pod: Pod, wanted: Mapping[str, Pod]) -> bool:
+    """Whether the changed pod waits for its turn to restart."""
+    after = wanted.get(pod.name)
+    return after is not None and pod.restarts_in_turn and after.restarts_in_turn
 
 
 def create_controller_volumes(pods: Iterable[Pod]) -> None:

@@ -43,7 +43,8 @@ def render_kubernetes_pods(
 ) -> tuple[Pod, ...]:
     """The group's pods with their placements on Kubernetes. `controllers` is the ControllerGroup of a broker
     group. On Kubernetes every broker group needs one, also a group of one replica: data written without
-    controllers cannot be used under them. ValueError for a broker group without."""
+    controllers cannot be used under them. A group in the mode MasterSlave uses its nameservers only.
+    ValueError for a broker group without."""
     group = _with_controllers(group, controllers)
     members = [group, *([controllers] if controllers is not None and isinstance(group, BrokerGroup) else [])]
     places = {identity.name: _placement(one, identity) for one in members for identity in pods_of(one)}

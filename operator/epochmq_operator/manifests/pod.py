@@ -37,8 +37,11 @@ GRACE_S = {Component.BROKER: 120, Component.CONTROLLER: 30, Component.NAMESERVER
 """The time that a pod has to stop. A broker first switches the mastership over and then flushes
 everything."""
 
-START_PROBES_MAX, START_PERIOD_S = 600, 1
-"""A broker that recovers a long log after a crash has ten minutes before it counts as hung."""
+START_PROBES_MAX, START_PERIOD_S = 2**31 - 1, 1
+"""As long as it takes: a broker that recovers a long log after a crash listens only when it is done, and a
+restart would begin the recovery again. Kubernetes has no startup probe without a limit; this is the greatest
+one."""
+SIDECAR_START_PROBES_MAX = 600
 LIVE_PROBES_MAX, LIVE_PERIOD_S = 6, 10
 """One minute: what delays a pod, such as a slow disk, may pass, and a restart would lose what it holds in
 memory."""
@@ -155,7 +158,7 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
             {"name": "tmp", "mountPath": "/tmp"},
             *([{"name": "auth", "mountPath": AUTH_DIRECTORY, "readOnly": True}] if auth else []),
         ],
-        **_probes(group),
+        **_probes(group, pod),
     }
     is_broker = pod.component is Component.BROKER
     if is_broker and isinstance(group, BrokerGroup) and not group.spec.external_services:
@@ -173,12 +176,15 @@ def _advertise_pod_address(broker: JsonObject) -> None:
     broker["env"].append({"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}})
 
 
-def _probes(group: GroupResource) -> JsonObject:
-    """The probes of the main container. They ask the sidecar, which reports the state of the main process."""
+def _probes(group: GroupResource, pod: Pod) -> JsonObject:
+    """The probes of the main container. Only readiness asks the sidecar, which reports the state of the main
+    process. The probes that restart the main process do not depend on the sidecar, which may fail by itself:
+    they connect to the main process's own port. A process that hangs accepts no connections, and once the
+    port's queue is full the probes fail."""
     scheme = "HTTPS" if group.spec.admin.tls_secret else "HTTP"
-    live, ready = (
-        {"httpGet": {"path": path, "port": ADMIN_PORT, "scheme": scheme}} for path in ("/live", "/ready")
-    )
+    port = next(one.number for one in pod.ports if one.name == "remoting")
+    live = {"tcpSocket": {"port": port}}
+    ready = {"httpGet": {"path": "/ready", "port": ADMIN_PORT, "scheme": scheme}}
     return {
         "startupProbe": _probe(live, START_PERIOD_S, START_PROBES_MAX),
         "livenessProbe": _probe(live, LIVE_PERIOD_S, LIVE_PROBES_MAX),
@@ -212,7 +218,7 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
         "ports": [{"name": pod.sidecar.port.name, "containerPort": pod.sidecar.port.number}],
         "resources": {"requests": dict(SIDECAR_REQUESTS)},
         "volumeMounts": mounts,
-        "startupProbe": _probe(listens, START_PERIOD_S, START_PROBES_MAX),
+        "startupProbe": _probe(listens, START_PERIOD_S, SIDECAR_START_PROBES_MAX),
         "livenessProbe": {
             **_probe(listens, LIVE_PERIOD_S, LIVE_PROBES_MAX),
             "terminationGracePeriodSeconds": SIDECAR_GRACE_S,

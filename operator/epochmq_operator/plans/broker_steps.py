@@ -5,20 +5,24 @@ nothing to all replicas in sync.
 - `controllers`: the ControllerGroup exists. Waits while the name belongs to another object.
 - `objects`: all objects but the StatefulSet are up to date, and there are no surplus ones. Waits while names
   belong to foreign objects, or while objects of a deleted group of this name exist.
-- `replicas`: the StatefulSet is as rendered for the present number of replicas. Waits while a volume claim is
-  being deleted, or while there are claims of ordinals that the group will not have.
-- `grow-N`: the StatefulSet has N replicas. Waits until the other N−1 are ready and in sync, there is a
-  master, and the controllers have a leader.
+- `replicas`: the StatefulSet is as rendered for the target number of replicas. Waits while a volume claim is
+  being deleted, or, for a new group, while there are claims of ordinals that the group will not have.
 - `join-N`: replica N is ready and in the SyncStateSet.
+- `grow-N`: the status records N as the target number of replicas; `objects` and `replicas` then add the
+  replica. Waits until the other N−1 are ready and in sync, there is a master, and the controllers have a
+  leader (which a group in the mode MasterSlave does not need).
 - `ready`: all replicas are ready, and there is a master.
 - `shrink`: the StatefulSet has no more replicas than the spec. Never starts: not supported yet.
-- `held`: no immutable field (such as a volume's size) is to change. Never starts."""
+- `held`: no immutable field (such as a volume's size) is to change. Never starts.
+
+The number of replicas comes from the spec, or from the target in the status, never from the StatefulSet: a
+StatefulSet that somebody else scaled is scaled back."""
 
 # pure: data in, steps out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,29 +30,31 @@ from pydantic import ValidationError
 
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER
 from epochmq_operator.plans.common_steps import (
-    count_of,
     deletions_of_stuck_pods,
     immutable_changes_step,
     objects_step,
     sets_step,
+    target_replicas,
     unready_pods,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState, compare_object, surplus
 from epochmq_operator.plans.effects import Effect
-from epochmq_operator.plans.objects import Manifest, Owner, metadata, owner_of
+from epochmq_operator.plans.objects import Manifest, Owner, metadata, owner_of, status_of
 from epochmq_operator.plans.observed_state import (
     ObservedPod,
     ObservedQuorum,
     ObservedReplicaGroup,
     ObservedState,
+    observed_master_slave,
     observed_quorum,
     observed_replica_group,
     pods_of_set,
 )
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanState, PlanStep, was_created
 from epochmq_operator.plans.renderer import Renderer, applicable_manifests
 from epochmq_operator.pod_rendering import Component, component_name
 from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup
+from epochmq_operator.restart_order import BrokerInTurn, restart_sequence
 
 LISTED_PODS_MAX = 3
 
@@ -56,9 +62,9 @@ LISTED_PODS_MAX = 3
 @dataclass(frozen=True, slots=True)
 class ObservedBrokerGroup:
     """A broker group and everything that its steps and its status are computed from. `group` names its
-    controllers, even if the resource does not. `count` is the present number of replicas, or the first one of
-    a new group. `quorum_missing` says why its controllers cannot be used. `manifests` are rendered for
-    `count`, but keep immutable fields as they are; `immutable_changes` lists these."""
+    controllers, even if the resource does not. `count` is the target number of replicas. `quorum_missing`
+    says why its controllers cannot be used. `manifests` are rendered for `count`, but keep immutable fields
+    as they are; `immutable_changes` lists these."""
 
     group: BrokerGroup
     owner: Owner
@@ -86,8 +92,16 @@ class ObservedBrokerGroup:
 
     @property
     def outdated(self) -> list[str]:
-        """The pods that have an older template than their StatefulSet."""
-        return [pod.name for pod in self.pods if pod is not None and pod.outdated]
+        """The pods that have an older template than their StatefulSet, in the order in which they should
+        restart: in the mode MasterSlave the master is the last."""
+        brokers = [
+            BrokerInTurn(pod.name, ordinal, pod.outdated, pod.ready)
+            for ordinal, pod in enumerate(self.pods)
+            if pod is not None
+        ]
+        if self.group.is_master_slave:
+            return restart_sequence(brokers)
+        return [broker.name for broker in brokers if broker.outdated]
 
     @property
     def in_sync(self) -> bool | None:
@@ -99,7 +113,8 @@ class ObservedBrokerGroup:
 
 def with_controllers_named(group: BrokerGroup) -> BrokerGroup:
     """The group with `spec.controllerGroup` set. On Kubernetes every group has controllers, also a group of
-    one replica: so it can scale up without a change of how its master is elected."""
+    one replica: so it can scale up without a change of how its master is elected. A group in the mode
+    MasterSlave uses their nameservers only."""
     if group.spec.controller_group is not None:
         return group
     spec = group.spec.model_copy(update={"controller_group": group.name})
@@ -137,9 +152,9 @@ def observed_broker_group(
     own = own_controllers(group) if group.spec.controller_group is None else {}
     controllers, waits_for = _controllers(observed, name, own=bool(own))
     stateful_set = component_name(group.name, Component.BROKER)
-    observed_count = count_of(observed.object("StatefulSet", stateful_set))
     wanted = group.spec.replicas
-    count = wanted if observed_count is None else observed_count if created else max(observed_count, wanted)
+    count = target_replicas(observed, observed.resource, stateful_set, wanted, created=created)
+    count = count if created else max(count, wanted)
     pods = pods_of_set(observed, stateful_set, count)
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = component_name(name, Component.CONTROLLER)
@@ -159,9 +174,9 @@ def observed_broker_group(
         controllers=controllers,
         controller_pods=pods_of_set(observed, controller_set, controller_count),
         quorum=quorum,
-        replica_group=observed_replica_group(
-            observed, quorum, broker_pods, group.broker_name, group.spec.cluster
-        ),
+        replica_group=observed_master_slave(observed, broker_pods)
+        if group.is_master_slave
+        else observed_replica_group(observed, quorum, broker_pods, group.broker_name, group.spec.cluster),
         manifests=manifests,
         immutable_changes=immutable_changes,
         quorum_missing=waits_for,
@@ -170,7 +185,7 @@ def observed_broker_group(
 
 
 def _controllers(observed: ObservedState, name: str, *, own: bool) -> tuple[ControllerGroup | None, str]:
-    """The ControllerGroup with as many replicas as run, or why it cannot be used."""
+    """The ControllerGroup with its target number of replicas, or why it cannot be used."""
     resource = observed.object("ControllerGroup", name)
     if resource is None:
         # The operator creates the group's own ControllerGroup in the first step.
@@ -185,10 +200,10 @@ def _controllers(observed: ObservedState, name: str, *, own: bool) -> tuple[Cont
         found = ControllerGroup.model_validate(shaped)
     except ValidationError:
         return None, f"ControllerGroup {name} is invalid: see its status"
-    running = count_of(observed.object("StatefulSet", component_name(name, Component.CONTROLLER)))
-    if running is None or running == found.spec.replicas:
-        return found, ""
-    spec = found.spec.model_copy(update={"replicas": running})
+    stateful_set = component_name(name, Component.CONTROLLER)
+    created = was_created(PlanState.of(status_of(resource)))
+    count = target_replicas(observed, resource, stateful_set, found.spec.replicas, created=created)
+    spec = found.spec.model_copy(update={"replicas": count})
     return found.model_copy(update={"spec": spec}), ""
 
 
@@ -201,11 +216,10 @@ def broker_steps(
         return
     yield from _object_steps(renderer, observed, observed_group)
     wanted = observed_group.group.spec.replicas
-    for size in range(observed_group.count, wanted + 1):
-        if size > observed_group.count:
-            yield _grow(renderer, observed, observed_group, size)
-        if size > 1 and observed_group.count < wanted:
-            yield _join(observed_group, size)
+    if observed_group.count < wanted:
+        if observed_group.count > 1:
+            yield _join(observed_group, observed_group.count)
+        yield _grow(observed_group, observed_group.count + 1)
     yield _ready(observed, observed_group)
     if observed_group.count > wanted:
         yield _shrink(observed_group)
@@ -246,21 +260,11 @@ def _object_steps(
 ) -> Iterator[PlanStep]:
     sets = [one for one in observed_group.manifests if one.get("kind") == "StatefulSet"]
     rest = [one for one in observed_group.manifests if one.get("kind") != "StatefulSet"]
-    compared = _compare_all(renderer, observed, observed_group, rest, observed_group.manifests)
-    if (
-        not compared.done
-        and observed_group.created
-        and observed_group.count < observed_group.group.spec.replicas
-    ):
-        # An operator that was killed while it added a replica left some objects as they will be.
-        manifests, _ = applicable_manifests(
-            renderer,
-            observed,
-            with_replicas(observed_group.group, observed_group.count + 1),
-            observed_group.controllers,
-        )
-        compared = compared.or_else(_compare_all(renderer, observed, observed_group, manifests, manifests))
-    yield objects_step(compared)
+    compared = ComparedObjects.of(observed, renderer.differences, rest, observed_group.owner)
+    unwanted = surplus(
+        observed, renderer, observed_group.group, observed_group.manifests, observed_group.owner
+    )
+    yield objects_step(replace(compared, surplus=unwanted))
     yield sets_step(
         observed,
         ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner),
@@ -268,35 +272,14 @@ def _object_steps(
     )
 
 
-def _compare_all(
-    renderer: Renderer,
-    observed: ObservedState,
-    observed_group: ObservedBrokerGroup,
-    wanted: Sequence[Manifest],
-    all_wanted: Sequence[Manifest],
-) -> ComparedObjects:
-    found = ComparedObjects.of(observed, renderer.differences, wanted, observed_group.owner)
-    return replace(
-        found, surplus=surplus(observed, renderer, observed_group.group, all_wanted, observed_group.owner)
-    )
-
-
-def _grow(
-    renderer: Renderer, observed: ObservedState, observed_group: ObservedBrokerGroup, size: int
-) -> PlanStep:
-    manifests, _ = applicable_manifests(
-        renderer, observed, with_replicas(observed_group.group, size), observed_group.controllers
-    )
-    # The StatefulSet comes last, so that its new pod finds the other objects up to date.
-    ordered = sorted(manifests, key=lambda one: one.get("kind") == "StatefulSet")
-    compared = ComparedObjects.of(observed, renderer.differences, ordered, observed_group.owner)
+def _grow(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
     return PlanStep(
         f"grow-{size}",
         False,
         "AddingReplica",
         f"adds {observed_group.set_name}-{size - 1}",
         _unsafe_to_grow(observed_group),
-        effects=compared.effects,
+        target=size,
     )
 
 
@@ -304,10 +287,14 @@ def _unsafe_to_grow(observed_group: ObservedBrokerGroup) -> str:
     unready = unready_pods(observed_group.pods, observed_group.set_name)
     if unready:
         return "; ".join(unready)
-    if observed_group.quorum.leader is None:
+    elected = not observed_group.group.is_master_slave
+    if elected and observed_group.quorum.leader is None:
         return "the controllers report no leader"
     if observed_group.replica_group.master_id is None:
         return "the group has no master"
+    if not observed_group.in_sync and not elected:
+        ready = list(observed_group.replica_group.sync_state_set)
+        return f"only the replicas {ready} report that they are ready"
     if not observed_group.in_sync:
         return (
             f"the SyncStateSet {list(observed_group.replica_group.sync_state_set)} does not hold all replicas"

@@ -8,15 +8,41 @@ from collections.abc import Sequence
 
 from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState
 from epochmq_operator.plans.effects import Delete
-from epochmq_operator.plans.objects import Manifest, Ref
+from epochmq_operator.plans.objects import Manifest, Ref, status_of
 from epochmq_operator.plans.observed_state import ObservedPod, ObservedState, claims_of_set
 from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.resources import REPLICAS_MAX
+
+TARGET = "targetReplicas"
+"""The field of a group's status with the number of replicas that the group is to have at present. While a
+group scales up it is below `spec.replicas`. The operator records it before it changes the StatefulSet."""
+
+REVERTING = "RevertingDrift"
+"""The reason of a step that only reverts what others changed."""
 
 
 def count_of(stateful_set: Manifest | None) -> int | None:
     """`spec.replicas` of a StatefulSet; None if there is no StatefulSet."""
     count = ((stateful_set or {}).get("spec") or {}).get("replicas")
     return count if isinstance(count, int) else None
+
+
+def target_replicas(
+    observed: ObservedState, resource: Manifest, stateful_set: str, wanted: int, *, created: bool
+) -> int:
+    """The number of replicas that the group is to have at present. `wanted` is `spec.replicas`. The
+    StatefulSet's own number does not count: somebody else may have changed it.
+
+    A status without a record is that of a new group, of an earlier release, or was deleted. Then the number
+    is derived once: from the StatefulSet, or from its volume claims, which stay when it is scaled down."""
+    present = observed.object("StatefulSet", stateful_set)
+    recorded = status_of(resource).get(TARGET)
+    if type(recorded) is int and 1 <= recorded <= REPLICAS_MAX:
+        return recorded if created or present is not None else wanted
+    if present is None:
+        return wanted
+    ordinals = claims_of_set(observed, present).ordinals
+    return max(count_of(present) or 0, min(max(ordinals, default=0) + 1, wanted))
 
 
 def unready_pods(pods: Sequence[ObservedPod | None], stateful_set: str) -> list[str]:
@@ -50,7 +76,7 @@ def objects_step(compared: ComparedObjects) -> PlanStep:
     return PlanStep(
         "objects",
         done,
-        "ApplyingObjects",
+        REVERTING if compared.drifted else "ApplyingObjects",
         message,
         compared.waits_for,
         bool(compared.foreign),
@@ -60,17 +86,17 @@ def objects_step(compared: ComparedObjects) -> PlanStep:
 
 
 def sets_step(observed: ObservedState, compared: ComparedObjects, created: bool) -> PlanStep:
-    """The step that is done when the StatefulSets are up to date. It does not create a StatefulSet beside
-    volume claims of more replicas than it will have."""
+    """The step that is done when the StatefulSets are up to date. For a new group it does not create a
+    StatefulSet beside volume claims of more replicas than it will have."""
     done = not compared.not_up_to_date
     waits_for, blocked = compared.waits_for, bool(compared.foreign)
-    fresh = [one for one in compared.all if one.state is ObjectState.MISSING]
-    for one in fresh:
+    missing = [one for one in compared.all if one.state is ObjectState.MISSING]
+    for one in missing:
         claims, count = claims_of_set(observed, one.manifest), count_of(one.manifest) or 0
-        over = sorted(n for n in claims.ordinals if n >= count)
+        surplus = sorted(n for n in claims.ordinals if n >= count)
         if claims.deleting:
             waits_for = waits_for or f"the volume claims {', '.join(claims.deleting)} are being deleted"
-        elif over:
+        elif surplus and not created:
             blocked = True
             last = max(claims.ordinals)
             waits_for = waits_for or (
@@ -78,15 +104,15 @@ def sets_step(observed: ObservedState, compared: ComparedObjects, created: bool)
                 f"spec.replicas: {count}; their data may be the only copy in sync: set spec.replicas to "
                 f"{last + 1}, or delete the claims of {one.ref.name}-{count} and above"
             )
-    message = "starts the replicas" if fresh and not created else compared.why
+    message = "starts the replicas" if missing and not created else compared.why
     changed = compared.changed
-    return PlanStep(
-        "replicas", done, "StartingReplicas", message, waits_for, blocked, changed, compared.effects
-    )
+    reason = REVERTING if compared.drifted else "StartingReplicas"
+    return PlanStep("replicas", done, reason, message, waits_for, blocked, changed, compared.effects)
 
 
 def immutable_changes_step(immutable_changes: Sequence[str]) -> PlanStep:
-    """The step that is done when no immutable field is to change."""
+    """The step that is done when no change of an immutable field is wanted. A person has to take the change
+    back, so the step is blocked."""
     return PlanStep(
         "held",
         not immutable_changes,

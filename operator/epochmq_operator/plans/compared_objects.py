@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from epochmq_operator.plans.effects import Apply, Delete
@@ -98,17 +98,6 @@ class ComparedObjects:
         """Compares each object with its manifest."""
         return cls(tuple(compare_object(observed, differences, one, owner) for one in wanted))
 
-    def or_else(self, other: ComparedObjects) -> ComparedObjects:
-        """This comparison, with every object counted as up to date that `other` finds up to date."""
-        right = {one.ref for one in other.all if one.state is ObjectState.UP_TO_DATE}
-        return replace(
-            self,
-            all=tuple(
-                replace(one, state=ObjectState.UP_TO_DATE) if one.ref in right else one for one in self.all
-            ),
-            surplus=tuple(one for one in self.surplus if one in other.surplus),
-        )
-
     @property
     def not_up_to_date(self) -> tuple[ComparedObject, ...]:
         """The objects that are not up to date."""
@@ -131,6 +120,12 @@ class ComparedObjects:
     def changed(self) -> bool:
         """Whether the operator wants a new state of one of the objects."""
         return any(one.state is ObjectState.OUTDATED for one in self.all)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether others changed objects, and nothing else is to be applied."""
+        states = {one.state for one in self.not_up_to_date}
+        return states == {ObjectState.DRIFTED} and not self.surplus
 
     @property
     def why(self) -> str:

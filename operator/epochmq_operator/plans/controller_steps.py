@@ -2,7 +2,8 @@
 
 - `guard`, `objects`: as for a broker group.
 - `replicas`: the StatefulSets are up to date. Waits while a volume claim is being deleted, or while there are
-  claims of another number of controllers.
+  claims of another number of controllers. A StatefulSet that somebody else scaled is scaled back: the number
+  of controllers in a configuration is never that of the StatefulSet.
 - `ready`: all pods are ready, and one controller leads.
 - `members`: as many controllers run as the spec asks for. Never starts: not supported yet.
 - `held`: as for a broker group.
@@ -23,6 +24,7 @@ from epochmq_operator.plans.common_steps import (
     immutable_changes_step,
     objects_step,
     sets_step,
+    target_replicas,
     unready_pods,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
@@ -44,7 +46,8 @@ from epochmq_operator.resources import ControllerGroup
 @dataclass(frozen=True, slots=True)
 class ObservedControllerGroup:
     """A controller group and everything that its steps and its status are computed from. `group` has as many
-    replicas as run; `wanted` is the number in the spec; `others` are the pods of its other StatefulSets."""
+    replicas as its target; `wanted` is the number in the spec; `others` are the pods of its other
+    StatefulSets."""
 
     group: ControllerGroup
     wanted: int
@@ -87,8 +90,7 @@ def observed_controller_group(
     """Collects everything about the group from the observed state."""
     name = component_name(group.name, Component.CONTROLLER)
     wanted = group.spec.replicas
-    running = count_of(observed.object("StatefulSet", name))
-    count = wanted if running is None else running
+    count = target_replicas(observed, observed.resource, name, wanted, created=created)
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
     manifests, immutable_changes = applicable_manifests(renderer, observed, effective, None)
     others = tuple(
@@ -166,8 +168,11 @@ def _check_claims(
         None,
     )
     claims = claims_of_set(observed, manifest) if manifest is not None else None
-    if claims is None or not claims.ordinals or len(claims.ordinals) == observed_group.wanted:
+    count = len(observed_group.pods)
+    if claims is None or not claims.ordinals or len(claims.ordinals) == count:
         return step
+    if observed_group.created and claims.ordinals.issuperset(range(count)):
+        return step  # Further claims are of pods that somebody else added to the StatefulSet.
     before = len(claims.ordinals)
     return PlanStep(
         step.name,

@@ -51,7 +51,7 @@ class PatchStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Emit:
+class CreateEvent:
     """Creates an Event about the resource. The Event's name is derived from `key`, which identifies the
     occurrence, so that one occurrence makes one Event however often the effect is carried out."""
 
@@ -61,7 +61,7 @@ class Emit:
     key: str
 
 
-Effect = Apply | Delete | SetFinalizers | PatchStatus | Emit
+Effect = Apply | Delete | SetFinalizers | PatchStatus | CreateEvent
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,10 @@ from enum import StrEnum
 from typing import Any
 
 from epochmq_operator.plans.broker_steps import ObservedBrokerGroup
-from epochmq_operator.plans.common_steps import unready_pods
-from epochmq_operator.plans.conditions import Condition, ConditionType
+from epochmq_operator.plans.common_steps import TARGET, unready_pods
+from epochmq_operator.plans.conditions import Condition, ConditionType, timestamp
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
+from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.plan_steps import PlanProgress
 
 LISTED_MAX = 5
@@ -55,12 +56,14 @@ def phase_of(progress: PlanProgress, *, ready: bool, paused: bool) -> ResourcePh
     return ResourcePhase.READY if ready else ResourcePhase.DEGRADED
 
 
-def progressing(progress: PlanProgress, outdated: list[str]) -> Condition:
-    """The condition Progressing: whether a plan is unfinished, its step, or what it waits for."""
+def progressing(progress: PlanProgress, outdated: list[str], *, in_order: bool = False) -> Condition:
+    """The condition Progressing: whether a plan is unfinished, its step, or what it waits for. `in_order`:
+    the `outdated` pods must restart in this order."""
     step, state = progress.step, progress.state
     if step is None or state is None:
         if outdated:
-            message = f"restart these pods one by one to apply the change: {_listed(outdated)}"
+            how = "one by one, in this order, each when all are ready," if in_order else "one by one"
+            message = f"restart these pods {how} to apply the change: {_listed(outdated)}"
             return Condition(ConditionType.PROGRESSING, False, "RestartPending", message)
         return Condition(ConditionType.PROGRESSING, False, "AsWanted")
     if step.blocked:
@@ -121,7 +124,8 @@ def broker_conditions(
     wrong = unready_pods(observed_group.pods, observed_group.set_name)
     kept = observed_group.replica_group
     if kept.known and kept.master_id is None:
-        wrong.append("the group has no master")
+        acts = f": {kept.acting.pod} acts for it since {_time_of(kept.acting)}" if kept.acting else ""
+        wrong.append(f"the group has no master{acts}")
     wanted = observed_group.group.spec.replicas
     ready = not wrong and observed_group.ready >= wanted
     if ready:
@@ -141,7 +145,10 @@ def broker_conditions(
         )
     controllers_ready = sum(1 for pod in observed_group.controller_pods if pod is not None and pod.ready)
     members = list(kept.sync_state_set)
-    if observed_group.in_sync is None:
+    is_master_slave = observed_group.group.is_master_slave
+    if is_master_slave:
+        in_sync = _master_slave_in_sync(observed_group)
+    elif observed_group.in_sync is None:
         in_sync = Condition(
             ConditionType.IN_SYNC,
             None,
@@ -158,24 +165,52 @@ def broker_conditions(
         )
     return [
         first,
-        quorum_condition(
+        Condition(ConditionType.QUORUM_HEALTHY, None, "NotUsed", "no controllers elect this group's master")
+        if is_master_slave
+        else quorum_condition(
             observed_group.quorum.leader,
             observed_group.quorum.answered,
             controllers_ready,
             max(len(observed_group.controller_pods), 1),
         ),
         in_sync,
-        progressing(progress, observed_group.outdated),
+        progressing(progress, observed_group.outdated, in_order=is_master_slave),
         degraded(progress, wrong, rejection, created=observed_group.created),
         paused_condition(paused=paused),
     ]
 
 
+def _master_slave_in_sync(observed_group: ObservedBrokerGroup) -> Condition:
+    """The condition InSync in the mode MasterSlave: whether every replica reports that it is ready."""
+    if observed_group.in_sync is None:
+        return Condition(ConditionType.IN_SYNC, None, "NoAnswer", "no broker responds to the operator")
+    ready = list(observed_group.replica_group.sync_state_set)
+    message = f"{len(ready)} of {observed_group.count} replicas report that they are ready: {ready}"
+    holds = observed_group.in_sync
+    return Condition(ConditionType.IN_SYNC, holds, "AllInSync" if holds else "Behind", message)
+
+
+def _time_of(acting: ObservedActingMaster) -> str:
+    """When it began to act, as Kubernetes writes times."""
+    return timestamp(acting.since_ms / 1000)
+
+
+def _acting_status(acting: ObservedActingMaster) -> dict[str, Any]:
+    """The status field `actingMaster`."""
+    return {
+        "pod": acting.pod,
+        "since": _time_of(acting),
+        "escaped": acting.escaped,
+        "waiting": acting.waiting,
+    }
+
+
 def broker_status(
-    observed_group: ObservedBrokerGroup, selector: str, old: Mapping[str, Any]
+    observed_group: ObservedBrokerGroup, target: int | None, selector: str, old: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The other status fields of a broker group. While the master is not known, its fields keep their
-    values."""
+    values. `target`: the new target number of replicas, if a step records one."""
+    acting = observed_group.replica_group.acting
     kept: dict[str, Any] = {
         "master": observed_group.replica_group.master,
         "masterEpoch": observed_group.replica_group.epoch,
@@ -185,10 +220,12 @@ def broker_status(
         kept = {key: old.get(key, value) for key, value in kept.items()}
     return {
         "replicas": observed_group.count,
+        TARGET: target or observed_group.count,
         "readyReplicas": observed_group.ready,
         "ready": f"{observed_group.ready}/{observed_group.group.spec.replicas}",
         "selector": selector,
         **kept,
+        **({"actingMaster": _acting_status(acting)} if acting is not None else {}),
         "controllerGroup": observed_group.group.spec.controller_group,
     }
 
@@ -237,6 +274,7 @@ def controller_status(
         kept = {key: old.get(key, value) for key, value in kept.items()}
     return {
         "replicas": len(observed_group.pods),
+        TARGET: len(observed_group.pods),
         "readyReplicas": observed_group.ready,
         "ready": f"{observed_group.ready}/{observed_group.wanted}",
         "selector": selector,

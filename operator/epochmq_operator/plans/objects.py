@@ -23,8 +23,8 @@ PAUSED = "epochmq.io/paused"
 CONFIRM_DELETION = "epochmq.io/confirm-deletion"
 """The annotation that confirms the deletion of a guarded group; its value is the group's name."""
 FINALIZER = "epochmq.io/deletion-guard"
-"""The finalizer that keeps a guarded group until its deletion is confirmed and its steps are done. Groups
-without the guard have no finalizer: they can be deleted while no operator runs."""
+"""The deletion guard: the finalizer that keeps a group until its deletion is confirmed and its steps are
+done. Groups without the guard have no finalizer: they can be deleted while no operator runs."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -119,6 +119,6 @@ def with_owner(manifest: Manifest, owner: Owner) -> dict[str, Any]:
     """The manifest as the operator applies it: with the owner reference and the annotation `APPLIED`."""
     meta = dict(metadata(manifest))
     meta["ownerReferences"] = [owner.reference()]
-    mark = digest({**manifest, "metadata": meta})
-    meta["annotations"] = {**(meta.get("annotations") or {}), APPLIED: mark}
+    applied = digest({**manifest, "metadata": meta})
+    meta["annotations"] = {**(meta.get("annotations") or {}), APPLIED: applied}
     return {**manifest, "metadata": meta}

@@ -17,6 +17,7 @@ from epochmq_operator.plans.reported_states import (
     ReportedReplicaGroup,
     ReportedState,
 )
+from epochmq_operator.pod_rendering import MASTER_BROKER_ID
 
 STUCK_REASONS = frozenset(
     {
@@ -169,9 +170,21 @@ def observed_quorum(observed: ObservedState, pods: tuple[str, ...]) -> ObservedQ
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedActingMaster:
+    """The pod of a slave that acts for its master, since when (milliseconds since 1970), how many messages
+    other groups took from it, and how many wait to leave."""
+
+    pod: str
+    since_ms: int
+    escaped: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedReplicaGroup:
     """The state of a replica group: the pod of its master ("" if there is none, or it is not known), its
-    epoch, and the SyncStateSet as broker ids. `known`: a controller or a broker reported it."""
+    epoch, and the SyncStateSet as broker ids. `known`: a controller or a broker reported it. `acting`: the
+    slave that acts for the master, None if none does."""
 
     known: bool
     master: str = ""
@@ -179,6 +192,42 @@ class ObservedReplicaGroup:
     epoch: int = 0
     sync_state_set: tuple[int, ...] = ()
     in_sync_pods: tuple[str, ...] = ()
+    acting: ObservedActingMaster | None = None
+
+
+def observed_master_slave(observed: ObservedState, pods: tuple[str, ...]) -> ObservedReplicaGroup:
+    """The state of a group in the mode MasterSlave, by its brokers' own reports: the first of `pods` is the
+    master while it serves. The replicas that report that they are ready take the place of the
+    SyncStateSet."""
+    reported = {
+        pod: state for pod in pods if isinstance(state := observed.states.get(pod), ReportedBrokerState)
+    }
+    first = reported.get(pods[0]) if pods else None
+    serves = (
+        first is not None and first.role == "master" and (first.group is None or first.group.role == "master")
+    )
+    acting = next((_acting(pod, state) for pod, state in reported.items() if _acting(pod, state)), None)
+    ready = [(ordinal, pod) for ordinal, pod in enumerate(pods) if pod in reported and reported[pod].ready]
+    return ObservedReplicaGroup(
+        known=bool(reported),
+        master=pods[0] if serves else "",
+        master_id=MASTER_BROKER_ID if serves else None,
+        sync_state_set=tuple(ordinal for ordinal, _ in ready),
+        in_sync_pods=tuple(pod for _, pod in ready),
+        acting=None if serves else acting,
+    )
+
+
+def _acting(pod: str, state: ReportedBrokerState) -> ObservedActingMaster | None:
+    group = state.group
+    if group is None or group.acting_since_ms is None:
+        return None
+    return ObservedActingMaster(
+        pod,
+        group.acting_since_ms,
+        sum(one.escaped for one in group.escape),
+        sum(one.waiting for one in group.escape),
+    )
 
 
 def _by_address(kept: ReportedReplicaGroup, pods: tuple[str, ...]) -> dict[int | None, str]:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from epochmq_operator.plans.conditions import timestamp
-from epochmq_operator.plans.effects import Effect, Emit, EventType
+from epochmq_operator.plans.effects import CreateEvent, Effect, EventType
 
 DONE = "done"
+CREATE = "create"
 DELETE = "delete"
 
 
@@ -26,7 +27,8 @@ class PlanStep:
     """One step of a plan. `waits_for` is what its guard waits for; empty: the step may start. `reason` is the
     reason of its Event, in CamelCase; `message` says in a sentence what it does. `blocked`: only a person can
     resolve what it waits for.
-    `changed`: the operator wants a new state of an object; no one else has changed it."""
+    `changed`: the operator wants a new state of an object; no one else has changed it. `target`: the step
+    records this number of replicas in the status; the steps before it then bring the objects up to date."""
 
     name: str
     done: bool
@@ -36,6 +38,7 @@ class PlanStep:
     blocked: bool = False
     changed: bool = False
     effects: tuple[Effect, ...] = ()
+    target: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ class PlanState:
         return {**made, "finished": self.finished} if self.finished else made
 
 
+def was_created(before: PlanState | None) -> bool:
+    """Whether the creation of a resource with this plan in its status is finished."""
+    return before is not None and (before.name not in (CREATE, DELETE) or bool(before.finished))
+
+
 @dataclass(frozen=True, slots=True)
 class PlanProgress:
     """The progress of a plan after one reconciliation: its state, the Events about it, and the effects of its
@@ -85,8 +93,13 @@ class PlanProgress:
 
     state: PlanState | None
     step: PlanStep | None
-    events: tuple[Emit, ...] = ()
+    events: tuple[CreateEvent, ...] = ()
     effects: tuple[Effect, ...] = ()
+
+    @property
+    def target(self) -> int | None:
+        """The number of replicas that the present step records; None if it records none or has to wait."""
+        return None if self.step is None or self.step.waits_for else self.step.target
 
     @property
     def unfinished(self) -> bool:
@@ -104,7 +117,7 @@ def advance(
         if before is None or before.finished:
             return PlanProgress(before, None)
         state = replace(before, step=DONE, message="", finished=timestamp(now))
-        finish = Emit(
+        finish = CreateEvent(
             EventType.NORMAL, f"{_camel(before.name)}Done", f"{before.name}: done", _key(uid, state)
         )
         return PlanProgress(state, None, (finish,))
@@ -113,12 +126,12 @@ def advance(
     else:
         number = before.number + 1 if before is not None else 1
         state = PlanState(name, number, step.name, step.waits_for or step.message, generation, timestamp(now))
-    events: list[Emit] = []
+    events: list[CreateEvent] = []
     if state != before and step.blocked:
         key = _key(uid, state, "blocked", str(generation))
-        events.append(Emit(EventType.WARNING, f"{step.reason}Blocked", step.waits_for, key))
+        events.append(CreateEvent(EventType.WARNING, f"{step.reason}Blocked", step.waits_for, key))
     elif state != before and not step.waits_for:
-        events.append(Emit(EventType.NORMAL, step.reason, step.message, _key(uid, state)))
+        events.append(CreateEvent(EventType.NORMAL, step.reason, step.message, _key(uid, state)))
     return PlanProgress(state, step, tuple(events), () if step.waits_for else step.effects)
 
 

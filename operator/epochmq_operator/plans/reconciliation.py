@@ -15,7 +15,7 @@ from epochmq_operator.plans.broker_steps import broker_steps, observed_broker_gr
 from epochmq_operator.plans.conditions import Condition, ConditionType, merge_conditions
 from epochmq_operator.plans.controller_steps import controller_steps, observed_controller_group
 from epochmq_operator.plans.deletion import deletion_steps, finalizers, guard_step
-from epochmq_operator.plans.effects import Effect, Emit, EventType, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.effects import CreateEvent, Effect, EventType, PatchStatus, ReconciliationResult
 from epochmq_operator.plans.objects import (
     FINALIZER,
     PAUSED,
@@ -28,7 +28,15 @@ from epochmq_operator.plans.objects import (
     status_of,
 )
 from epochmq_operator.plans.observed_state import ObservedState
-from epochmq_operator.plans.plan_steps import DELETE, PlanProgress, PlanState, PlanStep, advance
+from epochmq_operator.plans.plan_steps import (
+    CREATE,
+    DELETE,
+    PlanProgress,
+    PlanState,
+    PlanStep,
+    advance,
+    was_created,
+)
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
 
@@ -61,7 +69,7 @@ def reconcile(renderer: Renderer, observed: ObservedState, now: float) -> Reconc
     group, fault = _model(resource)
     if group is None:
         return _invalid(observed, before, fault, now)
-    created = before is not None and (before.name not in ("create", "delete") or bool(before.finished))
+    created = was_created(before)
     if isinstance(group, BrokerGroup):
         return _brokers(renderer, observed, group, before, now, created=created)
     return _controllers(renderer, observed, group, before, now, created=created)
@@ -82,6 +90,7 @@ def _brokers(
     )
     statistics = group_status.broker_status(
         observed_group,
+        progress.target,
         _selector(observed_group.manifests, observed_group.set_name),
         status_of(observed.resource),
     )
@@ -167,7 +176,7 @@ def _plan_name(undone: PlanStep | None, *, created: bool) -> str:
     if undone is None:
         return ""
     if not created:
-        return "create"
+        return CREATE
     return "update" if undone.changed else PLAN_NAMES.get(undone.name.partition("-")[0], "update")
 
 
@@ -243,7 +252,7 @@ def _invalid(
         return ReconciliationResult((), IDLE_DELAY_S)
     key = f"{meta.get('uid')}/invalid/{generation}/{digest(fault)}"
     return ReconciliationResult(
-        (Emit(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(made)), IDLE_DELAY_S
+        (CreateEvent(EventType.WARNING, "InvalidSpec", fault, key), PatchStatus(made)), IDLE_DELAY_S
     )
 
 

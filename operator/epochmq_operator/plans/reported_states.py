@@ -11,12 +11,30 @@ import msgspec
 from epochmq_protocol.errors import RemoteProtocolError
 
 
+class ReportedEscape(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """The messages of one kind that leave an acting master: how many other groups have taken, and how many
+    wait."""
+
+    escaped: int = 0
+    waiting: int = 0
+
+
+class ReportedMemberGroup(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What a broker is in a group with an acting master. `acting_since_ms` is in milliseconds since 1970,
+    None if the broker does not act. `isolated_because`: what it waits for before it serves."""
+
+    role: Literal["isolated", "master", "acting", "slave"] = "isolated"
+    acting_since_ms: int | None = None
+    isolated_because: str = ""
+    escape: list[ReportedEscape] = []
+
+
 class ReportedBrokerState(
     msgspec.Struct, kw_only=True, frozen=True, rename="camel", tag_field="component", tag="broker"
 ):
     """The state of a broker. `broker_id` is its permanent id, None until it has one. Offsets and `lag_bytes`
     are bytes of the log. `confirmed_by_all`: every member of the SyncStateSet has the log up to the master's
-    confirm offset."""
+    confirm offset. `controlled`: controllers decide its role. `group`: None without an acting master."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -35,6 +53,8 @@ class ReportedBrokerState(
     address: str | None = None
     ha_address: str | None = None
     ready: bool = False
+    controlled: bool = True
+    group: ReportedMemberGroup | None = None
 
 
 class ReportedReplica(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):

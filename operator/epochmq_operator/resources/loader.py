@@ -50,6 +50,8 @@ EXPECTED: Mapping[str, str] = {
     "spec.replicas": "a whole number from 1 to 9",
     "spec.brokerName": f"letters, digits, '-', '_', '|' and '%', at most {BROKER_NAME_LENGTH_MAX} characters",
     "spec.cluster": f"letters, digits, '-', '_', '|' and '%', at most {BROKER_NAME_LENGTH_MAX} characters",
+    "spec.mode": "Controller or MasterSlave",
+    "spec.actingMaster": "true or false",
     "spec.controllerGroup": "the name of a ControllerGroup",
     "spec.config": "a mapping of RocketMQ's broker keys to values",
     "spec.config.*": "a string, a number, or true or false",
@@ -152,9 +154,10 @@ class Resources:
         return (*self.all_controller_groups, *self.broker_groups)
 
     def controllers_of(self, group: BrokerGroup) -> ControllerGroup | None:
-        """The controllers that elect the group's master, None if it needs no election. KeyError if
-        `spec.controllerGroup` is not among these resources."""
-        name = group.controlled_by
+        """The controllers whose nameservers the group uses, and that elect its master unless the mode is
+        MasterSlave; None if it has a nameserver of its own. KeyError if `spec.controllerGroup` is not among
+        these resources."""
+        name = group.nameservers_of
         return (
             None
             if name is None

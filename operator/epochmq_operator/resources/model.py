@@ -131,6 +131,15 @@ class Spread(StrEnum):
     REQUIRED = "Required"
 
 
+class GroupMode(StrEnum):
+    """Who decides which replica is the master."""
+
+    CONTROLLER = "Controller"
+    """Controllers elect it, and elect another one when it is down."""
+    MASTER_SLAVE = "MasterSlave"
+    """The configuration: the first replica is the master for good. A slave may act for it (RIP-32)."""
+
+
 class PullPolicy(StrEnum):
     """When a node pulls the image."""
 
@@ -326,6 +335,21 @@ class BrokerGroupSpec(WorkloadSpec):
             description="Number of replicas of the group's log. One of them is the master at a time.",
         ),
     ]
+    mode: Annotated[
+        GroupMode,
+        enum_by_value(GroupMode),
+        Field(
+            description="`Controller`: controllers elect the master. `MasterSlave`: the first replica is the "
+            "master, and the others are its slaves for good. Immutable."
+        ),
+    ] = GroupMode.CONTROLLER
+    acting_master: Annotated[
+        bool | None,
+        Field(
+            description="Whether a slave acts for a master that is down, so that consumers read on. Only in "
+            "the mode MasterSlave. Default there: true."
+        ),
+    ] = None
     broker_name: Annotated[
         RocketMQName | None,
         Field(description="RocketMQ's brokerName of all replicas. Default: the group's name. Immutable."),
@@ -338,7 +362,7 @@ class BrokerGroupSpec(WorkloadSpec):
         Field(
             max_length=NAME_LENGTH_MAX,
             description="ControllerGroup that elects the group's master. Default: one of its own, under the "
-            "group's name. Immutable.",
+            "group's name. In the mode MasterSlave the group uses its nameservers only. Immutable.",
         ),
     ] = None
     min_in_sync_replicas: Annotated[
@@ -348,7 +372,7 @@ class BrokerGroupSpec(WorkloadSpec):
             le=REPLICAS_MAX,
             description="Number of replicas that must have a message before it is acknowledged. The master "
             "rejects messages while fewer are in the SyncStateSet. Default: 2 with three or more "
-            "replicas, else 1.",
+            "replicas, else 1; 1 in the mode MasterSlave.",
         ),
     ] = None
     config: Annotated[
@@ -384,6 +408,21 @@ class BrokerGroupSpec(WorkloadSpec):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_acting_master(self) -> Self:
+        if self.acting_master is not None and self.mode is not GroupMode.MASTER_SLAVE:
+            raise PydanticCustomError(
+                "spans",
+                "{value}, expected no such field in the mode {mode}: controllers elect another master; "
+                "remove it, or set spec.mode to MasterSlave in a new group",
+                {
+                    "at": "actingMaster",
+                    "value": "true" if self.acting_master else "false",
+                    "mode": str(self.mode),
+                },
+            )
+        return self
+
 
 class BrokerGroup(DocumentModel):
     """One replica group: one RocketMQ brokerName, n replicas, one master at a time."""
@@ -408,14 +447,32 @@ class BrokerGroup(DocumentModel):
 
     @property
     def controlled_by(self) -> str | None:
-        """The name of the ControllerGroup that elects its master. None: its only replica is always the
+        """The name of the ControllerGroup that elects its master. None: the first replica is always the
         master."""
-        return self.spec.controller_group or (self.name if self.spec.replicas > 1 else None)
+        return None if self.is_master_slave else self.nameservers_of
+
+    @property
+    def nameservers_of(self) -> str | None:
+        """The name of the ControllerGroup whose nameservers it registers with. None: it has a nameserver of
+        its own."""
+        needs_own = self.spec.replicas > 1 and not self.is_master_slave
+        return self.spec.controller_group or (self.name if needs_own else None)
+
+    @property
+    def is_master_slave(self) -> bool:
+        """Whether the first replica is the master for good."""
+        return self.spec.mode is GroupMode.MASTER_SLAVE
+
+    @property
+    def has_acting_master(self) -> bool:
+        """Whether a slave acts for a master that is down."""
+        return self.is_master_slave and self.spec.acting_master is not False
 
     @property
     def own_controllers(self) -> ControllerGroup | None:
-        """The ControllerGroup that belongs to this group alone, if the group needs one and names none."""
-        if self.controlled_by is None or self.spec.controller_group is not None:
+        """The ControllerGroup that belongs to this group alone, if the group needs one and names none. On
+        this machine a group in the mode MasterSlave needs none."""
+        if self.nameservers_of is None or self.spec.controller_group is not None:
             return None
         return self.default_controllers()
 

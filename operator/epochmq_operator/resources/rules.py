@@ -109,6 +109,19 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "!has(self.minInSyncReplicas) || self.minInSyncReplicas <= self.replicas",
             "minInSyncReplicas is above replicas, so every send would be rejected: lower it, or add replicas",
         ),
+        ValidationRule(
+            "spec",
+            "!has(self.actingMaster) || self.mode == 'MasterSlave'",
+            "actingMaster is for the mode MasterSlave; in the mode Controller the controllers elect another "
+            "master: remove it, or create a new group in that mode",
+        ),
+        _immutable(
+            "spec",
+            "mode",
+            "spec.mode",
+            "mode cannot change, because in the mode MasterSlave nothing records which replicas have every "
+            "acknowledged message: restore it, or create a new group and move to it",
+        ),
         _immutable(
             "spec",
             "brokerName",

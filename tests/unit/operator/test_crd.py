@@ -171,6 +171,9 @@ def controller_group(**spec: Any) -> ControllerGroup:
         (broker_group(), broker_group(brokerName="b"), ["spec: brokerName"]),
         (broker_group(), broker_group(cluster="b"), ["spec: cluster"]),
         (broker_group(controllerGroup="b"), broker_group(), ["spec: controllerGroup"]),
+        (broker_group(), broker_group(mode="Controller"), []),
+        (broker_group(), broker_group(mode="MasterSlave"), ["spec: mode"]),
+        (broker_group(mode="MasterSlave"), broker_group(mode="MasterSlave", actingMaster=False), []),
         (
             controller_group(),
             controller_group(nameserver={"embedded": False}),

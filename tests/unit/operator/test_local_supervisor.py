@@ -428,3 +428,75 @@ async def test_a_signal_to_end_ends_the_run_in_order(pod_processes: PodProcesses
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(run, 60)
     assert pod_processes.events()[-1] == f"{NAMESERVER} ended"
+
+
+PAIR = HEAD + "metadata: {name: a}\nspec: {mode: MasterSlave, replicas: 3, config: {%s}}\n"
+PAIR_BROKERS = [f"a-broker-{number}" for number in range(3)]
+
+
+def pair(config: str = "") -> Resources:
+    return load_resources([("f", PAIR % config)])
+
+
+def ends(pod_processes: PodProcesses) -> list[str]:
+    """The pods that ended, in order."""
+    return [line.split()[0] for line in pod_processes.events() if line.endswith(" ended")]
+
+
+async def test_slaves_restart_before_their_master_each_when_all_others_are_ready(
+    pod_processes: PodProcesses,
+) -> None:
+    first, second, master = reversed(PAIR_BROKERS)
+    async with running(pod_processes, pair()) as supervisor:
+        for pod in PAIR_BROKERS:
+            await until(pod_processes.is_in(pod, PodPhase.READY))
+        pod_processes.unready.add(first)
+        await until(pod_processes.is_in(first, PodPhase.UNREADY))
+        pod_processes.state.write_resources(pair("flushDiskType: SYNC_FLUSH"))
+        await supervisor.reconcile()
+        # It was not ready, and so restarts at once; the others wait until it is ready.
+        await until(lambda: ends(pod_processes) == [first])
+        await until(pod_processes.is_in(first, PodPhase.STARTING))
+        left = runtime.unready(record for record, _ in supervisor.pods())
+        assert {record.pod for record in left} == set(PAIR_BROKERS)
+        assert "former configuration" in runtime.explain(pod_processes.state, left, "x")
+        assert ends(pod_processes) == [first]
+        pod_processes.unready.clear()
+        await until(lambda: not runtime.unready(record for record, _ in supervisor.pods()))
+        assert ends(pod_processes) == [first, second, master]
+        events = pod_processes.events()
+        assert events.index(f"{second} ended") < events.index(f"{master} asked to end")
+        for pod in PAIR_BROKERS:
+            config = (pod_processes.state.path / "config" / pod / "broker.conf").read_text()
+            assert "flushDiskType=SYNC_FLUSH\n" in config
+
+
+async def test_a_later_change_replaces_restarts_that_have_not_begun(pod_processes: PodProcesses) -> None:
+    first, _, master = reversed(PAIR_BROKERS)
+    async with running(pod_processes, pair()) as supervisor:
+        for pod in PAIR_BROKERS:
+            await until(pod_processes.is_in(pod, PodPhase.READY))
+        pod_processes.unready.add(first)
+        pod_processes.state.write_resources(pair("flushDiskType: SYNC_FLUSH"))
+        await supervisor.reconcile()
+        await until(lambda: pod_processes.events().count(f"{first} started") == 2)
+        pod_processes.unready.clear()
+        pod_processes.state.write_resources(pair())
+        await supervisor.reconcile()
+        await until(lambda: not runtime.unready(record for record, _ in supervisor.pods()))
+        config = (pod_processes.state.path / "config" / master / "broker.conf").read_text()
+        assert "SYNC_FLUSH" not in config
+        assert ends(pod_processes).count(first) == 2
+
+
+async def test_a_run_stops_while_pods_wait_for_their_turn(pod_processes: PodProcesses) -> None:
+    first = PAIR_BROKERS[-1]
+    async with running(pod_processes, pair()) as supervisor:
+        for pod in PAIR_BROKERS:
+            await until(pod_processes.is_in(pod, PodPhase.READY))
+        pod_processes.unready.add(first)
+        await until(pod_processes.is_in(first, PodPhase.UNREADY))
+        pod_processes.state.write_resources(pair("flushDiskType: SYNC_FLUSH"))
+        await supervisor.reconcile()
+        await until(lambda: ends(pod_processes) == [first])
+    assert {record.phase for record in pod_processes.state.pods().pods} == {PodPhase.STOPPED}  # type: ignore[union-attr]

@@ -172,6 +172,17 @@ def test_a_controller_listens_without_resolving_its_own_name(embedded: bool) -> 
     assert loaded.config.listen_port == 9878
 
 
+def test_a_master_and_its_slaves_use_the_nameservers_of_the_controllers_only() -> None:
+    group = broker_group(mode="MasterSlave", replicas=2)
+    controllers = group.default_controllers()
+    for number in range(2):
+        read = configuration(group, f"orders-broker-{number}", controllers)
+        assert (read["brokerId"], read["totalReplicas"]) == (str(number), "2")
+        assert read["enableSlaveActingMaster"] == "true"
+        assert "controllerAddr" not in read
+        assert read["namesrvAddr"].startswith("orders-controller-0.orders-controllers.shop.svc:9876;")
+
+
 def test_a_single_replica_uses_controllers_so_that_it_can_scale_up() -> None:
     one, three = broker_group(replicas=1), broker_group(replicas=3)
     controllers = one.default_controllers()
@@ -237,16 +248,37 @@ def test_the_pods_pass_the_restricted_pod_security_standard() -> None:
                 assert "hostPort" not in str(container)
 
 
-def test_a_broker_switches_over_before_it_stops_and_its_probes_ask_the_sidecar() -> None:
+def test_a_broker_switches_over_before_it_stops_and_its_readiness_is_the_sidecars_response() -> None:
     main, sidecar = pod_spec(broker_group())["containers"]
     call = ["epochmq", "admin-call", "--socket", "/run/epochmq/admin.sock", "--timeout", "60"]
     assert main["lifecycle"]["preStop"]["exec"]["command"] == [*call, "handover", "lingerMs=35000"]
     assert pod_spec(broker_group())["terminationGracePeriodSeconds"] == 120
-    asked = [main[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe", "readinessProbe")]
-    assert [one["path"] for one in asked] == ["/live", "/live", "/ready"]
-    assert {one["port"] for one in asked} == {9880}
-    assert {one["scheme"] for one in asked} == {"HTTP"}
+    assert main["readinessProbe"]["httpGet"] == {"path": "/ready", "port": 9880, "scheme": "HTTP"}
     assert sidecar["args"] == ["admin", "--config", "/etc/epochmq/$(POD_NAME).admin.conf"]
+
+
+@pytest.mark.parametrize(
+    ("group", "ports"),
+    [(broker_group(), [10911]), (controller_group(), [9878]), (APART, [9876, 9878])],
+    ids=["brokers", "controllers", "controllers beside nameservers"],
+)
+def test_a_failing_sidecar_restarts_no_main_process(group: GroupResource, ports: list[int]) -> None:
+    """The kubelet restarts a container whose startup or liveness probe fails."""
+    found = []
+    for one in of_kind("StatefulSet", made(group)):
+        main, sidecar = one["spec"]["template"]["spec"]["containers"]
+        assert main["startupProbe"]["tcpSocket"] == main["livenessProbe"]["tcpSocket"]
+        assert "httpGet" not in main["startupProbe"] | main["livenessProbe"]
+        found.append(main["livenessProbe"]["tcpSocket"]["port"])
+        assert found[-1] in [port["containerPort"] for port in main["ports"]]
+        assert found[-1] not in [port["containerPort"] for port in sidecar["ports"]]
+    assert sorted(found) == ports
+
+
+def test_a_recovery_takes_as_long_as_it_needs() -> None:
+    main, _ = pod_spec(broker_group())["containers"]
+    probe = main["startupProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] > 10 * 365 * 86400
 
 
 def test_a_controller_transfers_its_leadership_before_it_stops() -> None:

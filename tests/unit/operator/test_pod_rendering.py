@@ -87,6 +87,16 @@ spec:
 """
 
 
+MASTER_SLAVE = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: pair}
+spec:
+  mode: MasterSlave
+  replicas: 2
+"""
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -94,8 +104,9 @@ spec:
         ("full", FULL),
         ("controllers", (EXAMPLES / "controllers.yaml").read_text()),
         ("apart", APART),
+        ("master-slave", MASTER_SLAVE),
     ],
-    ids=["orders", "full", "controllers", "apart"],
+    ids=["orders", "full", "controllers", "apart", "master-slave"],
 )
 def test_rendered_pods_equal_the_golden_file(name: str, text: str) -> None:
     (group,) = load_resources([(name, text)]).documents
@@ -149,7 +160,7 @@ def test_brokers_know_all_controllers_and_nameservers_of_their_group(embedded: b
     nameservers = tuple(f"{places[name].address}:9876" for name in names)
     controllers = tuple(f"{places[f'eu-controller-{n}'].address}:9878" for n in range(3))
     for pod in pods:
-        assert (pod.group, pod.controlled_by) == ("eu-orders", "eu")
+        assert (pod.group, pod.depends_on) == ("eu-orders", "eu")
         assert pod.probe == BrokerProbe(pod.port("remoting"), "Shop", "Orders_EU", nameservers, controllers)
         read = properties.parse(pod.config_files[0].text)
         assert read["namesrvAddr"] == ";".join(nameservers)
@@ -210,3 +221,70 @@ def test_pod_names_are_valid_in_kubernetes() -> None:
     for pod in rendered(group):
         workload = pod.name.rpartition("-")[0]
         assert max(len(pod.name), len(f"{workload}-0123456789")) <= 63
+
+
+def broker_configs(text: str, controllers: ControllerGroup | None = None) -> list[dict[str, str]]:
+    """The configurations of the brokers of a group."""
+    pods = rendered(group_of(text), controllers)
+    return [properties.parse(pod.config_files[0].text) for pod in pods if pod.component is Component.BROKER]
+
+
+def test_the_first_replica_is_the_master_for_good_in_the_mode_master_slave() -> None:
+    configs = broker_configs(MASTER_SLAVE.replace("replicas: 2", "replicas: 3"))
+    assert [(one["brokerId"], one["brokerRole"]) for one in configs] == [
+        ("0", "ASYNC_MASTER"),
+        ("1", "SLAVE"),
+        ("2", "SLAVE"),
+    ]
+    for config in configs:
+        assert config["enableSlaveActingMaster"] == "true"
+        assert config["enableRemoteEscape"] == "true"
+        assert config["slaveReadEnable"] == "true"
+        assert config["totalReplicas"] == "3"
+        assert config["skipPreOnline"] == "false", "a returning master always goes through pre-online"
+        assert not {"enableControllerMode", "controllerAddr"} & config.keys()
+
+
+def test_without_an_acting_master_nothing_escapes() -> None:
+    configs = broker_configs(MASTER_SLAVE + "  actingMaster: false\n")
+    for config in configs:
+        assert config["enableSlaveActingMaster"] == "false"
+        assert "enableRemoteEscape" not in config
+
+
+@pytest.mark.parametrize(
+    ("spec", "role", "copies"),
+    [
+        ("", "ASYNC_MASTER", None),
+        ("  minInSyncReplicas: 2\n", "SYNC_MASTER", "2"),
+        ("  config: {inSyncReplicas: 2}\n", "SYNC_MASTER", "2"),
+    ],
+)
+def test_the_master_waits_for_slaves_only_if_several_replicas_must_have_a_message(
+    spec: str, role: str, copies: str | None
+) -> None:
+    master = broker_configs(MASTER_SLAVE + spec)[0]
+    assert (master["brokerRole"], master.get("inSyncReplicas")) == (role, copies)
+
+
+def test_groups_of_both_modes_share_the_nameservers_of_a_controller_group() -> None:
+    controllers = controllers_of(APART)
+    group = group_of(MASTER_SLAVE + "  controllerGroup: eu\n")
+    pods = rendered(group, controllers)
+    assert [pod.name for pod in pods] == ["pair-broker-0", "pair-broker-1"]
+    nameserver = f"{places_for(group, controllers)['eu-nameserver-0'].address}:9876"
+    for pod in pods:
+        assert isinstance(pod.probe, BrokerProbe)
+        assert (pod.depends_on, pod.probe.nameservers, pod.probe.controllers) == ("eu", (nameserver,), ())
+        assert pod.restarts_in_turn
+    for pod in rendered(controllers):
+        if pod.component is Component.NAMESERVER:
+            config = properties.parse(pod.config_files[0].text)
+            assert (config["supportActingMaster"], config["notifyMinBrokerIdChanged"]) == ("true", "true")
+
+
+def test_the_nameservers_support_of_acting_masters_can_be_configured() -> None:
+    text = APART.replace("embedded: false", "embedded: true") + "    supportActingMaster: false\n"
+    (pod,) = rendered(controllers_of(text))
+    assert pod.config_files[0].text.count("supportActingMaster") == 1
+    assert "supportActingMaster=false\n" in pod.config_files[0].text

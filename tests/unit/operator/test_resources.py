@@ -49,6 +49,15 @@ def test_the_example_loads() -> None:
     assert (group.name, group.spec.replicas, group.controlled_by) == ("orders", 3, "orders")
 
 
+def test_every_example_loads() -> None:
+    paths = sorted((ROOT / "examples").glob("*.yaml"))
+    assert len(paths) >= 3
+    for path in paths:
+        resources = load_resources([(str(path), path.read_text())])
+        for group in resources.broker_groups:
+            resources.controllers_of(group)
+
+
 def test_a_group_of_several_replicas_has_its_own_controllers_unless_it_names_some() -> None:
     alone, several, named = (
         load_resources([("f", HEAD + f"spec: {spec}\n")])
@@ -71,6 +80,22 @@ def test_a_group_of_several_replicas_has_its_own_controllers_unless_it_names_som
     (quorum,) = load_resources([("f", CONTROLLERS.replace("orders", "quorum"))]).controller_groups
     both = Resources(named.broker_groups, (quorum,))
     assert both.controllers_of(both.broker_groups[0]) == quorum
+
+
+def test_a_group_in_the_mode_master_slave_has_no_controllers_and_may_use_their_nameservers() -> None:
+    alone, named = (
+        load_resources([("f", HEAD + f"spec: {{mode: MasterSlave, replicas: 2{more}}}\n")])
+        for more in ("", ", controllerGroup: quorum")
+    )
+    assert alone.all_controller_groups == ()
+    assert [
+        (group.controlled_by, group.nameservers_of, group.has_acting_master)
+        for group in (*alone.broker_groups, *named.broker_groups)
+    ] == [(None, None, True), (None, "quorum", True)]
+    (quorum,) = load_resources([("f", CONTROLLERS.replace("orders", "quorum"))]).controller_groups
+    assert Resources(named.broker_groups, (quorum,)).controllers_of(named.broker_groups[0]) == quorum
+    group = only(HEAD + "spec: {mode: MasterSlave, replicas: 2, actingMaster: false}\n")
+    assert not group.has_acting_master
 
 
 def test_a_file_may_hold_many_documents_in_order() -> None:
@@ -121,12 +146,22 @@ SPEC_FAULTS = [
     ),
     (
         "replicas: 1\n  volumes: {}",
-        "6: spec.volumes: unknown field, expected one of replicas, brokerName, cluster, "
-        "controllerGroup, minInSyncReplicas, config, externalServices, authSecret, " + COMMON,
+        "6: spec.volumes: unknown field, expected one of replicas, mode, actingMaster, brokerName, "
+        "cluster, controllerGroup, minInSyncReplicas, config, externalServices, authSecret, " + COMMON,
     ),
     (
         "replicas: 1\n  minInSyncReplicas: 2",
         "6: spec.minInSyncReplicas: 2, expected at most spec.replicas, which is 1",
+    ),
+    (
+        "replicas: 2\n  mode: Slave\n  actingMaster: maybe",
+        '6: spec.mode: "Slave", expected Controller or MasterSlave',
+        '7: spec.actingMaster: "maybe", expected true or false',
+    ),
+    (
+        "replicas: 2\n  actingMaster: true",
+        "6: spec.actingMaster: true, expected no such field in the mode Controller: controllers elect "
+        "another master; remove it, or set spec.mode to MasterSlave in a new group",
     ),
     ("replicas: 1\n  image: a b", '6: spec.image: "a b", expected the name of an image'),
     (

@@ -14,12 +14,20 @@ from epochmq_operator.audits.manifests import AuditSettings
 from epochmq_operator.audits.plan import ObservedAudit
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
 from epochmq_operator.plans.conditions import timestamp
-from epochmq_operator.plans.effects import Apply, Delete, Effect, Emit, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.effects import (
+    Apply,
+    CreateEvent,
+    Delete,
+    Effect,
+    PatchStatus,
+    ReconciliationResult,
+)
 from epochmq_operator.plans.objects import Ref, ref_of
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedControllerState,
+    ReportedMemberGroup,
     ReportedReplica,
     ReportedReplicaGroup,
     ReportedState,
@@ -45,7 +53,7 @@ class FakeAuditCluster:
     that end at once."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
-    events: dict[str, Emit] = field(default_factory=dict)
+    events: dict[str, CreateEvent] = field(default_factory=dict)
     created: list[str] = field(default_factory=list)
     now: float = 1_800_000_000.0
     verdict: Mapping[str, Any] | None = field(default_factory=lambda: dict(HEALTHY))
@@ -54,13 +62,14 @@ class FakeAuditCluster:
     unready: str = ""
     failing: str = ""
     master: str = "orders-broker-1"
+    mode: str = "Controller"
     asked: int = 0
     _uids: int = 0
 
     def audit(self, **spec: Any) -> None:
         """Applies an audit, and a group with its volumes if there is none yet."""
         head = {"apiVersion": "epochmq.io/v1alpha1", "metadata": {"name": "orders", "namespace": NAMESPACE}}
-        self.put({**head, "kind": "BrokerGroup", "spec": {"replicas": 3}})
+        self.put({**head, "kind": "BrokerGroup", "spec": {"replicas": 3, "mode": self.mode}})
         for ordinal in range(3):
             self.put(
                 {
@@ -121,6 +130,8 @@ class FakeAuditCluster:
 
     def states(self) -> dict[str, ReportedState]:
         """The states of the replicas: two are in sync, the third lags."""
+        if self.mode == "MasterSlave":
+            return self._master_slave_states()
         states: dict[str, ReportedState] = {
             f"orders-broker-{n}": ReportedBrokerState(
                 broker_name="orders",
@@ -144,13 +155,33 @@ class FakeAuditCluster:
         states["orders-controller-0"] = ReportedControllerState(role="leader", term=3, groups=[kept])
         return states
 
+    def _master_slave_states(self) -> dict[str, ReportedState]:
+        """The same without controllers; without its master, the first slave acts for it."""
+        roles = ("master" if self.master else None, "slave" if self.master else "acting", "slave")
+        return {
+            f"orders-broker-{n}": ReportedBrokerState(
+                broker_name="orders",
+                broker_id=n,
+                role="master" if role == "master" else "replica",
+                master_epoch=0,
+                sync_state_set=[0] if role == "master" else [],
+                confirm_offset=1000 if role == "master" else 0,
+                max_offset=700 if n == 2 else 1000,
+                controlled=False,
+                group=ReportedMemberGroup(role=role),  # type: ignore[arg-type]
+            )
+            for n, role in enumerate(roles)
+            if role is not None
+        }
+
     def look(self) -> ReconciliationResult:
         """Reconciles once."""
         observed = ObservedState(self.objects[AUDITED], dict(self.objects))
         seen = ObservedAudit(observed)
         if plan.wants_cut(observed):
             self.asked += 1
-            copies = {f"orders-broker-{n}": b"1\n0\n4-0\n" for n in range(3)}
+            controlled = self.mode == "Controller"
+            copies = {f"orders-broker-{n}": b"1\n0\n4-0\n" for n in range(3) if controlled}
             states = self.states()
             seen = ObservedAudit(
                 ObservedState(self.objects[AUDITED], dict(self.objects), states), copies, states
@@ -168,7 +199,7 @@ class FakeAuditCluster:
                     self.remove(effect.ref)
             case PatchStatus():
                 self.objects[AUDITED]["status"] = copy.deepcopy(dict(effect.status))
-            case Emit():
+            case CreateEvent():
                 self.events.setdefault(effect.key, effect)
 
     def remove(self, ref: Ref) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochmq_operator.audits.cut import GroupCut, cut_of
-from epochmq_operator.plans.reported_states import ReportedBrokerState
+from epochmq_operator.plans.reported_states import ReportedBrokerState, ReportedMemberGroup
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file
 
 PODS = ("b-0", "b-1", "b-2")
@@ -72,3 +72,54 @@ def test_without_all_acks_a_replica_is_compared_up_to_its_own_end() -> None:
     found = cut_of(PODS, states, copies, again, "b")
     assert isinstance(found, GroupCut)
     assert [one.end for one in found.replicas] == [900, 500, 900]
+
+
+def member(broker_id: int, end: int, role: str) -> ReportedBrokerState:
+    """A broker of a group in the mode MasterSlave. A slave knows no confirm offset."""
+    return ReportedBrokerState(
+        broker_id=broker_id,
+        role="master" if role == "master" else "replica",
+        master_epoch=0,
+        sync_state_set=[0] if role == "master" else [],
+        confirm_offset=end if role == "master" else 0,
+        max_offset=end,
+        controlled=False,
+        group=ReportedMemberGroup(role=role),  # type: ignore[arg-type]
+    )
+
+
+def test_slaves_of_a_group_without_epochs_are_compared_up_to_their_own_ends() -> None:
+    states = {
+        "b-0": member(0, 1000, "master"),
+        "b-1": member(1, 1000, "slave"),
+        "b-2": member(2, 400, "slave"),
+    }
+    again = {
+        "b-0": member(0, 1300, "master"),
+        "b-1": member(1, 1200, "slave"),
+        "b-2": member(2, 600, "slave"),
+    }
+    found = cut_of(PODS, states, {}, again, "b")
+    assert isinstance(found, GroupCut)
+    assert (found.master, found.epoch, found.confirmed, found.view) == ("b-0", 0, 1000, None)
+    assert [(one.end, one.epochs) for one in found.replicas] == [(1000, None), (1000, None), (600, None)]
+
+
+def test_while_the_master_is_down_the_log_of_the_acting_slave_is_the_measure() -> None:
+    states = {"b-1": member(1, 1000, "acting"), "b-2": member(2, 900, "slave")}
+    found = cut_of(PODS, states, {}, states, "b")
+    assert isinstance(found, GroupCut)
+    assert (found.master, found.confirmed) == ("b-1", 1000)
+    assert [one.end for one in found.replicas] == [1000, 1000, 900]
+
+
+def test_an_isolated_master_that_has_not_taken_over_is_the_master() -> None:
+    """Its log is what the slaves follow; the slave that still acts may have more."""
+    states = {
+        "b-0": member(0, 800, "master"),
+        "b-1": member(1, 1000, "acting"),
+        "b-2": member(2, 900, "slave"),
+    }
+    found = cut_of(PODS, states, {}, states, "b")
+    assert isinstance(found, GroupCut)
+    assert (found.master, [one.end for one in found.replicas]) == ("b-0", [800, 800, 800])

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from epochmq_operator.audits import manifests
-from epochmq_operator.audits.manifests import RunNames
+from epochmq_operator.audits.manifests import AuditRunNames
 from epochmq_operator.plans.effects import EventType
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator_audits.fake_audit_cluster import AUDITED, DAMAGED, NAMESPACE, FakeAuditCluster
@@ -111,6 +111,21 @@ def test_a_failed_driver_is_reported_and_nothing_is_left() -> None:
     assert "OSError: no" in cluster.status["history"][0]["message"]
 
 
+def test_a_failed_run_takes_the_former_verdict_away() -> None:
+    cluster = FakeAuditCluster()
+    cluster.audit(schedule="0 * * * *")
+    cluster.tick(3600)
+    cluster.run()
+    assert (cluster.status["verdict"], cluster.condition("Healthy")) == ("healthy", ("True", "Healthy"))
+    cluster.verdict = None
+    cluster.tick(3600)
+    cluster.run()
+    assert cluster.condition("Complete") == ("False", "DriverFailed")
+    assert cluster.condition("Healthy") == ("Unknown", "DriverFailed")
+    assert not cluster.status.keys() & {"verdict", "errors"}
+    assert [one["verdict"] for one in cluster.status["history"]] == ["", "healthy"]
+
+
 @pytest.mark.parametrize("pod", ["reader-1", "driver"])
 def test_a_bad_image_is_reported_and_nothing_is_left(pod: str) -> None:
     cluster = FakeAuditCluster(stuck=pod)
@@ -125,6 +140,17 @@ def test_an_audit_that_takes_too_long_fails() -> None:
     cluster.audit(timeoutSeconds=100)
     cluster.run(150)
     finished(cluster, "TimedOut")
+
+
+def test_a_group_of_a_master_and_its_slaves_is_audited_with_and_without_its_master() -> None:
+    for master in ("orders-broker-0", ""):
+        cluster = FakeAuditCluster(master=master, mode="MasterSlave")
+        cluster.audit()
+        cluster.run()
+        assert (cluster.status["phase"], cluster.status["verdict"]) == ("Done", "healthy"), master
+        cut = next(one.message for one in cluster.events.values() if one.reason == "AuditCut")
+        acting = "orders-broker-1"
+        assert cut == f"audit 1: up to offset 1000 of {master or acting}, epoch 0"
 
 
 def test_an_audit_waits_for_a_master_until_its_timeout() -> None:
@@ -245,7 +271,7 @@ def test_a_deleted_audit_is_left_to_the_garbage_collector() -> None:
     cluster = FakeAuditCluster(hangs=True)
     cluster.audit()
     cluster.run(8)
-    executor = RunNames("nightly", 1)
+    executor = AuditRunNames("nightly", 1)
     driver = cluster.objects[Ref("Pod", NAMESPACE, executor.driver)]
     owner = {"kind": "Pod", "name": executor.driver, "uid": driver["metadata"]["uid"]}
     meta = {"name": f"{executor.run}-exec-1", "namespace": NAMESPACE, "ownerReferences": [owner]}
@@ -267,7 +293,7 @@ def test_an_invalid_spec_is_reported() -> None:
 
 
 def test_names_of_the_longest_audit_are_valid() -> None:
-    names = RunNames("a" * 40, 99999)
+    names = AuditRunNames("a" * 40, 99999)
     longest = max((names.job, names.report, names.driver, names.reader(8), f"{names.run}-exec-32"), key=len)
     assert len(longest) <= 63
     assert manifests.mebibytes("2Gi") == 2048

@@ -4,7 +4,7 @@ drivers."""
 from __future__ import annotations
 
 from epochmq_operator.audits.cut import GroupCut
-from epochmq_operator.audits.manifests import AuditSettings, RunNames, foundation
+from epochmq_operator.audits.manifests import AuditRunNames, AuditSettings, objects_before_pods
 from epochmq_operator.kube.api import PATHS
 from epochmq_operator.resources.audit import BrokerGroupAudit
 from tests.unit.operator.test_chart import kinds, rendered, rights
@@ -20,8 +20,8 @@ def test_the_chart_grants_the_rights_for_all_objects_of_an_audit() -> None:
         }
     )
     settings = AuditSettings(image="epochmq/spark:1")
-    made = foundation(
-        audit, RunNames("nightly", 1), settings, GroupCut("orders-broker-0", 1, 0, (), None), "orders"
+    made = objects_before_pods(
+        audit, AuditRunNames("nightly", 1), settings, GroupCut("orders-broker-0", 1, 0, (), None), "orders"
     )
     (role,) = (one for one in made if one["kind"] == "Role")
     for chart in (rendered(), rendered("scope=namespaced")):

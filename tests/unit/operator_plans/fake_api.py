@@ -12,9 +12,9 @@ from typing import Any
 
 from epochmq_operator.plans.effects import (
     Apply,
+    CreateEvent,
     Delete,
     Effect,
-    Emit,
     PatchStatus,
     ReconciliationResult,
     SetFinalizers,
@@ -74,12 +74,13 @@ RENDERER = Renderer(render, differences)
 @dataclass
 class FakeApi:
     """The cluster. `created`, `deleted` and `events` record writes by name; `writes` counts all writes of the
-    operator."""
+    operator. `applied` lists the manifests that it applied, by object."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     created: Counter[str] = field(default_factory=Counter)
     deleted: Counter[str] = field(default_factory=Counter)
-    events: dict[str, Emit] = field(default_factory=dict)
+    applied: dict[Ref, list[Mapping[str, Any]]] = field(default_factory=dict)
+    events: dict[str, CreateEvent] = field(default_factory=dict)
     writes: int = 0
     now: float = 1_800_000_000.0
     unready: set[str] = field(default_factory=set)
@@ -116,6 +117,12 @@ class FakeApi:
         keys = {f"epochmq.io/{key.replace('_', '-')}": value for key, value in annotations.items()}
         found["annotations"] = {**(found.get("annotations") or {}), **keys}
 
+    def scale(self, stateful_set: Ref, count: int) -> None:
+        """kubectl scale statefulset."""
+        found = copy.deepcopy(self.objects[stateful_set])
+        found["spec"]["replicas"] = count
+        self._store(stateful_set, found)
+
     def remove(self, ref: Ref) -> None:
         """kubectl delete."""
         found = self.objects.get(ref)
@@ -147,7 +154,7 @@ class FakeApi:
                     self.writes += 1
             case SetFinalizers():
                 self._finalize(resource, effect)
-            case Emit():
+            case CreateEvent():
                 if effect.key not in self.events:
                     self.events[effect.key] = effect
                     self.writes += 1
@@ -157,6 +164,7 @@ class FakeApi:
         if ref not in self.objects:
             self.created[str(ref)] += 1
         self.writes += 1
+        self.applied.setdefault(ref, []).append(manifest)
         self._store(ref, copy.deepcopy(dict(manifest)))
 
     def _finalize(self, resource: Ref, effect: SetFinalizers) -> None:
@@ -202,11 +210,16 @@ class FakeApi:
 
     def _pods(self, ref: Ref, stateful_set: dict[str, Any]) -> None:
         count = stateful_set["spec"]["replicas"]
-        image = stateful_set["spec"]["template"]["image"]
+        image = stateful_set["spec"]["template"].get("image", "good")
         revision = f"{ref.name}-{image}"
         stateful_set["status"] = {"updateRevision": revision}
+        for pod, _ in list(self.objects.items()):
+            base, _, number = pod.name.rpartition("-")
+            if pod.kind == "Pod" and base == ref.name and int(number) >= count:
+                self.remove(pod)
+        volume = metadata(stateful_set["spec"]["volumeClaimTemplates"][0])["name"]
         for ordinal in range(count):
-            claim = Ref("PersistentVolumeClaim", NAMESPACE, f"store-{ref.name}-{ordinal}")
+            claim = Ref("PersistentVolumeClaim", NAMESPACE, f"{volume}-{ref.name}-{ordinal}")
             if claim not in self.objects:
                 self._store(
                     claim, {"kind": claim.kind, "metadata": {"name": claim.name, "namespace": NAMESPACE}}

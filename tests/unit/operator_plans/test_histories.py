@@ -11,6 +11,8 @@ from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
+QUORUM = Ref("StatefulSet", NAMESPACE, "orders-controller")
+CONTROLLERS = 3
 KINDS = ("ConfigMap", "Service", "Pod")
 
 
@@ -63,6 +65,12 @@ class History(RuleBasedStateMachine):
         if there:
             self.api.remove(there[number % len(there)])
 
+    @rule(stateful_set=st.sampled_from([BROKERS, QUORUM]), count=st.integers(0, 5))
+    def scale(self, stateful_set: Ref, count: int) -> None:
+        """Somebody scales a StatefulSet. Volume claims of further controllers would block a later group."""
+        if stateful_set in self.api.objects:
+            self.api.scale(stateful_set, count if stateful_set is BROKERS else min(count, CONTROLLERS))
+
     @rule(confirmed=st.booleans())
     def delete(self, confirmed: bool) -> None:
         """A user deletes the group, and may confirm it."""
@@ -76,10 +84,9 @@ class History(RuleBasedStateMachine):
 
     @invariant()
     def a_group_never_loses_a_replica_to_the_operator(self) -> None:
-        """While the group exists, its StatefulSet never shrinks, and no healthy pod is deleted."""
-        seen = self.api.objects.get(BROKERS)
-        count = seen["spec"]["replicas"] if seen else 0
-        gone = seen is None or ORDERS not in self.api.objects
+        """While the group exists, the operator never shrinks its StatefulSet, and deletes no healthy pod."""
+        gone = BROKERS not in self.api.objects or ORDERS not in self.api.objects
+        count = 0 if gone else self.api.applied[BROKERS][-1]["spec"]["replicas"]
         assert gone or count >= self.largest
         self.largest = 0 if gone else count
         assert not any(name.startswith("Pod") for name in self.api.deleted)
@@ -97,11 +104,14 @@ class History(RuleBasedStateMachine):
             return
         status = api.status(ORDERS)
         claims = [ref for ref in api.objects if ref.name.startswith("store-orders-broker")]
-        if self.largest <= self.wanted and len(claims) <= self.wanted:
-            assert (status["phase"], status["ready"]) == ("Ready", f"{self.wanted}/{self.wanted}")
+        if status["phase"] == "Blocked":
+            assert max(self.largest, status["targetReplicas"], len(claims)) > self.wanted
+            assert "set spec.replicas to" in str(status["conditions"])
         else:
-            assert status["phase"] == "Blocked"
-            assert f"set spec.replicas to {max(self.largest, len(claims))}" in str(status["conditions"])
+            assert (status["phase"], status["ready"]) == ("Ready", f"{self.wanted}/{self.wanted}")
+            assert self.largest <= self.wanted
+            assert api.objects[BROKERS]["spec"]["replicas"] == self.wanted
+        assert {one["spec"]["replicas"] for one in api.applied[QUORUM]} == {CONTROLLERS}
 
 
 TestHistory = History.TestCase

@@ -1,0 +1,107 @@
+"""Tests that the kinds that are defined in the cluster are watched, whenever their definitions are
+installed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, cast
+
+import pytest
+
+from epochmq_operator.kube.api import Api, ApiError
+from epochmq_operator.kube.kopf_watch import WATCHED_KINDS, WatchEndedError, watch_resources
+
+PATIENCE_S = 30
+GROUPS = frozenset({"BrokerGroup", "ControllerGroup"})
+ALL = frozenset(WATCHED_KINDS)
+
+
+class Discovery:
+    """An API server that answers which kinds it knows. `failing`: it answers with 503."""
+
+    def __init__(self, kinds: frozenset[str]) -> None:
+        self.kinds = kinds
+        self.failing = False
+        self.requests = 0
+
+    async def get(self, path: str) -> dict[str, Any]:
+        assert path == "/apis/epochmq.io/v1alpha1"
+        self.requests += 1
+        if self.failing:
+            raise ApiError(503, "the API server starts")
+        if not self.kinds:
+            raise ApiError(404, "the group is not defined")
+        names = [{"name": f"{kind.lower()}s", "kind": kind} for kind in (*sorted(self.kinds), "Other")]
+        return {"resources": [*names, *({**one, "name": f"{one['name']}/status"} for one in names)]}
+
+
+class Watches:
+    """The watches that were started, each with its kinds; `now` are the kinds of the running ones."""
+
+    def __init__(self) -> None:
+        self.started: list[frozenset[str]] = []
+        self.now: list[frozenset[str]] = []
+        self.broken = threading.Event()
+
+    def watch(self, kinds: frozenset[str], stop: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
+        self.started.append(kinds)
+        self.now.append(kinds)
+        while not stop.wait(0.001) and not self.broken.is_set():
+            pass
+        self.now.remove(kinds)
+
+
+async def until(watches: Watches, running: list[frozenset[str]]) -> None:
+    """Waits until these watches run."""
+    async with asyncio.timeout(PATIENCE_S):
+        while watches.now != running:  # noqa: ASYNC110 -- they run on other threads
+            await asyncio.sleep(0.001)
+
+
+async def test_definitions_that_are_installed_late_are_watched() -> None:
+    discovery, watches = Discovery(frozenset()), Watches()
+    task = asyncio.create_task(watch_resources(cast(Api, discovery), watches.watch, look_again_s=0.001))
+    async with asyncio.timeout(PATIENCE_S):
+        while discovery.requests < 5:  # noqa: ASYNC110 -- a counter of a fake
+            await asyncio.sleep(0.001)
+    assert watches.started == []
+    for kinds in (GROUPS, ALL, GROUPS, ALL):
+        discovery.kinds = kinds
+        await until(watches, [kinds])
+    assert watches.started == [GROUPS, ALL, GROUPS, ALL]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(watches, [])
+
+
+async def test_an_api_server_that_fails_for_a_moment_ends_no_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochmq_operator.kube.kopf_watch.FAILED_AGAIN_S", 0.001)
+    discovery, watches = Discovery(ALL), Watches()
+    task = asyncio.create_task(watch_resources(cast(Api, discovery), watches.watch, look_again_s=0.001))
+    await until(watches, [ALL])
+    discovery.failing = True
+    seen = discovery.requests
+    async with asyncio.timeout(PATIENCE_S):
+        while discovery.requests < seen + 5:  # noqa: ASYNC110 -- a counter of a fake
+            await asyncio.sleep(0.001)
+    discovery.failing = False
+    seen = discovery.requests
+    async with asyncio.timeout(PATIENCE_S):
+        while discovery.requests < seen + 5:  # noqa: ASYNC110 -- a counter of a fake
+            await asyncio.sleep(0.001)
+    assert watches.started == watches.now == [ALL]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_watch_that_ends_by_itself_is_an_error() -> None:
+    discovery, watches = Discovery(ALL), Watches()
+    task = asyncio.create_task(watch_resources(cast(Api, discovery), watches.watch, look_again_s=0.001))
+    await until(watches, [ALL])
+    watches.broken.set()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(WatchEndedError):
+            await task
