@@ -1,4 +1,8 @@
-"""Writes a peer's checkpoint from time to time: the end of its durable log, and the committed index."""
+"""Writes a peer's checkpoint every 3 s: the index of the last durable entry, and the committed index.
+
+At the next start, recovery compares the recovered log with the checkpoint: a log that ends before the
+committed index is a damaged log.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +49,12 @@ class CheckpointWriter:
             self._context.file_worker.run(job, lambda _: self._on_saved(values), self._on_failed)
 
     def save_now(self) -> None:
-        """Writes a checkpoint, on a worker thread at the stop of the peer."""
+        """Writes a checkpoint on the calling thread. The stop of the peer calls it on a worker thread."""
         state_files.save_checkpoint(self._context.folder, *self.durable())
 
     def durable(self) -> tuple[int, int]:
-        """The end of the durable log, and the committed index up to it. A committed index beyond it would
-        make recovery take the log for damaged."""
+        """The index of the last durable entry, and the committed index if it is lower, else the former again:
+        recovery would take a log for damaged that ends before the committed index of the checkpoint."""
         durable_index = self._context.log.durable_index
         return durable_index, min(self._context.committed_index, durable_index)
 
@@ -60,8 +64,8 @@ class CheckpointWriter:
         self._context.set_timer()
 
     def _on_failed(self, error: Exception) -> None:
-        """On a full disk the previous checkpoint stays, which is still true. Any other error is a failed
-        disk."""
+        """On a full disk the previous checkpoint stays; it remains valid. After any other error the peer
+        fails, as after every disk failure."""
         self._is_saving = False
         if is_disk_full(error):
             log.warning("%s: cannot write the checkpoint: %s", self._context.folder, error)

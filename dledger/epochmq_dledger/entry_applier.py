@@ -14,7 +14,7 @@ from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry
 APPLY_MAX = 1000
 """Entries applied in one turn of the event loop; the others follow in the next turns."""
 APPLY_WAIT_S = 0.005
-"""How long to wait, repeatedly, while a vote is being saved."""
+"""The interval at which to look whether the pending effects, such as saving a vote, have been carried out."""
 
 
 class EntryApplier:
@@ -55,7 +55,7 @@ class EntryApplier:
         self._next_turn = None
         if not self._context.is_running:
             return
-        if self._context.effects:  # one of them may reset the log
+        if self._context.effects:  # a pending effect may reset the log
             self._next_turn = asyncio.get_running_loop().call_later(APPLY_WAIT_S, self._continue)
             return
         try:

@@ -1,4 +1,4 @@
-"""Makes the log durable on a worker thread: syncs what was written, and erases what was dropped."""
+"""Makes the log durable on a worker thread: syncs written entries, and erases dropped entries."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LogSyncer:
             self._sync()
 
     def erase(self) -> None:
-        """Starts to erase what the log has dropped."""
+        """Starts to erase the entries that the log has dropped."""
         self._context.sync_worker.run(self._context.log.take_erasure(), self._on_erased)
 
     def _on_erased(self, _: None) -> None:
@@ -84,12 +84,12 @@ class LogSyncer:
             self._context.feed(ErasureCompleted())
 
     def cancel_flush(self) -> None:
-        """Cancels a flush that waits for its time. `sync_all` follows."""
+        """Cancels an asynchronous flush that is not due yet. The caller then calls `sync_all`."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
 
     def sync_all(self) -> None:
-        """On a worker thread, at the stop of the peer: completes an erasure and syncs all entries."""
+        """Completes an erasure and syncs all entries. The stop of the peer calls it on a worker thread."""
         log = self._context.log
         if not log.is_writable:
             log.erase_now()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from epochmq_dledger.call_frames import response_frame
 from epochmq_dledger.core.types import RaftRole
 from epochmq_dledger.peer import DLedgerPeer
 from epochmq_dledger.peer_addresses import parse_peers
@@ -31,7 +32,7 @@ from epochmq_protocol.dledger import (
     decode_body,
     encode_body,
 )
-from epochmq_protocol.frame import Command, encode
+from epochmq_protocol.frame import Command
 from epochmq_protocol.frame import response as make_response
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
@@ -65,8 +66,10 @@ class DLedgerProcessor:
     def _pass(self, connection: RemotingConnection, command: Command, request: RequestOrResponse) -> None:
         connection.defer(command.opaque)
 
+        opaque = command.opaque
+
         def respond(response: RequestOrResponse) -> None:
-            connection.respond_encoded(command.opaque, encode(_envelope(command, response)))
+            connection.respond_encoded(opaque, response_frame(opaque, encode_body(response)))
 
         self._peer.handle_request(request, respond)
 
@@ -110,8 +113,8 @@ class DLedgerProcessor:
                     failure = outcome.code
                 else:
                     response.index, response.pos, response.term = outcome.index, outcome.pos, outcome.term
-                envelope = _envelope(command, _with_code(response, request, failure))
-                connection.respond_encoded(command.opaque, encode(envelope))
+                body = encode_body(_with_code(response, request, failure))
+                connection.respond_encoded(command.opaque, response_frame(command.opaque, body))
 
             self._peer.submit(tuple(bodies), done)
             return None

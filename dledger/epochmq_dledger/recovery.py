@@ -59,7 +59,7 @@ class PeerRecovery:
         vote = self._vote()
         if self.entries.damage is not None:
             self._handle_loss(self.entries.damage.text)
-        snapshot = open_snapshot(self.entries, self.snapshots, is_needed=machine is not None)
+        snapshot = open_snapshot(self.entries, self.snapshots, has_state_machine=machine is not None)
         self._sync()
         committed = min(committed, self.entries.end_index)
         applied = max(self.entries.begin_index - 1, -1)

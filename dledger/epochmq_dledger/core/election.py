@@ -98,7 +98,7 @@ class Election:
             return
         rejoin.on_heartbeat(request, response)
         if rejoin.vote_lost and member.group_features & FEATURE_PRE_VOTE:
-            self._request_terms(rejoin.voters_without_term(member.others))
+            self._request_terms(rejoin.voters_without_term(member.other_voters))
 
     def follow(self, leader: str, term: int, now_ms: int) -> bool:
         """Follows the leader of this or a newer term. False if the term already has another leader."""
@@ -276,7 +276,7 @@ class Election:
         own = VoteResult.REJECT_ALREADY_VOTED if voted_elsewhere else VoteResult.ACCEPT
         self.vote_results = {member.settings.self_id: own}
         self._schedule_candidacy(now_ms, 0)
-        for peer in member.others:
+        for peer in member.other_voters:
             self._request_vote(peer)
         self._count_votes(now_ms)
 
@@ -286,7 +286,7 @@ class Election:
         for peer in peers:
             request = VoteRequest(term=member.term + 1, pre_vote=True)
             member.fill_request(request, peer)
-            member.emit(SendRequest(peer, member.next_context(), request))
+            member.emit(SendRequest(peer, member.next_request_number(), request))
 
     def _request_vote(self, peer: str) -> None:
         member = self.member
@@ -297,7 +297,7 @@ class Election:
             pre_vote=True if self.candidacy is Candidacy.PRE_VOTE else None,
         )
         member.fill_request(request, peer)
-        member.emit(SendRequest(peer, member.next_context(), request))
+        member.emit(SendRequest(peer, member.next_request_number(), request))
 
     def on_vote_response(
         self, peer: str, request: VoteRequest, response: VoteResponse | None, now_ms: int

@@ -97,7 +97,7 @@ class EntryPusher:
             request.batch_entry = entries
             request.total_size = sum(entry.size for entry in entries)
         member.fill_request(request, peer.name)
-        context = member.next_context()
+        context = member.next_request_number()
         member.emit(SendRequest(peer.name, context, request))
         return context
 
@@ -150,7 +150,7 @@ class EntryPusher:
             members=snapshot.members,
         )
         member.fill_request(request, peer.name)
-        state.context = member.next_context()
+        state.context = member.next_request_number()
         size = min(member.settings.snapshot_chunk_bytes, snapshot.size - state.offset)
         member.emit(SendSnapshotChunk(peer.name, state.context, request, size))
 

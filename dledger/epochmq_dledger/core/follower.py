@@ -222,9 +222,9 @@ class Follower:
         if min(self.matched_index, member.synced_index) < target:
             return
         if rejoin.vote_lost:
-            if rejoin.voters_without_term(member.others):
+            if rejoin.voters_without_term(member.other_voters):
                 return
-            self._skip_lost_votes(rejoin.greatest_term(member.others), now_ms)
+            self._skip_lost_votes(rejoin.greatest_term(member.other_voters), now_ms)
         member.rejoin = None
         member.emit(RejoinCompleted())
 

@@ -1,5 +1,5 @@
-"""Counts the heartbeat rounds of one leadership, and holds the reads that wait for a confirmation of it (Raft
-§6.4).
+"""Counts the heartbeat rounds of one leadership, and holds the reads that wait for a confirmation of the
+leadership (ReadIndex, Raft §6.4).
 
 A round confirms a read if it started after the read arrived and a quorum has responded to it. One round
 confirms all reads that wait for it. Reads that arrive during a round wait together for the next one, which
@@ -17,17 +17,21 @@ from epochmq_protocol.dledger import DLedgerResponseCode
 
 
 class HeartbeatRounds:
-    """The rounds of one leadership. Their numbers keep rising over all leaderships of this process: beside
-    Java peers a leader can be elected again in its own term, and must not take a response to its earlier
-    leadership for one to this one. (A response does not outlive the process that sent the heartbeat.)"""
+    """The rounds of one leadership. The leader sends the heartbeats and counts the responses; this class
+    numbers the rounds.
+
+    The numbers keep rising over all leaderships of this process. Beside Java peers a leader can be elected
+    twice in one term. By the number it knows that a response belongs to its earlier leadership. (A response
+    does not outlive the process that sent the heartbeat.)"""
 
     def __init__(self, member: MemberState, now_ms: int) -> None:
         self.member = member
-        self.started_ms = now_ms
+        self.round_started_ms = now_ms
+        """When the latest round started; before the first round, when the leadership began."""
         self._sent_ms: deque[int] = deque()
         """When each round that may still get responses started. The last one is `member.heartbeat_round`."""
         self._reads: deque[tuple[int, int]] = deque()
-        """(token, round that must be confirmed), in the order of rounds."""
+        """(token of the caller, number of the round that must be confirmed), in the order of rounds."""
 
     @property
     def number(self) -> int:
@@ -35,11 +39,12 @@ class HeartbeatRounds:
         return self.member.heartbeat_round
 
     def start(self, now_ms: int) -> int:
-        """Starts a round and returns its number. It forgets rounds that are too old, usually one."""
+        """Gives a new round its number, and returns the number. Drops the times of rounds that are too old to
+        get responses; usually that is one round."""
         settings = self.member.settings
         self.member.heartbeat_round += 1
         self._sent_ms.append(now_ms)
-        self.started_ms = now_ms
+        self.round_started_ms = now_ms
         horizon_ms = now_ms - settings.rpc_timeout_ms - settings.heartbeat_interval_ms
         while self._sent_ms[0] < horizon_ms:
             self._sent_ms.popleft()
@@ -51,7 +56,8 @@ class HeartbeatRounds:
         return self._sent_ms[at] if 0 <= at < len(self._sent_ms) else None
 
     def add_read(self, token: int) -> None:
-        """Adds a read, which the next round will confirm."""
+        """Adds a read, which the next round will confirm. `token` identifies it in the effects ReadReady and
+        OperationFailed."""
         member = self.member
         if len(self._reads) >= member.settings.pending_max:
             member.emit(OperationFailed(token, DLedgerResponseCode.LEADER_PENDING_FULL))
@@ -62,11 +68,11 @@ class HeartbeatRounds:
         """Whether the waiting reads need a new round now."""
         if not self._reads:
             return False
-        return self._reads[0][1] > self.number or now_ms >= self.started_ms + self._retry_ms
+        return self._reads[0][1] > self.number or now_ms >= self.round_started_ms + self._retry_ms
 
     def next_deadline_ms(self) -> int | None:
         """When the waiting reads need a new round, even without further responses."""
-        return self.started_ms + self._retry_ms if self._reads else None
+        return self.round_started_ms + self._retry_ms if self._reads else None
 
     @property
     def _retry_ms(self) -> int:

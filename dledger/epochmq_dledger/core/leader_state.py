@@ -31,7 +31,7 @@ class LeaderState:
     def __init__(self, member: MemberState, now_ms: int) -> None:
         self.member = member
         self.term = member.term
-        self.peers = {name: PeerProgress(name) for name in member.others}
+        self.peers = {name: PeerProgress(name) for name in member.other_voters}
         self.contact_ms = now_ms
         """The latest moment at which a quorum certainly followed this leader. The election counts as one."""
         self.next_heartbeat_ms = now_ms

@@ -72,7 +72,7 @@ class MemberState:
         """Effects to emit once the erasure is complete."""
         self.heartbeat_round = 0
         """The number of the latest heartbeat round, over all leaderships of this process."""
-        self._context = 0
+        self._request_number = 0
         self._report_members(
             self.membership.add_entries(memberships) or self.membership.addresses is not None
         )
@@ -93,7 +93,7 @@ class MemberState:
         return len(self.voters) // 2 + 1
 
     @property
-    def others(self) -> list[str]:
+    def other_voters(self) -> list[str]:
         """The voters other than this peer."""
         return [peer for peer in self.voters if peer != self.settings.self_id]
 
@@ -103,13 +103,13 @@ class MemberState:
         return message.leader_id in self.voters or bool((message.epochmq or 0) & FEATURE_MEMBERS)
 
     def emit(self, effect: RaftEffect) -> None:
-        """Adds an effect to those that the current step returns."""
+        """Adds an effect to those of the present input."""
         self.effects.append(effect)
 
-    def next_context(self) -> int:
+    def next_request_number(self) -> int:
         """A new number that identifies a request among those in flight."""
-        self._context += 1
-        return self._context
+        self._request_number += 1
+        return self._request_number
 
     def fill_request(self, request: RequestOrResponse, peer: str) -> None:
         """Sets the fields that every request carries."""
@@ -131,8 +131,9 @@ class MemberState:
         *,
         after_erasure: bool = False,
     ) -> None:
-        """Responds to a request and copies its ids into the response, as Java's `copyBaseInfo` does.
-        `after_erasure`: the response waits until the log is writable."""
+        """Responds to a request and copies its ids into the response, as Java's `copyBaseInfo` does. `call`
+        is the number by which the driver knows the request. `after_erasure`: the response waits until the log
+        is writable."""
         response.group = request.group
         response.local_id = request.local_id
         response.remote_id = request.remote_id
@@ -160,17 +161,17 @@ class MemberState:
         which only EpochMQ peers do."""
         if self.membership.addresses is not None:
             return bool(FEATURES & feature)
-        return all(self.features.get(peer, 0) & feature for peer in self.others)
+        return all(self.features.get(peer, 0) & feature for peer in self.other_voters)
 
     def has_same_settings(self, peer: str | None, message: RequestOrResponse) -> bool:
         """Whether a peer reports the same shared settings as this one. If not, its messages are ignored."""
-        ours, theirs = self.settings.shared_settings, message.epochmq_agreed
-        if ours is None or theirs is None or ours == theirs:
+        expected, reported = self.settings.shared_settings, message.epochmq_agreed
+        if expected is None or reported is None or expected == reported:
             return True
         self.alarm(
             f"{peer}",
-            f"peer {peer} has {theirs}, expected {ours} as here; its messages are ignored until both are "
-            "equal",
+            f"peer {peer} has {reported}, expected {expected} as here; its messages are ignored until both "
+            "are equal",
         )
         return False
 

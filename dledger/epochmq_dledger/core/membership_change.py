@@ -93,7 +93,7 @@ class MembershipChange:
         member = self.member
         if member.membership.addresses is not None:
             return []
-        known = {peer: member.features[peer] for peer in member.others if peer in member.features}
+        known = {peer: member.features[peer] for peer in member.other_voters if peer in member.features}
         found = [peer for peer, features in known.items() if not features & FEATURE_MEMBERS]
         return found if found or 1 + len(known) >= member.quorum else None
 
@@ -107,7 +107,7 @@ class MembershipChange:
             peers[event.peer] = event.address
         if not leader.propose_on_channel(event.token, encode_members(peers), MEMBERS_CHANNEL, now_ms):
             return
-        for name in member.others:
+        for name in member.other_voters:
             leader.add_peer(name, is_voter=True)
         for peer in leader.peers.values():
             peer.is_voter = peer.name in member.voters

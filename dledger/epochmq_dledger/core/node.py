@@ -298,7 +298,7 @@ class RaftNode:
         member, leader = self.member, self.leader
         if leader is None:
             member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
-        elif to not in member.others:
+        elif to not in member.other_voters:
             member.emit(OperationFailed(token, DLedgerResponseCode.UNKNOWN_MEMBER))
         elif leader.transferring_until_ms is not None:
             member.emit(OperationFailed(token, DLedgerResponseCode.LEADER_TRANSFERRING))
@@ -312,7 +312,7 @@ class RaftNode:
                 take_leadership_ledger_index=member.log.end_index,
             )
             member.fill_request(request, to)
-            context = member.next_context()
+            context = member.next_request_number()
             self._transfer = (token, context)
             member.emit(SendRequest(to, context, request))
 

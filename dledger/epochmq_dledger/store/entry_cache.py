@@ -35,6 +35,11 @@ class EntryCache:
         for dropped in [one for one in self.entries if one < index]:
             self.remove(dropped)
 
+    def remove_after(self, index: int) -> None:
+        """Drops all entries after `index`."""
+        for dropped in [one for one in self.entries if one > index]:
+            self.remove(dropped)
+
     def clear(self) -> None:
         """Drops all entries."""
         self.entries.clear()

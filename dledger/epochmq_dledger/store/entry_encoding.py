@@ -16,6 +16,7 @@ DLedger and earlier releases write 0 in both fields; 0 is not checked.
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from zlib import crc32
 
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, DLedgerEntry
@@ -25,6 +26,10 @@ _pack_header = _HEADER.pack_into
 _pack_check = struct.Struct(">H").pack_into
 _CHECK_AT = 36
 LAG_MAX = 0xFFFF
+
+BodyCheck = Callable[[bytes, int, int, int], bool]
+"""Called with (data, at, size, position): whether `size` bytes from `at` on are a whole body. `position` is
+the position of the body in the log."""
 
 
 def crc_of(body: bytes) -> int:

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochmq_dledger.core.raft_log import LogFullError
-from epochmq_dledger.store.damage_detection import LogDamage, find_lost_entry
+from epochmq_dledger.store.damage_detection import LogDamage, find_proof_of_loss
+from epochmq_dledger.store.entry_block import EntryBlock
 from epochmq_dledger.store.entry_cache import EntryCache
 from epochmq_dledger.store.entry_encoding import EntryEncoder
 from epochmq_dledger.store.log_files import LogFiles, index_unit_of
@@ -34,8 +35,15 @@ the index does not hold the first entry of those."""
 class FileLog:
     """The log of one peer (`RaftLog`)."""
 
-    def __init__(self, folder: Path, file_size: int, index_file_size: int = INDEX_FILE_SIZE) -> None:
-        self._files = LogFiles(folder, file_size, index_file_size)
+    def __init__(
+        self,
+        folder: Path,
+        file_size: int,
+        index_file_size: int = INDEX_FILE_SIZE,
+        data_folder: Path | None = None,
+    ) -> None:
+        """The data files are in `data_folder`, by default in `folder`/data."""
+        self._files = LogFiles(folder, file_size, index_file_size, data_folder)
         self._mark = TruncationMark(folder)
         self._encode = EntryEncoder().encode
         self._file_size = file_size
@@ -95,9 +103,8 @@ class FileLog:
                     self._scan(first.pos, marked_end)  # the first entry of that file is damaged
         if self._end == -1:
             self._begin = -1
-        self.damage = _find_damage(
-            files, self._end_pos, self._end, committed_index, was_truncating=marked_end is not None
-        )
+        proof = None if marked_end is not None else self._find_proof_of_loss(committed_index)
+        self.damage = _describe_damage(files, self._end_pos, self._end, committed_index, proof)
         if self.damage is None:
             self.erase_after_end()
 
@@ -110,9 +117,14 @@ class FileLog:
                 break
             if rebuilt or self._files.read_index_unit(entry.index) != index_unit_of(entry):
                 rebuilt = True
-                self._files.write_index_units(entry.index, [encode_index_unit(entry)])
+                self._files.write_index_units(entry.index, encode_index_unit(entry))
             index, term = entry.index, entry.term
             self._end, self._end_term, self._end_pos = index, term, entry.pos + entry.size
+
+    def _find_proof_of_loss(self, committed_index: int) -> DLedgerEntry | None:
+        """An entry that proves that the first unreadable one was durable, None without one."""
+        expected = self._end + 1 if self._end >= 0 else None
+        return find_proof_of_loss(self._files.data, self._files.read_entry, self._end_pos, expected)
 
     def mark_unreadable(self, index: int) -> None:
         """Ends the log before an entry that cannot be read, and describes it in `damage`."""
@@ -170,48 +182,42 @@ class FileLog:
         """Writes entries that follow the last one. LogFullError: the log has not changed; if any byte was
         written, it is not writable until that byte is erased. OSError: the disk failed, and the state of the
         log is unknown."""
+        self.append_blocks(_blocks_of(entries, self._encode, self.durable_index, self._file_size))
+        for entry in entries:
+            self._cache.add(entry)
+
+    def append_blocks(self, blocks: list[EntryBlock]) -> None:
+        """Writes the entries of these blocks, as `append` does."""
         assert self.is_writable, "dropped entries are not erased yet"
         files = self._files
         before = (self._begin, self._end, self._end_term, self._end_pos)
         written = files.data.writes, files.index.writes
         try:
-            self._append(entries)
+            for block in blocks:
+                pos = block.pos
+                assert block.first_index == self._end + 1 or self._end == -1, (block.first_index, self._end)
+                if pos != self._end_pos or pos % self._file_size == 0:
+                    assert pos % self._file_size == 0 or pos - self._end_pos < FILLER_SIZE_MIN
+                    files.write_filler(self._end_pos, pos)
+                    self._index_due = True
+                files.data.write(pos, block.data)
+                files.write_index_units(block.first_index, block.units)
+                if self._begin == -1:
+                    self._begin = block.first_index
+                self._end, self._end_term = block.first_index + block.entry_count - 1, block.term
+                self._end_pos = block.end_pos
         except LogFullError:
             self._begin, self._end, self._end_term, self._end_pos = before
-            for entry in entries:
-                self._cache.remove(entry.index)
             if (files.data.writes, files.index.writes) != written:
                 self._drop_after_end(marked=False)
             raise
-
-    def _append(self, entries: list[DLedgerEntry]) -> None:
-        run: list[bytearray] = []
-        units: list[bytes] = []
-        start, durable_index = self._end_pos, self.durable_index
-        for entry in entries:
-            assert entry.index == self._end + 1 or self._end == -1, (entry.index, self._end)
-            if entry.pos != self._end_pos or entry.pos % self._file_size == 0:
-                self._files.write_entries(start, run)
-                assert entry.pos % self._file_size == 0 or entry.pos - self._end_pos < FILLER_SIZE_MIN
-                self._files.write_filler(self._end_pos, entry.pos)
-                self._index_due = True
-                run, start = [], entry.pos
-            run.append(self._encode(entry, durable_index))
-            units.append(encode_index_unit(entry))
-            if self._begin == -1:
-                self._begin = entry.index
-            self._end, self._end_term, self._end_pos = entry.index, entry.term, entry.pos + entry.size
-            self._cache.add(entry)
-        self._files.write_entries(start, run)
-        self._files.write_index_units(entries[0].index, units)
 
     def truncate(self, end_index: int) -> None:
         """Truncates the log after `end_index`. It is not writable until the dropped bytes are erased."""
         if end_index >= self._end:
             return
         last = self.entry(end_index)
-        for index in range(end_index + 1, self._end + 1):
-            self._cache.remove(index)
+        self._cache.remove_after(end_index)
         if last is None:
             self._begin = self._end = self._end_term = -1
             self._end_pos = self._files.begin_pos
@@ -319,19 +325,34 @@ class FileLog:
         self._mark.close()
 
 
-def _find_damage(
-    files: LogFiles, end_pos: int, end_index: int, committed_index: int, *, was_truncating: bool
+def _blocks_of(
+    entries: list[DLedgerEntry],
+    encode: Callable[[DLedgerEntry, int], bytearray],
+    durable_index: int,
+    file_size: int,
+) -> list[EntryBlock]:
+    """The blocks of entries: each lies in one data file."""
+    starts = [0]
+    starts += [at for at, entry in enumerate(entries) if at and entry.pos % file_size == 0]
+    blocks: list[EntryBlock] = []
+    for at, end in zip(starts, [*starts[1:], len(entries)], strict=True):
+        run = entries[at:end]
+        if run:
+            data = b"".join([encode(entry, durable_index) for entry in run])
+            units = b"".join([encode_index_unit(entry) for entry in run])
+            blocks.append(EntryBlock(run[0].index, len(run), run[-1].term, run[0].pos, data, units))
+    return blocks
+
+
+def _describe_damage(
+    files: LogFiles, end_pos: int, end_index: int, committed_index: int, proof: DLedgerEntry | None
 ) -> LogDamage | None:
     """The damage behind the end of a recovered log, None if a crash explains what is there."""
-    lost = None
-    if not was_truncating:
-        expected = end_index + 1 if end_index >= 0 else None
-        lost = find_lost_entry(files.data, files.read_entry, end_pos, expected)
     place = files.describe(end_pos, end_index + 1)
-    if lost is not None:
+    if proof is not None:
         text = (
-            f"{place} is unreadable, but was durable when entry {lost.index} of term {lost.term} was written "
-            f"at byte {lost.pos}, which is readable"
+            f"{place} is unreadable, but was durable when entry {proof.index} of term {proof.term} was "
+            f"written at byte {proof.pos}, which is readable"
         )
         return LogDamage(end_pos, end_index, text)
     if end_index < committed_index:

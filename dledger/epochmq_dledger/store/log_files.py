@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from epochmq_dledger.store.entry_encoding import crc_of, is_valid_header
+from epochmq_dledger.store.entry_encoding import BodyCheck, crc_of, is_valid_header
 from epochmq_dledger.store.segments import Segments, UnsyncedFiles
 from epochmq_protocol.dledger import (
     ENTRY_HEADER_SIZE,
@@ -33,10 +33,14 @@ IndexUnit = tuple[int, int, int, int, int]
 class LogFiles:
     """The files of one log."""
 
-    def __init__(self, folder: Path, file_size: int, index_file_size: int) -> None:
-        self.data = Segments(folder / "data", file_size)
+    def __init__(
+        self, folder: Path, file_size: int, index_file_size: int, data_folder: Path | None = None
+    ) -> None:
+        self.data = Segments(data_folder or folder / "data", file_size)
         self.index = Segments(folder / "index", index_file_size)
         self.file_size = file_size
+        self.check: BodyCheck | None = None
+        """Bodies that it rejects are not whole."""
 
     def open(self) -> list[int]:
         """Opens all files. Returns the first positions of the data files, in order."""
@@ -73,6 +77,8 @@ class LogFiles:
             entry = decode_entry(self.data.read(pos, size))
         except RemoteProtocolError:
             return None
+        if self.check is not None and not self.check(entry.body, 0, len(entry.body), pos + ENTRY_HEADER_SIZE):
+            return None
         return entry if entry.body_crc in (0, crc_of(entry.body)) else None
 
     def first_entry(self, base: int) -> DLedgerEntry | None:
@@ -93,12 +99,12 @@ class LogFiles:
                 yield entry
                 pos += entry.size
                 continue
-            next_base = self._base_after_filler(pos)
+            next_base = self.base_after_filler(pos)
             if next_base is None:
                 return
             pos = next_base
 
-    def _base_after_filler(self, pos: int) -> int | None:
+    def base_after_filler(self, pos: int) -> int | None:
         """The position of the next data file, if the rest of this one is a filler or too short for one."""
         next_base = pos - pos % self.file_size + self.file_size
         is_filler = self._read_filler(pos)[0] == FILLER_MAGIC
@@ -118,20 +124,23 @@ class LogFiles:
         data = self.index.read(index * INDEX_UNIT_SIZE, INDEX_UNIT_SIZE) if index >= 0 else b""
         return decode_index_unit(data) if len(data) == INDEX_UNIT_SIZE else None
 
+    def read_index_units(self, first_index: int, count: int) -> bytes:
+        """The index units of this many entries, fewer bytes where index files are missing."""
+        at, end = first_index * INDEX_UNIT_SIZE, (first_index + count) * INDEX_UNIT_SIZE
+        parts: list[bytes] = []
+        while at < end and (part := self.index.read(at, end - at)):
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+
     # Writing ------------------------------------------------------------------------------------------------
 
-    def write_entries(self, pos: int, encoded: list[bytearray]) -> None:
-        """Writes entries that lie in one data file."""
-        if encoded:
-            self.data.write(pos, b"".join(encoded))
-
-    def write_index_units(self, first_index: int, units: list[bytes]) -> None:
+    def write_index_units(self, first_index: int, units: bytes) -> None:
         """Writes index units that follow each other."""
-        per_file = self.index.file_size // INDEX_UNIT_SIZE
-        at = 0
+        at, start = 0, first_index * INDEX_UNIT_SIZE
         while at < len(units):
-            room = per_file - (first_index + at) % per_file
-            self.index.write((first_index + at) * INDEX_UNIT_SIZE, b"".join(units[at : at + room]))
+            room = self.index.file_size - (start + at) % self.index.file_size
+            self.index.write(start + at, units[at : at + room])
             at += room
 
     def write_filler(self, pos: int, end_pos: int) -> None:

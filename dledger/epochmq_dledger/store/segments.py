@@ -138,7 +138,7 @@ class Segments:
         fd = self._files.get(base)
         return None if fd is None else _next_data(fd, base, offset)
 
-    def write(self, offset: int, data: bytes) -> None:
+    def write(self, offset: int, data: bytes | bytearray) -> None:
         """Writes within one file, and creates it if needed. LogFullError: the disk is full, and any part of
         `data` may be written. OSError: the disk failed."""
         base = offset - offset % self.file_size

@@ -3,7 +3,7 @@
     magic          19 bytes, b"epochmq snapshot 1\\n"
     header size    4, big-endian
     header CRC-32  4, big-endian
-    header         JSON of `Snapshot`: last entry included, size and CRC-32 of the data, voters
+    header         JSON of `Snapshot`: the last entry that it covers, size and CRC-32 of the data, voters
     data           the state that the state machine saved
 
 Java peers ignore the file. A group with a Java peer takes no snapshots.
@@ -40,8 +40,8 @@ class SnapshotFile:
         self._data_at = 0
 
     def open(self) -> None:
-        """Reads and checks the file. ValueError if it is damaged: the log may lack the entries that it
-        includes, so an administrator must decide."""
+        """Reads and checks the file. ValueError if it is damaged: the log may lack the entries that the
+        snapshot covers, so an administrator must decide."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -52,14 +52,14 @@ class SnapshotFile:
             header = file.read(min(size, HEADER_MAX))
             if len(header) != size or zlib.crc32(header) != crc:
                 raise ValueError(f"{self.path} has a damaged header (CRC-32 or size)")
-            found = msgspec.json.decode(header, type=Snapshot)
+            snapshot = msgspec.json.decode(header, type=Snapshot)
             total = 0
             crc = 0
             while piece := file.read(1 << 20):
                 total, crc = total + len(piece), zlib.crc32(piece, crc)
-            if (total, crc) != (found.size, found.crc):
+            if (total, crc) != (snapshot.size, snapshot.crc):
                 raise ValueError(f"{self.path} has damaged data (CRC-32 or size)")
-        self.set_current(found, os.open(self.path, os.O_RDONLY))
+        self.set_current(snapshot, os.open(self.path, os.O_RDONLY))
 
     def save(self, snapshot: Snapshot, data: bytes) -> int:
         """Replaces the file durably, on a worker thread. Returns a descriptor for `set_current`. OSError: the
@@ -71,10 +71,10 @@ class SnapshotFile:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        found = os.open(temporary, os.O_RDONLY)
+        descriptor = os.open(temporary, os.O_RDONLY)
         temporary.replace(self.path)
         sync_directory(self.path.parent)
-        return found
+        return descriptor
 
     def set_current(self, snapshot: Snapshot, descriptor: int) -> None:
         """Makes the snapshot that `save` has written the current one, on the event loop's thread."""
@@ -94,27 +94,27 @@ class SnapshotFile:
         self._fd, self.current = -1, None
 
 
-def open_snapshot(entries: FileLog, snapshots: SnapshotFile, *, is_needed: bool) -> Snapshot | None:
+def open_snapshot(log_file: FileLog, file: SnapshotFile, *, has_state_machine: bool) -> Snapshot | None:
     """Opens the snapshot beside an opened log. Resets a log that lacks the snapshot's last entry: a crash may
-    have happened while a snapshot was installed. ValueError if entries are missing in both; without a state
-    machine (`is_needed` False) a log may begin at any entry."""
-    begin = entries.begin_index
+    have happened while a snapshot was installed. ValueError if entries are missing in both, and the peer has
+    a state machine, which needs them; without one a log may begin at any entry."""
+    begin = log_file.begin_index
     try:
-        snapshots.open()
+        file.open()
     except ValueError as error:
         if begin > 0:
             raise
         log.warning("%s; the log has all entries and is replayed instead", error)
-    snapshot = snapshots.current
-    if snapshot is None and begin > 0 and is_needed:
+    snapshot = file.current
+    if snapshot is None and begin > 0 and has_state_machine:
         raise ValueError(
-            f"the log begins at entry {begin}, and {snapshots.path} with the earlier entries is missing"
+            f"the log begins at entry {begin}, and {file.path} with the earlier entries is missing"
         )
     if snapshot is None:
         return None
     if begin > snapshot.index:
-        raise ValueError(f"the log begins at entry {begin}, but {snapshots.path} ends at {snapshot.index}")
-    if entries.entry(snapshot.index) != snapshot.entry:
-        entries.reset(snapshot.entry)
-        entries.erase_now()
+        raise ValueError(f"the log begins at entry {begin}, but {file.path} ends at {snapshot.index}")
+    if log_file.entry(snapshot.index) != snapshot.entry:
+        log_file.reset(snapshot.entry)
+        log_file.erase_now()
     return snapshot

@@ -1,9 +1,10 @@
-"""Keeps the file `cut` of a peer's directory: it marks the end of the log while bytes after it are erased.
+"""Keeps the truncation mark of a peer's directory: the end of the log, while an erasure runs. Its file is
+`cut`.
 
-Erasing is not atomic. A power failure during it can leave erased entries behind others that are gone; the log
-would look damaged. The mark names the end of the log. It is durable before the first byte is erased, and is
+An erasure is not atomic. After a power failure during an erasure, later entries may still be readable while
+earlier ones are gone; the log would look damaged. The mark is durable before the first byte is erased, and is
 cleared durably before the next append. The file exists from the first start on and is written in place, so
-that a full disk does not prevent it.
+that the mark can be written on a full disk, too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class TruncationMark:
         self._fd = -1
 
     def open(self) -> int | None:
-        """The position after which the log was being erased, None without a mark."""
+        """Opens the file. Returns the end of the log if an erasure was running, None if there is no mark."""
         path = self.folder / NAME
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         data = os.pread(self._fd, _MARK.size, 0)

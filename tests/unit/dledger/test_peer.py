@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from epochmq_dledger.core.types import RaftRole
+from epochmq_dledger.core.types import RaftRole, SendRequest
 from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_dledger.results import RaftOperationError
 from epochmq_protocol.dledger import (
@@ -25,7 +25,6 @@ from epochmq_protocol.dledger import (
     RequestOrResponse,
     decode_body,
 )
-from epochmq_protocol.frame import Command
 from tests.unit.dledger.raft_group import RaftGroup, until
 
 
@@ -54,15 +53,14 @@ async def test_proposals_of_one_turn_are_pushed_together(
     leader = await group.leader()
     await leader.propose(b"first")
     pushed: list[int] = []
-    client = leader._calls._client
-    call = client.call
+    start = leader._calls.start
 
-    async def counted(address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        if command.code == DLedgerRequestCode.PUSH:
-            pushed.append(len(decode_body(PushEntryRequest, command.body).entries))
-        return await call(address, command, timeout_ms)
+    def counted(effect: SendRequest) -> None:
+        if isinstance(effect.request, PushEntryRequest):
+            pushed.append(len(effect.request.entries))
+        start(effect)
 
-    monkeypatch.setattr(client, "call", counted)
+    monkeypatch.setattr(leader._calls, "start", counted)
     await asyncio.gather(*(leader.propose(b"%d" % i) for i in range(100)))
     assert max(pushed) >= 100  # 101 for a peer that has not had the first one yet
     assert len(pushed) <= 20  # a few, some of which a slow disk makes come again

@@ -108,7 +108,7 @@ def test_a_log_that_lags_behind_its_snapshot_after_a_crash_is_reset(tmp_path: Pa
     filled(log, 5)
     entry = make_entry(30, 2, b"committed elsewhere", 2100, FILE_SIZE)
     snapshots = saved(tmp_path, snapshot_of(entry, b"state"), b"state")
-    assert open_snapshot(log, snapshots, is_needed=True) == snapshots.current
+    assert open_snapshot(log, snapshots, has_state_machine=True) == snapshots.current
     log.close()
     log = opened(tmp_path)
     assert (log.begin_index, log.end_index, log.end_term) == (30, 30, 2)
@@ -122,14 +122,14 @@ def test_entries_that_are_neither_in_log_nor_snapshot_are_an_error(tmp_path: Pat
     entries = filled(log, 60)
     log.drop_before(40)
     with pytest.raises(ValueError, match=f"begins at entry {log.begin_index}"):
-        open_snapshot(log, SnapshotFile(tmp_path), is_needed=True)
-    assert open_snapshot(log, SnapshotFile(tmp_path), is_needed=False) is None
+        open_snapshot(log, SnapshotFile(tmp_path), has_state_machine=True)
+    assert open_snapshot(log, SnapshotFile(tmp_path), has_state_machine=False) is None
     saved(tmp_path, snapshot_of(entries[3], b"old"), b"old").close()
     with pytest.raises(ValueError, match=r"ends at 3"):
-        open_snapshot(log, SnapshotFile(tmp_path), is_needed=True)
+        open_snapshot(log, SnapshotFile(tmp_path), has_state_machine=True)
     (tmp_path / "snapshot").write_bytes(b"garbled")
     with pytest.raises(ValueError, match="no snapshot of this version"):
-        open_snapshot(log, SnapshotFile(tmp_path), is_needed=True)
+        open_snapshot(log, SnapshotFile(tmp_path), has_state_machine=True)
     log.close()
 
 
@@ -137,7 +137,7 @@ def test_a_complete_log_is_replayed_if_the_snapshot_is_damaged(tmp_path: Path) -
     log = opened(tmp_path)
     filled(log, 5)
     (tmp_path / "snapshot").write_bytes(b"garbled")
-    assert open_snapshot(log, SnapshotFile(tmp_path), is_needed=True) is None
+    assert open_snapshot(log, SnapshotFile(tmp_path), has_state_machine=True) is None
     log.close()
 
 

@@ -1,0 +1,128 @@
+"""Keeps a log of many small entries on disk, such as a commit log: `FileLog` with entries in blocks.
+
+New entries are appended as bodies and become blocks of bytes; a follower receives blocks, checks and appends
+them. Recovery reads the data files in large pieces. The files are DLedger's in every byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from epochmq_dledger.core.raft_log import next_pos
+from epochmq_dledger.store.entry_block import ENTRY_BYTES_MAX, EntryBlock, encode_blocks, leading_entries
+from epochmq_dledger.store.entry_encoding import BodyCheck
+from epochmq_dledger.store.file_log import INDEX_FILE_SIZE, FileLog
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, DLedgerEntry
+from epochmq_protocol.errors import RemoteProtocolError
+
+_PIECE_BYTES = 2 * ENTRY_BYTES_MAX
+
+
+class BlockLog(FileLog):
+    """The log of one peer. No entry is larger than `ENTRY_BYTES_MAX`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        file_size: int,
+        index_file_size: int = INDEX_FILE_SIZE,
+        data_folder: Path | None = None,
+        *,
+        position_at: int | None = None,
+        check: BodyCheck | None = None,
+    ) -> None:
+        """`position_at`: where each body contains its own position (`encode_blocks`). `check`: recovery and
+        `append_received` take no entry whose body it rejects."""
+        super().__init__(folder, file_size, index_file_size, data_folder)
+        self._position_at = position_at
+        self._check = self._files.check = check
+
+    def append_bodies(self, term: int, bodies: Sequence[bytes]) -> list[EntryBlock]:
+        """Appends an entry of this term for each body, as a leader does, and returns the blocks that were
+        written. ValueError: a body has an invalid size, and the log has not changed. Other errors as
+        `append`."""
+        blocks = encode_blocks(
+            bodies,
+            first_index=self.end_index + 1,
+            term=term,
+            end_pos=self.end_pos,
+            file_size=self._file_size,
+            position_at=self._position_at,
+        )
+        self.append_blocks(blocks)
+        return blocks
+
+    def append_received(self, data: bytes) -> EntryBlock:
+        """Appends the entries of a block that a leader has sent. RemoteProtocolError: they do not follow the
+        last entry, or are damaged, and the log has not changed. Other errors as `append`."""
+        # The size in the first header says where the block belongs.
+        pos = next_pos(self.end_pos, int.from_bytes(data[4:8], "big"), self._file_size)
+        index, term = self.end_index + 1, self.end_term
+        block = leading_entries(data, pos, self._file_size, index=index, term=term, check=self._check)
+        rest = self._file_size - pos % self._file_size - len(data)
+        if not block.entry_count or len(block.data) != len(data) or rest < FILLER_SIZE_MIN:
+            raise RemoteProtocolError(
+                f"a block of {len(data)} bytes at {pos}: the bytes from {len(block.data)} on are not entry "
+                f"{index + block.entry_count}, or leave no room for a filler"
+            )
+        self.append_blocks([block])
+        return block
+
+    def read_block(self, first_index: int, bytes_max: int) -> bytes:
+        """The bytes of whole entries from `first_index` on that lie in one data file: as many as fit into
+        `bytes_max`, at least one. Empty if the log does not hold the entry."""
+        if not max(self.begin_index, 0) <= first_index <= self.end_index:
+            return b""
+        first = self._files.read_index_unit(first_index)
+        if first is None:
+            return b""
+        start = first[1]
+        file_end = start - start % self._file_size + self._file_size
+        # Bisects for the last entry that fits; positions grow with the index.
+        low, high = first_index, min(self.end_index, first_index + bytes_max // ENTRY_HEADER_SIZE)
+        end = start + first[2]
+        while low < high:
+            middle = (low + high + 1) // 2
+            unit = self._files.read_index_unit(middle)
+            if unit is not None and unit[1] + unit[2] <= min(file_end, start + bytes_max):
+                low, end = middle, unit[1] + unit[2]
+            else:
+                high = middle - 1
+        return self._files.data.read(start, end - start)
+
+    def expire_files(self, until_pos: int, committed_index: int) -> int:
+        """Drops the data files that end at or before `until_pos`, as `drop_before` does. The log then begins
+        with the first entry of a later file, which is committed, so that all dropped entries are. Returns the
+        new begin index."""
+        for base in reversed(self._files.data.bases):
+            first = self._files.first_entry(base) if base <= until_pos else None
+            if first is not None and first.index <= committed_index:
+                self.drop_before(first.index)
+                break
+        return self.begin_index
+
+    def _find_proof_of_loss(self, committed_index: int) -> DLedgerEntry | None:
+        """None with a checkpoint: an entry beyond its committed index may be torn, although later ones, which
+        were not durable either, are whole. The entries do not tell, because the header fields in which
+        `FileLog` keeps what was durable stay 0."""
+        return super()._find_proof_of_loss(committed_index) if committed_index < 0 else None
+
+    def _scan(self, pos: int, end_pos: int | None) -> None:
+        """Finds the end of the log in large pieces, and rebuilds the index where it differs."""
+        files = self._files
+        index, term = None, -1
+        while end_pos is None or pos < end_pos:
+            size = _PIECE_BYTES if end_pos is None else min(_PIECE_BYTES, end_pos - pos)
+            piece = files.data.read(pos, size)
+            block = leading_entries(piece, pos, self._file_size, index=index, term=term, check=self._check)
+            if block.entry_count:
+                if files.read_index_units(block.first_index, block.entry_count) != block.units:
+                    files.write_index_units(block.first_index, block.units)
+                index, term, pos = block.first_index + block.entry_count, block.term, block.end_pos
+                self._end, self._end_term, self._end_pos = index - 1, term, pos
+                continue
+            next_base = files.base_after_filler(pos)
+            if next_base is None:
+                return
+            pos = next_base
