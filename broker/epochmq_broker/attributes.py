@@ -14,8 +14,10 @@ import msgspec
 
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.topics import TopicConfig
 
 MESSAGE_TYPE = "message.type"
+QUEUE_TYPE, BATCH_CQ = "queue.type", "BatchCQ"
 LONG_MAX = (1 << 63) - 1
 
 
@@ -44,12 +46,17 @@ class Attribute(msgspec.Struct, frozen=True):
 
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
-    "queue.type": Attribute(False, ("BatchCQ", "SimpleCQ"), unsupported="BatchCQ"),
+    QUEUE_TYPE: Attribute(False, (BATCH_CQ, "SimpleCQ")),
     "cleanup.policy": Attribute(False, ("COMPACTION", "DELETE"), unsupported="COMPACTION"),
     MESSAGE_TYPE: Attribute(True, ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
     "reserve.time": Attribute(True, (), -1, LONG_MAX),
 }
 GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+
+
+def is_batch_cq(topic: TopicConfig) -> bool:
+    """Whether a topic has batch consume queues (QueueTypeUtils.isBatchCq)."""
+    return (topic.attributes or {}).get(QUEUE_TYPE) == BATCH_CQ
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:

@@ -11,7 +11,14 @@ import enum
 import gc
 import logging
 import time
+from functools import partial
 
+from epochmq_broker.acting.group_report import GroupReporter
+from epochmq_broker.acting.isolation import IsolationGate, starts_isolated
+from epochmq_broker.acting.member_group_service import MemberGroupDependencies, MemberGroupService
+from epochmq_broker.acting.pre_online import PreOnlineStep
+from epochmq_broker.acting.pre_online_service import PreOnlineService, poll_all_members
+from epochmq_broker.acting.table_return import TableReturn
 from epochmq_broker.addresses import client_ip_address
 from epochmq_broker.admin_api.dependencies import AdminApiDependencies
 from epochmq_broker.admin_api.operations import BrokerAdminApi
@@ -24,11 +31,16 @@ from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.delay_service import DelayService
+from epochmq_broker.escape.bridge import EscapeBridge
+from epochmq_broker.escape.remote_messages import RemoteMessageReader
+from epochmq_broker.escape.rules import EscapeKind
+from epochmq_broker.fast_failure import FastFailure
 from epochmq_broker.filters.message_filter import bit_map_of
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.master_services import MasterServices
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.periodic_tasks import PeriodicTasks
+from epochmq_broker.pop.checkpoints import revive_topic
 from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.processors.static_pull import StaticPull
 from epochmq_broker.registration import NameserverRegistration
@@ -44,6 +56,7 @@ from epochmq_broker.store.store_config import StoreConfig
 from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.put_hook import TimerPutHook
 from epochmq_broker.timer.timer_service import TimerService
+from epochmq_broker.topic_routes import TopicRoutes
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.message import encode_host
@@ -79,12 +92,25 @@ class Broker:
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         store_host = encode_host(client_ip, config.listen_port)
         self.store = MessageStore(StoreConfig.of(config), store_host)
+        self.store.queues.is_batch_topic = tables.topics.is_batch_cq
         tables.files.before_offsets = self.store.when_queues_written
         if config.enable_calc_filter_bit_map and config.enable_consume_queue_ext:
             self.store.compute_bit_maps(lambda topic, stored: bit_map_of(tables.filters, topic, stored))
         self.writer = MessageWriter(live, self.store)
         self.ha = HAService(live, self.store, self.writer, controlled=config.enable_controller_mode)
-        self.delays = DelayService(live, self.store, self.writer, tables.stats)
+        credentials = parse_credentials(config.inner_client_authentication_credentials)
+        self.client = RemotingClient(credentials=credentials)
+        self.routes = TopicRoutes(live, self.client)
+        self.escape = EscapeBridge(
+            live,
+            self.writer,
+            self.routes,
+            self.client,
+            revive_topic(config.broker_cluster_name),
+        )
+        self.delays = DelayService(
+            live, self.store, lambda _level: self.escape.lane(EscapeKind.DELAY), tables.stats
+        )
         self.delays.write = tables.file_writer.write
         self.cold_reads = ColdReadPool()
         self.timer = self._make_timer() if config.timer_wheel_enable else None
@@ -92,6 +118,7 @@ class Broker:
             live,
             self.store,
             self.writer,
+            self.escape.lane(EscapeKind.TRANSACTION),
             self.topics,
             tables.clients,
             tables.stats,
@@ -101,18 +128,20 @@ class Broker:
         )
         self.transactions.metrics.write = tables.file_writer.write
         self.pop = self._make_pop(store_host)
-        credentials = parse_credentials(config.inner_client_authentication_credentials)
-        self.client = RemotingClient(credentials=credentials)
         self.remote_queues = RemoteQueues(live, self.client)
-        self.master_services = MasterServices(
+        self.special_services = MasterServices(
+            self.escape,
             self.delays,
             self.transactions.ops,
             self.transactions.checks,
             *([] if self.timer is None else [self.timer]),
             self.pop,
-            MappingCleaner(live, tables.static_topics, self.remote_queues),
+        )
+        self.master_services = MasterServices(
+            self.special_services, MappingCleaner(live, tables.static_topics, self.remote_queues)
         )
         self.master_services.before_fence += [self.transactions.ops.flush, self.pop.store_buffered]
+        self.master_services.when_replicated.append(self.pop.commit_safe)
         self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)
@@ -149,14 +178,32 @@ class Broker:
                 self.transactions,
                 self.pop,
                 self.client,
+                self.routes,
                 self.access,
                 client_ip,
                 store_host,
             )
         )
         self.replicas = self._make_replicas() if config.enable_controller_mode else None
-        self.handlers = self.processors.handlers(self.replicas)
-        self.ports = ClientPorts(config, self.processors, self.handlers, tables.clients.channel_closed)
+        self.member_group = self._make_member_group() if self._takes_part_in_group() else None
+        self.pre_online: PreOnlineService | None = None
+        self._group_reporter: GroupReporter | None = None
+        if self.member_group is None:
+            self.handlers = self.processors.handlers(self.replicas, None)
+        else:
+            self.escape.role = self.member_group
+            reporter = GroupReporter(self.member_group, self.escape, self._pre_online_step)
+            self._group_reporter = reporter
+            self.handlers = self.processors.handlers(None, self.member_group, reporter.runtime_info)
+        isolation = IsolationGate(closed=config.broker_id == 0) if starts_isolated(config) else None
+        self.ports = ClientPorts(
+            config,
+            self.processors,
+            self.handlers,
+            tables.clients.channel_closed,
+            FastFailure(live),
+            isolation,
+        )
         self._admin_api = self._make_admin_api() if config.admin_socket_path else None
         self._phase = BrokerPhase.NEW
 
@@ -175,10 +222,12 @@ class Broker:
         await self.start_without_ports()
         await self.ha.start()
         await self.ports.start()
-        if self.replicas is None:
-            self.registration.start()
-        else:
+        if self.replicas is not None:
             self.replicas.start()  # registers the broker as soon as it has a role
+        elif self.member_group is not None:
+            self._start_in_group(self.member_group)
+        else:
+            self.registration.start()
         if self._admin_api is not None:
             await self._admin_api.start()
         # Objects that exist now live as long as the process; the garbage collector can ignore them.
@@ -191,10 +240,10 @@ class Broker:
         """Starts everything but the ports and the registration."""
         if self.replicas is not None:
             self.replicas.load()
+        self.tables.files.load()  # recovery asks for the types of queues
         self.store.load()
         self.replica_control.load()
         self.ha.load()
-        self.tables.files.load()
         self.delays.load()
         if self.timer is not None:
             self.timer.load()
@@ -215,7 +264,7 @@ class Broker:
         if self.timer is not None:
             self.timer.run()
         self.processors.start_polling()
-        if self.live.current.broker_role != "SLAVE":
+        if self.live.current.broker_role != "SLAVE" and self.member_group is None:
             self.master_services.start()
         self._start_periodic_tasks()
         self._phase = BrokerPhase.RUNNING
@@ -227,6 +276,11 @@ class Broker:
             await self._admin_api.stop()
         if self.replicas is not None:
             await self.replicas.stop()
+        if self.pre_online is not None:
+            await self.pre_online.stop()
+        if self.member_group is not None:
+            await self.member_group.stop()
+        await self.processors.lock_quorum.stop()
         await self.registration.stop()
         self.cold_control.release()
         self.processors.static_pulls.stop()
@@ -239,6 +293,7 @@ class Broker:
         if self._phase is BrokerPhase.RUNNING:
             self._phase = BrokerPhase.STOPPED
             self.master_services.stop()
+            self.special_services.stop()
             self.delays.persist()
             self.pop.persist()
             self._write_filters()
@@ -265,7 +320,7 @@ class Broker:
         timer = TimerService(
             self.live,
             self.store,
-            self.writer,
+            self.escape.lane(EscapeKind.TIMER),
             tables.stats,
             self.cold_reads,
             tables.topics,
@@ -280,13 +335,15 @@ class Broker:
         pop = PopService(
             self.live,
             self.store,
-            self.writer,
+            self.escape.lane(EscapeKind.CHECKPOINT),
+            lambda _queue_id: self.escape.lane(EscapeKind.RETRY),
             tables.topics,
             tables.groups,
             tables.offsets,
             tables.stats,
             self.cold_reads,
             store_host,
+            RemoteMessageReader(self.live, self.routes, self.client),
         )
         pop.write = tables.file_writer.write
         if timer is not None:
@@ -311,6 +368,54 @@ class Broker:
             )
         )
 
+    def _takes_part_in_group(self) -> bool:
+        """Whether the group's brokers decide among themselves who acts for a master that is down."""
+        config = self.live.current
+        return config.enable_slave_acting_master and not config.enable_controller_mode
+
+    def _make_member_group(self) -> MemberGroupService:
+        return MemberGroupService(
+            MemberGroupDependencies(
+                self.live,
+                self.client,
+                self.registration,
+                self.ha,
+                self.slave_sync,
+                self.master_services,
+                self.special_services,
+                self.processors.pull.hold.release,
+            )
+        )
+
+    def _start_in_group(self, group: MemberGroupService) -> None:
+        """Goes into service by the steps of pre-online, or at once if this broker does not start isolated
+        (startServiceWithoutCondition)."""
+        config = self.live.current
+        self.processors.lock_quorum.members = group.members
+        group.start()
+        if not starts_isolated(config):
+            group.start_service(0, config.client_addr if config.broker_id == 0 else None)
+            return
+
+        def go_online(min_broker_id: int, min_broker_address: str) -> None:
+            self.ports.end_isolation()
+            group.start_service(min_broker_id, min_broker_address)
+
+        tables = TableReturn(
+            self.client,
+            self.store,
+            self.offsets,
+            self.delays,
+            self.timer,
+            self.tables.files.persist_offsets,
+        )
+        members = partial(poll_all_members, self.client, self.live)
+        self.pre_online = PreOnlineService(self.live, self.ha, self.client, tables, members, go_online)
+        self.pre_online.start()
+
+    def _pre_online_step(self) -> PreOnlineStep | None:
+        return None if self.pre_online is None else self.pre_online.core.step
+
     def _make_admin_api(self) -> BrokerAdminApi:
         components = AdminApiDependencies(
             self.live,
@@ -329,6 +434,9 @@ class Broker:
             self.access,
             self.tables,
             self.timer,
+            self.escape,
+            self._group_reporter,
+            self.ports.metric_samples,
         )
         return BrokerAdminApi(components, InProcessCalls(self.handlers))
 
@@ -384,6 +492,9 @@ class Broker:
         copies its client address."""
         if self.replicas is not None:
             return  # controllers determine the master; a nameserver may still name the former one
+        if self.member_group is not None:
+            self.member_group.registered(response)
+            return
         if response.ha_server_addr and not self.live.current.ha_master_address:
             self.ha.follow(response.ha_server_addr)
         if self.live.current.broker_role == "SLAVE" and response.master_addr:
@@ -391,7 +502,10 @@ class Broker:
 
     def _topics_changed(self, names: tuple[str, ...]) -> None:
         """Releases the requests that wait on queues of a deleted topic: if the topic is created again, its
-        queues are different ones."""
+        queues are different ones. Queues that existed before their topic's settings get its type."""
+        for name in names:
+            if self.topics.is_batch_cq(name):
+                self.store.queues.replace_by_batch_queues(name)
         gone = {name for name in names if name not in self.topics}
         if gone:
             self.processors.release_topics(gone)

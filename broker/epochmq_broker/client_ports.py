@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
+from epochmq_broker.acting.isolation import IsolationGate
 from epochmq_broker.config import BrokerConfig
+from epochmq_broker.fast_failure import FastFailure
+from epochmq_broker.metric_tables import Sample
+from epochmq_broker.request_latencies import watermarks
 from epochmq_broker.request_processors import RequestProcessors
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
 from epochmq_protocol.transport.server import RemotingServer
@@ -25,8 +29,13 @@ class ClientPorts:
         processors: RequestProcessors,
         handlers: Mapping[int, RequestHandler],
         on_close: Callable[[RemotingConnection], None],
+        fast_failure: FastFailure,
+        isolation: IsolationGate | None = None,
     ) -> None:
+        """`isolation`: the gate of a broker that may start isolated. `end_isolation` opens it."""
         self._config = config
+        self._isolation = isolation
+        self._processors = processors
         settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
         tls = _tls_settings(config)
 
@@ -34,22 +43,44 @@ class ClientPorts:
             handlers: Mapping[int, RequestHandler], fast: Mapping[bytes, FastRequestHandler]
         ) -> RemotingServer:
             return RemotingServer(
-                handlers,
+                handlers if isolation is None else isolation.guard(handlers),
                 default=processors.default_handler(),
                 settings=settings,
-                fast=fast,
+                fast=fast if isolation is None or not isolation.is_closed else {},
                 tls=tls,
                 on_close=on_close,
+                late=fast_failure,
+                timer=processors.latencies,
             )
 
         self.main = server(processors.main_port_handlers(handlers), processors.main_port_fast_handlers())
         self.vip = server(processors.vip_port_handlers(handlers), processors.vip_port_fast_handlers())
+
+    def metric_samples(self) -> Iterator[Sample | None]:
+        """The samples of RocketMQ's metrics of requests, and None where the caller should pause for other
+        work."""
+        yield from self._processors.latencies.samples()
+        running: list[int] = []
+        waiting: list[int] = []
+        for server in (self.main, self.vip):
+            running += server.dispatcher.running_codes()
+            for connection in list(server.connections):
+                waiting += connection.deferred_codes()
+                yield None
+        yield from watermarks(running, waiting)
 
     async def start(self) -> None:
         """Listens. Raises OSError or ConfigError."""
         config = self._config
         await self.main.start(config.bind_address, config.listen_port)
         await self.vip.start(config.bind_address, config.vip_port)
+
+    def end_isolation(self) -> None:
+        """Serves clients' requests from now on. The fast paths have no gate: they serve none before."""
+        if self._isolation is not None and self._isolation.is_closed:
+            self._isolation.is_closed = False
+            self.main.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
+            self.vip.dispatcher.use_fast_handlers(self._processors.vip_port_fast_handlers())
 
     async def stop(self) -> None:
         """Finishes the requests in flight within `STOP_GRACE_S`, and closes both ports."""

@@ -11,7 +11,7 @@ A `broker.conf` written for the Java broker works. Every key is of one of four k
 * any other name is unknown: a warning names it.
 
 An invalid value is rejected with key, value and expected values (`ConfigError`); Java uses its default
-instead.
+instead. The module is longer than 600 lines because the keys are one table, with the rules that span them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from epochmq_broker.auth.access_settings import SECRET_KEYS, check_access_keys, check_unchanged
-from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.auth.access_settings import HIDDEN, SECRET_KEYS, check_access_keys
+from epochmq_broker.config_keys import FIXED_AT_START, REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.store.store_config import split_paths
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
 
@@ -39,6 +40,7 @@ Percent = Annotated[int, Meta(ge=1, le=100)]
 Text = Annotated[str, Meta(min_length=1)]
 
 CONSUME_QUEUE_UNIT_BYTES = 20
+BATCH_UNIT_BYTES = 46
 TIMER_PRECISIONS_MS = (100, 200, 500, 1000)
 
 _NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "client_ip": "clientIP"}
@@ -90,7 +92,14 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     send_heartbeat_timeout_millis: Positive = 1000
     broker_heartbeat_interval: Positive = 1000
     broker_not_active_timeout_millis: Positive = 10_000
+
+    # slave acting master (RIP-32)
     enable_slave_acting_master: bool = False
+    enable_remote_escape: bool = False  # an acting master sends special messages to other groups
+    compatible_with_old_name_srv: bool = True
+    sync_broker_member_group_period: Annotated[int, Meta(ge=10)] = 1000
+    skip_pre_online: bool = False
+    lock_in_strict_mode: bool = False
 
     # replication
     ha_master_address: str = ""  # of a SLAVE; default: what the nameserver says
@@ -110,6 +119,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     enable_auto_in_sync_replicas: bool = False
     sync_from_last_file: bool = False
     async_learner: bool = False
+    sync_master_flush_offset_when_startup: bool = False
     store_path_epoch_file: str = ""  # default: <storePathRootDir>/epochFileCheckpoint
 
     # controllers; with enableControllerMode they determine brokerId and brokerRole
@@ -238,6 +248,16 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     consumer_offset_update_version_step: Positive = 500
     enable_register_producer: bool = True
 
+    # requests that have waited too long
+    broker_fast_failure_enable: bool = True
+    wait_time_mills_in_send_queue: NotNegative = 200
+    wait_time_mills_in_pull_queue: NotNegative = 5000
+    wait_time_mills_in_lite_pull_queue: NotNegative = 5000
+    wait_time_mills_in_heartbeat_queue: NotNegative = 31_000
+    wait_time_mills_in_transaction_queue: NotNegative = 3000
+    wait_time_mills_in_ack_queue: NotNegative = 3000
+    wait_time_mills_in_admin_broker_queue: NotNegative = 5000
+
     # delay levels
     message_delay_level: Text = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     flush_delay_offset_interval: Positive = 10_000
@@ -265,9 +285,13 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
 
     # the store
     store_path_root_dir: Text = "~/store"
-    store_path_commit_log: str = ""  # default: <storePathRootDir>/commitlog
+    store_path_commit_log: str = ""  # several separated by commas; default: <storePathRootDir>/commitlog
+    read_only_commit_log_store_paths: str = ""  # among several of storePathCommitLog, or besides them
     mapped_file_size_commit_log: Annotated[int, Meta(ge=4096, le=2**31 - 1)] = 1024 * 1024 * 1024
     mapped_file_size_consume_queue: Annotated[int, Meta(ge=CONSUME_QUEUE_UNIT_BYTES)] = 300_000 * 20
+    mapper_file_size_batch_consume_queue: Annotated[int, Meta(ge=BATCH_UNIT_BYTES)] = (
+        300_000 * BATCH_UNIT_BYTES
+    )
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     sync_flush_timeout: Positive = 5000
     flush_interval_commit_log: Positive = 500
@@ -280,6 +304,10 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     message_index_safe: bool = False
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: Annotated[int, Meta(ge=65_536)] = 48 << 20
+    enable_lmq: bool = False
+    enable_multi_dispatch: bool = False
+    max_lmq_consume_queue_num: NotNegative = 20_000
+    enable_lmq_stats: bool = False
     max_hash_slot_num: Positive = 5_000_000
     max_index_num: Positive = 20_000_000
     max_msgs_num_batch: Positive = 64
@@ -296,6 +324,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     delete_consume_queue_files_interval: NotNegative = 100
     redelete_hanged_file_interval: Positive = 120_000
     check_crc_on_recover: bool = msgspec.field(name="checkCRCOnRecover", default=True)
+    enabled_append_prop_crc: bool = msgspec.field(name="enabledAppendPropCRC", default=False)
+    force_verify_prop_crc: bool = msgspec.field(name="forceVerifyPropCRC", default=False)
     os_page_cache_busy_time_out_mills: Positive = 1000
     warm_maped_file_enable: bool = False
     enable_schedule_message_stats: bool = True
@@ -386,28 +416,13 @@ class LiveConfig:
         """Changes RocketMQ keys; all or none. Returns warnings about unknown keys. Raises ConfigError."""
         present = self.current.as_properties()
         loaded = from_properties(present | dict(changes))
-        self._reject_role_changes(loaded.config)
-        check_unchanged(self.current, loaded.config)
+        _check_fixed_keys(self.current, loaded.config)
         before, self.current = self.current, loaded.config
         self.without_effect |= loaded.without_effect
         if before != self.current:
             for notify in self.on_change:
                 notify(before, self.current)
         return list(loaded.warnings)
-
-    def _reject_role_changes(self, wanted: BrokerConfig) -> None:
-        """Rejects a change of enableControllerMode, which is fixed at the start, and of the role, which the
-        controllers determine."""
-        now = self.current
-        if wanted.enable_controller_mode != now.enable_controller_mode:
-            value = str(wanted.enable_controller_mode).lower()
-            raise ConfigError("enableControllerMode", value, "no change while the broker runs")
-        if not now.enable_controller_mode:
-            return
-        if wanted.broker_id != now.broker_id:
-            raise ConfigError("brokerId", str(wanted.broker_id), "no change: the controllers decide")
-        if wanted.broker_role != now.broker_role:
-            raise ConfigError("brokerRole", wanted.broker_role, "no change: the controllers decide")
 
     def set_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
         """Sets brokerId and brokerRole to the role from the controllers, as RocketMQ does."""
@@ -420,6 +435,24 @@ class LiveConfig:
     def as_properties(self) -> dict[str, str]:
         """Every key with its value, keys without effect included, as GET_BROKER_CONFIG returns them."""
         return self.without_effect | self.current.as_properties()
+
+
+def _check_fixed_keys(before: BrokerConfig, after: BrokerConfig) -> None:
+    """Raises ConfigError if a key of FIXED_AT_START changes."""
+    present, wanted = before.as_properties(), after.as_properties()
+    for key in sorted(FIXED_AT_START):
+        if wanted[key] == present[key]:
+            continue
+        if key in SECRET_KEYS:
+            wanted[key] = present[key] = HIDDEN
+        if before.enable_controller_mode and key in ("brokerId", "brokerRole"):
+            raise ConfigError(key, wanted[key], f"{present[key]}, because the controllers decide it")
+        raise ConfigError(
+            key,
+            wanted[key],
+            f"{present[key]}, because the key cannot change while the broker runs; change it in the "
+            "configuration file and restart the broker",
+        )
 
 
 def load_broker_config(
@@ -509,6 +542,11 @@ def _check(config: BrokerConfig) -> None:
         )
     if config.ha_listen_port in (config.listen_port, config.vip_port):
         raise ConfigError("haListenPort", str(config.ha_listen_port), "neither listenPort nor listenPort-2")
+    if config.mapper_file_size_batch_consume_queue % BATCH_UNIT_BYTES:
+        size = config.mapper_file_size_batch_consume_queue
+        raise ConfigError(
+            "mapperFileSizeBatchConsumeQueue", str(size), "a multiple of 46, the bytes of a unit"
+        )
     for addr in config.nameservers:
         match = _ADDRESS.match(addr)
         if match is None or not 0 < int(match.group(2)) < 65536:
@@ -521,6 +559,12 @@ def _check(config: BrokerConfig) -> None:
     for hour in config.delete_when.split(";"):
         if not (hour.strip().isdigit() and int(hour) < 24):
             raise ConfigError("deleteWhen", config.delete_when, "hours 00 to 23, several separated by ';'")
+    paths = split_paths(config.store_path_commit_log)
+    read_only = config.read_only_commit_log_store_paths
+    if len(paths) > 1 and not set(paths) - set(split_paths(read_only)):
+        raise ConfigError(
+            "readOnlyCommitLogStorePaths", read_only, "at least one path of storePathCommitLog not in it"
+        )
     if config.max_message_size + 64 * 1024 + 8 > config.mapped_file_size_commit_log:
         raise ConfigError(
             "maxMessageSize",

@@ -13,10 +13,6 @@ REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "enableDLegerCommitLog": (_FALSE, _OTHER_REPLICATION),
     "duplicationEnable": (_FALSE, _OTHER_REPLICATION),
     "storeType": (("default", ""), "this broker has the file store only"),
-    "enabledAppendPropCRC": (_FALSE, "records contain a checksum of the body only"),
-    "enableLmq": (_FALSE, "light message queues are not supported"),
-    "enableMultiDispatch": (_FALSE, "light message queues are not supported"),
-    "readOnlyCommitLogStorePaths": (("",), "the commit log is one directory"),
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "fetchNamesrvAddrByAddressServer": (_FALSE, "set the nameservers in namesrvAddr"),
     "fetchNameSrvAddrByDnsLookup": (_FALSE, "set the nameservers in namesrvAddr"),
@@ -31,7 +27,7 @@ _NAMES = """
     autoDeleteUnusedStats
     autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bitMapLengthConsumeQueueExt
     bottomMostCompressionTypeForConsumeQueueStore broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond
-    brokerConfigPath brokerFastFailureEnable
+    brokerConfigPath
     channelNotActiveInterval cleanOfflineBrokerInterval cleanRocksDBDirtyCQIntervalMin
     cleanSwapedMapInterval clientAsyncSemaphoreValue clientCallbackExecutorThreads
     clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManagerThreadPoolQueueCapacity
@@ -41,7 +37,7 @@ _NAMES = """
     commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
     commitLogForceSwapMapInterval commitLogSwapMapInterval commitLogSwapMapReserveFileNum
     compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
-    compatibleWithOldNameSrv compressedRegister configManagerVersion configName connectTimeoutMillis
+    compressedRegister configManagerVersion configName connectTimeoutMillis
     consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
     correctLogicMinOffsetForceInterval
     correctLogicMinOffsetSleepInterval debugLockEnable
@@ -50,24 +46,24 @@ _NAMES = """
     dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAsyncReput enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
     enableCleanExpiredOffset enableCompaction enableDetailStat
-    enableFastChannelEventProcess enableLmqStats enableNetWorkFlowControl
+    enableFastChannelEventProcess enableNetWorkFlowControl
     enableNotifyBeforePopCalculateLag
-    enablePopLog enableReconnectForGoAway enableRemoteEscape
+    enablePopLog enableReconnectForGoAway
     enableRocksDBLog enableScheduleAsyncDeliver enableShutdownGracefully
     enableSingleTopicRegister enableSplitRegistration
     endTransactionPoolQueueCapacity estimateAccumulation
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogTimed flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
-    forceVerifyPropCRC heartbeatThreadPoolNums
+    heartbeatThreadPoolNums
     heartbeatThreadPoolQueueCapacity highSpeedMode
     isBrokerContainer isInBrokerContainer isolateLogEnable
     isScanAvailableNameSrv litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
     loadBalanceProcessorThreadPoolNums loadBalanceThreadPoolQueueCapacity
-    lockInStrictMode logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
+    logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
-    mappedFileSwapEnable mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests
+    mappedFileSwapEnable maxAsyncPutMessageRequests
     maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
-    maxLmqConsumeQueueNum maxOffsetMapSize maxReconnectIntervalTimeSeconds
+    maxOffsetMapSize maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     memTableFlushIntervalMs metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
@@ -89,12 +85,12 @@ _NAMES = """
     searchBcqByCacheEnable sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverNettyWorkerGroupEnable
     serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog
-    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds skipPreOnline
+    serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds
     socksProxyConfig spinLockCollisionRetreatOptimalDegree
     splitRegistrationSize statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
-    storePathDLedgerCommitLog syncBrokerMemberGroupPeriod
-    syncMasterFlushOffsetWhenStartup timerCheckMetricsWhen
+    storePathDLedgerCommitLog
+    timerCheckMetricsWhen
     timerEnableCheckMetrics timerEnableDisruptor
     timerEnableRetryUntilSuccess timerGetMessageThreadNum timerInterceptDelayLevel
     timerMetricSmallThreshold timerProgressLogIntervalMs
@@ -103,12 +99,28 @@ _NAMES = """
     transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
     updateNameServerAddrPeriod useABSLock useEpollNativeSelector
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
-    useStaticSubscription waitTimeMillsInAckQueue waitTimeMillsInAdminBrokerQueue
-    waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue waitTimeMillsInPullQueue
-    waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue wakeCommitWhenPutMessage
+    useStaticSubscription wakeCommitWhenPutMessage
     wakeFlushWhenPutMessage writeBufferHighWaterMark writeBufferLowWaterMark
 """
 
 WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES.split())
 """Accepted and shown by GET_BROKER_CONFIG. They concern things that this broker does not have: thread pools,
 caches, exporters. Requests for these are rejected."""
+
+_FIXED_NAMES = """
+    adminSocketPath authenticationEnabled authenticationMetadataProvider authenticationProvider
+    authenticationStrategy authenticationWhitelist authorizationEnabled
+    authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
+    bindAddress brokerClusterName brokerIP1 brokerIP2 brokerId brokerName brokerRole clientIP
+    enableControllerMode enableLmq enableMultiDispatch enableSlaveActingMaster enabledAppendPropCRC
+    haListenPort
+    initAuthenticationUser innerClientAuthenticationCredentials listenPort mappedFileSizeCommitLog
+    mappedFileSizeConsumeQueue mappedFileSizeTimerLog maxHashSlotNum maxIndexNum messageDelayLevel
+    readOnlyCommitLogStorePaths serverChannelMaxIdleTimeSeconds storePathCommitLog storePathRootDir
+    timerPrecisionMs timerWheelEnable tlsServerCertPath tlsServerKeyPath tlsServerMode
+    tlsServerNeedClientAuth tlsServerTrustCertPath
+"""
+
+FIXED_AT_START: frozenset[str] = frozenset(_FIXED_NAMES.split())
+"""The keys that are read once, at the start. A running broker rejects a change of them (`LiveConfig.update`).
+RocketMQ accepts a change, shows the new value and continues with the old one."""

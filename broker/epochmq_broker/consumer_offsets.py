@@ -1,8 +1,8 @@
-"""Holds the consumer offsets of every group on every queue, and resets ordered by an administrator.
+"""Holds the consumer offsets of every group on every queue, and the pending resets of administrators.
 
-The rules are those of RocketMQ's ConsumerOffsetManager. The table does no I/O. An offset is a logical queue
-offset: the next message that the group wants. `StateFiles` writes `config/consumerOffset.json` when `changes`
-has grown.
+The rules are those of RocketMQ's ConsumerOffsetManager. The table does no I/O. A consumer offset is the queue
+offset of the next message that the group wants. `StateFiles` writes `config/consumerOffset.json` when
+`changes` has grown.
 """
 # pure: state and rules only; the caller passes the clock
 
@@ -19,7 +19,7 @@ class ConsumerOffsetTable:
     """(topic, group) -> queue -> offset. The key is `topic@group`, as in the file and on the wire.
 
     The data version increments after every `version_step` commits (consumerOffsetUpdateVersionStep). With
-    `server_side_reset` the table keeps a reset until the group's next pull takes it
+    `server_side_reset` a pending reset stays in the table until the group's next pull takes it
     (useServerSideResetOffset). `changes` counts every change of the file's content.
     """
 
@@ -43,11 +43,17 @@ class ConsumerOffsetTable:
         self._pulled: dict[str, dict[int, int]] = {}
 
     @property
+    def light_table(self) -> Mapping[str, int] | None:
+        """The offsets of light groups (`light_tables.LightConsumerOffsetTable`), None without
+        enableLmq."""
+        return None
+
+    @property
     def table(self) -> Mapping[str, Mapping[int, int]]:
         """`topic@group` -> queue -> offset, read-only."""
         return self._offsets
 
-    # the hot path
+    # commits and queries, on the path of every pull
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Stores a group's offset, even if it is below the stored one: a consumer may rewind."""
@@ -62,7 +68,8 @@ class ConsumerOffsetTable:
             self.bump_version()
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Stores the next offset that a group will pull. Only statistics read it, and a restart loses it."""
+        """Stores a group's pull position: the next offset that it will pull. Only statistics read pull
+        positions, and a restart loses them."""
         key = topic + "@" + group
         queues = self._pulled.get(key)
         if queues is None:
@@ -80,8 +87,8 @@ class ConsumerOffsetTable:
         return None if queues is None else queues.get(queue_id)
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Returns the next offset that the group will pull, or the result of `query` if it has not pulled
-        since the start."""
+        """Returns the group's pull position, or the result of `query` if it has not pulled since the
+        start."""
         queues = self._pulled.get(topic + "@" + group)
         offset = None if queues is None else queues.get(queue_id)
         return self.query(group, topic, queue_id) if offset is None else offset
@@ -93,9 +100,10 @@ class ConsumerOffsetTable:
         """Whether any reset is pending; the pull path skips the lookup otherwise."""
         return bool(self._resets)
 
-    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Orders a group to continue at `offset`. Until a pull takes the reset (`take_reset`), the group's
-        commits for that queue are ignored. Negative offsets and queue ids are ignored, as in RocketMQ."""
+    def set_pending_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Makes the group continue at `offset`: stores it, and keeps it as a pending reset until a pull takes
+        it (`take_reset`). Until then the processors must not pass the group's commits for that queue to
+        `commit` (`has_pending_reset`). Does nothing for a negative offset or queue id, as in RocketMQ."""
         if queue_id < 0 or offset < 0 or not topic or not group:
             return
         key = topic + SEPARATOR + group
@@ -103,7 +111,7 @@ class ConsumerOffsetTable:
         self._offsets.setdefault(key, {})[queue_id] = offset
         self.changes += 1
 
-    def reset_pending(self, group: str, topic: str, queue_id: int) -> bool:
+    def has_pending_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether a reset of that queue waits for the group's next pull."""
         return bool(self._resets) and queue_id in self._resets.get(topic + SEPARATOR + group, ())
 
@@ -122,11 +130,11 @@ class ConsumerOffsetTable:
 
     def topics_of(self, group: str) -> set[str]:
         """Topics on which the group has an offset."""
-        return {topic for topic, owner in self._keys() if owner == group}
+        return {topic for topic, of_group in self._keys() if of_group == group}
 
     def groups_of(self, topic: str) -> set[str]:
         """Groups that have an offset on the topic."""
-        return {group for owned, group in self._keys() if owned == topic}
+        return {group for of_topic, group in self._keys() if of_topic == topic}
 
     def queues(self, group: str, topic: str) -> Mapping[int, int]:
         """Queue -> offset of a group on a topic; empty if it has none."""
@@ -158,16 +166,22 @@ class ConsumerOffsetTable:
 
     def forget_group(self, group: str) -> bool:
         """Deletes every offset, reset and pull position of a group. Returns whether there was any."""
-        return self._forget(lambda _topic, owner: owner == group)
+        return self._forget(lambda _, of_group: of_group == group)
 
     def forget_topic(self, topic: str) -> bool:
         """Deletes every offset, reset and pull position on a topic. Returns whether there was any."""
-        return self._forget(lambda owned, _group: owned == topic)
+        return self._forget(lambda of_topic, _: of_topic == topic)
 
     # loading, and copying from a master
 
-    def restore(self, table: Mapping[str, Mapping[int, int]], data_version: DataVersion | None) -> None:
-        """Replaces the table and the data version with those of a file or of a master."""
+    def restore(
+        self,
+        table: Mapping[str, Mapping[int, int]],
+        data_version: DataVersion | None,
+        light: Mapping[str, int] | None = None,
+    ) -> None:
+        """Replaces the table and the data version with those of a file or of a master. `light`: the offsets
+        of light groups, which this table does not keep."""
         self._offsets = {key: dict(queues) for key, queues in table.items()}
         if data_version is not None:
             self.data_version = data_version
@@ -188,7 +202,8 @@ class ConsumerOffsetTable:
         return lowered
 
     def bump_version(self) -> None:
-        """Increments the data version, so that slaves and returning masters see that offsets have changed."""
+        """Increments the data version, so that slaves, and a former master that comes back as a
+        slave, see that offsets have changed."""
         self.data_version = self.data_version.next(self._clock_ms(), self._state_version())
 
     def _keys(self) -> list[tuple[str, str]]:

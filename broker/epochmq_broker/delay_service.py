@@ -19,27 +19,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.message_writer import SCHEDULE_TOPIC, InnerMessage, MessageWriter, PutResult
+from epochmq_broker.escape.message_sink import MessageSink
+from epochmq_broker.message_writer import (
+    SCHEDULE_TOPIC,
+    InnerMessage,
+    PutResult,
+    copy_of_record,
+)
+from epochmq_broker.safe_progress import SafeProgress
 from epochmq_broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, BrokerStats
-from epochmq_broker.store.config_files import read_config, write_config
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.queue_extension import is_address
+from epochmq_broker.store.state_file_io import read_state_file, write_state_file
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.message import MessageExt
-from epochmq_protocol.topics import DataVersion
+from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, DataVersion
 
 log = logging.getLogger(__name__)
 
 FIRST_ROUND_S = 1.0
+"""From the start to the first round on a master, as in RocketMQ. An acting master begins with `ROUND_S`:
+consumers are waiting since the master failed."""
 ROUND_S = 0.1
 PAUSE_AFTER_FAILURE_S = 10.0
 ROUND_MAX = 32
@@ -50,7 +58,6 @@ the level pauses."""
 ROUND_BUDGET_S = 0.004
 """How long one round may block the event loop; the rest continues in the next round."""
 SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 FILE_NAME = "delayOffset.json"
 
 
@@ -59,24 +66,29 @@ class DelayService:
     first message that is not delivered, or whose delivered copy is not safe yet."""
 
     def __init__(
-        self, live: LiveConfig, store: MessageStore, writer: MessageWriter, stats: BrokerStats
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        sink_of_level: Callable[[int], MessageSink],
+        stats: BrokerStats,
     ) -> None:
+        """`sink_of_level`: level → where its messages are delivered to."""
         self.delays_ms = live.current.delays_ms
         self.offsets: dict[int, int] = {}
         self.data_version = DataVersion(timestamp=now_ms())
         self._live = live
         self._store = store
-        self._writer = writer
+        self._sinks = {level: sink_of_level(level) for level in range(1, len(self.delays_ms) + 1)}
         self._stats = stats
         self._path: Path = live.current.config_dir / FILE_NAME
-        self.write: Callable[[Path, bytes], None] = write_config
+        self.write: Callable[[Path, bytes], None] = write_state_file
         """Writes the file; on a running event loop, through another thread."""
         self._paused_until: dict[int, float] = {}
-        self._next: dict[int, int] = {}
-        """Level -> the next message to deliver, while it is ahead of `offsets`."""
-        self._unsafe: dict[int, deque[tuple[int, int]]] = {}
-        """Level -> (the level's offset after some messages, the end of the log after their copies)."""
-        self._delivered_end = 0
+        self._progress: dict[int, SafeProgress[int]] = {}
+        """Level -> the next message to deliver, and the next one whose delivered copy is not safe; while they
+        differ."""
+        self._delivered_ends: dict[int, int] = {}
+        """Level → the end of the last delivered message."""
         self._next_level = 0  # the level, from 0, that the next round begins with
         self._updates = 0
         self._versioned = 0
@@ -85,7 +97,7 @@ class DelayService:
 
     def load(self) -> None:
         """Reads the offsets, and moves offsets outside their queue to its nearer end."""
-        loaded = read_config(self._path, fastjson.loads)
+        loaded = read_state_file(self._path, fastjson.loads)
         if isinstance(loaded, dict):
             table = loaded.get("offsetTable") or {}
             self.offsets = {int(level): int(offset) for level, offset in table.items()}
@@ -131,7 +143,8 @@ class DelayService:
         be ahead of this broker's log."""
         self._forget_unsafe()
         self._correct()
-        self._timer = asyncio.get_running_loop().call_later(FIRST_ROUND_S, self._round)
+        first_s = ROUND_S if self._sinks[1].is_remote else FIRST_ROUND_S
+        self._timer = asyncio.get_running_loop().call_later(first_s, self._round)
 
     def stop(self) -> None:
         """Stops delivering, and writes the offsets."""
@@ -140,6 +153,11 @@ class DelayService:
             self._timer = None
         self.persist()
         self._forget_unsafe()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether messages are delivered here."""
+        return self._timer is not None
 
     def persist(self) -> None:
         """Writes delayOffset.json if anything has changed. Raises OSError."""
@@ -202,7 +220,8 @@ class DelayService:
 
     def _deliver_due(self, level: int) -> bool:
         """Delivers the due messages of a level. Returns whether more may be due."""
-        offset = self._next.get(level, self.offsets.get(level, 0))
+        progress = self._progress.get(level)
+        offset = self.offsets.get(level, 0) if progress is None else progress.reached
         queue = self._store.lookup.existing_queue(SCHEDULE_TOPIC, level - 1)
         if queue is None or offset == queue.max_offset:
             return False
@@ -214,12 +233,12 @@ class DelayService:
                 offset,
                 corrected,
             )
-            self._next.pop(level, None)
-            self._unsafe.pop(level, None)
+            self._progress.pop(level, None)
             self.offsets[level] = corrected
             return True
-        if len(self._unsafe.get(level, ())) >= UNSAFE_MAX and not self._advance_acknowledged(level):
+        if progress is not None and progress.is_full and not self._advance_level(level, acknowledged=True):
             return False
+        start = offset
         delivered = 0
         failed = False
         for physical_offset, size, tags_code in queue.units(offset, ROUND_MAX):
@@ -242,9 +261,10 @@ class DelayService:
             delivered += 1
         if delivered:
             self._updates += delivered
-            self._next[level] = offset
-            self._unsafe.setdefault(level, deque()).append((offset, self._delivered_end))
-            self._advance_level(level, self._writer.safe_end())
+            self._progress.setdefault(level, SafeProgress(start, UNSAFE_MAX)).advance(
+                offset, self._delivered_ends.get(level, 0)
+            )
+            self._advance_level(level)
         return delivered == ROUND_MAX and not failed
 
     def _message_at(self, level: int, offset: int, physical_offset: int, size: int) -> InnerMessage | None:
@@ -268,26 +288,25 @@ class DelayService:
                 error,
             )
             return None
-        if message.topic == HALF_TOPIC:
+        if message.topic == RMQ_SYS_TRANS_HALF_TOPIC:
             log.error("delay level %d discards a half message at log offset %d", level, physical_offset)
             return None
         return message
 
     def _deliver(self, level: int, message: InnerMessage) -> bool:
         """Stores a message in its own topic. Returns whether that succeeded."""
-        stored = self._writer.put(message)
+        stored = self._sinks[level].put(message)
         if stored.status is not PutStatus.PUT_OK:
-            log.warning("delay level %d could not deliver a message: %s", level, stored.status.value)
+            if stored.status is not PutStatus.PUT_TO_REMOTE_BROKER_FAIL:  # the bridge has logged why
+                log.warning("delay level %d could not deliver a message: %s", level, stored.status.value)
             return False
-        self._delivered_end = stored.end
-        self._count(level, stored)
+        self._delivered_ends[level] = stored.end
+        if not stored.is_remote:
+            self._count(stored)
         return True
 
-    def _count(self, level: int, stored: PutResult) -> None:
-        traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
-        traffic.messages += 1
-        traffic.bytes += stored.size
-        traffic.requests += 1
+    def _count(self, stored: PutResult) -> None:
+        self._stats.put_traffic(stored.topic, stored.queue_id).receive(1, stored.size)
         self._stats.count_type(stored.topic, "delay", 1, stored.size)
         if self._live.current.enable_schedule_message_stats:
             key = f"{SCHEDULE_TOPIC}@{SCHEDULE_GROUP}"
@@ -298,39 +317,30 @@ class DelayService:
 
     def _advance_offsets(self) -> None:
         """Advances the offsets past deliveries that have become safe."""
-        if self._unsafe:
-            safe_end = self._writer.safe_end()
-            for level in list(self._unsafe):
-                self._advance_level(level, safe_end)
+        for level in list(self._progress):
+            self._advance_level(level)
 
-    def _advance_level(self, level: int, safe_end: int) -> bool:
-        """Advances the offset of a level. Returns whether it advanced."""
-        unsafe = self._unsafe[level]
-        offset = None
-        while unsafe and unsafe[0][1] <= safe_end:
-            offset, _ = unsafe.popleft()
-        if not unsafe:
-            del self._unsafe[level]
-            self._next.pop(level, None)
-        if offset is None:
+    def _advance_level(self, level: int, *, acknowledged: bool = False) -> bool:
+        """Advances the offset of a level. Returns whether it advanced. With `acknowledged`, past deliveries
+        that would be acknowledged: masters may acknowledge messages that some replicas lack, and then a
+        lagging replica does not stop deliveries."""
+        progress = self._progress[level]
+        moved = progress.settle(self._sinks[level].safe_end(acknowledged=acknowledged))
+        if not progress.unsafe:
+            del self._progress[level]
+        if not moved:
             return False
-        self.offsets[level] = offset
+        self.offsets[level] = progress.safe
         step = self._live.current.delay_offset_update_version_step
         if self._updates // step != self._versioned // step:
             self.data_version = self.data_version.next(now_ms())
         self._versioned = self._updates
         return True
 
-    def _advance_acknowledged(self, level: int) -> bool:
-        """Advances the offset of a level past deliveries that would be acknowledged. Masters may acknowledge
-        messages that some replicas lack; then a lagging replica does not stop deliveries."""
-        return self._advance_level(level, self._writer.safe_end(acknowledged=True))
-
     def _forget_unsafe(self) -> None:
         """Discards the unsafe deliveries, so that their messages are delivered again."""
-        self._unsafe.clear()
-        self._next.clear()
-        self._delivered_end = 0
+        self._progress.clear()
+        self._delivered_ends.clear()
 
 
 def restore_message(delayed: MessageExt) -> InnerMessage:
@@ -342,16 +352,4 @@ def restore_message(delayed: MessageExt) -> InnerMessage:
     for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"):
         properties.pop(name, None)
     properties["WAIT"] = "false"
-    return InnerMessage(
-        topic=topic,
-        queue_id=queue_id,
-        body=delayed.body,
-        properties=properties,
-        rendered=rendered,
-        flag=delayed.flag,
-        sys_flag=delayed.sys_flag,
-        born_timestamp=delayed.born_timestamp,
-        born_host=delayed.born_host,
-        store_host=delayed.store_host,
-        reconsume_times=delayed.reconsume_times,
-    )
+    return copy_of_record(delayed, topic, queue_id, properties, rendered)

@@ -24,6 +24,9 @@ class MasterServices:
         self.before_fence: list[Callable[[], None]] = []
         """Called before this master is fenced, while it may still write: each stores in the log what its
         service has in memory only."""
+        self.when_replicated: list[Callable[[], None]] = []
+        """Called before this master is fenced, when the new master has the whole log: each advances the
+        consumer offsets that waited for the log to be safe."""
         self._services = services
         self._running = False
 
@@ -39,6 +42,12 @@ class MasterServices:
         if self._running:
             for store_state in self.before_fence:
                 store_state()
+
+    def commit_replicated(self) -> None:
+        """Advances the consumer offsets that waited for the log to be safe, if the services run."""
+        if self._running:
+            for commit in self.when_replicated:
+                commit()
 
     def stop(self) -> None:
         """Stops the services, if they run."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from epochmq_broker.store.config_files import read_config, write_config
+from epochmq_broker.store.state_file_io import read_state_file, write_state_file
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import (
     MessageRequestModeSerializeWrapper,
@@ -22,7 +22,7 @@ FILE = "messageRequestMode.json"
 class MessageRequestModeTable:
     """(topic, group) -> mode. `changes` counts the changes of the table."""
 
-    def __init__(self, directory: Path, write: Callable[[Path, bytes], None] = write_config) -> None:
+    def __init__(self, directory: Path, write: Callable[[Path, bytes], None] = write_state_file) -> None:
         """`write` writes the file; on a running event loop, through another thread."""
         self.changes = 0
         self._write_file = write
@@ -31,7 +31,7 @@ class MessageRequestModeTable:
 
     def load(self) -> None:
         """Reads the file, or its backup. Raises if both are damaged."""
-        found = read_config(self._path, lambda data: from_json(MessageRequestModeSerializeWrapper, data))
+        found = read_state_file(self._path, lambda data: from_json(MessageRequestModeSerializeWrapper, data))
         if found is not None:
             self._table = found
 

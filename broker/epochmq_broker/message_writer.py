@@ -4,20 +4,35 @@ hooks of BrokerController), and waits until they are on disk and on replicas."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.store.appender import BatchMessage
+from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
+from epochmq_broker.store.batch_unit import DIGITS_MAX, MESSAGES_MAX
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.light_queues import LightQueues, light_queue_offsets
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.javahash import tags_code
-from epochmq_protocol.message import BatchElement
-from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC, is_retry_topic
+from epochmq_protocol.message import BatchElement, MessageExt
+from epochmq_protocol.message_const import (
+    PROPERTY_CRC32,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+)
+from epochmq_protocol.topics import (
+    RMQ_SYS_SCHEDULE_TOPIC,
+    RMQ_SYS_TRANS_HALF_TOPIC,
+    is_retry_topic,
+    topic_allows_lmq,
+)
 
 SCHEDULE_TOPIC = RMQ_SYS_SCHEDULE_TOPIC
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -42,7 +57,9 @@ class InnerMessage(Struct, kw_only=True):
     reconsume_times: int = 0
     prepared_offset: int = 0
     rendered: bytes | None = None
-    """The properties in stored form; None: encoded from `properties`."""
+    """The properties as they are stored. None: `MessageWriter` encodes `properties`."""
+    route_topic: str = ""
+    """The topic whose groups may get the message, if no other group has its own topic yet."""
 
     @property
     def delay_level(self) -> int:
@@ -61,6 +78,31 @@ class InnerMessage(Struct, kw_only=True):
         return self.properties.get("UNIQ_KEY")
 
 
+def copy_of_record(record: MessageExt, topic: str, queue_id: int, properties: dict[str, str],
+                   rendered: bytes | None) -> InnerMessage:  # fmt: skip
+    """Builds a message with the content, hosts and times of a stored record, to be stored in this queue.
+    `properties` and `rendered` are the new ones."""
+    return InnerMessage(
+        topic=topic,
+        queue_id=queue_id,
+        body=record.body,
+        properties=properties,
+        rendered=rendered,
+        flag=record.flag,
+        sys_flag=record.sys_flag,
+        born_timestamp=record.born_timestamp,
+        born_host=record.born_host,
+        store_host=record.store_host,
+        reconsume_times=record.reconsume_times,
+    )
+
+
+def next_attempt(times: int) -> int:
+    """How often a message was consumed when it comes again. A record has 32 bits for it, and a client may
+    send any number: as in Java, −2³¹ follows 2³¹ − 1."""
+    return (times + 1 + (1 << 31)) % (1 << 32) - (1 << 31)
+
+
 class PutResult(Struct, frozen=True):
     """The result of storing a message. With several records, offsets are those of the first one."""
 
@@ -71,20 +113,25 @@ class PutResult(Struct, frozen=True):
     physical_offsets: tuple[int, ...] = ()
     topic: str = ""
     queue_id: int = 0
+    is_remote: bool = False
+    """Whether another group gets the message; then it has no offsets here."""
 
     @property
     def ok(self) -> bool:
         """Whether the message is in the log."""
         return self.status is PutStatus.PUT_OK
 
+    messages: int = 0
+    """The number of messages of an inner batch; 0 for other records."""
+
     @property
     def count(self) -> int:
-        """The number of records."""
-        return len(self.physical_offsets)
+        """The number of messages."""
+        return self.messages or len(self.physical_offsets)
 
     @property
     def end(self) -> int:
-        """The offset in the log behind the last record."""
+        """The offset in the log behind the last record; of a remote message, its number."""
         return self.physical_offset + self.size
 
 
@@ -107,8 +154,8 @@ class ReplicaAcks(Protocol):
         ...
 
     def replicated_end(self, *, acknowledged: bool = False) -> int:
-        """The offset up to which every replica that may become master has the log; with `acknowledged`, up to
-        which as many of them have it as a send waits for."""
+        """The offset up to which every replica that may become master has the log. With `acknowledged`: the
+        offset up to which as many logs reach as a send waits for."""
         ...
 
     def when_replicated(self, end: int, done: Callable[[PutStatus], None]) -> None:
@@ -119,25 +166,36 @@ class ReplicaAcks(Protocol):
 class MessageWriter:
     """Stores messages, and reports when a message is as safe as its sender demands."""
 
+    is_remote = False
+    """See `escape.message_sink.MessageSink`."""
+
     def __init__(self, live: LiveConfig, store: MessageStore) -> None:
         self._live = live
         self._store = store
+        self._light = store.light_queues
         self._levels = len(live.current.delays_ms)
         self._syncs = live.current.flush_disk_type == "SYNC_FLUSH"
         self._replicas: ReplicaAcks | None = None
-        self.waits = self._syncs
-        """Whether messages that want to wait have to wait for anything."""
-        self.gated = False
-        """Whether such messages may be rejected because too few replicas are in sync."""
+        self.sends_wait = self._syncs
+        """Whether messages with WAIT=true have to wait: for the disk, for replicas, or for both."""
+        self.may_reject = False
+        """Whether `rejection` may reject a message: too few replicas are in sync, or `may_write` says no."""
         self.may_write: Callable[[], bool] | None = None
-        """Whether this broker may store messages now. Under a controller the master's lease decides."""
+        """Whether this broker may store messages now. In controller mode the master's write lease decides."""
         self.may_acknowledge: Callable[[], bool] | None = None
-        """Whether this broker may acknowledge messages that it has stored."""
-        self.appended: Callable[[], None] | None = None
-        """Called after every append, while replication has to be woken by it."""
+        """Whether this broker may acknowledge messages that it has stored. Asked when a message is flushed,
+        if no message waits for replicas; otherwise `ReplicaAcks` answers only while this broker may
+        acknowledge."""
+        self.on_append: Callable[[], None] | None = None
+        """Is called after every append, None while nothing waits for appends."""
         self.timer_hook: Callable[[InnerMessage], PutStatus | None] | None = None
         """Moves messages with a delivery time to the timer topic; None without a timer wheel."""
         live.on_change.append(self._reconfigured)
+
+    @property
+    def local_writer(self) -> MessageWriter:
+        """See `escape.message_sink.MessageSink`."""
+        return self
 
     def put(self, message: InnerMessage) -> PutResult:
         """Stores one message; a delayed one goes to the delay service's or the timer's topic first. Raises
@@ -151,12 +209,27 @@ class MessageWriter:
             refused = self._delay(message)
             if refused is not None:
                 return PutResult(refused)
+        messages = 0
+        if message.sys_flag & records.INNER_BATCH_FLAG:
+            messages = self._place_inner_batch(message)
+            if not messages:
+                return PutResult(PutStatus.MESSAGE_ILLEGAL)
         properties = message.properties
+        if properties.pop(PROPERTY_CRC32, None) is not None and message.rendered is not None:
+            # The checksum of the record from which this message was copied.
+            message.rendered = records.delete_property(message.rendered, PROPERTY_CRC32)
+        append = self._store.append
+        if self._light is not None and PROPERTY_INNER_MULTI_DISPATCH in properties:
+            light = self._light_queues(self._light, message)
+            if isinstance(light, PutStatus):
+                return PutResult(light)
+            if light is not None:
+                append = partial(self._store.append_to_light_queues, light=light)
         rendered = message.rendered
         if rendered is None:
             rendered = records.format_properties(properties)
         tags = properties.get("TAGS")
-        status, physical_offset, queue_offset, size = self._store.append(
+        status, physical_offset, queue_offset, size = append(
             self._store.queue(message.topic, message.queue_id),
             body=message.body,
             properties=rendered,
@@ -171,8 +244,10 @@ class MessageWriter:
             uniq_key=properties.get("UNIQ_KEY"),
             keys=properties.get("KEYS"),
         )
-        if self.appended is not None:
-            self.appended()
+        if self._light is not None and status is PutStatus.PUT_OK:
+            self._light.count(message.topic, properties)
+        if self.on_append is not None:
+            self.on_append()
         return PutResult(
             status,
             physical_offset,
@@ -181,7 +256,33 @@ class MessageWriter:
             (physical_offset,),
             topic=message.topic,
             queue_id=message.queue_id,
+            messages=messages,
         )
+
+    def _light_queues(
+        self, light: LightQueues, message: InnerMessage
+    ) -> list[ConsumeQueue] | PutStatus | None:
+        """Writes the message's offsets in its light message queues into its properties. Returns the queues
+        that get a unit, None for a message without light queues, or the status of a rejection.
+
+        A half message gets no offsets, so that no broker dispatches it: its consumers see the message when it
+        is committed. RocketMQ's see it at once, and also one that is rolled back."""
+        properties = message.properties
+        if message.topic == RMQ_SYS_TRANS_HALF_TOPIC:
+            if properties.pop(PROPERTY_INNER_MULTI_QUEUE_OFFSET, None) is not None:
+                message.rendered = None
+            return None
+        named = properties[PROPERTY_INNER_MULTI_DISPATCH]
+        if not named.strip() or not topic_allows_lmq(message.topic):
+            return None
+        if isinstance(self._store.queue(message.topic, message.queue_id), BatchConsumeQueue):
+            return None  # as in RocketMQ, which dispatches from other consume queues only
+        assigned = light.assign(named)
+        if isinstance(assigned, PutStatus):
+            return assigned
+        properties[PROPERTY_INNER_MULTI_QUEUE_OFFSET], queues = assigned
+        message.rendered = None
+        return queues
 
     def put_batch(self, message: InnerMessage) -> PutResult:
         """Stores every message of a batch, all or none. `message.body` holds the messages; its properties
@@ -191,11 +292,15 @@ class MessageWriter:
             return illegal
         if message.sys_flag & records.TRANSACTION_ROLLBACK_TYPE or message.delay_level > 0:
             return illegal
-        rejection = self.rejection(message.properties.get("WAIT", "true")) or self._time(message)
+        rejection = self.rejection(message.properties.get("WAIT", "true")) or self._schedule_timer(message)
         if rejection is not None:
             return PutResult(rejection)
         common = records.format_properties(message.properties)
         elements = [_element(item, common) for item in records.decode_batch(message.body)]
+        if self._light is not None and any(
+            light_queue_offsets(message.topic, one.properties) for one in elements
+        ):
+            return illegal  # only the broker sets these offsets, and RocketMQ's sets none in a batch
         status, offsets, queue_offset, size = self._store.append_batch(
             self._store.queue(message.topic, message.queue_id),
             elements,
@@ -204,8 +309,8 @@ class MessageWriter:
             born_host=message.born_host,
             reconsume_times=message.reconsume_times,
         )
-        if self.appended is not None:
-            self.appended()
+        if self.on_append is not None:
+            self.on_append()
         first = offsets[0] if offsets else -1
         return PutResult(
             status,
@@ -220,7 +325,7 @@ class MessageWriter:
     def rejection(self, wait: str) -> PutStatus | None:
         """The status with which a message with this WAIT property is rejected now: SERVICE_NOT_AVAILABLE
         without a lease, IN_SYNC_REPLICAS_NOT_ENOUGH; None if it is not rejected."""
-        if not self.gated or self._replicas is None:
+        if not self.may_reject or self._replicas is None:
             return None
         if self.may_write is not None and not self.may_write():
             return PutStatus.SERVICE_NOT_AVAILABLE
@@ -229,14 +334,14 @@ class MessageWriter:
         return self._replicas.rejection()
 
     @property
-    def has_replicas_enough(self) -> bool:
+    def has_enough_replicas(self) -> bool:
         """Whether enough replicas are in sync for messages that wait for replicas."""
         return self._replicas is None or self._replicas.rejection() is None
 
     def must_wait(self, properties: Mapping[str, str]) -> bool:
         """Whether the response must wait until the message is on disk (SYNC_FLUSH) or on replicas
         (SYNC_MASTER). Not if the message says WAIT=false."""
-        return self.waits and properties.get("WAIT", "true").lower() == "true"
+        return self.sends_wait and properties.get("WAIT", "true").lower() == "true"
 
     def when_safe(self, end: int, done: Callable[[PutStatus], None]) -> None:
         """Calls `done` once: with PUT_OK as soon as the log is as safe up to `end` as the settings demand;
@@ -253,6 +358,11 @@ class MessageWriter:
             self._store.when_flushed(end, both.flushed)
             replicas.when_replicated(end, both.replicated)
 
+    @property
+    def end(self) -> int:
+        """The end of the log."""
+        return self._store.max_phy_offset
+
     def safe_end(self, *, acknowledged: bool = False) -> int:
         """The offset up to which the log is on disk, with SYNC_FLUSH, and on replicas
         (`ReplicaAcks.replicated_end`)."""
@@ -263,34 +373,51 @@ class MessageWriter:
         return end
 
     def _flushed(self, status: PutStatus, done: Callable[[PutStatus], None]) -> None:
-        """Acknowledges a message only if this broker may still acknowledge."""
+        """Acknowledges a flushed message only if this broker may still acknowledge. FLUSH_SLAVE_TIMEOUT says
+        what is true then: the message is stored here, and the next master may lack it."""
         assert self.may_acknowledge is not None
         done(status if self.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
-    def replicate(self, replicas: ReplicaAcks | None) -> None:
-        """Sets the object that knows the progress of replicas; None: messages do not wait for replicas."""
+    def set_replica_acks(self, replicas: ReplicaAcks | None) -> None:
+        """Sets the object that knows which replicas have acknowledged what. None: messages do not wait for
+        replicas. Call it again after a change of the object's settings."""
         self._replicas = replicas
-        self.gated = replicas is not None and replicas.may_reject
-        self.waits = self._syncs or (replicas is not None and replicas.sends_wait)
+        self.may_reject = replicas is not None and replicas.may_reject
+        self.sends_wait = self._syncs or (replicas is not None and replicas.sends_wait)
 
-    def wakes(self, appended: Callable[[], None] | None) -> None:
-        """Sets the function to call after every append."""
-        self.appended = appended
+    def set_append_listener(self, listener: Callable[[], None] | None) -> None:
+        """Sets the function to call after every append; None: no function."""
+        self.on_append = listener
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         self._syncs = after.flush_disk_type == "SYNC_FLUSH"
-        self.replicate(self._replicas)
+        self.set_replica_acks(self._replicas)
 
     def _is_legal(self, message: InnerMessage) -> bool:
-        """Checks the length of the topic's name (HookUtils.checkBeforePutMessage). Rejects INNER_NUM and the
-        inner-batch flag (checkInnerBatch), because they need topics of type BatchCQ, which this broker does
-        not support."""
+        """Checks the length of the topic's name (HookUtils.checkBeforePutMessage), and that an inner batch is
+        marked as such and its topic is of type BatchCQ (checkInnerBatch)."""
         topic_bytes = len(message.topic.encode())
         if topic_bytes > TOPIC_BYTES_MAX and not is_retry_topic(message.topic):
             return False
         if topic_bytes > RETRY_TOPIC_BYTES_MAX:
             return False
-        return "INNER_NUM" not in message.properties and not message.sys_flag & records.INNER_BATCH_FLAG
+        if not message.sys_flag & records.INNER_BATCH_FLAG:
+            return "INNER_NUM" not in message.properties
+        return self._store.queues.is_batch_topic(message.topic) is True
+
+    def _place_inner_batch(self, message: InnerMessage) -> int:
+        """Gives an inner batch its place in the queue (BatchConsumeQueue.assignQueueOffset), and returns the
+        number of its messages, 0 if it is not legal: it was moved to another topic because of a delay, or
+        RocketMQ has no unit for so many messages."""
+        queue = self._store.queue(message.topic, message.queue_id)
+        if not isinstance(queue, BatchConsumeQueue):
+            return 0
+        text = message.properties.get("INNER_NUM", "")
+        if not text.isdecimal() or len(text) > DIGITS_MAX or not 0 < int(text) <= MESSAGES_MAX:
+            return 0
+        message.properties["INNER_BASE"] = str(queue.max_offset)
+        message.rendered = None
+        return int(text)
 
     def _delay(self, message: InnerMessage) -> PutStatus | None:
         """Moves a message with a delay level to its level's queue of the schedule topic, and one with a
@@ -298,7 +425,7 @@ class MessageWriter:
         (HookUtils.handleScheduleMessage). Returns the status of a rejection, or None."""
         level = message.delay_level
         if level <= 0:
-            return self._time(message)
+            return self._schedule_timer(message)
         properties = message.properties
         for name in TIMER_PROPERTIES:
             properties.pop(name, None)
@@ -312,7 +439,7 @@ class MessageWriter:
         message.queue_id = level - 1
         return None
 
-    def _time(self, message: InnerMessage) -> PutStatus | None:
+    def _schedule_timer(self, message: InnerMessage) -> PutStatus | None:
         """Passes a message with a delivery time to the timer's hook, unless the timer has handled it already.
         Returns the status of a rejection, or None."""
         properties = message.properties

@@ -69,6 +69,10 @@ class RegistrationClient(Protocol):
         """Sends a request to `addr` and returns the response."""
         ...
 
+    async def oneway(self, addr: str, command: Command, timeout_ms: float = 3000) -> None:
+        """Sends a request that gets no response to `addr`."""
+        ...
+
 
 class NameserverRegistration:
     """The registrations of one broker. `changed` is a listener for `TopicTable.on_change`."""
@@ -111,6 +115,12 @@ class NameserverRegistration:
         """Sends a full registration now, because anything may have changed (brokerPermission, for
         instance)."""
         for registrar in self._registrars.values():
+            registrar.refresh()
+
+    def refresh_at(self, addr: str) -> None:
+        """Sends a full registration to a nameserver that has lost this broker, unless one is under way."""
+        registrar = self._registrars.get(addr)
+        if registrar is not None and registrar.registered:
             registrar.refresh()
 
     async def wait_until_registered(self, timeout_ms: float = 3000) -> bool:
@@ -323,38 +333,46 @@ class _NameserverRegistrar:
     async def _is_outdated(self, config: BrokerConfig) -> bool:
         """Whether the nameserver has another version of the topics. The request also counts as a sign of
         life."""
+        command = self._data_version_question(config)
+        response = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
+        if response.code != ResponseCode.SUCCESS:
+            return True
+        return bool(QueryDataVersionResponseHeader.decode(response.ext).changed)
+
+    def _data_version_question(self, config: BrokerConfig) -> Command:
         header = QueryDataVersionRequestHeader(
             broker_name=config.broker_name,
             broker_addr=config.client_addr,
             cluster_name=config.broker_cluster_name,
             broker_id=config.broker_id,
         )
-        command = request(RequestCode.QUERY_DATA_VERSION, header, to_json(self._topics.data_version))
-        response = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
-        if response.code != ResponseCode.SUCCESS:
-            return True
-        return bool(QueryDataVersionResponseHeader.decode(response.ext).changed)
+        return request(RequestCode.QUERY_DATA_VERSION, header, to_json(self._topics.data_version))
 
     async def _send_heartbeats(self) -> None:
-        """Sends a heartbeat every brokerHeartbeatInterval, with enableSlaveActingMaster."""
+        """Sends a heartbeat every brokerHeartbeatInterval, with enableSlaveActingMaster. Heartbeats get no
+        response: the polls of the member group show whether they arrive."""
         while True:
             config = self._live.current
             await asyncio.sleep(config.broker_heartbeat_interval / 1000)
             if not (config.enable_slave_acting_master and self.registered):
                 continue
-            header = BrokerHeartbeatRequestHeader(
-                cluster_name=config.broker_cluster_name,
-                broker_addr=config.client_addr,
-                broker_name=config.broker_name,
-            )
+            timeout_ms = config.send_heartbeat_timeout_millis
             try:
-                await self._client.call(
-                    self.addr,
-                    request(RequestCode.BROKER_HEARTBEAT, header),
-                    config.send_heartbeat_timeout_millis,
-                )
+                await self._client.oneway(self.addr, self._heartbeat(config), timeout_ms)
             except EpochMQError as error:
                 log.info("heartbeat to nameserver %s failed: %s", self.addr, error)
+
+    def _heartbeat(self, config: BrokerConfig) -> Command:
+        """904; with compatibleWithOldNameSrv the question for the version of the topics (322), which old
+        nameservers take for a sign of life."""
+        if config.compatible_with_old_name_srv:
+            return self._data_version_question(config)
+        header = BrokerHeartbeatRequestHeader(
+            cluster_name=config.broker_cluster_name,
+            broker_addr=config.client_addr,
+            broker_name=config.broker_name,
+        )
+        return request(RequestCode.BROKER_HEARTBEAT, header)
 
 
 class _RegistrationBodies:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from epochmq_broker.acting.lock_quorum import LockQuorum
+from epochmq_broker.acting.member_group_service import MemberGroupService
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.pull_control import ColdPullControl
@@ -14,17 +16,19 @@ from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.pop.pop_service import PopService
-from epochmq_broker.pop.topic_routes import TopicRoutes
+from epochmq_broker.processors.acting_master import ActingMasterProcessor
 from epochmq_broker.processors.auth_admin import AuthAdminProcessor
 from epochmq_broker.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.processors.client import ClientProcessor
 from epochmq_broker.processors.cold_control import ColdControlProcessor
 from epochmq_broker.processors.end_transaction import EndTransactionProcessor
+from epochmq_broker.processors.end_transaction_fast import FastEndTransaction
 from epochmq_broker.processors.message_request_mode import MessageRequestModeProcessor
 from epochmq_broker.processors.mqadmin import mqadmin_handlers
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.processors.pop import PopProcessor
 from epochmq_broker.processors.pop_ack import PopAckProcessor
+from epochmq_broker.processors.pop_ack_fast import FastPopAck
 from epochmq_broker.processors.pop_queries import PopQueryProcessor
 from epochmq_broker.processors.pull import PullProcessor
 from epochmq_broker.processors.query import QueryProcessor
@@ -41,11 +45,13 @@ from epochmq_broker.processors.table_sync import TableSyncProcessor
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.replica_control import ReplicaControl
+from epochmq_broker.request_latencies import RequestLatencies
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.static_topics.remote_queues import RemoteQueues
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.timer_service import TimerService
+from epochmq_broker.topic_routes import TopicRoutes
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_broker.uniq_key import UniqKeyGenerator
 from epochmq_protocol.transport.client import RemotingClient
@@ -73,6 +79,7 @@ class ProcessorDependencies:
     transactions: TransactionService
     pop: PopService
     client: RemotingClient
+    routes: TopicRoutes
     access: AccessControl
     client_ip: str
     store_host: bytes
@@ -84,6 +91,7 @@ class RequestProcessors:
     def __init__(self, components: ProcessorDependencies) -> None:
         self._components = components
         self._unverified: Mapping[int, RequestHandler] = {}
+        self.latencies = RequestLatencies()
         live, store, writer, tables = components.live, components.store, components.writer, components.tables
         store_host = components.store_host
         self.fast_send = FastSend(
@@ -95,6 +103,13 @@ class RequestProcessors:
             store_host,
             tables.static_topics,
             components.transactions.metrics,
+            self.latencies,
+        )
+        self.fast_end_transaction = FastEndTransaction(
+            live, store, writer, tables.topics, tables.stats, components.transactions, self.latencies
+        )
+        self.fast_pop_ack = FastPopAck(
+            live, store, writer, tables.topics, tables.stats, components.pop, self.latencies
         )
         self.static_pulls = StaticPulls(tables.static_topics, components.remote_queues, tables.offsets)
         self.pull = PullProcessor(
@@ -109,11 +124,11 @@ class RequestProcessors:
             components.cold_reads,
             components.cold_control,
             self.static_pulls,
+            self.latencies,
         )
         self.pop = PopProcessor(
             live,
             store,
-            writer,
             tables.topics,
             tables.groups,
             tables.clients,
@@ -145,8 +160,9 @@ class RequestProcessors:
             tables.static_topics,
             components.transactions.metrics,
         )
+        self.lock_quorum = LockQuorum(live, tables.locks, components.client)
         self._client = ClientProcessor(
-            live, store, tables.topics, tables.groups, tables.offsets, tables.clients, tables.locks
+            live, store, tables.topics, tables.groups, tables.offsets, tables.clients, self.lock_quorum
         )
         tables.clients.on_group_change.append(self._client.notify_group_change)
         tables.clients.on_subscriptions.append(
@@ -154,9 +170,15 @@ class RequestProcessors:
         )
         tables.clients.on_group_end.append(lambda group: tables.filters.unregister(group, now_ms()))
 
-    def handlers(self, replicas: ReplicasManager | None) -> dict[int, RequestHandler]:
+    def handlers(
+        self,
+        replicas: ReplicasManager | None,
+        group: MemberGroupService | None,
+        group_info: Callable[[], Mapping[str, str]] = dict,
+    ) -> dict[int, RequestHandler]:
         """Request code → handler, of everything but pulls, which only the main port serves. `replicas`: the
-        broker under controllers, None without."""
+        broker under controllers, None without. `group`: the broker in a group with an acting master, None
+        without. `group_info`: what the runtime information says about it."""
         components, tables = self._components, self._components.tables
         live, store, writer = components.live, components.store, components.writer
         mqadmin = MqadminDependencies(
@@ -174,6 +196,7 @@ class RequestProcessors:
             components.ha,
             tables.static_topics,
             components.timer,
+            group_info,
         )
         static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
         modes = tables.request_modes
@@ -186,7 +209,8 @@ class RequestProcessors:
             components.replica_control, store, components.ha, components.slave_sync, replicas
         )
         replica_group = ReplicaGroupProcessor(live, components.ha, replicas)
-        self._unverified = replica_group.unverified_handlers()
+        acting_master = ActingMasterProcessor(group)
+        self._unverified = {**replica_group.unverified_handlers(), **acting_master.unverified_handlers()}
         handlers: dict[int, RequestHandler] = {
             **mqadmin_handlers(mqadmin),
             **static_topics.handlers(),
@@ -196,10 +220,10 @@ class RequestProcessors:
                 tables.topics,
                 tables.groups,
                 tables.clients,
-                TopicRoutes(live, components.client),
+                components.routes,
             ).handlers(),
             **PopAckProcessor(
-                live, store, writer, tables.topics, tables.offsets, tables.stats, components.pop
+                live, store, tables.topics, tables.offsets, tables.stats, components.pop
             ).handlers(),
             **TableSyncProcessor(mqadmin, modes).handlers(),
             **self._send.handlers(),
@@ -210,6 +234,7 @@ class RequestProcessors:
             **QueryProcessor(live, store).handlers(),
             **ColdControlProcessor(live, components.cold_control.flow).handlers(),
             **replica_group.handlers(),
+            **acting_master.handlers(),
             **control.handlers(),
             **AuthAdminProcessor(
                 live, tables.auth, lambda: components.slave_sync.master is not None
@@ -267,14 +292,20 @@ class RequestProcessors:
         return access.unsupported if access.enabled else None
 
     def main_port_fast_handlers(self) -> dict[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler, of sends and pulls. Access control needs the whole header, so
-        there is no fast path while it is enabled."""
+        """Start of a JSON header → handler, of sends, ends of transactions, pulls and acknowledgements.
+        Access control needs the whole header, so there is no fast path while it is enabled."""
         if self._components.access.enabled:
             return {}
-        return {**self.fast_send.fast(), **self.pull.fast()}
+        return {
+            **self.fast_send.fast(),
+            **self.fast_end_transaction.fast(),
+            **self.pull.fast(),
+            **self.fast_pop_ack.fast(),
+        }
 
     def vip_port_fast_handlers(self) -> Mapping[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler, of sends; none while access control is enabled."""
+        """Start of a JSON header → handler, of sends and ends of transactions; none while access control is
+        enabled."""
         if self._components.access.enabled:
             return {}
-        return self.fast_send.fast()
+        return {**self.fast_send.fast(), **self.fast_end_transaction.fast()}

@@ -18,17 +18,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-import msgspec
-
+from epochmq_broker.attributes import BATCH_CQ, QUEUE_TYPE
 from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.message_request_modes import MessageRequestModeTable
+from epochmq_broker.offset_table_bodies import decode_consumer_offsets, decode_delay_offsets
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
+from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
@@ -44,7 +44,7 @@ from epochmq_protocol.bodies import (
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import BodyError, EpochMQError, RetryableError
-from epochmq_protocol.frame import Command, request
+from epochmq_protocol.frame import request
 from epochmq_protocol.replica_control import ReplicaControlCode
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from epochmq_protocol.topics import (
@@ -52,7 +52,9 @@ from epochmq_protocol.topics import (
     TopicConfig,
     TopicConfigSerializeWrapper,
     TopicQueueMappingDetail,
+    is_lmq,
 )
+from epochmq_protocol.transport.request_client import RequestClient
 
 T = TypeVar("T")
 
@@ -66,29 +68,8 @@ FAILURE_LOG_INTERVAL_S = 60.0
 """How often a lasting failure is logged."""
 _NO_TABLE = "none"
 """The state of a table that the master does not have."""
-SLICE = 1000
-"""Entries of an offset table that are decoded before the event loop serves other work."""
 AUTO_CREATE_QUEUES = 4
 """How many queues a Java producer asks for when its first message creates a topic (defaultTopicQueueNums)."""
-
-
-class MasterClient(Protocol):
-    """The part of `RemotingClient` that copies tables."""
-
-    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """The response of the peer at `address`."""
-        ...
-
-
-class _OffsetTableBody(msgspec.Struct, rename="camel"):
-    data_version: DataVersion = DataVersion()
-    offset_table: dict[str, dict[int, int]] = {}
-
-
-class _DelayOffsetTableBody(msgspec.Struct, rename="camel"):
-    data_version: DataVersion = DataVersion()
-    offset_table: dict[int, int] = {}
-
 
 ApplyCopy = Callable[[], None]
 
@@ -118,7 +99,7 @@ class SlaveSync:
 
     def __init__(
         self,
-        client: MasterClient,
+        client: RequestClient,
         store: MessageStore,
         topics: TopicTable,
         groups: SubscriptionGroupTable,
@@ -267,14 +248,17 @@ class SlaveSync:
             log.warning(
                 "topic %s has messages, but its settings were not copied: it gets default settings", topic
             )
-            self._topics.create_if_absent(topic_config(topic, queues))
+            config = topic_config(topic, queues)
+            if any(isinstance(queue, BatchConsumeQueue) for queue in store.queues.of_topic(topic)):
+                config.attributes[QUEUE_TYPE] = BATCH_CQ
+            self._topics.create_if_absent(config)
 
     def _unknown_topics(self) -> dict[str, int]:
         """Topic → number of queues, of the topics without settings that have messages newer than the last
         copy. (Older messages belong to deleted topics.)"""
         found: dict[str, int] = {}
         for name in self._store.lookup.topics():
-            if name in self._topics:
+            if name in self._topics or is_lmq(name):
                 continue
             queues = self._store.queues.of_topic(name)
             if any(queue.max_physical > self._topics_known_until for queue in queues):
@@ -391,32 +375,14 @@ class SlaveSync:
         return lambda: self._auth.replace_all(answer)
 
     async def _read_delays(self, body: bytes) -> ApplyCopy:
-        answer = from_json(_DelayOffsetTableBody, body)
+        answer = decode_delay_offsets(body)
         return lambda: self._delays.replace_all(answer.offset_table, answer.data_version)
 
     async def _read_offsets(self, body: bytes) -> ApplyCopy:
-        quoted = await _quote_keys(body)
-        try:
-            answer = _decode_offsets(quoted)
-        except ValueError:  # not in the form that brokers write
-            answer = from_json(_OffsetTableBody, body)
-        return lambda: self._offsets.restore(answer.offset_table, answer.data_version)
-
-
-_decode_offsets = msgspec.json.Decoder(_OffsetTableBody).decode
-_NUMBER_AS_KEY = re.compile(rb"([{,])(\d+):")
-
-
-async def _quote_keys(body: bytes) -> bytes:
-    """Turns an offset table into strict JSON, with queue ids in quotes; in slices, as a large one takes
-    long."""
-    entries = body.split(b"},")
-    quoted = []
-    for start in range(0, len(entries), SLICE):
-        if start:
-            await asyncio.sleep(0)
-        quoted.append(_NUMBER_AS_KEY.sub(rb'\1"\2":', b"},".join(entries[start : start + SLICE])))
-    return b"},".join(quoted)
+        answer = await decode_consumer_offsets(body)
+        return lambda: self._offsets.restore(
+            answer.offset_table, answer.data_version, answer.lmq_offset_table
+        )
 
 
 def _readable(

@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.store.config_files import read_config
-from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.store.state_file_io import read_state_file
+from epochmq_broker.store.state_file_writer import StateFileWriter
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol import fastjson
@@ -30,6 +30,8 @@ from epochmq_protocol.topics import DataVersion, TopicConfig
 log = logging.getLogger(__name__)
 
 TOPICS, GROUPS, OFFSETS = "topics.json", "subscriptionGroup.json", "consumerOffset.json"
+LIGHT_OFFSETS = "lmqConsumerOffset.json"
+"""The file of all consumer offsets while enableLmq is on, in place of OFFSETS."""
 
 
 class _TopicsFile(msgspec.Struct, rename="camel"):
@@ -46,6 +48,7 @@ class _GroupsFile(msgspec.Struct, rename="camel"):
 class _OffsetsFile(msgspec.Struct, rename="camel"):
     data_version: DataVersion | None = None
     offset_table: dict[str, dict[int, int]] = {}
+    lmq_offset_table: dict[str, int] = {}
 
 
 class StateFiles:
@@ -57,13 +60,14 @@ class StateFiles:
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
-        writer: ConfigWriter,
+        writer: StateFileWriter,
     ) -> None:
         self._writer = writer
         self._directory = directory
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._offsets_file = OFFSETS if offsets.light_table is None else LIGHT_OFFSETS
         self._due: dict[str, Callable[[], bytes]] = {}
         self._scheduled: asyncio.Handle | None = None
         self._written_changes = -1
@@ -75,21 +79,32 @@ class StateFiles:
     def load(self) -> None:
         """Fills the tables from their files, or from the backups. Raises if a file and its backup are both
         damaged."""
-        topics = read_config(self._directory / TOPICS, lambda data: from_json(_TopicsFile, data))
+        topics = read_state_file(self._directory / TOPICS, lambda data: from_json(_TopicsFile, data))
         if topics is not None:
             self._topics.restore(topics.topic_config_table, topics.data_version)
-        groups = read_config(self._directory / GROUPS, lambda data: from_json(_GroupsFile, data))
+        groups = read_state_file(self._directory / GROUPS, lambda data: from_json(_GroupsFile, data))
         if groups is not None:
             self._groups.restore(groups.subscription_group_table, groups.forbidden_table, groups.data_version)
-        offsets = read_config(self._directory / OFFSETS, lambda data: from_json(_OffsetsFile, data))
+        offsets = self._read_offsets()
         if offsets is not None:
-            self._offsets.restore(offsets.offset_table, offsets.data_version)
+            self._offsets.restore(offsets.offset_table, offsets.data_version, offsets.lmq_offset_table)
         self._written_changes = self._offsets.changes
         self._topics.on_change.append(lambda _names: self._write_now(TOPICS, self.topics_json))
         self._groups.on_change.append(lambda _names: self._write_soon(GROUPS, self.groups_json))
 
+    def _read_offsets(self) -> _OffsetsFile | None:
+        """Reads the offsets from this broker's file, or from the one that it had before enableLmq changed, if
+        that has a newer data version. RocketMQ reads its present file only, so that groups go back to where
+        they were at the previous change, or to the start."""
+        other = OFFSETS if self._offsets_file == LIGHT_OFFSETS else LIGHT_OFFSETS
+        found = [
+            read_state_file(self._directory / name, lambda data: from_json(_OffsetsFile, data))
+            for name in (self._offsets_file, other)
+        ]
+        return max((file for file in found if file is not None), key=_age, default=None)
+
     def persist_offsets(self) -> None:
-        """Writes consumerOffset.json if an offset has changed since the last call."""
+        """Writes the offsets' file if an offset has changed since the last call."""
         changes = self._offsets.changes
         if changes == self._written_changes:
             self._writer.retry()
@@ -99,7 +114,7 @@ class StateFiles:
 
         def write() -> None:
             if self._written_changes == changes:  # no newer state was written in the meantime
-                self._writer.write(self._directory / OFFSETS, data)
+                self._writer.write(self._directory / self._offsets_file, data)
 
         self.before_offsets(write)
 
@@ -113,7 +128,7 @@ class StateFiles:
         for name, encode in (
             (TOPICS, self.topics_json),
             (GROUPS, self.groups_json),
-            (OFFSETS, self.offsets_json),
+            (self._offsets_file, self.offsets_json),
         ):
             self._writer.add(self._directory / name, encode())
         self._written_changes = self._offsets.changes
@@ -134,12 +149,17 @@ class StateFiles:
         )
 
     def offsets_json(self) -> bytes:
-        """Encodes consumerOffset.json."""
+        """Encodes consumerOffset.json or lmqConsumerOffset.json."""
         entries = []
         for key, queues in sorted(self._offsets.table.items()):
             inner = ",".join([f"{queue_id}:{offset}" for queue_id, offset in sorted(queues.items())])
             entries.append(f"\n\t\t{encode_basestring(key)}:{{{inner}\n\t\t}}")
-        return _file(self._offsets.data_version, offsetTable=_joined(entries))
+        tables = {"offsetTable": _joined(entries)}
+        light = self._offsets.light_table
+        if light is not None:
+            rows = [f"\n\t\t{encode_basestring(key)}:{offset}" for key, offset in sorted(light.items())]
+            tables = {"lmqOffsetTable": _joined(rows)} | tables
+        return _file(self._offsets.data_version, **tables)
 
     def _write_now(self, name: str, encode: Callable[[], bytes]) -> None:
         """Writes a file in this event-loop iteration. A message stored under a new topic may be acknowledged
@@ -164,6 +184,11 @@ class StateFiles:
         due, self._due = self._due, {}
         for name, encode in due.items():
             self._writer.write(self._directory / name, encode(), survives_kill=True)
+
+
+def _age(file: _OffsetsFile) -> tuple[int, int, int]:
+    version = file.data_version or DataVersion()
+    return version.state_version, version.counter, version.timestamp
 
 
 class _RenderedEntries:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from epochmq_broker.metric_tables import Histogram, HistogramTable
+
 TOPIC_PUT_NUMS = "TOPIC_PUT_NUMS"
 TOPIC_PUT_SIZE = "TOPIC_PUT_SIZE"
 QUEUE_PUT_NUMS = "QUEUE_PUT_NUMS"
@@ -39,6 +41,11 @@ MINUTE_STEP_MS, MINUTE_SAMPLES = 10_000, 7
 HOUR_STEP_MS, HOUR_SAMPLES = 600_000, 7
 DAY_STEP_MS, DAY_SAMPLES = 3_600_000, 25
 RATE_WINDOWS_S = (10, 60, 600)
+SIZE_BOUNDS = (1024, 4096, 512 * 1024, 1024 * 1024, 2 * 1024 * 1024, 4 * 1024 * 1024)
+"""Upper bounds of the sizes of messages, in bytes (BrokerMetricsManager.registerMetricsView)."""
+CREATION_BOUNDS_MS = (10, 100, 1000, 3000, 5000)
+"""Upper bounds of the times that changes of topics and groups take (the same)."""
+SMALL_BYTES, MEDIUM_BYTES = SIZE_BOUNDS[:2]
 
 
 class StatsWindow(msgspec.Struct, frozen=True):
@@ -63,9 +70,13 @@ class TrafficCounter:
         self.folded = (0, 0, 0)
         self.items = items  # the items to add to: (item, whether it counts bytes)
 
+    def totals(self) -> tuple[int, int, int]:
+        """(messages, bytes, requests)."""
+        return self.messages, self.bytes, self.requests
+
     def fold(self) -> None:
         """Adds the increments since the last call to the items."""
-        messages, size, requests = now = (self.messages, self.bytes, self.requests)
+        messages, size, requests = now = self.totals()
         was = self.folded
         if now == was:
             return
@@ -73,6 +84,82 @@ class TrafficCounter:
         for item, counts_bytes in self.items:
             item.value += size - was[1] if counts_bytes else messages - was[0]
             item.times += requests - was[2]
+
+
+class ReceivedMessages:
+    """Messages that clients sent, or whose delay level has ended: those that RocketMQ's metrics of incoming
+    messages count. A batch has one size, the average of its messages."""
+
+    __slots__ = ("bytes", "messages", "sizes")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+        self.sizes = Histogram(SIZE_BOUNDS)
+
+    def add(self, messages: int, size: int) -> None:
+        """Counts one message, or a batch, of `size` bytes together."""
+        self.messages += messages
+        self.bytes += size
+        self.sizes.record(size // max(1, messages))
+
+    def add_all(self, other: ReceivedMessages, sign: int = 1) -> None:
+        """Adds, or with the sign -1 subtracts, all that another one has counted."""
+        self.messages += sign * other.messages
+        self.bytes += sign * other.bytes
+        sizes, others = self.sizes, other.sizes
+        sizes.total += sign * others.total
+        for at, count in enumerate(others.counts):
+            sizes.counts[at] += sign * count
+
+
+class PutCounter(TrafficCounter):
+    """The counter of messages stored in one queue. `messages`, `bytes` and `requests` are those that the
+    broker itself stored, such as commits and timer messages. The fast send path counts single messages by
+    their size in `small`, `medium` or with `receive_large`, and their bytes in `received_bytes`."""
+
+    __slots__ = ("medium", "others", "received_bytes", "small")
+
+    def __init__(self, items: tuple[tuple[StatsItem, bool], ...]) -> None:
+        super().__init__(items)
+        self.small = 0
+        self.medium = 0
+        self.received_bytes = 0
+        self.others: ReceivedMessages | None = None
+
+    def receive(self, messages: int, size: int) -> None:
+        """Counts one message, or a batch, that was received."""
+        if self.others is None:
+            self.others = ReceivedMessages()
+        self.others.add(messages, size)
+
+    def receive_large(self, size: int) -> None:
+        """Counts a single message of more than `MEDIUM_BYTES`; its bytes are in `received_bytes` already."""
+        self.receive(1, size)
+        self.received_bytes -= size
+
+    def received(self) -> ReceivedMessages:
+        """All messages that were received."""
+        found = ReceivedMessages()
+        found.messages = self.small + self.medium
+        found.bytes = found.sizes.total = self.received_bytes
+        found.sizes.counts[:2] = self.small, self.medium
+        if self.others is not None:
+            found.add_all(self.others)
+        return found
+
+    def totals(self) -> tuple[int, int, int]:
+        """(messages, bytes, requests), of all messages."""
+        single = self.small + self.medium
+        messages, size, requests = (
+            self.messages + single,
+            self.bytes + self.received_bytes,
+            self.requests + single,
+        )
+        others = self.others
+        if others is None:
+            return messages, size, requests
+        return messages + others.messages, size + others.bytes, requests + sum(others.sizes.counts)
 
 
 Samples = tuple[tuple[int, int, int], ...]
@@ -155,7 +242,7 @@ class BrokerStats:
         self.get_total_today_morning = 0
         self._is_system_topic = is_system_topic
         self._items: dict[str, dict[str, StatsItem]] = {}
-        self._puts: dict[tuple[str, int], TrafficCounter] = {}
+        self._puts: dict[tuple[str, int], PutCounter] = {}
         self._gets: dict[tuple[str, str, int], TrafficCounter] = {}
         self._put_rate, self._found_rate, self._miss_rate, self._transferred_rate = (
             SampledRate(),
@@ -163,7 +250,11 @@ class BrokerStats:
             SampledRate(),
             SampledRate(),
         )
-        self._typed: dict[tuple[str, str], tuple[int, int]] = {}
+        self._typed: dict[tuple[str, str], ReceivedMessages] = {}
+        self.topic_changes_ms = HistogramTable(CREATION_BOUNDS_MS, "invocation_status", "is_system")
+        """How long requests to create or change topics took."""
+        self.group_changes_ms = HistogramTable(CREATION_BOUNDS_MS, "invocation_status")
+        """The same for consumer groups."""
         self._all_put, self._all_get = StatsItem(), StatsItem()
         self._all_put_bytes = StatsItem()
         self._day: int | None = None
@@ -171,7 +262,7 @@ class BrokerStats:
 
     # counters for the send and pull paths
 
-    def put_traffic(self, topic: str, queue_id: int) -> TrafficCounter:
+    def put_traffic(self, topic: str, queue_id: int) -> PutCounter:
         """The counter of messages stored in a queue, for callers to cache. After its topic was deleted, a
         counter still accepts increments, which nothing reads; look it up again when the topic table's
         generation has changed."""
@@ -189,7 +280,7 @@ class BrokerStats:
             ]
             if not self._is_system_topic(topic):
                 items.append((self.item(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
-            traffic = self._puts[topic, queue_id] = TrafficCounter(tuple(items))
+            traffic = self._puts[topic, queue_id] = PutCounter(tuple(items))
         return traffic
 
     def get_traffic(self, group: str, topic: str, queue_id: int) -> TrafficCounter:
@@ -212,13 +303,19 @@ class BrokerStats:
         return traffic
 
     def count_type(self, topic: str, message_type: str, messages: int, size: int) -> None:
-        """Counts messages that are not of the type `normal`, beside their counter."""
-        known = self._typed.get((topic, message_type), (0, 0))
-        self._typed[topic, message_type] = (known[0] + messages, known[1] + size)
+        """Counts received messages that are not of the type `normal`, beside their counter."""
+        known = self._typed.get((topic, message_type))
+        if known is None:
+            known = self._typed[topic, message_type] = ReceivedMessages()
+        known.add(messages, size)
 
-    def typed_traffic(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """(topic, message type) → (messages, bytes), of all types but `normal`."""
+    def typed_traffic(self) -> dict[tuple[str, str], ReceivedMessages]:
+        """(topic, message type) → received messages, of all types but `normal`."""
         return dict(self._typed)
+
+    def puts(self) -> list[tuple[str, PutCounter]]:
+        """Topic and counter of every queue in which messages were stored."""
+        return [(topic, counter) for (topic, _), counter in self._puts.items()]
 
     # everything else
 
@@ -339,10 +436,10 @@ class BrokerStats:
         }
 
     def _fold(self) -> None:
-        for traffic in self._puts.values():
-            traffic.fold()
-        for traffic in self._gets.values():
-            traffic.fold()
+        for put in self._puts.values():
+            put.fold()
+        for get in self._gets.values():
+            get.fold()
 
     def _new_day(self) -> None:
         self.put_total_yesterday_morning = self.put_total_today_morning

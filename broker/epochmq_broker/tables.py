@@ -14,12 +14,18 @@ from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.filters.bloom import BloomFilter
 from epochmq_broker.filters.consumer_filter_file import ConsumerFilterFile
 from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
+from epochmq_broker.light_tables import (
+    LightBrokerStats,
+    LightConsumerOffsetTable,
+    LightGroupTable,
+    LightTopicTable,
+)
 from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.state_files import StateFiles
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.stats import BrokerStats
-from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.store.state_file_writer import StateFileWriter
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
 
@@ -28,15 +34,16 @@ class BrokerTables:
     """The tables of one broker. `state_version` returns the master epoch, 0 without controllers."""
 
     def __init__(self, config: BrokerConfig, state_version: Callable[[], int]) -> None:
-        self.topics = TopicTable(config, now_ms, state_version)
-        self.groups = SubscriptionGroupTable(config, now_ms, state_version)
-        self.offsets = ConsumerOffsetTable(
+        lmq = config.enable_lmq
+        self.topics = (LightTopicTable if lmq else TopicTable)(config, now_ms, state_version)
+        self.groups = (LightGroupTable if lmq else SubscriptionGroupTable)(config, now_ms, state_version)
+        self.offsets = (LightConsumerOffsetTable if lmq else ConsumerOffsetTable)(
             now_ms,
             version_step=config.consumer_offset_update_version_step,
             server_side_reset=config.use_server_side_reset_offset,
             state_version=state_version,
         )
-        self.file_writer = ConfigWriter()
+        self.file_writer = StateFileWriter()
         self.request_modes = MessageRequestModeTable(config.config_dir, self.file_writer.write)
         self.static_topics = StaticTopicTable(config.config_dir, now_ms, self.file_writer.write)
         self.static_topics.on_change.append(self.topics.derived_changed)
@@ -49,10 +56,17 @@ class BrokerTables:
         )
         self.filter_file = ConsumerFilterFile(config.config_dir, self.filters, self.file_writer.write)
         self.locks = RebalanceLocks()
-        self.stats = BrokerStats(config.broker_cluster_name, now_ms(), self.topics.is_system_topic)
+        self.stats = (LightBrokerStats if lmq else BrokerStats)(
+            config.broker_cluster_name, now_ms(), self.topics.is_system_topic
+        )
+        self._configure_stats(config)
 
     def _write_surviving_kill(self, path: Path, data: bytes) -> None:
         self.file_writer.write(path, data, survives_kill=True)
+
+    def _configure_stats(self, config: BrokerConfig) -> None:
+        if isinstance(self.stats, LightBrokerStats):
+            self.stats.counts_each = config.enable_lmq_stats
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Passes new settings to the tables that keep a copy."""
@@ -60,3 +74,4 @@ class BrokerTables:
         self.groups.settings = config
         self.offsets.version_step = config.consumer_offset_update_version_step
         self.offsets.server_side_reset = config.use_server_side_reset_offset
+        self._configure_stats(config)

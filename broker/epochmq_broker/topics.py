@@ -13,8 +13,9 @@ from typing import Protocol
 
 import msgspec
 
-from epochmq_broker.attributes import TOPIC_ATTRIBUTES, alter_attributes
+from epochmq_broker.attributes import TOPIC_ATTRIBUTES, alter_attributes, is_batch_cq
 from epochmq_protocol import topics as names
+from epochmq_protocol.pop_records import REVIVE_TOPIC_PREFIX
 from epochmq_protocol.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
 
 SCHEDULE_TOPIC_QUEUES = 18
@@ -59,7 +60,7 @@ def built_in_topics(settings: TopicSettings) -> list[TopicConfig]:
         (names.RMQ_SYS_OFFSET_MOVED_EVENT, 1, both),
         (names.RMQ_SYS_SCHEDULE_TOPIC, SCHEDULE_TOPIC_QUEUES, both),
         (names.reply_topic(cluster), 1, both),
-        (f"rmq_sys_REVIVE_LOG_{cluster}", settings.revive_queue_num, both),
+        (REVIVE_TOPIC_PREFIX + cluster, settings.revive_queue_num, both),
         (names.SYNC_BROKER_MEMBER_GROUP_PREFIX + broker, 1, PERM_INHERIT),
         (names.RMQ_SYS_TRANS_HALF_TOPIC, 1, both),
         (names.RMQ_SYS_TRANS_OP_HALF_TOPIC, 1, both),
@@ -132,6 +133,11 @@ class TopicTable:
         """Whether a topic exists and is marked as ordered."""
         config = self._table.get(name)
         return config is not None and config.order
+
+    def is_batch_cq(self, name: str) -> bool | None:
+        """Whether a topic has batch consume queues; None for an unknown topic."""
+        config = self._table.get(name)
+        return None if config is None else is_batch_cq(config)
 
     # creation on first use
 

@@ -1,4 +1,4 @@
-"""Generates message ids for messages that arrive without one (RocketMQ's MessageClientIDSetter)."""
+"""Generates unique keys for messages that arrive without one (RocketMQ's MessageClientIDSetter)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 
 
 class UniqKeyGenerator:
-    """Each id has 32 hex digits: address, process id, a random number of this instance, milliseconds since
-    the month began, and a counter.
+    """Generates unique keys of 32 hex digits: address, process id, a random number of this instance,
+    milliseconds since the month began, and a counter.
 
-    `now_ms` and the address only make ids distinct. The broker reads nothing back from them; clients display
-    the time.
+    Time and address only make the keys distinct. The broker reads nothing back from a key; clients display
+    its time.
     """
 
     def __init__(self, address: str) -> None:
@@ -27,8 +27,8 @@ class UniqKeyGenerator:
         self._month_ms = self._next_month_ms = 0
 
     def next(self, now_ms: int) -> str:
-        """Returns a new id. Ids of one instance are distinct unless it makes more than 65,536 in a
-        millisecond."""
+        """Returns a new unique key. The keys of one instance are distinct unless it generates more than
+        65,536 in a millisecond."""
         if not self._month_ms <= now_ms < self._next_month_ms:
             self._turn_month(now_ms)
         self._counter = (self._counter + 1) & 0xFFFF

@@ -1,8 +1,7 @@
-"""Defines the settings of a process's port and its connections, as a Java `.conf` has them
-(NettyServerConfig).
+"""Defines the settings of a process's port and its connections: RocketMQ's keys (NettyServerConfig).
 
-Keys of Java's threads and socket buffers are read and shown, but have no effect here: one event loop serves
-all connections.
+RocketMQ's keys of threads and socket buffers are keys without effect here, because one event loop serves all
+connections. `mqadmin getNamesrvConfig` and `getControllerConfig` show them.
 """
 
 from __future__ import annotations
@@ -43,18 +42,19 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     server_pooled_byte_buf_allocator_enable: bool = True
     enable_shutdown_gracefully: bool = False
     shutdown_wait_time_seconds: Count = 30
-    """Time for pending requests at a stop, if `enable_shutdown_gracefully`. Otherwise 3 s."""
+    """The time that pending requests get at a stop if `enable_shutdown_gracefully` is set. Without it they
+    get `STOP_GRACE_S`."""
     use_epoll_native_selector: bool = False
     admin_socket_path: str | None = None
-    """Our own key: the socket for `epochmq admin`. None: no socket, and the key is not shown."""
+    """A key of EpochMQ's own: the path of the admin socket. None: no socket, and no command shows the key."""
 
     def server_settings(self) -> ServerSettings:
         """The settings of the transport."""
-        plain = ServerSettings()
-        high = self.write_buffer_high_water_mark or plain.write_high_water_bytes
-        low = self.write_buffer_low_water_mark or min(plain.write_low_water_bytes, high // 4)
+        defaults = ServerSettings()
+        high = self.write_buffer_high_water_mark or defaults.write_high_water_bytes
+        low = self.write_buffer_low_water_mark or min(defaults.write_low_water_bytes, high // 4)
         return msgspec.structs.replace(
-            plain,
+            defaults,
             idle_timeout_ms=self.server_channel_max_idle_time_seconds * 1000,
             write_high_water_bytes=high,
             write_low_water_bytes=low,
@@ -65,7 +65,7 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """How long pending requests may take at a stop, seconds."""
         return self.shutdown_wait_time_seconds if self.enable_shutdown_gracefully else STOP_GRACE_S
 
-    def check_port(self) -> None:
+    def check_water_marks(self) -> None:
         """Checks the water marks. ConfigError if they contradict each other."""
         high, low = self.write_buffer_high_water_mark, self.write_buffer_low_water_mark
         if high and low > high:

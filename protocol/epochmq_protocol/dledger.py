@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum, StrEnum
+from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -421,9 +422,15 @@ def encode_body(body: RequestOrResponse) -> bytes:
     return _encoder.encode(body)
 
 
+@cache
+def _decoder(kind: type[B]) -> msgspec.json.Decoder[B]:
+    return msgspec.json.Decoder(kind, strict=False)
+
+
 def decode_body(kind: type[B], data: bytes) -> B:
     """Decodes a body from a peer. RemoteProtocolError names the malformed field."""
     try:
-        return msgspec.json.decode(data or b"{}", type=kind, strict=False)
+        found: B = _decoder(kind).decode(data or b"{}")
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"{kind.__name__}: {error}") from error
+    return found

@@ -27,6 +27,10 @@ FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
 _INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
+_CODE_AT: Final = 8 + len('{"code":')  # in the frame of a JSON command of this side
+CODE_SLICE: Final = slice(_CODE_AT, _CODE_AT + 2)
+SUCCESS_CODE: Final = b"0,"
+"""What the `CODE_SLICE` of the JSON frame of a successful response contains."""
 _LANGUAGES: Final[dict[str, int]] = {code.name: int(code) for code in LanguageCode}
 _LANGUAGE_NAMES: Final[dict[int, str]] = {int(code): code.name for code in LanguageCode}
 _OTHER: Final = int(LanguageCode.OTHER)
@@ -112,6 +116,15 @@ def encode(command: Command) -> bytes:
 
 def _mark(header_size: int, serialize: int) -> bytes:
     return (serialize << 24 | header_size).to_bytes(4, "big")
+
+
+def response_code(frame: bytes) -> int:
+    """The code of a whole response frame that this side has encoded."""
+    if frame[4]:  # a binary header begins with the code
+        return int.from_bytes(frame[8:10], "big", signed=True)
+    if frame[CODE_SLICE] == SUCCESS_CODE:
+        return 0
+    return int(frame[_CODE_AT : frame.index(b",", _CODE_AT)])
 
 
 def encode_json_header(command: Command) -> bytes:

@@ -1,7 +1,9 @@
 """Declares the headers of client commands, with the fields of RocketMQ 5.3.3.
 
 These are send, pull, pop, offsets, heartbeats, transactions, and the requests that a broker sends to its
-clients.
+clients. A field's name on the wire is its attribute's name in camel case (`queue_id`: `queueId`), unless
+`name=` gives another. `Int` and `Long` are integers within the bounds of Java's types. The base classes of
+requests add the ext fields that RocketMQ's base classes add (`headers_base`).
 """
 
 from __future__ import annotations
@@ -63,7 +65,8 @@ class SendMessageResponseHeader(Header, kw_only=True):
 
 
 class PullMessageRequestHeader(TopicQueueRequestHeader, kw_only=True):
-    """Request of PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). RocketMQ spells proxyFrowardClientId so."""
+    """Request of PULL_MESSAGE (11), LITE_PULL_MESSAGE (361). The spelling
+    `proxyFrowardClientId` is RocketMQ's."""
 
     consumer_group: str
     topic: str
@@ -395,8 +398,9 @@ class PollingInfoResponseHeader(Header, kw_only=True):
 
 
 class SendMessageRequestHeaderV2(TopicQueueRequestHeader, kw_only=True):
-    """Request of SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325). One-letter
-    names keep it short on the wire; the attributes are those of SendMessageRequestHeader."""
+    """Request of SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_REPLY_MESSAGE_V2 (325). On the
+    wire the fields have names of one letter, which keep the request short; the attributes are those of
+    SendMessageRequestHeader."""
 
     producer_group: str = field(name="a")
     topic: str = field(name="b")

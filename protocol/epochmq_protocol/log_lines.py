@@ -1,7 +1,7 @@
-"""Formats log records as lines, in JSON or logfmt, and sends the log of a process to stderr.
+"""Formats the diagnostic messages of a process (Python's `logging`) as lines of JSON or logfmt on stderr.
 
-structlog can format such lines, too, but it imports a terminal toolkit: 4.3 MB of memory and 0.1 s of CPU for
-each broker, controller and sidecar.
+structlog can format such lines, too, but it imports `rich`, a package for terminals: 4.3 MB of memory
+and 0.1 s of CPU for each broker, controller and sidecar.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _RECORD_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "a
 
 
 class JsonLinesFormatter(logging.Formatter):
-    """`{"time":…,"level":…,"logger":…,"event":…}`, and the caller's `extra` fields: the log of brokers and
-    sidecars."""
+    """`{"time":…,"level":…,"logger":…,"event":…}`, and the caller's `extra` fields: the lines that
+    brokers and sidecars log."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Encodes one record, without a line end."""
@@ -36,8 +36,8 @@ class JsonLinesFormatter(logging.Formatter):
 
 
 class LogfmtFormatter(logging.Formatter):
-    """`timestamp=… level=… logger=… event=…`, with `exception=…` where there is one: the log of controllers
-    and nameservers. The time is local."""
+    """`timestamp=… level=… logger=… event=…`, and `exception=…` if the record has an exception: the lines
+    that controllers and nameservers log. The time is local."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Formats a record as one line without a line end."""

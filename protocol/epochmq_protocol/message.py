@@ -390,6 +390,24 @@ def decode_batch(body: _Buffer, elements_max: int = 1_000_000) -> list[BatchElem
     return elements
 
 
+def messages_of(record: MessageExt) -> list[MessageExt]:
+    """The messages of a record as clients see them: those of an inner batch, otherwise the record itself
+    (MessageDecoder.decodeMessage). RequestError(MESSAGE_ILLEGAL): the batch is malformed."""
+    flags = const.INNER_BATCH_FLAG | const.NEED_UNWRAP_FLAG
+    if record.sys_flag & flags != flags:
+        return [record]
+    return [
+        msgspec.structs.replace(
+            record,
+            body=element.body,
+            properties=element.properties,
+            flag=element.flag,
+            queue_offset=record.queue_offset + number,
+        )
+        for number, element in enumerate(decode_batch(record.body))
+    ]
+
+
 def _bad_batch(index: int, at: int, size: int) -> RequestError:
     return RequestError(
         ResponseCode.MESSAGE_ILLEGAL, f"message {index} of the batch: malformed at byte {at} of {size}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-MAGIC_V1: Final = -626843481  # 0xDAA320A7
-MAGIC_V2: Final = -626843477  # 0xDAA320AB: the topic's length takes two bytes
-BLANK_MAGIC: Final = -875286124  # 0xCBD43194: the rest of the file is unused
-BLANK_SIZE: Final = 8  # a blank: int size of the rest, int BLANK_MAGIC
+# magic codes: the second int of a record in the commit log, behind the record's size
+MAGIC_V1: Final = -626843481  # 0xDAA320A7: a message
+MAGIC_V2: Final = -626843477  # 0xDAA320AB: a message; the topic's length takes two bytes
+BLANK_MAGIC: Final = -875286124  # 0xCBD43194: a blank record, whose size is the rest of the file
 
 TOPIC_BYTES_MAX_V1: Final = 127
 PROPERTIES_BYTES_MAX: Final = 32767

@@ -56,7 +56,7 @@ class SimpleSubscriptionData(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
-    """One consumer group of a broker."""
+    """The settings of one consumer group at a broker."""
 
     group_name: str = ""
     consume_enable: bool = True
@@ -77,7 +77,8 @@ class SubscriptionGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
 
 class SubscriptionGroupWrapper(Body):
     """subscriptionGroup.json and the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG. Java writes its whole
-    manager, so the forbidden table (group to topic to bits) is part of it."""
+    manager, so the forbidden table is part of it: group, topic, and bits that say what the group may not do
+    with the topic."""
 
     STRICT_FIRST: ClassVar[bool] = True
 

@@ -49,6 +49,9 @@ RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
 DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
 REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+LMQ_PREFIX: Final = "%LMQ%"
+LMQ_QUEUE_ID: Final = 0
+LMQ_DISPATCH_SEPARATOR: Final = ","
 SYNC_BROKER_MEMBER_GROUP_PREFIX: Final = "rmq_sys_SYNC_BROKER_MEMBER_"
 CID_RMQ_SYS_PREFIX: Final = "CID_RMQ_SYS_"
 
@@ -130,6 +133,20 @@ def is_system_topic(topic: str) -> bool:
 def is_not_allowed_send_topic(topic: str) -> bool:
     """True for topics that no client may send to."""
     return topic in NOT_ALLOWED_SEND_TOPICS
+
+
+def is_lmq(name: str) -> bool:
+    """True for a light message queue, and for a group that consumes light message queues."""
+    return name.startswith(LMQ_PREFIX)
+
+
+def topic_allows_lmq(topic: str) -> bool:
+    """Whether messages of this topic also get into the light message queues that they name
+    (MixAll.topicAllowsLMQ)."""
+    return (
+        not topic.startswith((RETRY_GROUP_TOPIC_PREFIX, SYSTEM_TOPIC_PREFIX))
+        and topic != RMQ_SYS_SCHEDULE_TOPIC
+    )
 
 
 def is_retry_topic(topic: str) -> bool:

@@ -56,7 +56,8 @@ class BrokerView:
             fenced=facts.fenced,
             drained=facts.drained,
             takes_messages=components.store.state.writable
-            and (replicas is None or replicas.takes_messages()),
+            and (replicas is None or replicas.takes_messages())
+            and (facts.group is None or facts.group.role != "isolated"),
             confirmed_by_all=replicas is not None and config.all_ack_in_sync_state_set,
             may_lack_acknowledged=components.ha.doubt.may_lack_acknowledged,
             controlled=replicas is not None,
@@ -65,6 +66,7 @@ class BrokerView:
             master_broker_id=role.master_id if role is not None else None,
             master_address=self.master_address(),
             leading_controller=facts.leading_controller,
+            group=facts.group,
             ready=not reasons,
             not_ready=reasons,
         )
@@ -89,7 +91,7 @@ class BrokerView:
             sync_state_set=self.sync_state_set()[0],
             min_in_sync_replicas=config.min_in_sync_replicas,
             may_write=self.may_write(),
-            replicas_enough=components.writer.has_replicas_enough,
+            replicas_enough=components.writer.has_enough_replicas,
             fenced=bool(store.state.flags & RunningFlags.FENCED),
             drained=components.replica_control.state.drained,
             learner=config.async_learner,
@@ -101,6 +103,7 @@ class BrokerView:
             registered=any(known.values()) if config.nameservers else None,
             lag_bytes=lag_bytes,
             lag_ms=lag_ms,
+            group=components.group.state() if components.group is not None else None,
         )
 
     def role(self) -> RoleName:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from epochmq_broker.acting.group_report import GroupReporter
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.escape.bridge import EscapeBridge
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.metric_tables import Sample
 from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
@@ -42,3 +46,7 @@ class AdminApiDependencies:
     access: AccessControl
     tables: BrokerTables
     timer: TimerService | None
+    escape: EscapeBridge
+    group: GroupReporter | None
+    request_samples: Callable[[], Iterable[Sample | None]]
+    """The samples of RocketMQ's metrics of requests, and None where the caller should pause."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.escape.bridge import EscapeBridge
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.replicas.manager import ReplicasManager
@@ -24,8 +25,10 @@ def metric_values(
     pop: PopService,
     access: AccessControl,
     timer: TimerService | None,
+    escape: EscapeBridge,
 ) -> dict[str, float]:
-    """Metric name → value. Omits a rate without enough samples."""
+    """Metric name → value. A name may end in a colon and the value of the label `kind`. Omits a rate without
+    enough samples."""
     info = stats.runtime_info(now_ms())
     found = {
         "broker_messages_put_total": float(stats.put_total),
@@ -56,6 +59,10 @@ def metric_values(
         ten_seconds = info[key].partition(" ")[0]
         if ten_seconds:
             found[metric] = float(ten_seconds)
+    log_paths = store.log_expiry.use.log_paths
+    if len(log_paths) > 1:
+        found |= {f"broker_log_path_used_ratio:{path}": used for path, used in log_paths}
+    found |= escape.metric_values()
     if timer is not None:
         found |= timer.metric_values()
     if replicas is not None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from itertools import chain
 
 from epochmq_broker.admin_api.broker_view import BrokerView
 from epochmq_broker.admin_api.control_operations import ControlOperations
 from epochmq_broker.admin_api.dependencies import AdminApiDependencies
 from epochmq_broker.admin_api.metric_values import metric_values
 from epochmq_broker.admin_api.rocketmq_metrics import RocketMQMetrics
+from epochmq_broker.admin_api.rocketmq_service_metrics import service_samples
 from epochmq_protocol import properties
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.common_operations import installed_version, redacted_config, set_log_level
@@ -38,7 +40,14 @@ class BrokerAdminApi:
         self._components = components
         self._calls = calls
         self._view = BrokerView(components)
-        self._rocketmq = RocketMQMetrics(components.store, components.tables)
+        self._rocketmq = RocketMQMetrics(
+            components.store,
+            components.tables,
+            lambda: chain(
+                service_samples(components.transactions, components.pop, components.timer),
+                components.request_samples(),
+            ),
+        )
         self._control = ControlOperations(components, self._view, calls)
         self._server = AdminSocketServer(components.live.current.admin_socket_path, self.operations())
 
@@ -162,6 +171,7 @@ class BrokerAdminApi:
                 components.pop,
                 components.access,
                 components.timer,
+                components.escape,
             ),
             rocketmq=await self._rocketmq.collect(config),
             rocketmq_labels={

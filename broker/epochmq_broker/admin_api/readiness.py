@@ -5,7 +5,9 @@
   that can be written, and a nameserver that knows it.
 - A replica can become master without losing a message: it is in the SyncStateSet, follows the master, and its
   lag is small. A configured learner only has to follow.
-- A broker without a role is not ready; nor is one that is fenced or drained, or whose log is in doubt.
+- An acting master (RIP-32) serves consumers: a nameserver knows it.
+- A broker without a role is not ready; nor is one that is isolated (it has not gone through pre-online),
+  fenced or drained, or whose log is in doubt.
 
 An open port alone says nothing.
 """
@@ -17,11 +19,13 @@ from typing import Literal
 import msgspec
 
 from epochmq_protocol.admin_api.operations import ReadinessLimits
+from epochmq_protocol.admin_api.results import MemberGroupState
 
 
 class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the decision. `may_write`: as far as leases go. `step`: the replica's progress towards
-    following. `registered`: with a nameserver; None if none is configured. Lags are None while unknown."""
+    following. `registered`: with a nameserver; None if none is configured. Lags are None while unknown.
+    `group`: None unless the broker belongs to a group with an acting master."""
 
     role: Literal["master", "replica", "none"]
     controlled: bool
@@ -41,6 +45,7 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     registered: bool | None = None
     lag_bytes: int | None = None
     lag_ms: int | None = None
+    group: MemberGroupState | None = None
 
 
 def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[str]:
@@ -55,7 +60,13 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
             "its log may lack acknowledged messages (after a power loss, a disk failure or a restored "
             "volume) until it has caught up with a master"
         )
-    if facts.role == "master":
+    if facts.group is not None and facts.group.role == "isolated":
+        step = facts.group.isolated_because
+        reasons.append("it is isolated: it " + (step or "has not begun to go online"))
+    elif facts.group is not None and facts.group.role == "acting":
+        if facts.registered is False:
+            reasons.append("it is not registered with a nameserver yet")
+    elif facts.role == "master":
         reasons += _master(facts)
     elif facts.role == "replica":
         reasons += _replica(facts, limits)

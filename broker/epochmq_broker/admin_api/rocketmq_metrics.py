@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import TypeVar
 
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import BrokerConfig
-from epochmq_broker.stats import (
-    GROUP_GET_NUMS,
-    GROUP_GET_SIZE,
-    SNDBCK2DLQ_TIMES,
-    TOPIC_PUT_NUMS,
-    TOPIC_PUT_SIZE,
-)
+from epochmq_broker.metric_tables import HISTOGRAMS_MAX, Sample
+from epochmq_broker.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK2DLQ_TIMES, ReceivedMessages
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
 from epochmq_broker.tables import BrokerTables
 from epochmq_protocol.admin_api.results import MetricSample
 from epochmq_protocol.codes import LanguageCode, version_name
-from epochmq_protocol.topics import PERM_READ, PERM_WRITE, is_retry_topic
+from epochmq_protocol.topics import CID_RMQ_SYS_PREFIX, PERM_READ, PERM_WRITE, is_retry_topic
 
 T = TypeVar("T")
 
@@ -35,7 +30,7 @@ SERIES_MAX = 5000
 PAUSE_EVERY = 500
 """Queues, or counters, that are read without a pause: about a millisecond."""
 DLQ_PREFIX = "%DLQ%"
-SYSTEM_GROUPS = ("cid_rmq_sys_",)
+SYSTEM_GROUPS = CID_RMQ_SYS_PREFIX.lower()
 MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 
@@ -43,9 +38,17 @@ _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
 class RocketMQMetrics:
     """The metrics of one broker."""
 
-    def __init__(self, store: MessageStore, tables: BrokerTables) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        tables: BrokerTables,
+        service_samples: Callable[[], Iterable[Sample | None]] = lambda: (),
+    ) -> None:
+        """`service_samples` are those of transactions, timer messages, POP and requests, and None where the
+        collection should pause."""
         self._store = store
         self._tables = tables
+        self._service_samples = service_samples
 
     async def collect(self, config: BrokerConfig) -> list[MetricSample]:
         """All samples, without the labels that every one has."""
@@ -54,6 +57,11 @@ class RocketMQMetrics:
         self._storage(found, config)
         await self._traffic(found)
         self._connections(found)
+        async for sample in _paused(self._service_samples()):
+            if sample is None:
+                await asyncio.sleep(0)
+            else:
+                found.add_sample(*sample)
         await self._consumers(found, config)
         return found.samples
 
@@ -65,6 +73,11 @@ class RocketMQMetrics:
             topic, _, group = key.rpartition("@")
             labels = {"topic": topic, "consumer_group": group, "is_system": self._is_system(topic, group)}
             found.add("send_to_dlq_messages_total", item.value, **labels)
+        stats = self._tables.stats
+        for sample in stats.topic_changes_ms.samples("topic_create_execution_time_milliseconds"):
+            found.add_sample(*sample)
+        for sample in stats.group_changes_ms.samples("consumer_group_create_execution_time_milliseconds"):
+            found.add_sample(*sample)
 
     def _storage(self, found: _Samples, config: BrokerConfig) -> None:
         store = self._store
@@ -81,28 +94,31 @@ class RocketMQMetrics:
 
     async def _traffic(self, found: _Samples) -> None:
         stats = self._tables.stats
-        put_sizes, get_sizes = dict(stats.items(TOPIC_PUT_SIZE)), dict(stats.items(GROUP_GET_SIZE))
-        special: dict[str, dict[str, tuple[int, int]]] = {}
-        for (topic, kind), counts in stats.typed_traffic().items():
-            special.setdefault(topic, {})[kind] = counts
-        async for topic, item in _paused(stats.items(TOPIC_PUT_NUMS)):
-            if is_retry_topic(topic) or topic.startswith(DLQ_PREFIX):
+        get_sizes = dict(stats.items(GROUP_GET_SIZE))
+        normal: dict[str, ReceivedMessages] = {}
+        async for topic, counter in _paused(stats.puts()):
+            if not is_retry_topic(topic) and not topic.startswith(DLQ_PREFIX):
+                normal.setdefault(topic, ReceivedMessages()).add_all(counter.received())
+        received = [((topic, "normal"), messages) for topic, messages in normal.items()]
+        for (topic, kind), messages in stats.typed_traffic().items():
+            if topic in normal:
+                normal[topic].add_all(messages, -1)
+                received.append(((topic, kind), messages))
+        histograms = 0
+        async for (topic, kind), messages in _paused(received):
+            if messages.messages <= 0:
                 continue
-            kinds = special.get(topic, {})
-            size = put_sizes[topic].value if topic in put_sizes else 0
-            kinds["normal"] = (
-                item.value - sum(counts[0] for counts in kinds.values()),
-                size - sum(counts[1] for counts in kinds.values()),
-            )
-            for kind, (kind_messages, kind_size) in kinds.items():
-                if kind_messages > 0:
-                    labels = {
-                        "topic": topic,
-                        "message_type": kind,
-                        "is_system": _text(self._tables.topics.is_system_topic(topic)),
-                    }
-                    found.add("messages_in_total", kind_messages, **labels)
-                    found.add("throughput_in_total", kind_size, **labels)
+            labels = {
+                "topic": topic,
+                "message_type": kind,
+                "is_system": _text(self._tables.topics.is_system_topic(topic)),
+            }
+            found.add("messages_in_total", messages.messages, **labels)
+            found.add("throughput_in_total", messages.bytes, **labels)
+            histograms += 1
+            if histograms <= HISTOGRAMS_MAX:
+                for sample in messages.sizes.samples("message_size", labels):
+                    found.add_sample(*sample)
         async for key, item in _paused(stats.items(GROUP_GET_NUMS)):
             topic, _, group = key.rpartition("@")
             if not is_retry_topic(topic) and item.value:
@@ -209,9 +225,12 @@ class _Samples:
         self._counts: dict[str, int] = {}
 
     def add(self, name: str, value: float, **labels: str) -> None:
+        self.add_sample(name, value, labels)
+
+    def add_sample(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         count = self._counts[name] = self._counts.get(name, 0) + 1
         if count <= SERIES_MAX:
-            self.samples.append(MetricSample(name, labels, float(value)))
+            self.samples.append(MetricSample(name, dict(labels), float(value)))
 
 
 async def _paused(items: Iterable[T]) -> AsyncIterator[T]:

@@ -189,20 +189,15 @@ def parse_init_user(text: str) -> User | None:
     return User(info.username or "", info.password or "", UserType.SUPER, status)
 
 
-FIXED_KEYS: Final = (
-    "authenticationEnabled",
-    "authorizationEnabled",
-    "initAuthenticationUser",
-    "innerClientAuthenticationCredentials",
-    "authenticationWhitelist",
-    "authorizationWhitelist",
-    *CLASSES,
-)
-"""Keys that a running broker does not change. RocketMQ accepts a change, which has no effect until the next
-start."""
 ACCESS_KEYS: Final = frozenset(
     [
-        *FIXED_KEYS,
+        "authenticationEnabled",
+        "authorizationEnabled",
+        "initAuthenticationUser",
+        "innerClientAuthenticationCredentials",
+        "authenticationWhitelist",
+        "authorizationWhitelist",
+        *CLASSES,
         "authSecretsPath",
         "migrateAuthFromV1Enabled",
         "statefulAuthenticationCacheExpiredSecond",
@@ -210,15 +205,6 @@ ACCESS_KEYS: Final = frozenset(
     ]
 )
 """The keys of access control (RocketMQ's AuthConfig), and EpochMQ's own one."""
-
-
-def check_unchanged(before: AccessKeys, after: AccessKeys) -> None:
-    """Raises ConfigError if a key is changed that is fixed while the broker runs."""
-    for key in FIXED_KEYS:
-        if _value(before, key) != _value(after, key):
-            raise ConfigError(
-                key, HIDDEN if key in SECRET_KEYS else _value(after, key), "no change while the broker runs"
-            )
 
 
 def check_access_keys(config: AccessKeys) -> None:

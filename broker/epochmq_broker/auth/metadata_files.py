@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
 from epochmq_broker.auth.plain_acl import accounts_of, migrated
-from epochmq_broker.store.config_files import PRIVATE_FILE, read_config
+from epochmq_broker.store.state_file_io import PRIVATE_FILE, read_state_file
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.errors import ConfigError
@@ -37,7 +37,7 @@ class AuthFile:
 
     def load(self) -> None:
         """Fills the tables from the file, or from its backup. Raises if both are damaged."""
-        found = read_config(self._path, _decode)
+        found = read_state_file(self._path, _decode)
         if found is not None:
             self._metadata.restore(found)
         elif any((self._directory / name).is_dir() for name in ("users", "acls")):

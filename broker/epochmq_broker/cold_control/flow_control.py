@@ -14,6 +14,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from epochmq_protocol import topics as names
+
 IDLE_MS = 60_000
 """A group that reads no cold data for so long is forgotten."""
 GROUPS_MAX = 10_000
@@ -25,20 +27,19 @@ P_WEIGHT, I_WEIGHT, D_WEIGHT = 0.5, 0.3, 0.2
 
 _SYSTEM_GROUPS = frozenset(
     [
-        "DEFAULT_CONSUMER",
-        "TOOLS_CONSUMER",
-        "SCHEDULE_CONSUMER",
-        "FILTERSRV_CONSUMER",
-        "__MONITOR_CONSUMER",
-        "SELF_TEST_C_GROUP",
-        "CID_ONS-HTTP-PROXY",
-        "CID_ONSAPI_PERMISSION",
-        "CID_ONSAPI_OWNER",
-        "CID_ONSAPI_PULL",
-        "CID_SYS_RMQ_TRANS",
+        names.DEFAULT_CONSUMER_GROUP,
+        names.TOOLS_CONSUMER_GROUP,
+        names.SCHEDULE_CONSUMER_GROUP,
+        names.FILTERSRV_CONSUMER_GROUP,
+        names.MONITOR_CONSUMER_GROUP,
+        names.SELF_TEST_CONSUMER_GROUP,
+        names.ONS_HTTP_PROXY_GROUP,
+        names.CID_ONSAPI_PERMISSION_GROUP,
+        names.CID_ONSAPI_OWNER_GROUP,
+        names.CID_ONSAPI_PULL_GROUP,
+        names.CID_SYS_RMQ_TRANS,
     ]
 )
-_SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
 class ColdSettings(Protocol):
@@ -207,7 +208,7 @@ class _PidHistory:
 
 def is_system_group(group: str) -> bool:
     """Whether the control never applies to a group (MixAll.isSysConsumerGroupPullMessage)."""
-    return group in _SYSTEM_GROUPS or group.startswith(_SYSTEM_PREFIX)
+    return group in _SYSTEM_GROUPS or group.startswith(names.CID_RMQ_SYS_PREFIX)
 
 
 def _own_key(key: str) -> str:

@@ -1,7 +1,7 @@
 """Applies the flow control of cold data to pulls (RocketMQ's ColdDataPullRequestHoldService and the check in
 PullMessageProcessor).
 
-A push consumer over its threshold is told to come back later (SYSTEM_BUSY). A pull of a pull consumer is held
+A push consumer over its threshold gets SYSTEM_BUSY, and pulls again later. A pull of a pull consumer is held
 for at least three seconds, and then gets one message.
 """
 
@@ -16,9 +16,9 @@ from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.flow_control import ColdDataFlowControl, is_system_group
 from epochmq_broker.cold_control.page_scan import PageScan
 from epochmq_broker.config import BrokerConfig, LiveConfig
-from epochmq_broker.store.consume_queue import PRE_BLANK_SIZE
 from epochmq_broker.store.message_reader import EXTENSION_BELOW
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.queue_unit import PRE_BLANK_SIZE
 from epochmq_protocol.bodies import ConsumeType
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -93,7 +93,7 @@ class ColdPullControl:
             if not request.no_suspend:
                 if len(self._held) >= HELD_MAX:
                     raise RequestError(ResponseCode.SYSTEM_BUSY, CONTROLLED_REMARK)
-                connection.defer(request.opaque)
+                connection.defer(request.opaque, request.code)
                 self._held.append((time.monotonic(), connection, request))
                 return False
             request.max_msg_nums = 1

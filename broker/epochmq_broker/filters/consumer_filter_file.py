@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
-from epochmq_broker.store.config_files import read_config
+from epochmq_broker.store.state_file_io import read_state_file
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class ConsumerFilterFile:
             self._table.restore(text, now_ms)
             return True
 
-        read_config(self._path, restore)
+        read_state_file(self._path, restore)
         self._written_changes = self._table.changes
 
     def persist(self, now_ms: int, dead_for_ms: int) -> None:

@@ -117,15 +117,15 @@ class ConsumerFilterTable:
                 self._register(group, subscription, now_ms)
         for topic, groups in self._by_topic.items():
             if topic not in topics and group in groups:
-                self._bury(groups[group].data, now_ms)
+                self._mark_dead(groups[group].data, now_ms)
 
     def unregister(self, group: str, now_ms: int) -> None:
         """Marks the expressions of a group without members as dead."""
         for groups in self._by_topic.values():
             if group in groups:
-                self._bury(groups[group].data, now_ms)
+                self._mark_dead(groups[group].data, now_ms)
 
-    def _bury(self, data: ConsumerFilterData, now_ms: int) -> None:
+    def _mark_dead(self, data: ConsumerFilterData, now_ms: int) -> None:
         if not data.is_dead:
             data.dead_time = now_ms
             self.changes += 1

@@ -1,7 +1,7 @@
 """Reads and compares values as Java does in RocketMQ's ComparisonExpression.
 
-An expression has five types of values, which are told apart by their Python class: `bool` (Boolean), `int`
-(Integer), `Long`, `float` (Double) and `str` (String). None is NULL. The properties of messages are strings.
+An expression has five types of values. Each has its Python class: `bool` (Boolean), `int` (Integer), `Long`,
+`float` (Double) and `str` (String). None is NULL. The properties of messages are strings.
 """
 # pure: functions over values
 

@@ -22,6 +22,7 @@ from epochmq_broker.filters.sql import SqlExpression
 from epochmq_broker.store.extension_unit import ExtensionUnit
 from epochmq_broker.subscriptions import is_tag_type, wanted_codes
 from epochmq_protocol.bodies import SubscriptionData
+from epochmq_protocol.fastpath import find_property_bytes
 from epochmq_protocol.message import parse_properties
 
 RETRY_PREFIX = "%RETRY%"
@@ -51,9 +52,28 @@ class MessageFilter:
         self.excludes = excludes
 
 
+class StoredProperties:
+    """The properties of a record, which must be ASCII. Finds the few that an expression names without parsing
+    the others."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, stored: bytes) -> None:
+        self._stored = stored
+
+    def get(self, name: str, /) -> str | None:
+        """The value of a property, as `parse_properties` returns it."""
+        found = find_property_bytes(self._stored, name.encode("utf-8", "replace"))
+        return None if found is None else found.decode("ascii")
+
+
 def _selector(expression: SqlExpression) -> Select:
     matches = expression.matches
-    return lambda properties: matches(parse_properties(properties))
+
+    def select(stored: bytes) -> bool:
+        return matches(StoredProperties(stored) if stored.isascii() else parse_properties(stored))
+
+    return select
 
 
 def tag_filter(subscription: SubscriptionData) -> MessageFilter:

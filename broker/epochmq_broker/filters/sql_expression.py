@@ -9,8 +9,8 @@ message. Boolean nodes follow three-valued logic: True, False, or None for NULL.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
 
 from epochmq_broker.filters.java_values import (
     INTEGER_MAX,
@@ -23,7 +23,13 @@ from epochmq_broker.filters.java_values import (
 )
 from epochmq_broker.filters.sql_lexer import SqlSyntaxError
 
-Properties: TypeAlias = Mapping[str, str]
+
+class Properties(Protocol):
+    """The properties of a message, such as a dictionary."""
+
+    def get(self, name: str, /) -> str | None: ...
+
+
 Evaluate: TypeAlias = Callable[[Properties], Value]
 
 DEPTH_MAX: Final = 100

@@ -82,6 +82,8 @@ class HAClient:
         self.phase = HAClientPhase.WAITING
         self.confirm_offset = confirm_offset
         self.address: str | None = None
+        self.reached: str | None = None
+        """The address of the master to which the latest HA connection was made."""
         self.on_confirm: Callable[[int], None] = lambda offset: None
         self.on_caught_up: Callable[[], None] | None = None
         """Called once, when the log has all bytes that the master had at the handshake, and all confirmed
@@ -208,7 +210,12 @@ class HAClient:
         stream.on_bytes = self._log_grown
         stream.on_confirm = self._confirm_offset_received
         async with asyncio.timeout(CONNECT_S):
-            await self._loop.create_connection(lambda: stream, host.strip("[]"), int(port))
+            await self._loop.create_connection(
+                lambda: stream,
+                host.strip("[]"),
+                int(port),
+                local_addr=self._settings.source_address,
+            )
         self._stream = stream
         try:
             if address != self.address:
@@ -217,6 +224,7 @@ class HAClient:
                 self.phase = HAClientPhase.COMPARING
                 await self._agree_with_master(stream, self._epochs)
             self.phase = HAClientPhase.FOLLOWING
+            self.reached = address
             log.info("the replica follows %s from offset %d", address, self._store.max_phy_offset)
             stream.start_transfer()
             why = await self._supervise(stream)
@@ -367,7 +375,7 @@ class HAClient:
             return start
         self.on_diverged()
         raise HADivergedError(
-            f"the log in {store.config.commit_log_dir} differs from that of the master at {self.address} at "
+            f"the log in {store.log.files.directory} differs from that of the master at {self.address} at "
             f"offset {difference}, in the record at {start}, below the confirmed offset "
             f"{self.confirm_offset}. Nothing was changed. Compare the two logs (epochmq audit), and clear "
             "the store that is wrong"

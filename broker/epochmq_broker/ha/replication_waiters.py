@@ -114,10 +114,11 @@ class ReplicationWaiters:
             self._timer = self._loop.call_at(deadline, self._expire)
 
     def replicated_end(self, *, acknowledged: bool = False) -> int:
-        """The end offset that every replica which may become master has; -1 if one is not connected.
+        """The offset up to which every replica that may become master has the log; -1 if one of them is not
+        connected. In controller mode these are the members of the SyncStateSet.
 
-        Under a controller these are the members of the SyncStateSet. Without a controller, and with
-        `acknowledged` unless `allAckInSyncStateSet` is set, they are as many logs as a send waits for."""
+        Without controllers, or with `acknowledged` and without `allAckInSyncStateSet`: the offset up to which
+        as many logs reach as a send waits for."""
         settings, sync = self._settings, self._sync
         sync.log_appended(self._end())
         if self._controlled and (settings.all_ack_in_sync_state_set or not acknowledged):

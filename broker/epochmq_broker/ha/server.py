@@ -24,6 +24,7 @@ from epochmq_broker.store.commit_log import CommitLog
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 64
+KNOWN_HOSTS_MAX: Final = 256
 ACCEPTS_PER_TURN: Final = 16  # connections accepted in one iteration of the event loop
 SENDER_THREADS: Final = 2  # threads that send bytes which have to be read from disk
 TICK_S: Final = 0.1
@@ -51,6 +52,8 @@ class HAServer:
         """`epochs` is None without a controller. `on_connections` gets the function to call after each append
         to the log, or None while no replica is connected."""
         self.connections: list[HAConnection] = []
+        self.known_hosts: dict[str, None] = {}
+        """The IP addresses from which replicas have connected, the latest at the end."""
         self.sync = sync
         loop = asyncio.get_running_loop()
         self._loop = loop
@@ -149,9 +152,16 @@ class HAServer:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._remember_host(address[0])
             remote = f"{address[0]}:{address[1]}"
             self.connections.append(HAConnection(sock, remote, self._context, next(self._serials)))
             self._on_connections(self.log_appended)
+
+    def _remember_host(self, host: str) -> None:
+        self.known_hosts.pop(host, None)
+        self.known_hosts[host] = None
+        if len(self.known_hosts) > KNOWN_HOSTS_MAX:
+            del self.known_hosts[next(iter(self.known_hosts))]
 
     def _handshake_received(self, connection: HAConnection) -> None:
         """Closes the former connection of a replica that has connected again."""

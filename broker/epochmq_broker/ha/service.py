@@ -95,6 +95,7 @@ class HAService:
         self.server: HAServer | None = None
         """The HA server; None unless this broker is a master."""
         self._acks: ReplicationWaiters | None = None
+        self._alive_replicas: int | None = None
         self.client: HAClient | None = None
         """The HA client; None unless this broker is a replica."""
         self._broker_id = 0
@@ -176,8 +177,8 @@ class HAService:
             self._verified = self._store.max_phy_offset
             self._confirmed.save(sync.confirm_offset)
         acks, self._acks = self._acks, None
-        self._writer.replicate(None)
-        self._writer.wakes(None)
+        self._writer.set_replica_acks(None)
+        self._writer.set_append_listener(None)
         if acks is not None:
             acks.stop()
         master, self.server = self.server, None
@@ -266,6 +267,13 @@ class HAService:
             self.sync_state.proposal_rejected()
             self._publish_progress()
 
+    def set_alive_replicas(self, count: int) -> None:
+        """Sets how many brokers of the group the nameservers know, this one included: without a controller,
+        and with `enableSlaveActingMaster`, no send waits for more logs than that (RIP-34)."""
+        self._alive_replicas = count
+        if self._acks is not None:
+            self._acks.alive_replicas = count
+
     def answer_replicated(self) -> None:
         """Answers the sends that enough replicas have, after messages may be acknowledged again."""
         if self._acks is not None:
@@ -324,7 +332,7 @@ class HAService:
             settings,
             on_progress=self._publish_progress,
             on_members=self._propose,
-            on_connections=self._writer.wakes,
+            on_connections=self._writer.set_append_listener,
         )
         master.start(config.bind_address, config.ha_listen_port)
         self.sync_state = sync
@@ -337,10 +345,11 @@ class HAService:
             end=lambda: store.log.max_offset,
             may_acknowledge=self.may_acknowledge,
         )
+        self._acks.alive_replicas = self._alive_replicas
         sync.log_appended(store.max_phy_offset)
         self.role = HARole.MASTER
         self._publish_progress()
-        self._writer.replicate(self._acks)
+        self._writer.set_replica_acks(self._acks)
         store.state.set_flag(RunningFlags.REPLICA, False)
         if self.controlled:
             self._check_members()
@@ -416,7 +425,7 @@ class HAService:
             self.server.configure(settings)
         if self._acks is not None:
             self._acks.configure(settings)
-            self._writer.replicate(self._acks)
+            self._writer.set_replica_acks(self._acks)
         if self.client is not None:
             self.client.configure(settings)
             if before.async_learner != after.async_learner:

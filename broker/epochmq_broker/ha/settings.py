@@ -13,6 +13,7 @@ class HASettings(Struct, frozen=True, kw_only=True):
 
     broker_role: str = "ASYNC_MASTER"
     enable_slave_acting_master: bool = False
+    bind_address: str = "0.0.0.0"
     ha_send_heartbeat_interval: int = 5000
     ha_housekeeping_interval: int = 20_000
     ha_transfer_batch_size: int = 32 * 1024
@@ -34,6 +35,13 @@ class HASettings(Struct, frozen=True, kw_only=True):
         """Takes every field from the attribute of the same name, if `settings` has it."""
         names = (field.name for field in msgspec.structs.fields(cls))
         return cls(**{name: getattr(settings, name) for name in names if hasattr(settings, name)})
+
+    @property
+    def source_address(self) -> tuple[str, int] | None:
+        """The local address of connections to a master: one that this broker listens at, because a returning
+        master knows a slave by the host of its HA connection. None: the kernel chooses."""
+        is_any = self.bind_address in ("", "0.0.0.0", "::")
+        return (self.bind_address, 0) if self.enable_slave_acting_master and not is_any else None
 
     @property
     def block_bytes(self) -> int:

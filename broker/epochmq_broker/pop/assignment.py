@@ -18,13 +18,14 @@ Allocate = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQu
 def averagely(
     client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Gives every client a run of adjacent queues, the first ones one more if they cannot be equal."""
+    """Gives every client consecutive queues. If the queues cannot be divided equally, each of the first
+    clients gets one more."""
     if not queues or client_id not in client_ids:
         return []
     index, clients = client_ids.index(client_id), len(client_ids)
-    each, more = divmod(len(queues), clients)
-    start = index * each + min(index, more)
-    return list(queues[start : start + each + (index < more)])
+    share, extra = divmod(len(queues), clients)
+    start = index * share + min(index, extra)
+    return list(queues[start : start + share + (index < extra)])
 
 
 def averagely_by_circle(
@@ -47,8 +48,10 @@ def allocate_for_pop(
     client_ids: Sequence[str],
     share_queue_num: int,
 ) -> list[MessageQueue]:
-    """The queues that a client pops. Usually queue -1 of every broker: each client pops every queue. With
-    `share_queue_num` a client also pops the queues of so many clients behind it."""
+    """The queues that a client pops. If `share_queue_num` is 0 or covers all clients: queue -1 of every
+    broker, which stands for all its queues, so each client pops every queue. Otherwise a client pops its own
+    queues and those of the next `share_queue_num` clients in the order of ids. With more clients than queues,
+    a client pops one queue, which it shares with others."""
     if share_queue_num <= 0 or share_queue_num >= len(client_ids) - 1:
         return [structs.replace(queue, queue_id=-1) for queue in queues]
     if len(client_ids) <= len(queues):

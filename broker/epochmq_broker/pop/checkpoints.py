@@ -17,10 +17,9 @@ from msgspec import Struct, field
 from epochmq_broker.message_writer import InnerMessage
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import convert, from_json
+from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG, REVIVE_TOPIC_PREFIX, SHORT_NAMES
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
-CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 ACK_INTERVAL_MS: Final = 1000
 """How long before its acknowledgements a checkpoint becomes due."""
 RETRY_QUEUES: Final = 1
@@ -208,18 +207,6 @@ class AckMsg(Struct, kw_only=True):
         return f"{self.topic}@{self.queue_id}@[{offsets}]@{self.group}@{self.pop_time}@{BATCH_ACK_TAG}"
 
 
-_LONG_NAMES: Final = {
-    "ackOffset": "ao",
-    "startOffset": "so",
-    "consumerGroup": "c",
-    "topic": "t",
-    "queueId": "q",
-    "popTime": "pt",
-    "brokerName": "bn",
-    "ackOffsetList": "aol",
-}
-
-
 def decode_checkpoint(body: bytes) -> PopCheckPoint | None:
     """Reads the body of a checkpoint's message; None without topic or group. Raises RemoteProtocolError or
     BodyError for one that is no checkpoint."""
@@ -233,18 +220,22 @@ def decode_ack(body: bytes) -> AckMsg:
         return from_json(AckMsg, body)
     value = fastjson.loads(body)  # of a version that wrote the long names
     if isinstance(value, dict):
-        value = {_LONG_NAMES.get(name, name): content for name, content in value.items()}
+        value = {SHORT_NAMES.get(name, name): content for name, content in value.items()}
     return convert(AckMsg, value)
 
 
 _PLAIN: Final = re.compile(r"[ -!#-\[\]-~]*")
-"""Text that no JSON writer escapes."""
+
+
+def is_plain(text: str) -> bool:
+    """Whether no JSON writer escapes anything of the text."""
+    return _PLAIN.fullmatch(text) is not None
 
 
 def _encode(**fields: Any) -> bytes:
     """The fields that have a value, as fastjson writes them."""
     found = {name: value for name, value in fields.items() if value is not None}
-    if all(_PLAIN.fullmatch(value) for value in found.values() if isinstance(value, str)):
+    if all(is_plain(value) for value in found.values() if isinstance(value, str)):
         return msgspec.json.encode(found)  # the same bytes, ten times as fast
     return fastjson.dumps(found)
 

@@ -1,8 +1,9 @@
-"""Encodes and decodes the texts by which a POP consumer names what it received (ExtraInfoUtil, KeyBuilder).
+"""Encodes and decodes the texts that identify messages in POP requests and responses (ExtraInfoUtil,
+KeyBuilder).
 
-A message is named by its `extraInfo`: the first queue offset of its checkpoint, the time of the POP, the time
-for which it is invisible, the queue of the revive topic, the retry flag, the broker, and its queue and
-offset. The other three texts describe one POP response, by queue."""
+`extraInfo` identifies one message: the first queue offset of its POP checkpoint, the time of the POP, the
+time for which it is invisible, the queue of the revive topic, the retry flag, the broker, and its queue and
+queue offset. `startOffsetInfo`, `msgOffsetInfo` and `orderCountInfo` describe one POP response, by queue."""
 # pure: rules over values
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
 
 
 class ExtraInfo(Struct, frozen=True):
-    """How a consumer names a message that it received. Times in ms. A text with fewer than eight fields is
+    """Identifies a message that a consumer received. Times in ms. A text with fewer than eight fields is
     legal: an acknowledgement needs the first six."""
 
     start_offset: int
@@ -97,7 +98,7 @@ def retry_flag(topic: str) -> str:
     return RETRY_V2 if "+" in topic else RETRY_V1
 
 
-def real_topic(topic: str, group: str, retry: str) -> str:
+def topic_of_retry_flag(topic: str, group: str, retry: str) -> str:
     """The topic that holds the messages that a group received with this retry flag. Raises RequestError
     SYSTEM_ERROR for an unknown flag."""
     if retry == NORMAL:
@@ -109,8 +110,8 @@ def real_topic(topic: str, group: str, retry: str) -> str:
     raise RequestError(ResponseCode.SYSTEM_ERROR, f"retry={retry!r:.50}: expected 0, 1 or 2")
 
 
-def normal_topic(topic: str, group: str) -> str:
-    """The topic whose messages are in a POP retry topic of this group; any other topic itself."""
+def topic_without_retry(topic: str, group: str) -> str:
+    """The topic that a POP retry topic of this group belongs to. Returns any other topic as it is."""
     if not is_retry_topic(topic):
         return topic
     prefix = f"{RETRY_GROUP_TOPIC_PREFIX}{group}"
@@ -131,15 +132,17 @@ def message_offsets_entry(topic: str, queue_id: int, offsets: Sequence[int]) -> 
 
 
 def queue_order_count_entry(topic: str, queue_id: int, count: int) -> str:
-    """An entry of `orderCountInfo`: how often the queue's messages were received before, at least."""
+    """An entry of `orderCountInfo`: the least number of times that the queue's messages were received
+    before."""
     return f"{retry_flag(topic)} {queue_id} {count}"
 
 
 def offset_order_count_entry(topic: str, queue_id: int, offset: int, count: int) -> str:
-    """An entry of `orderCountInfo`: how often one message was received before."""
+    """An entry of `orderCountInfo`: how often one message was received before. RocketMQ's prefix `qo` says
+    that queue id and queue offset follow."""
     return f"{retry_flag(topic)} qo{queue_id}%{offset} {count}"
 
 
-def joined(entries: Sequence[str]) -> str:
-    """The entries as one header field."""
+def join_entries(entries: Sequence[str]) -> str:
+    """Joins entries to the text of one header field."""
     return ";".join(entries)

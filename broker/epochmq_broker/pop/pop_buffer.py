@@ -95,6 +95,11 @@ class PopBuffer:
         return len(self._entries)
 
     @property
+    def pending_offsets(self) -> int:
+        """The number of POPs whose offset is not committed yet."""
+        return sum(map(len, self._queues.values()))
+
+    @property
     def next_due_ms(self) -> int | None:
         """When the next buffered checkpoint has to be stored, in epoch ms."""
         return self._due[0][0] if self._due else None

@@ -4,9 +4,9 @@ A request waits by topic, group and queue; queue -1 stands for every queue of th
 wakes one waiting request of every group: the message is handed out once. A woken request that takes only a
 part wakes the next one.
 
-An arrival only counts. Requests run again after the present iteration of the event loop, so that the sender's
-response does not wait for consumers. The first request that waits begins to listen for arrivals, so a broker
-without POP consumers pays nothing for them.
+An arrival only increments a counter. Requests run again after the present iteration of the event loop, so
+that the sender's response does not wait for consumers. The first request that waits begins to listen for
+arrivals, so a broker without POP consumers pays nothing for them.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,9 @@ from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.escape.message_sink import MessageSink
+from epochmq_broker.escape.remote_messages import RemoteMessageReader
+from epochmq_broker.metric_tables import Histogram
 from epochmq_broker.pop.checkpoints import AckMsg
 from epochmq_broker.pop.in_flight import InFlightCounter
 from epochmq_broker.pop.order_info import ConsumerOrderInfoTable
@@ -24,8 +27,8 @@ from epochmq_broker.pop.pop_buffer import BufferSettings, PopBuffer, PopEntry, Q
 from epochmq_broker.pop.revive_log import ReviveLog
 from epochmq_broker.pop.revive_service import PopReviveService
 from epochmq_broker.stats import BrokerStats
-from epochmq_broker.store.config_files import read_config, write_config
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.state_file_io import read_state_file, write_state_file
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
@@ -39,6 +42,8 @@ STORED_PER_TICK_MAX: Final = 200
 RETRY_MS: Final = 100
 """A checkpoint that could not be stored is tried again after this time."""
 ORDER_FILE: Final = "consumerOrderInfo.json"
+SCAN_BOUNDS_MS: Final = (1, 10, 100, 1000, 2000, 3000)
+"""Upper bounds of the durations of scans of the buffer (PopMetricsManager.getMetricsView)."""
 
 
 class PopService:
@@ -48,23 +53,28 @@ class PopService:
         self,
         live: LiveConfig,
         store: MessageStore,
-        writer: MessageWriter,
+        sink: MessageSink,
+        sink_of_queue: Callable[[int], MessageSink],
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
         stats: BrokerStats,
         cold_reads: ColdReadPool,
         host: bytes,
+        remote: RemoteMessageReader,
     ) -> None:
+        """Checkpoints and acknowledgements go to `sink`. `sink_of_queue`: revive queue → where its messages
+        go that are handed out again. `host` is this broker's encoded address."""
         self.orders = ConsumerOrderInfoTable(now_ms)
         self.orders.on_lock_change = self._lock_changed
         self.buffer = PopBuffer(self._commit)
         self.in_flight = InFlightCounter(now_ms())
-        self.revive_log = ReviveLog(live, writer, host)
+        self.sink = sink
+        self.revive_log = ReviveLog(live, sink, host)
         self.revives = PopReviveService(
             live,
             store,
-            writer,
+            sink_of_queue,
             topics,
             groups,
             offsets,
@@ -73,16 +83,18 @@ class PopService:
             self.revive_log,
             self.in_flight,
             host,
+            remote,
         )
+        self.scans_ms = Histogram(SCAN_BOUNDS_MS)
+        """How long each scan of the buffer took."""
         self.on_free: list[Callable[[str, str, int], None]] = []
         """Called with (topic, group, queue id) of an orderly queue that the group may pop again."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called when this broker is the master no longer."""
-        self.write: Callable[[Path, bytes], None] = write_config
+        self.write: Callable[[Path, bytes], None] = write_state_file
         """Writes the file; on a running event loop, through another thread."""
         self._live = live
         self._store = store
-        self._writer = writer
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -120,12 +132,18 @@ class PopService:
         """Stores the checkpoints that are in memory only, if this broker may store messages."""
         self.buffer.make_all_due(now_ms())
         self._store_due(self.buffer.checkpoints)
-        self.buffer.advance(self._writer.safe_end())
+        self.commit_safe()
+
+    def commit_safe(self) -> None:
+        """Commits the groups' offsets up to the checkpoints that are safe by now."""
+        self.buffer.advance(self.sink.safe_end())
 
     def _tick(self) -> None:
         self._ticks = None
+        began = time.monotonic()
         self._store_due(STORED_PER_TICK_MAX)
-        self.buffer.advance(self._writer.safe_end())
+        self.commit_safe()
+        self.scans_ms.record(int((time.monotonic() - began) * 1000))
         self.wake()
 
     def wake(self) -> None:
@@ -150,7 +168,7 @@ class PopService:
         """Takes an acknowledgement whose checkpoint is in memory. Returns False if it has to be stored."""
         if not self._live.current.enable_pop_buffer_merge or not self._runs:
             return False
-        return self.buffer.acknowledge(ack, self.settings, now_ms(), self._writer.safe_end())
+        return self.buffer.acknowledge(ack, self.settings, now_ms(), self.sink.safe_end())
 
     def _store_due(self, count_max: int) -> None:
         for entry in self.buffer.take_due(now_ms(), count_max):
@@ -162,7 +180,7 @@ class PopService:
             if end is None:
                 self.buffer.postpone(entry, now_ms() + RETRY_MS)
             else:
-                self.buffer.stored(entry, end, self._writer.safe_end())
+                self.buffer.stored(entry, end, self.sink.safe_end())
 
     def _store_entry(self, entry: PopEntry) -> int | None:
         """Stores a checkpoint and the acknowledgements that are in memory. Returns the end of the log behind
@@ -237,7 +255,7 @@ class PopService:
 
     def load(self) -> None:
         """Reads consumerOrderInfo.json, or its backup. Raises if both are damaged."""
-        data = read_config(self._path, lambda found: found)
+        data = read_state_file(self._path, lambda found: found)
         if data is not None:
             self.orders.restore(data)
         self._written_changes = self.orders.changes

@@ -17,7 +17,13 @@ from typing import Final
 
 from msgspec import structs
 
+from epochmq_broker.message_writer import InnerMessage, next_attempt
 from epochmq_broker.pop.checkpoints import ACK_INTERVAL_MS, AckMsg, MergeKey, PopCheckPoint
+from epochmq_broker.pop.extra_info import topic_without_retry
+from epochmq_broker.safe_progress import SafeProgress
+from epochmq_protocol import message as records
+from epochmq_protocol.message import MessageExt
+from epochmq_protocol.topics import is_retry_topic, pop_retry_topic
 
 SETTLED_AFTER_MS: Final = ACK_INTERVAL_MS + 1000
 IDLE_AFTER_MS: Final = 3000
@@ -56,8 +62,8 @@ class ReviveQueue:
         self._end_ms = 0
         self._pending: deque[PopCheckPoint] = deque()
         self._by_key: dict[MergeKey, PopCheckPoint] = {}
-        self._unsafe: deque[tuple[int, int]] = deque()
-        """(offset after some checkpoints, the end of the log behind what was revived of them)."""
+        self._progress = SafeProgress(offset)
+        self._revived_end = 0
 
     @property
     def pending(self) -> int:
@@ -126,8 +132,9 @@ class ReviveQueue:
     def move_to(self, next_offset: int) -> None:
         """Continues with another record, because the queue does not have the next one."""
         self.next_offset = next_offset
-        if not self._pending and not self._unsafe:
+        if not self._pending and not self._progress.unsafe:
             self.offset = next_offset - 1
+            self._progress.reset(self.offset)
 
     # settled checkpoints
 
@@ -138,27 +145,33 @@ class ReviveQueue:
         first = self._pending[0]
         return first if self._end_ms - first.revive_time > SETTLED_AFTER_MS else None
 
-    def done(self, end: int) -> None:
-        """Removes the oldest checkpoint: its unacknowledged messages are stored again; the last one ends at
-        log offset `end`."""
+    def revived(self, offset: int, end: int) -> None:
+        """Notes that a message of the oldest checkpoint is stored again and ends at `end`, 0 if it does not
+        exist any more. A failure at a later message does not revive it once more."""
+        self._pending[0].acknowledge(offset)
+        self._revived_end = max(self._revived_end, end)
+
+    def done(self) -> None:
+        """Removes the oldest checkpoint. Its messages are acknowledged, or stored again, or not wanted."""
         checkpoint = self._pending.popleft()
+        end, self._revived_end = self._revived_end, 0
         key = checkpoint.key
         if self._by_key.get(key) is checkpoint:
             del self._by_key[key]
-        self._unsafe.append((checkpoint.revive_offset, end))
+        self._progress.advance(max(self._progress.reached, checkpoint.revive_offset), end)
 
     def advance(self, safe_end: int) -> bool:
-        """Advances the offset past what is safe. Returns whether it advanced. The log is safe up to
-        `safe_end`."""
-        before = self.offset
-        while self._unsafe and self._unsafe[0][1] <= safe_end:
-            self.offset = max(self.offset, self._unsafe.popleft()[0])
+        """Advances the offset past what is safe. Returns whether it advanced. Everything stored up to
+        `safe_end` is safe."""
+        if not self._progress.settle(safe_end):
+            return False
+        before, self.offset = self.offset, self._progress.safe
         return self.offset != before
 
     @property
-    def unsafe(self) -> int:
-        """The number of settled checkpoints that the offset has not passed."""
-        return len(self._unsafe)
+    def has_room(self) -> bool:
+        """Whether a further checkpoint may be revived before the offset has passed earlier ones."""
+        return not self._progress.is_full
 
 
 def re_put(checkpoint: PopCheckPoint, offset: int, now_ms: int, *, skip_at_max: bool) -> PopCheckPoint | None:
@@ -180,4 +193,31 @@ def re_put(checkpoint: PopCheckPoint, offset: int, now_ms: int, *, skip_at_max: 
         diffs=[0],
         revive_offset=0,
         re_put_times=str(times + 1),
+    )
+
+
+def retry_message(
+    checkpoint: PopCheckPoint, original: MessageExt, host: bytes, *, is_v2: bool
+) -> InnerMessage:
+    """The message that hands a popped message out again (reviveRetry). `host` is this broker's encoded
+    address; `is_v2` is enableRetryTopicV2."""
+    assert checkpoint.topic is not None
+    assert checkpoint.group is not None
+    topic = checkpoint.topic
+    if not is_retry_topic(topic):
+        topic = pop_retry_topic(topic, checkpoint.group, is_v2=is_v2)
+    properties = records.parse_properties(original.properties)
+    if original.reconsume_times == 0 or "1ST_POP_TIME" not in properties:
+        properties["1ST_POP_TIME"] = str(checkpoint.pop_time)
+    return InnerMessage(
+        topic=topic,
+        queue_id=0,
+        body=original.body,
+        properties=properties,
+        flag=original.flag,
+        sys_flag=original.sys_flag,
+        born_timestamp=original.born_timestamp,
+        born_host=host,
+        reconsume_times=next_attempt(original.reconsume_times),
+        route_topic=topic_without_retry(checkpoint.topic, checkpoint.group),
     )

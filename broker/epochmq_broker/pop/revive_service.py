@@ -7,33 +7,37 @@ to worker threads, and the queue continues when they are done.
 
 The offset of a queue advances past a checkpoint only when the revived messages are as safe as an acknowledged
 message. A message that cannot be stored is tried again in the next round. So after a failover or a kill,
-messages are revived twice at worst."""
+messages are revived twice at worst.
+
+A checkpoint of another group's acting master is revived here; its messages are read from that group."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.message_writer import InnerMessage, MessageWriter
+from epochmq_broker.escape.message_sink import MessageSink
+from epochmq_broker.escape.remote_messages import RemoteMessageReader
+from epochmq_broker.message_writer import PutResult
+from epochmq_broker.metric_tables import CounterTable
 from epochmq_broker.pop.checkpoints import (
-    ACK_TAG,
-    BATCH_ACK_TAG,
-    CK_TAG,
     RETRY_QUEUES,
     REVIVE_GROUP,
     PopCheckPoint,
     decode_ack,
     decode_checkpoint,
 )
-from epochmq_broker.pop.extra_info import normal_topic
+from epochmq_broker.pop.extra_info import topic_without_retry
 from epochmq_broker.pop.in_flight import InFlightCounter
-from epochmq_broker.pop.revive_log import ReviveLog
-from epochmq_broker.pop.revive_queue import ReviveQueue, re_put
+from epochmq_broker.pop.remote_originals import RemoteOriginals
+from epochmq_broker.pop.revive_log import ACK, CHECKPOINT, ReviveLog
+from epochmq_broker.pop.revive_queue import ReviveQueue, re_put, retry_message
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
@@ -43,7 +47,7 @@ from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import BodyError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
-from epochmq_protocol.topics import is_retry_topic, pop_retry_topic
+from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +55,27 @@ ROUND_BUDGET_S = 0.004
 """How long one round may block the event loop; the rest continues in the next iteration."""
 READ_MAX = 32
 """Records of the revive topic that one read returns."""
-UNSAFE_MAX = 4096
-"""Settled checkpoints of a queue whose revived messages may be unsafe at a time."""
 COLD_READS_MAX = 3
 """After so many reads from the disk for one record, the event loop waits for the disk."""
 
 
+REJECTED_FOR_GOOD: Final = frozenset(
+    {
+        PutStatus.MESSAGE_ILLEGAL,
+        PutStatus.PROPERTIES_SIZE_EXCEEDED,
+        PutStatus.WHEEL_TIMER_MSG_ILLEGAL,
+        PutStatus.WHEEL_TIMER_NOT_ENABLE,
+    }
+)
+"""Results that the next try would have, too. Such a message must not hold up the others of its queue."""
+
+
 class _BlockedError(Exception):
     """The queue cannot continue in this round."""
+
+
+class _NotReadError(Exception):
+    """The queue waits for messages of another group."""
 
 
 class PopReviveService:
@@ -69,7 +86,7 @@ class PopReviveService:
         self,
         live: LiveConfig,
         store: MessageStore,
-        writer: MessageWriter,
+        sink_of_queue: Callable[[int], MessageSink],
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
@@ -78,13 +95,20 @@ class PopReviveService:
         revive_log: ReviveLog,
         in_flight: InFlightCounter,
         host: bytes,
+        remote: RemoteMessageReader,
     ) -> None:
+        """`sink_of_queue`: revive queue → where its messages go that are handed out again."""
         self.timer_is_behind: Callable[[], bool] = lambda: False
         self.revived = 0
         """Messages that were handed out again since the start."""
+        self.records = CounterTable("consumer_group", "topic", "queue_id", "revive_message_type")
+        """Records that were read (PopMetricsManager.incPopReviveGetCount)."""
+        self.retries = CounterTable("consumer_group", "topic", "put_status")
+        """Messages that were stored in a retry topic, or could not be."""
         self._live = live
         self._store = store
-        self._writer = writer
+        self._sink_of_queue = sink_of_queue
+        self._sinks: list[MessageSink] = []
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -93,6 +117,7 @@ class PopReviveService:
         self._revive_log = revive_log
         self._in_flight = in_flight
         self._host = host
+        self._remote = RemoteOriginals(remote)
         self._queues: list[ReviveQueue] = []
         self._reading: set[int] = set()  # queues that wait for the disk
         self._cold_tries: dict[int, int] = {}
@@ -105,9 +130,24 @@ class PopReviveService:
         """Checkpoints that are read and not settled."""
         return sum(queue.pending for queue in self._queues)
 
+    def behind(self) -> list[tuple[int, int]]:
+        """(records from the committed one on, time in ms since the messages of the first pending checkpoint
+        should have been visible) of each revive queue, as getReviveBehindMessages and getReviveBehindMillis
+        compute them."""
+        found, topic = [], self._revive_log.topic
+        for queue_id, queue in enumerate(self._queues):
+            stored = self._store.lookup.existing_queue(topic, queue_id)
+            behind = (0 if stored is None else stored.max_offset) - queue.offset
+            first = queue.first_pending
+            age_ms = 0 if first is None or behind <= 1 else now_ms() - first.revive_time
+            found.append((max(0, behind), max(0, age_ms)))
+        return found
+
     def start(self) -> None:
         """Starts reviving; needs a running loop. Continues at the committed offsets."""
         config = self._live.current
+        new = range(len(self._sinks), config.revive_queue_num)
+        self._sinks += [self._sink_of_queue(queue_id) for queue_id in new]
         self._queues = [
             ReviveQueue(self._committed(queue_id), config.broker_name)
             for queue_id in range(config.revive_queue_num)
@@ -129,6 +169,7 @@ class PopReviveService:
         for queue_id, queue in enumerate(self._queues):
             self._advance(queue_id, queue)
         self._incarnation += 1
+        self._remote.stop()
         self._queues = []
         self._reading.clear()
         self._cold_tries.clear()
@@ -168,6 +209,8 @@ class PopReviveService:
                     return True
         except NotResidentError as missing:
             self._read_from_disk(queue_id, missing)
+        except _NotReadError:
+            self._read_remotely(queue_id, queue)
         except _BlockedError as why:
             log.warning("revive queue %d cannot continue now: %s", queue_id, why)
         except Exception:  # the other queues must go on, and this one in the next round
@@ -191,6 +234,19 @@ class PopReviveService:
             return
         self._reading.add(queue_id)
 
+    def _read_remotely(self, queue_id: int, queue: ReviveQueue) -> None:
+        checkpoint = queue.settled()
+        assert checkpoint is not None
+
+        def done() -> None:
+            self._reading.discard(queue_id)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_later(0, self._round)
+
+        self._reading.add(queue_id)
+        self._remote.read(queue_id, checkpoint, done)
+
     # reading the revive topic
 
     def _read_some(self, queue_id: int, queue: ReviveQueue) -> bool:
@@ -207,7 +263,7 @@ class PopReviveService:
         if found.status is GetStatus.FOUND:
             self._cold_tries.pop(queue_id, None)
             for record in records.decode_records(found.body):
-                self._take(queue, record.queue_offset, record)
+                self._take(queue_id, queue, record.queue_offset, record)
             traffic = self._stats.get_traffic(REVIVE_GROUP, self._revive_log.topic, queue_id)
             traffic.messages += found.count
             traffic.bytes += found.size
@@ -227,7 +283,7 @@ class PopReviveService:
         queue.move_to(found.next_offset)
         return queue.next_offset != offset
 
-    def _take(self, queue: ReviveQueue, offset: int, record: MessageExt) -> None:
+    def _take(self, queue_id: int, queue: ReviveQueue, offset: int, record: MessageExt) -> None:
         properties = records.parse_properties(record.properties)
         tag = properties.get("TAGS")
         try:
@@ -238,12 +294,16 @@ class PopReviveService:
             if tag == CK_TAG:
                 checkpoint = decode_checkpoint(record.body)
                 if checkpoint is not None:
+                    self.records.add(
+                        checkpoint.group or "", checkpoint.topic or "", str(queue_id), CHECKPOINT
+                    )
                     queue.read_checkpoint(checkpoint, offset, deliver_ms)
                     return
             elif tag in (ACK_TAG, BATCH_ACK_TAG):
                 config = self._live.current
                 skip_ms = config.revive_ack_wait_ms if config.enable_skip_long_awaiting_ack else None
                 ack = decode_ack(record.body)
+                self.records.add(ack.group, ack.topic, str(queue_id), ACK)
                 queue.read_ack(ack, offset, deliver_ms, now_ms=now_ms(), skip_after_ms=skip_ms)
                 return
         except (BodyError, RemoteProtocolError) as error:
@@ -257,24 +317,20 @@ class PopReviveService:
         checkpoint = queue.settled()
         if checkpoint is None:
             return False
-        if queue.unsafe >= UNSAFE_MAX:
-            queue.advance(self._writer.safe_end(acknowledged=True))
-            if queue.unsafe >= UNSAFE_MAX:
-                return False
-        end = 0
+        if not queue.has_room and not self._advance(queue_id, queue, acknowledged=True):
+            return False
         if self._is_wanted(checkpoint):
             for offset in checkpoint.unacknowledged:
-                end = max(end, self._revive(queue_id, checkpoint, offset))
-                # A failure later on must not revive this message again.
-                checkpoint.acknowledge(offset)
-        queue.done(end)
+                queue.revived(offset, self._revive(queue_id, checkpoint, offset))
+        queue.done()
+        self._remote.forget(queue_id)
         return True
 
     def _is_wanted(self, checkpoint: PopCheckPoint) -> bool:
         """Whether topic and group of a checkpoint still exist."""
         assert checkpoint.topic is not None
         assert checkpoint.group is not None
-        if normal_topic(checkpoint.topic, checkpoint.group) not in self._topics:
+        if topic_without_retry(checkpoint.topic, checkpoint.group) not in self._topics:
             log.warning("a checkpoint is dropped: its topic %s does not exist", checkpoint.topic)
             return False
         if self._groups.find(checkpoint.group) is None:
@@ -283,11 +339,18 @@ class PopReviveService:
         return True
 
     def _revive(self, queue_id: int, checkpoint: PopCheckPoint, offset: int) -> int:
-        """Stores one message in the retry topic. Returns the end of the log behind it, 0 if the message does
-        not exist any more. Raises _BlockedError if it cannot be stored now."""
-        if checkpoint.broker_name not in (None, "", self._live.current.broker_name):
-            return self._put_again(queue_id, checkpoint, offset)
-        original = self._original(queue_id, checkpoint, offset)
+        """Stores one message in the retry topic. Returns its `PutResult.end`, 0 if the message does not exist
+        any more. Raises _BlockedError if it cannot be stored now, and _NotReadError."""
+        config = self._live.current
+        if checkpoint.broker_name in (None, "", config.broker_name):
+            original = self._original(queue_id, checkpoint, offset)
+        else:
+            remote = self._remote.find(queue_id, checkpoint, offset)
+            if remote is None:
+                raise _NotReadError
+            if remote.retries:
+                return self._put_again(queue_id, checkpoint, offset)
+            original = remote.message
         if original is None:
             log.info(
                 "a popped message is not revived, because the log does not have it any more: %s-%d offset %d",
@@ -296,30 +359,46 @@ class PopReviveService:
                 offset,
             )
             return 0
-        message = self._retry_message(checkpoint, original)
+        message = retry_message(checkpoint, original, self._host, is_v2=config.enable_retry_topic_v2)
         self._create_retry_topic(message.topic, checkpoint)
-        stored = self._writer.put(message)
+        try:
+            stored = self._sinks[queue_id].put(message)
+        except RequestError as error:
+            log.error("the message at offset %d could not be stored in %s: %s", offset, message.topic, error)
+            stored = PutResult(PutStatus.MESSAGE_ILLEGAL)
+        self.retries.add(checkpoint.group or "", checkpoint.topic or "", stored.status.name)
+        if stored.status in REJECTED_FOR_GOOD:
+            log.warning(
+                "the message at offset %d of %s-%d is revived later: its copy in %s would be rejected: %s",
+                offset,
+                checkpoint.topic,
+                checkpoint.queue_id,
+                message.topic,
+                stored.status.value,
+            )
+            return self._put_again(queue_id, checkpoint, offset)
         if stored.status is not PutStatus.PUT_OK:
             raise _BlockedError(f"a message could not be stored in {message.topic}: {stored.status.value}")
         self.revived += 1
         self._in_flight.remove(
             checkpoint.topic or "", checkpoint.group or "", checkpoint.queue_id, checkpoint.pop_time, 1
         )
-        traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
-        traffic.messages += 1
-        traffic.bytes += stored.size
-        traffic.requests += 1
+        if not stored.is_remote:
+            traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
+            traffic.messages += 1
+            traffic.bytes += stored.size
+            traffic.requests += 1
         return stored.end
 
     def _put_again(self, queue_id: int, checkpoint: PopCheckPoint, offset: int) -> int:
-        """Stores a checkpoint for a message that another broker has, to be revived later."""
+        """Stores a checkpoint for one message, to be revived later (PopReviveService.rePutCK)."""
         again = re_put(
             checkpoint, offset, now_ms(), skip_at_max=self._live.current.skip_when_ck_re_put_reach_max_times
         )
         if again is None:
-            log.warning("a checkpoint of broker %s is dropped after too many tries", checkpoint.broker_name)
+            log.warning("a checkpoint for %s is dropped after too many tries", checkpoint.topic)
             return 0
-        stored = self._revive_log.put_checkpoint(again, queue_id)
+        stored = self._revive_log.put_checkpoint(again, queue_id, self._sinks[queue_id])
         if stored.status is not PutStatus.PUT_OK:
             raise _BlockedError(f"a checkpoint could not be stored again: {stored.status.value}")
         return stored.end
@@ -347,27 +426,6 @@ class PopReviveService:
             log.error("a popped message is damaged and not revived: %s", error)
             return None
 
-    def _retry_message(self, checkpoint: PopCheckPoint, original: MessageExt) -> InnerMessage:
-        assert checkpoint.topic is not None
-        assert checkpoint.group is not None
-        topic = checkpoint.topic
-        if not is_retry_topic(topic):
-            topic = pop_retry_topic(topic, checkpoint.group, is_v2=self._live.current.enable_retry_topic_v2)
-        properties = records.parse_properties(original.properties)
-        if original.reconsume_times == 0 or "1ST_POP_TIME" not in properties:
-            properties["1ST_POP_TIME"] = str(checkpoint.pop_time)
-        return InnerMessage(
-            topic=topic,
-            queue_id=0,
-            body=original.body,
-            properties=properties,
-            flag=original.flag,
-            sys_flag=original.sys_flag,
-            born_timestamp=original.born_timestamp,
-            born_host=self._host,
-            reconsume_times=original.reconsume_times + 1,
-        )
-
     def _create_retry_topic(self, topic: str, checkpoint: PopCheckPoint) -> None:
         if topic in self._topics:
             return
@@ -378,6 +436,9 @@ class PopReviveService:
 
     # offsets
 
-    def _advance(self, queue_id: int, queue: ReviveQueue) -> None:
-        if queue.advance(self._writer.safe_end()):
+    def _advance(self, queue_id: int, queue: ReviveQueue, *, acknowledged: bool = False) -> bool:
+        """Commits the offset of a queue as far as it is safe. Returns whether it advanced."""
+        advanced = queue.advance(self._sinks[queue_id].safe_end(acknowledged=acknowledged))
+        if advanced:
             self._offsets.commit(REVIVE_GROUP, self._revive_log.topic, queue_id, queue.offset)
+        return advanced

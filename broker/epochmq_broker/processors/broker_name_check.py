@@ -1,9 +1,10 @@
 """Rejects requests that were meant for a broker of another name.
 
-A client keeps using an address for half a minute after it last heard of it. Where addresses are reused, as
-those of pods are, another group's broker may have it by then. That broker would store the message, or respond
-to a pull from its own queues and so move the consumer's offset. Clients of version 5 name the broker
-(`bname`, `n` in the short form of a send); RocketMQ's brokers ignore the name.
+A client uses the addresses of a route for up to half a minute before it looks the route up again. Where
+addresses are reused, as those of pods are, a broker of another group may have the address by then. That
+broker would store the message, or respond to a pull from its own queues and so move the consumer's offset.
+Clients of version 5 name the broker (`bname`, `n` in the short form of a send); RocketMQ's brokers ignore the
+name.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def reject_requests_for_others(
     """Wraps the handlers: a request for another broker raises RequestError SYSTEM_ERROR. A client then sends
     to another broker, or pulls again later."""
 
-    def guarded(handler: RequestHandler, field: str) -> RequestHandler:
+    def with_check(handler: RequestHandler, field: str) -> RequestHandler:
         def handle(
             connection: RemotingConnection, command: Command
         ) -> Command | Awaitable[Command | None] | None:
@@ -70,6 +71,6 @@ def reject_requests_for_others(
         return handle
 
     return {
-        code: guarded(handler, _NAME_FIELDS[code]) if code in _NAME_FIELDS else handler
+        code: with_check(handler, _NAME_FIELDS[code]) if code in _NAME_FIELDS else handler
         for code, handler in handlers.items()
     }

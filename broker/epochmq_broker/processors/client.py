@@ -6,9 +6,10 @@ DefaultConsumerIdsChangeListener)."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import cast
 
+from epochmq_broker.acting.lock_quorum import LockQuorum
 from epochmq_broker.clients import Channel, Client, ClientRegistry
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
@@ -17,7 +18,6 @@ from epochmq_broker.filters.consumer_filters import SQL92
 from epochmq_broker.filters.sql import compile_sql
 from epochmq_broker.filters.sql_lexer import SqlSyntaxError
 from epochmq_broker.processors.first_message_in_memory import is_first_message_in_memory
-from epochmq_broker.rebalance_locks import RebalanceLocks
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.subscriptions import is_tag_type
@@ -29,6 +29,7 @@ from epochmq_protocol.bodies import (
     HeartbeatData,
     LockBatchRequestBody,
     LockBatchResponseBody,
+    MessageQueue,
     UnlockBatchRequestBody,
     from_json,
     to_json,
@@ -63,7 +64,7 @@ class ClientProcessor:
         groups: SubscriptionGroupTable,
         offsets: ConsumerOffsetTable,
         clients: ClientRegistry,
-        locks: RebalanceLocks,
+        locks: LockQuorum,
     ) -> None:
         self._live = live
         self._store = store
@@ -215,22 +216,28 @@ class ClientProcessor:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if topic not in self._topics:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
-        if self._offsets.server_side_reset and self._offsets.reset_pending(group, topic, queue_id):
+        if self._offsets.server_side_reset and self._offsets.has_pending_reset(group, topic, queue_id):
             return response(command, ResponseCode.SUCCESS, "Offset has been previously reset")
         self._offsets.commit(group, topic, queue_id, header.commit_offset)
         return response(command, ResponseCode.SUCCESS)
 
     # queue locks
 
-    def lock(self, connection: RemotingConnection, command: Command) -> Command:
+    def lock(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Locks queues for an orderly consumer. Returns those that it got."""
         body = from_json(LockBatchRequestBody, command.body)
-        granted = self._locks.lock(body.consumer_group, body.mq_set, body.client_id, now_ms())
-        locked = LockBatchResponseBody(lock_ok_mq_set=granted)
-        return response(command, ResponseCode.SUCCESS, body=to_json(locked))
+        if self._locks.is_needed(body):
+            return self._lock_on_majority(command, body)
+        return _locked(command, self._locks.lock_here(body))
+
+    async def _lock_on_majority(self, command: Command, body: LockBatchRequestBody) -> Command:
+        return _locked(command, await self._locks.lock(body))
 
     def unlock(self, connection: RemotingConnection, command: Command) -> Command:
         """Releases locked queues."""
-        body = from_json(UnlockBatchRequestBody, command.body)
-        self._locks.unlock(body.consumer_group, body.mq_set, body.client_id)
+        self._locks.unlock(from_json(UnlockBatchRequestBody, command.body))
         return response(command, ResponseCode.SUCCESS)
+
+
+def _locked(command: Command, queues: set[MessageQueue]) -> Command:
+    return response(command, ResponseCode.SUCCESS, body=to_json(LockBatchResponseBody(lock_ok_mq_set=queues)))

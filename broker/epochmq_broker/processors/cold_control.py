@@ -14,6 +14,7 @@ from epochmq_protocol import fastjson, properties
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers_base import INT_MAX, INT_MIN
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 READ_AHEAD_MODE = "READ_AHEAD_MODE"
@@ -71,10 +72,9 @@ class ColdControlProcessor:
         """Switches the read-ahead of the kernel for the commit log: 0 on, 1 off."""
         if command.ext is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode param error")
-        text = command.ext.get(READ_AHEAD_MODE) or ""
-        if not _LONG.fullmatch(text):
+        mode = fastjson.parse_int(command.ext.get(READ_AHEAD_MODE) or "")
+        if mode is None or not INT_MIN <= mode <= INT_MAX:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed")
-        mode = int(text)
         if mode not in (mmap.MADV_NORMAL, mmap.MADV_RANDOM):
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error"

@@ -86,9 +86,10 @@ class EndTransactionProcessor:
         _check_names(half, properties, header)
         if kind == const.TRANSACTION_COMMIT_TYPE:
             return self._commit(connection, command, half, properties)
-        self._transactions.ops.end(half)
-        self._transactions.metrics.add(properties.get(const.PROPERTY_REAL_TOPIC, ""), -1)
-        self._transactions.rolled_back += 1
+        self._transactions.ops.end(half.queue_id, half.queue_offset)
+        topic = properties.get(const.PROPERTY_REAL_TOPIC, "")
+        self._transactions.metrics.add(topic, -1)
+        self._transactions.count_rollback(topic)
         return response(command, ResponseCode.SUCCESS, NO_REMARK)
 
     def _half_message(self, offset: int) -> MessageExt:
@@ -122,14 +123,14 @@ class EndTransactionProcessor:
             self._stats.put_failures += 1
             raise _commit_rejection(stored.status, self._live.current)
         transactions = self._transactions
-        transactions.ops.end(half)
+        transactions.ops.end(half.queue_id, half.queue_offset)
         transactions.metrics.add(stored.topic, -1)
-        transactions.committed += 1
+        transactions.count_commit(stored.topic, now_ms() - half.born_timestamp)
         count_put(self._stats, stored)
         success = response(command, ResponseCode.SUCCESS)
         if not waits:
             return success
-        connection.defer(command.opaque)
+        connection.defer(command.opaque, command.code)
 
         def respond(status: PutStatus) -> None:
             if status not in STORED_CODES:
@@ -164,9 +165,10 @@ class EndTransactionProcessor:
 
 
 def _check_names(half: MessageExt, properties: dict[str, str], header: EndTransactionRequestHeader) -> None:
-    """Rejects an end of another producer group, or with an offset that is not the half message's
-    (checkPrepareMessage). RocketMQ ignores the transaction id. With asynchronous replication, a failover may
-    lose a half message, and another one may get its offsets. The end of the lost one must not end it."""
+    """Rejects an END_TRANSACTION of another producer group, or with offsets or a transaction id other than
+    the half message's (checkPrepareMessage). RocketMQ ignores the transaction id. With asynchronous
+    replication, a failover may lose a half message, and another half message may get the same offsets. A
+    request about the lost one must not end the other."""
     if properties.get(const.PROPERTY_PRODUCER_GROUP) != header.producer_group:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
     if half.queue_offset != header.tran_state_table_offset:

@@ -10,8 +10,8 @@ from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.pop.assignment import STRATEGIES, allocate_for_pop
-from epochmq_broker.pop.topic_routes import TopicRoutes
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
+from epochmq_broker.topic_routes import TopicRoutes
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.bodies import (
     MessageModel,
@@ -27,7 +27,7 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.topics import is_retry_topic
+from epochmq_protocol.topics import LMQ_QUEUE_ID, is_lmq, is_retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,13 @@ class MessageRequestModeProcessor:
         self, query: QueryAssignmentRequestBody, mode: SetMessageRequestModeRequestBody
     ) -> Iterable[MessageQueue] | None:
         """The client's queues; None if they are unknown."""
-        queues = await self._routes.readable_queues(query.topic)
+        if is_lmq(query.topic) and query.message_model is MessageModel.CLUSTERING:
+            name = self._live.current.broker_name
+            queues: frozenset[MessageQueue] | None = frozenset(
+                [MessageQueue(query.topic, name, LMQ_QUEUE_ID)]
+            )
+        else:
+            queues = await self._routes.readable_queues(query.topic)
         if queues is None or query.message_model is None:
             return None
         if query.message_model is MessageModel.BROADCASTING:

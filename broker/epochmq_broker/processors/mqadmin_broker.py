@@ -14,7 +14,8 @@ from epochmq_broker.clock import now_ms
 from epochmq_broker.config import BrokerConfig
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.stats import stats_window
-from epochmq_broker.store.config_files import write_config
+from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.state_file_io import write_state_file
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol import properties
 from epochmq_protocol.bodies import (
@@ -32,40 +33,6 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 
 _DEFAULTS = BrokerConfig().as_properties()
 ALWAYS_BLACK = frozenset(["brokerConfigPath", "rocketmqHome", "configBlackList"])
-
-FIXED_AT_START = frozenset(
-    [
-        "adminSocketPath",
-        "bindAddress",
-        "brokerClusterName",
-        "brokerIP1",
-        "brokerIP2",
-        "brokerId",
-        "brokerName",
-        "brokerRole",
-        "clientIP",
-        "haListenPort",
-        "listenPort",
-        "mappedFileSizeCommitLog",
-        "mappedFileSizeConsumeQueue",
-        "mappedFileSizeTimerLog",
-        "maxHashSlotNum",
-        "maxIndexNum",
-        "messageDelayLevel",
-        "serverChannelMaxIdleTimeSeconds",
-        "storePathCommitLog",
-        "storePathRootDir",
-        "timerPrecisionMs",
-        "timerWheelEnable",
-        "tlsServerCertPath",
-        "tlsServerKeyPath",
-        "tlsServerMode",
-        "tlsServerNeedClientAuth",
-        "tlsServerTrustCertPath",
-    ]
-)
-"""Keys that are read once, at the start. RocketMQ accepts a change, shows the new value and continues with
-the old one."""
 
 log = logging.getLogger(__name__)
 
@@ -104,12 +71,6 @@ class MqadminBrokerProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         before = live.as_properties()
         known = {key: value for key, value in changes.items() if before.get(key) != value}
-        for key in sorted(FIXED_AT_START & known.keys()):
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"{key}={known[key]}: expected {before.get(key, '')}, because the key cannot change while "
-                "the broker runs; change it in the configuration file and restart the broker",
-            )
         if known:
             try:
                 warnings = live.update(known)
@@ -136,7 +97,7 @@ class MqadminBrokerProcessor:
         path = Path(name)
         try:
             text = path.read_text(encoding="utf-8")
-            write_config(path, properties.rewrite(text, changes).encode())
+            write_state_file(path, properties.rewrite(text, changes).encode())
         except OSError as error:
             # The change is in force, but a restart will lose it.
             log.error(
@@ -161,7 +122,6 @@ class MqadminBrokerProcessor:
         """Returns the names and values of everything that changes while the broker runs."""
         components, now = self._components, now_ms()
         store, config = components.store, components.live.current
-        log_dir = str(store.config.commit_log_dir)
         used = store.disk_used_ratio
         table = {
             **components.stats.runtime_info(now),
@@ -169,11 +129,12 @@ class MqadminBrokerProcessor:
             **dict.fromkeys(_THREAD_POOL_KEYS, "0"),
             **_CAPACITIES,
             **_replication(components),
-            "brokerActive": "true",
+            **components.group_info(),
+            "brokerActive": "true" if components.delays.is_running else "false",
             "brokerVersion": str(int(CURRENT_VERSION)),
             "brokerVersionDesc": version_name(int(CURRENT_VERSION)),
             "commitLogDiskRatio": str(used),
-            f"commitLogDiskRatio_{log_dir}": str(used),
+            **_log_paths(store),
             "consumeQueueDiskRatio": str(used),
             "commitLogMinOffset": str(store.min_phy_offset),
             "commitLogMaxOffset": str(store.max_phy_offset),
@@ -241,6 +202,14 @@ def _timer(components: MqadminDependencies) -> dict[str, str]:
         "timerCongestNum": str(timer.timers.pending),
         "timerEnqueueTps": str(timer.enqueue_tps),
         "timerDequeueTps": str(timer.dequeue_tps),
+    }
+
+
+def _log_paths(store: MessageStore) -> dict[str, str]:
+    """The used share of the disk of each directory of the log."""
+    measured = dict(store.log_expiry.use.log_paths)
+    return {
+        f"commitLogDiskRatio_{path}": str(measured.get(path, 0.0)) for path in store.config.commit_log_dirs
     }
 
 

@@ -3,6 +3,9 @@ need."""
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from epochmq_broker.clients import ClientRegistry
@@ -11,6 +14,7 @@ from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.ha.service import HAService
+from epochmq_broker.metric_tables import HistogramTable
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.state_files import StateFiles
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
@@ -27,7 +31,8 @@ from epochmq_protocol.topics import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class MqadminDependencies:
-    """The broker's components that mqadmin's requests read and change."""
+    """The broker's components that mqadmin's requests read and change. `group_info`: the entries of the
+    runtime information about the broker's role in its group."""
 
     live: LiveConfig
     store: MessageStore
@@ -43,11 +48,22 @@ class MqadminDependencies:
     ha: HAService
     static_topics: StaticTopicTable
     timer: TimerService | None
+    group_info: Callable[[], Mapping[str, str]]
 
     async def registered(self) -> None:
         """Waits until the nameservers have the change, at most registerBrokerTimeoutMills: the next route
         that the caller gets then contains it."""
         await self.registration.wait_until_registered(self.live.current.register_broker_timeout_mills)
+
+    @contextlib.contextmanager
+    def timed(self, table: HistogramTable, *labels: str) -> Iterator[None]:
+        """Records how long a request takes, and whether it succeeds; with `labels` after these."""
+        began_s, status = time.monotonic(), "failure"
+        try:
+            yield
+            status = "success"
+        finally:
+            table.record(int((time.monotonic() - began_s) * 1000), status, *labels)
 
     def message_queue(self, topic: str, queue_id: int) -> MessageQueue:
         """A queue of this broker as it appears in bodies."""
@@ -66,9 +82,8 @@ class MqadminDependencies:
         return 0 if queue is None else queue.max_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The offset of the queue's first existing message; 0 for an unused queue."""
-        queue = self.store.lookup.existing_queue(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
+        """See `QueueLookup.min_offset`."""
+        return self.store.lookup.min_offset(topic, queue_id)
 
     def subscribes(self, group: str, topic: str) -> bool:
         """Whether a group consumes a topic. An online group consumes what it subscribes. A group without

@@ -43,12 +43,16 @@ class MqadminGroupProcessor:
     def update(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes one group. RocketMQ 5.3.3 accepts any name; this broker rejects an empty one,
         which no client could use."""
-        self._apply([from_json(SubscriptionGroupConfig, command.body)])
+        config = from_json(SubscriptionGroupConfig, command.body)
+        with self._components.timed(self._components.stats.group_changes_ms):
+            self._apply([config])
         return response(command, ResponseCode.SUCCESS)
 
     def update_list(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes many groups: all, or none if one is rejected."""
-        self._apply(from_json(SubscriptionGroupList, command.body).group_config_list)
+        configs = from_json(SubscriptionGroupList, command.body).group_config_list
+        with self._components.timed(self._components.stats.group_changes_ms):
+            self._apply(configs)
         return response(command, ResponseCode.SUCCESS)
 
     def _apply(self, configs: list[SubscriptionGroupConfig]) -> None:

@@ -171,6 +171,8 @@ class MqadminOffsetProcessor:
         header = ResetOffsetRequestHeader.decode(command.ext)
         if not self._components.offsets.server_side_reset:
             return self._reset_at_clients(command, header)
+        if self._components.live.current.broker_role == "SLAVE":
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
         components, topic, group = self._components, header.topic, header.group
         config = components.topics.get(topic)
         if config is None:
@@ -200,7 +202,7 @@ class MqadminOffsetProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         body = ResetOffsetBody()
         for queue_id, offset in wanted.items():
-            components.offsets.assign_reset(group, topic, queue_id, offset)
+            components.offsets.set_pending_reset(group, topic, queue_id, offset)
             body.offset_table[components.message_queue(topic, queue_id)] = offset
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 

@@ -1,15 +1,17 @@
 """Serves mqadmin's requests about the store: raw consume queues (321), cleaning (306, 329), RocksDB (354,
-355) and replication (905, 907, 908, 1007), as RocketMQ's AdminBrokerProcessor does."""
+355) and replication (907, 908, 1007), as RocketMQ's AdminBrokerProcessor does."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from epochmq_broker.filters.bloom import bits_as_text
 from epochmq_broker.filters.message_filter import MessageFilter, registered_filter, tag_filter
 from epochmq_broker.ha.status import epoch_entry_cache, ha_runtime_info
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.queue_extension import is_address
 from epochmq_broker.subscriptions import is_tag_type
@@ -51,7 +53,6 @@ class MqadminStoreProcessor:
             RequestCode.POP_ROLLBACK: self.pop_rollback,
             RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: self.rocksdb_progress,
             RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: self.rocksdb_export,
-            RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE: self.min_broker_id_changed,
         }
 
     def consume_queue(self, connection: RemotingConnection, command: Command) -> Command:
@@ -81,13 +82,8 @@ class MqadminStoreProcessor:
         if not queue.min_offset <= header.index < queue.max_offset:
             remark = f"Index {header.index} of {header.queue_id}@{topic} is not exist!"
             return response(command, ResponseCode.SUCCESS, remark)
-        rows = []
-        for offset in range(header.index, min(header.index + min(header.count, UNITS_MAX), queue.max_offset)):
-            unit = queue.unit(offset)
-            if unit is None:
-                break
-            rows.append(_row(queue, unit, wanted))
-        body.queue_data = rows
+        units = _units(queue, header.index, min(header.count, UNITS_MAX))
+        body.queue_data = [_row(queue, unit, wanted) for unit in units]
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
     def clean_consume_queues(self, connection: RemotingConnection, command: Command) -> Command:
@@ -133,9 +129,19 @@ class MqadminStoreProcessor:
                 raise RequestError(ResponseCode.SYSTEM_ERROR, f"Unknown config type: {name}")
         return response(command, ResponseCode.SUCCESS, "export done.")
 
-    def min_broker_id_changed(self, connection: RemotingConnection, command: Command) -> Command:
-        """Concerns slaves that act as masters only; succeeds and does nothing."""
-        return response(command, ResponseCode.SUCCESS)
+
+def _units(queue: ConsumeQueue, index: int, count: int) -> Iterator[tuple[int, int, int]]:
+    """Up to `count` units of a queue from the one at this offset on; of a batch consume queue those of one
+    file, as in RocketMQ."""
+    if isinstance(queue, BatchConsumeQueue):
+        for batch in islice(queue.batch_units(index), count):
+            yield batch.physical, batch.size, batch.tags_code
+        return
+    for offset in range(index, min(index + count, queue.max_offset)):
+        unit = queue.unit(offset)
+        if unit is None:
+            return
+        yield unit
 
 
 def _row(queue: ConsumeQueue, unit: tuple[int, int, int], wanted: MessageFilter | None) -> ConsumeQueueData:

@@ -4,6 +4,7 @@ system topics (305), and show their offsets (202), as RocketMQ's AdminBrokerProc
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 
 import msgspec
 
@@ -55,34 +56,42 @@ class MqadminTopicProcessor:
     async def update(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes one topic; responds when the nameservers have it."""
         header = CreateTopicRequestHeader.decode(command.ext)
-        self._check_name(header.topic)
-        filter_type = (
-            TopicFilterType.MULTI_TAG
-            if header.topic_filter_type == "MULTI_TAG"
-            else TopicFilterType.SINGLE_TAG
-        )
-        config = TopicConfig(
-            topic_name=header.topic,
-            read_queue_nums=_checked_queues(header.read_queue_nums),
-            write_queue_nums=_checked_queues(header.write_queue_nums),
-            perm=header.perm,
-            topic_filter_type=filter_type,
-            topic_sys_flag=header.topic_sys_flag or 0,
-            order=header.order,
-            attributes=parse_attributes(header.attributes),
-        )
-        await self._apply([config])
+        with self._timed(header.topic):
+            self._check_name(header.topic)
+            filter_type = (
+                TopicFilterType.MULTI_TAG
+                if header.topic_filter_type == "MULTI_TAG"
+                else TopicFilterType.SINGLE_TAG
+            )
+            config = TopicConfig(
+                topic_name=header.topic,
+                read_queue_nums=_checked_queues(header.read_queue_nums),
+                write_queue_nums=_checked_queues(header.write_queue_nums),
+                perm=header.perm,
+                topic_filter_type=filter_type,
+                topic_sys_flag=header.topic_sys_flag or 0,
+                order=header.order,
+                attributes=parse_attributes(header.attributes),
+            )
+            await self._apply([config])
         return response(command, ResponseCode.SUCCESS)
 
     async def update_list(self, connection: RemotingConnection, command: Command) -> Command:
         """Creates or changes many topics: all, or none if one is rejected."""
         configs = from_json(CreateTopicListRequestBody, command.body).topic_config_list
-        for config in configs:
-            self._check_name(config.topic_name)
-            _checked_queues(config.read_queue_nums)
-            _checked_queues(config.write_queue_nums)
-        await self._apply(configs)
+        with self._timed(""):
+            for config in configs:
+                self._check_name(config.topic_name)
+                _checked_queues(config.read_queue_nums)
+                _checked_queues(config.write_queue_nums)
+            await self._apply(configs)
         return response(command, ResponseCode.SUCCESS)
+
+    def _timed(self, topic: str) -> AbstractContextManager[None]:
+        """Measures the change of a topic; of many with "", which is no system topic."""
+        components = self._components
+        is_system = "true" if components.topics.is_system_topic(topic) else "false"
+        return components.timed(components.stats.topic_changes_ms, is_system)
 
     async def _apply(self, configs: Iterable[TopicConfig]) -> None:
         components = self._components

@@ -1,8 +1,8 @@
 """Serves POP_MESSAGE (RocketMQ's PopMessageProcessor).
 
 A POP looks into every queue of a topic, from a random one on, or into one queue; and into the group's retry
-topic, before or after that. For what it finds in a queue it stores a checkpoint before the response. So
-whoever becomes master hands out again what is not acknowledged. A POP that finds nothing waits
+topic, before or after that. For what it finds in a queue it stores a checkpoint before the response. So after
+a failover the new master hands out again what is not acknowledged. A POP that finds nothing waits
 (`pop.pop_long_polling`), and runs again from the start.
 
 A `PopRound` processes one queue after the other on the event loop, in steps of `STEP_BUDGET_S`. Each queue is
@@ -25,8 +25,7 @@ from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.filters.consumer_filters import compiled
 from epochmq_broker.filters.message_filter import MessageFilter, carried_filter
-from epochmq_broker.message_writer import MessageWriter
-from epochmq_broker.pop.extra_info import ORDER_REVIVE_QUEUE, joined
+from epochmq_broker.pop.extra_info import ORDER_REVIVE_QUEUE, join_entries
 from epochmq_broker.pop.pop_long_polling import HeldPop, Polling, PopLongPolling
 from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.processors.pop_checks import (
@@ -76,7 +75,6 @@ class PopProcessor:
         self,
         live: LiveConfig,
         store: MessageStore,
-        writer: MessageWriter,
         topics: TopicTable,
         groups: SubscriptionGroupTable,
         clients: ClientRegistry,
@@ -86,7 +84,8 @@ class PopProcessor:
         pop: PopService,
     ) -> None:
         self.polling = PopLongPolling(self._rerun, lambda: live.current, store.on_arrival.append, now_ms)
-        self.popper = QueuePopper(live, store, writer, offsets, stats, pop)
+        self.popper = QueuePopper(live, store, offsets, stats, pop)
+        self._sink = pop.sink
         self.store = store
         self.cold_reads = cold_reads
         self.topics = topics
@@ -110,7 +109,7 @@ class PopProcessor:
 
     def pop(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Serves a POP. None: the response follows."""
-        reject_pop_on_slave(self.live.current)
+        reject_pop_on_slave(self.live.current, self._sink)
         ext = dict(command.ext or {})
         if ext.get("bornTime", "0") == "0":
             ext["bornTime"] = str(now_ms())
@@ -234,7 +233,7 @@ class PopRound:
                 self._processor.popper.pop(self._header, topic, queue_id, self._wanted, self._result)
                 self._next = next(self._queues, None)
                 if self._next is not None and loop.time() > deadline:
-                    self._connection.defer(self._command.opaque)
+                    self._connection.defer(self._command.opaque, self._command.code)
                     loop.call_soon(self._continue, None)
                     return None
         except NotResidentError as missing:
@@ -270,7 +269,7 @@ class PopRound:
             with contextlib.suppress(RequestError):  # the next POP finds the bytes in memory, or asks again
                 self._processor.cold_reads.submit(self._connection, missing, lambda _error: None)
             return True
-        self._connection.defer(self._command.opaque)
+        self._connection.defer(self._command.opaque, self._command.code)
         self._processor.cold_reads.submit(self._connection, missing, self._continue)
         return False
 
@@ -327,9 +326,9 @@ class PopRound:
                 invisible_time=header.invisible_time,
                 revive_qid=result.revive_queue_id,
                 rest_num=result.rest,
-                start_offset_info=joined(result.start_offsets),
-                msg_offset_info=joined(result.message_offsets),
-                order_count_info=joined(result.order_counts) if header.order else None,
+                start_offset_info=join_entries(result.start_offsets),
+                msg_offset_info=join_entries(result.message_offsets),
+                order_count_info=join_entries(result.order_counts) if header.order else None,
             ),
             body=b"".join(result.records) if result.count else b"",
         )
@@ -365,5 +364,5 @@ class PopRound:
         )
         polled = self._processor.polling.poll(held, header.poll_time)
         if polled is Polling.HELD:
-            self._connection.defer(command.opaque)
+            self._connection.defer(command.opaque, command.code, polls=True)
         return polled

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.message_writer import MessageWriter, PutResult
+from epochmq_broker.message_writer import PutResult
 from epochmq_broker.pop.checkpoints import AckMsg, PopCheckPoint
-from epochmq_broker.pop.extra_info import ORDER_REVIVE_QUEUE, ExtraInfo, parse_extra_info, real_topic
+from epochmq_broker.pop.extra_info import ORDER_REVIVE_QUEUE, ExtraInfo, parse_extra_info, topic_of_retry_flag
 from epochmq_broker.pop.order_info import ILLEGAL
 from epochmq_broker.pop.pop_service import PopService
 from epochmq_broker.processors.pop_checks import (
@@ -62,7 +62,6 @@ class PopAckProcessor:
         self,
         live: LiveConfig,
         store: MessageStore,
-        writer: MessageWriter,
         topics: TopicTable,
         offsets: ConsumerOffsetTable,
         stats: BrokerStats,
@@ -70,7 +69,6 @@ class PopAckProcessor:
     ) -> None:
         self._live = live
         self._store = store
-        self._writer = writer
         self._topics = topics
         self._offsets = offsets
         self._stats = stats
@@ -144,7 +142,7 @@ class PopAckProcessor:
 
     def _ack_one_batch(self, batch: BatchAck, broker_name: str | None, remote: str) -> tuple[str | None, int]:
         """Returns the remark about an illegal offset, and the end of the log behind what was stored."""
-        topic = real_topic(batch.topic, batch.consumer_group, batch.retry)
+        topic = topic_of_retry_flag(batch.topic, batch.consumer_group, batch.retry)
         queue = self._store.lookup.existing_queue(topic, batch.queue_id)
         if queue is None:
             log.warning("acknowledgements for %s-%d are ignored: no such queue", topic, batch.queue_id)
@@ -221,7 +219,7 @@ class PopAckProcessor:
                 f"commit:{offset}, next:{following}, {remote}"
             )
         if following >= 0:
-            if not self._offsets.reset_pending(group, topic, queue_id):
+            if not self._offsets.has_pending_reset(group, topic, queue_id):
                 self._offsets.commit(group, topic, queue_id, following)
             if not self._pop.orders.blocks(None, topic, group, queue_id, invisible_time):
                 self._pop.notify_free(topic, group, queue_id)
@@ -313,8 +311,8 @@ class PopAckProcessor:
 
     def _check_service(self, connection: RemotingConnection, command: Command) -> None:
         """Rejects a request on a slave, and one whose response could not wait until the log is safe."""
-        reject_pop_on_slave(self._live.current)
-        if self._writer.waits and not command.is_oneway and not connection.can_defer:
+        reject_pop_on_slave(self._live.current, self._pop.sink)
+        if self._pop.sink.sends_wait and not command.is_oneway and not connection.can_defer:
             raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
 
     def _check(
@@ -348,9 +346,9 @@ class PopAckProcessor:
     ) -> Command | None:
         """Responds once the log is safe up to `end`, whether or not that succeeds."""
         answer = response(command, code, remark, header=header)
-        if not end or not self._writer.waits or command.is_oneway:
+        if not end or not self._pop.sink.sends_wait or command.is_oneway:
             return answer
-        connection.defer(command.opaque)
+        connection.defer(command.opaque, command.code)
         respond: Callable[[PutStatus], None] = lambda _status: connection.respond(answer)  # noqa: E731
-        self._writer.when_safe(end, respond)
+        self._pop.sink.when_safe(end, respond)
         return None

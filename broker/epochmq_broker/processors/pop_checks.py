@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
+from epochmq_broker.escape.message_sink import MessageSink
 from epochmq_broker.processors.slave_rejection import REMARK
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
@@ -48,9 +49,10 @@ DEFAULT_REMARK: Final = "not set any response code"
 """The remark of RocketMQ's responses whose processor sets none."""
 
 
-def reject_pop_on_slave(config: BrokerConfig) -> None:
-    """Raises RequestError SYSTEM_BUSY on a slave, which stores no checkpoints."""
-    if config.broker_role == "SLAVE":
+def reject_pop_on_slave(config: BrokerConfig, checkpoints: MessageSink) -> None:
+    """Raises RequestError SYSTEM_BUSY on a slave, which stores no checkpoints, unless it is an acting master
+    whose checkpoints go to another group."""
+    if config.broker_role == "SLAVE" and not checkpoints.is_remote:
         raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK)
 
 

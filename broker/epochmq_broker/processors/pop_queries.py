@@ -223,7 +223,7 @@ class PopQueryProcessor:
         )
         polled = self.polling.poll(held, header.poll_time)
         if polled is Polling.HELD:
-            connection.defer(command.opaque)
+            connection.defer(command.opaque, command.code, polls=True)
         return polled
 
     def _rerun(self, held: HeldPop) -> None:

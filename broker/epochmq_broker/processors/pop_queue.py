@@ -12,7 +12,6 @@ from epochmq_broker.clock import now_ms
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.filters.message_filter import MessageFilter
-from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.pop.checkpoints import PopCheckPoint
 from epochmq_broker.pop.extra_info import (
     ExtraInfo,
@@ -80,14 +79,12 @@ class QueuePopper:
         self,
         live: LiveConfig,
         store: MessageStore,
-        writer: MessageWriter,
         offsets: ConsumerOffsetTable,
         stats: BrokerStats,
         pop: PopService,
     ) -> None:
         self._live = live
         self._store = store
-        self._writer = writer
         self._offsets = offsets
         self._stats = stats
         self._pop = pop
@@ -143,7 +140,7 @@ class QueuePopper:
                 self._offsets.commit(group, topic, queue_id, found.next_offset)
             else:
                 self._pop.buffer.add_stored(
-                    (topic, group, queue_id), found.next_offset, 0, self._writer.safe_end()
+                    (topic, group, queue_id), found.next_offset, 0, self._pop.sink.safe_end()
                 )
         result.rest += found.max_offset - found.next_offset
 
@@ -186,7 +183,7 @@ class QueuePopper:
     ) -> int:
         """The first offset of a group that has none: that of the first message, or of the last one."""
         if header.init_mode == INIT_MODE_MIN or is_retry_topic(topic):
-            return queue.min_offset
+            return max(queue.min_offset, 0)
         if self._live.current.init_pop_offset_by_check_msg_in_mem and is_first_message_in_memory(
             self._store, topic, queue_id
         ):
@@ -199,7 +196,7 @@ class QueuePopper:
         buffer, key = self._pop.buffer, (topic, group, queue_id)
         if buffer.has_room(key, self._pop.settings):
             return True
-        buffer.advance(self._writer.safe_end(acknowledged=True))
+        buffer.advance(self._pop.sink.safe_end(acknowledged=True))
         return buffer.has_room(key, self._pop.settings)
 
     # what was found
@@ -278,7 +275,7 @@ class QueuePopper:
                     stored.status.value,
                 )
                 return False
-            self._pop.buffer.add_stored(key, next_offset, stored.end, self._writer.safe_end())
+            self._pop.buffer.add_stored(key, next_offset, stored.end, self._pop.sink.safe_end())
         self._pop.wake()
         self._stats.add(BROKER_CK_NUMS, self._stats.cluster)
         self._stats.add(GROUP_CK_NUMS, f"{header.topic}@{group}")

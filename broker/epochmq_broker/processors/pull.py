@@ -8,7 +8,6 @@ it asks for that. When it runs again, it goes through all checks once more, and 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 
 from epochmq_broker.clients import ClientRegistry
@@ -17,37 +16,40 @@ from epochmq_broker.cold_reads import PULL_TRIES_MAX, ColdReadPool
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
-from epochmq_broker.filters.message_filter import (
-    RETRY_PREFIX,
-    MessageFilter,
-    carried_filter,
-    registered_filter,
-    retry_filter,
-    tag_filter,
-)
+from epochmq_broker.filters.message_filter import MessageFilter
 from epochmq_broker.long_polling import HeldPull, PullHoldService
 from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.processors.broker_name_check import names_another_broker
 from epochmq_broker.processors.filtered_gets import FilteredGets
+from epochmq_broker.processors.pull_filters import PullFilters
+from epochmq_broker.processors.pull_rejection import (
+    FORBIDDEN_BROKER,
+    FORBIDDEN_GROUP,
+    FORBIDDEN_TOPIC,
+    PullRejectedError,
+)
 from epochmq_broker.processors.slave_rejection import reject_pull_on_slave
 from epochmq_broker.processors.static_pull import RemoteItemError, StaticPull, StaticPulls, static_frame
+from epochmq_broker.request_latencies import PULLS, RequestLatencies
 from epochmq_broker.static_topics.queue_items import PullOutcome
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
 from epochmq_broker.store.statuses import GetResult, GetStatus
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.subscriptions import (
-    SubscriptionError,
-    is_tag_type,
-    parse_subscription,
-)
 from epochmq_broker.topics import TopicTable
-from epochmq_protocol.bodies import ConsumeType, MessageModel, SubscriptionData
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss, RequestError
 from epochmq_protocol.fastpath import FastPullRequest, decode_pull, pull_response
-from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response
+from epochmq_protocol.frame import (
+    CODE_SLICE,
+    FLAG_ONEWAY,
+    SUCCESS_CODE,
+    Command,
+    encode,
+    response,
+    response_code,
+)
 from epochmq_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
@@ -55,26 +57,10 @@ from epochmq_protocol.transport.connection import FastRequestHandler, RemotingCo
 
 FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
-FLAG_SUBSCRIPTION = 4
 """Bits of a pull's sysFlag (PullSysFlag)."""
-
-FORBIDDEN_BROKER, FORBIDDEN_GROUP, FORBIDDEN_TOPIC, FORBIDDEN_BROADCASTING, FORBIDDEN_SUBSCRIPTION = (
-    1,
-    2,
-    3,
-    4,
-    5,
-)
-"""Values of the response's forbiddenType (ForbiddenType)."""
-
-PROXY_FOR_BROADCAST, PROXY_FOR_STREAM = 1, 2
-"""Values of a pull's requestSource (RequestSource)."""
 
 HOLD_MAX_MS = 60_000
 """The longest time for which a pull is held, whatever it asks for; RocketMQ's clients ask for 15 to 30 s."""
-FILTERS_MAX = 10_000
-CARRIED_FRESH_MS = 60_000
-"""How long a parsed subscription is reused. Its version is its time, by which the registry expires it."""
 
 CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -89,12 +75,7 @@ CODES = {
 """For NO_MATCHED_LOGIC_QUEUE and NO_MESSAGE_IN_QUEUE the code depends on the offset."""
 
 
-class PullRejectedError(RequestError):
-    """A rejection that names what may not be read."""
-
-    def __init__(self, forbidden_type: int, remark: str) -> None:
-        super().__init__(ResponseCode.NO_PERMISSION, remark)
-        self.forbidden_type = forbidden_type
+_PULL = int(RequestCode.PULL_MESSAGE)  # a plain number compares faster
 
 
 class PullProcessor:
@@ -113,26 +94,26 @@ class PullProcessor:
         cold_reads: ColdReadPool,
         cold_control: ColdPullControl,
         static_pulls: StaticPulls,
+        latencies: RequestLatencies,
     ) -> None:
+        self._latencies = latencies
+        self._counts = latencies.fast
         self._static_pulls = static_pulls
         self._static_topics = static_pulls.table
         self._cold_reads = cold_reads
         self._cold_control = cold_control
         cold_control.rerun = self._rerun_unheld
-        self._registered = filters
         self._filtered_gets = FilteredGets(live, store.reader, cold_reads)
         self.hold = PullHoldService(self._rerun)
         self._live = live
         self._store = store
         self._topics = topics
         self._groups = groups
-        self._clients = clients
         self._offsets = offsets
         self._stats = stats
         self._get_resident = store.reader.get_resident
         self._memory_bytes = memory_bytes()
-        self._carried: dict[tuple[str, str | None, str | None], SubscriptionData] = {}
-        self._filters: dict[int, tuple[SubscriptionData, MessageFilter]] = {}
+        self._filter = PullFilters(live, groups, clients, filters).filter_of
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler, for headers that the fast path does not support."""
@@ -151,7 +132,13 @@ class PullProcessor:
             request.broker_name, self._live.current.broker_name
         ):
             raise FastPathMiss
-        return self._respond(connection, request, held=False)
+        frame = self._respond(connection, request, held=False)
+        if frame is not None:
+            if frame[CODE_SLICE] == SUCCESS_CODE and request.code == _PULL:
+                self._counts[PULLS] += 1
+            else:
+                self._latencies.count_pull(request.code, frame)
+        return frame
 
     def pull(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Serves a pull from its command."""
@@ -177,8 +164,11 @@ class PullProcessor:
         if header.topic in self._static_topics and header.lo is not False:
             request = self._static_pulls.logical(request)
         frame = self._respond(connection, request, held=False)
-        if frame is not None and not command.is_oneway:
-            connection.write(frame)
+        if frame is not None:
+            latencies = self._latencies
+            latencies.record(command.code, response_code(frame), latencies.began, oneway=command.is_oneway)
+            if not command.is_oneway:
+                connection.write(frame)
         return None
 
     def _rerun(self, pull: HeldPull) -> None:
@@ -242,10 +232,12 @@ class PullProcessor:
         status = result.status
         if self._cold_control.counts and status is GetStatus.FOUND:
             self._cold_control.count(request, result.next_offset, wanted.tags)
-        self._commit(request, result, held=held)
         code = CODES.get(status)
         if code is None:  # NO_MESSAGE_IN_QUEUE, NO_MATCHED_LOGIC_QUEUE
             code = ResponseCode.PULL_OFFSET_MOVED if request.queue_offset else ResponseCode.PULL_NOT_FOUND
+        if code is ResponseCode.PULL_OFFSET_MOVED and self._keeps_offsets(status):
+            code, result.next_offset = ResponseCode.PULL_NOT_FOUND, request.queue_offset
+        self._commit(request, result, held=held)
         logical = None
         if request.__class__ is StaticPull:
             found = PullOutcome(code, result.next_offset, result.min_offset, result.max_offset)
@@ -326,7 +318,7 @@ class PullProcessor:
                 connection.respond_encoded(request.opaque, frame)
 
         try:
-            connection.defer(request.opaque)
+            connection.defer(request.opaque, request.code)
             self._cold_reads.submit(connection, missing, done)
         except RequestError as error:
             return encode(response(_command_of(request), error.code, error.remark))
@@ -373,98 +365,6 @@ class PullProcessor:
             )
         return group, topic
 
-    def _filter(self, request: FastPullRequest, group: SubscriptionGroupConfig) -> MessageFilter:
-        """Returns the filter of the pull's subscription: the one that it carries, or the one of the group's
-        heartbeats. Raises RequestError."""
-        carried = bool(request.sys_flag & FLAG_SUBSCRIPTION)
-        if carried:
-            subscription = self._carried_subscription(request)
-        else:
-            subscription = self._known_subscription(request, group)
-        known = self._filters.get(id(subscription))
-        if known is not None and known[0] is subscription:
-            return known[1]
-        if not is_tag_type(subscription.expression_type):
-            return self._expression_filter(request, subscription, carried=carried)
-        found = tag_filter(subscription)
-        if len(self._filters) >= FILTERS_MAX:
-            self._filters.clear()
-        self._filters[id(subscription)] = (subscription, found)
-        return found
-
-    def _expression_filter(
-        self, request: FastPullRequest, subscription: SubscriptionData, *, carried: bool
-    ) -> MessageFilter:
-        """The filter of a subscription by an expression. Raises RequestError."""
-        registered = None
-        if not carried:
-            registered = self._registered.get(request.topic, request.consumer_group)
-            if registered is None:
-                raise RequestError(
-                    ResponseCode.FILTER_DATA_NOT_EXIST,
-                    "The broker's consumer filter data is not exist!Your expression may be wrong!",
-                )
-            if registered.data.client_version < request.sub_version:
-                raise RequestError(
-                    ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest"
-                )
-        config = self._live.current
-        if not config.enable_property_filter:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {subscription.expression_type}",
-            )
-        if config.filter_support_retry and subscription.topic.startswith(RETRY_PREFIX):
-            return retry_filter(self._registered, subscription)
-        return carried_filter(subscription) if registered is None else registered_filter(registered)
-
-    def _carried_subscription(self, request: FastPullRequest) -> SubscriptionData:
-        """Returns the subscription that a pull carries; equal texts give the same object for a minute."""
-        now_ms = time.time_ns() // 1_000_000
-        words = (request.topic, request.subscription, request.expression_type)
-        subscription = self._carried.get(words)
-        if subscription is None or now_ms - subscription.sub_version > CARRIED_FRESH_MS:
-            try:
-                subscription = parse_subscription(*words, now_ms)
-            except SubscriptionError as error:
-                raise RequestError(
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-                ) from error
-            if len(self._carried) >= FILTERS_MAX:
-                self._carried.clear()
-            self._carried[words] = subscription
-        source = request.request_source
-        self._clients.compensate(
-            request.consumer_group,
-            request.topic,
-            subscription,
-            ConsumeType.CONSUME_ACTIVELY if source == PROXY_FOR_STREAM else ConsumeType.CONSUME_PASSIVELY,
-            MessageModel.BROADCASTING if source == PROXY_FOR_BROADCAST else MessageModel.CLUSTERING,
-        )
-        return subscription
-
-    def _known_subscription(
-        self, request: FastPullRequest, group: SubscriptionGroupConfig
-    ) -> SubscriptionData:
-        name, topic = request.consumer_group, request.topic
-        online = self._clients.group(name)
-        if online is None:
-            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
-        if not group.consume_broadcast_enable and online.is_broadcasting:
-            raise PullRejectedError(
-                FORBIDDEN_BROADCASTING, f"the consumer group[{name}] can not consume by broadcast way"
-            )
-        if self._groups.is_forbidden(name, topic):
-            raise PullRejectedError(
-                FORBIDDEN_SUBSCRIPTION, f"the consumer group[{name}] is forbidden for topic[{topic}]"
-            )
-        subscription = online.subscriptions.get(topic)
-        if subscription is None:
-            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist")
-        if subscription.sub_version < request.sub_version:
-            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        return subscription
-
     def _reset(self, request: FastPullRequest) -> GetResult | None:
         """The result of a pull whose offset was reset on the server; None without a reset."""
         offset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
@@ -502,7 +402,7 @@ class PullProcessor:
             queue, request.queue_offset, request.max_msg_nums, wanted, connection, done
         )
         if found is None and not request.flag & FLAG_ONEWAY:
-            connection.defer(request.opaque)
+            connection.defer(request.opaque, request.code)
         return found
 
     def _commit(self, request: FastPullRequest, result: GetResult, *, held: bool) -> None:
@@ -529,7 +429,7 @@ class PullProcessor:
             hold_ms = config.short_polling_time_mills
         if hold_ms <= 0 or request.flag & FLAG_ONEWAY or self.hold.is_full:
             return False
-        connection.defer(request.opaque)
+        connection.defer(request.opaque, request.code, polls=True)
         pull = HeldPull(
             self._store.queue(request.topic, request.queue_id),
             request.queue_offset,
@@ -566,6 +466,17 @@ class PullProcessor:
         if lag > self._memory_bytes * config.access_message_in_memory_max_ratio // 100:
             return group.which_broker_when_consume_slowly
         return group.broker_id
+
+    def _keeps_offsets(self, status: GetStatus) -> bool:
+        """Whether this broker leaves an offset outside its queue as it is, because it is a slave: the master
+        may have the messages that this log lacks (offsetCheckInSlave). Such a pull waits for messages;
+        RocketMQ's slave has it tried again at once."""
+        config = self._live.current
+        return (
+            config.broker_role == "SLAVE"
+            and not config.offset_check_in_slave
+            and status is not GetStatus.OFFSET_RESET
+        )
 
 
 def _command_of(request: FastPullRequest) -> Command:

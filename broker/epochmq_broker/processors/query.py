@@ -94,8 +94,7 @@ class QueryProcessor:
     def min_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns the offset of a queue's first existing message."""
         header = GetMinOffsetRequestHeader.decode(command.ext)
-        queue = self._store.lookup.existing_queue(header.topic, header.queue_id)
-        offset = 0 if queue is None else queue.min_offset
+        offset = self._store.lookup.min_offset(header.topic, header.queue_id)
         return response(command, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=offset))
 
     def earliest_store_time(self, connection: RemotingConnection, command: Command) -> Command:

@@ -78,7 +78,7 @@ class RecallProcessor:
             return success
         if command.is_oneway:
             return None
-        connection.defer(command.opaque)
+        connection.defer(command.opaque, command.code)
 
         def respond(status: PutStatus) -> None:
             if status not in STORED_CODES:

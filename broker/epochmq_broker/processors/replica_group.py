@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.log_checksums import ChecksumsBusyError
 from epochmq_broker.ha.log_comparison import LogRange
+from epochmq_broker.ha.master_flush_offset import adopt_master_flush_offset
 from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers_controller import ExchangeHAInfoResponseHeader
+from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
 from epochmq_protocol.replica_control import LogChecksumsHeader, ReplicaControlCode
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
@@ -63,17 +64,24 @@ class ReplicaGroupProcessor:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"this broker is not the master of epoch {epoch}")
 
     def ha_info(self, connection: RemotingConnection, command: Command) -> Command:
-        """906: returns the address at which this broker serves replicas. Only a master returns it; RocketMQ's
-        brokers do in every role."""
+        """906: a master returns the address at which it serves replicas. A request with such an address comes
+        from a returning master before it goes online (`acting.pre_online`): this replica follows it. With a
+        controller it does not, because the controller names the master."""
+        config = self._live.current
+        header = ExchangeHAInfoRequestHeader.decode(command.ext)
+        if header.master_ha_address is not None:
+            if not config.enable_controller_mode:
+                self._ha.follow(header.master_ha_address)
+                adopt_master_flush_offset(self._ha.store, config, header.master_flush_offset)
+            return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
         if self._ha.role is not HARole.MASTER:
             return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
-        config = self._live.current
-        header = ExchangeHAInfoResponseHeader(
+        answer = ExchangeHAInfoResponseHeader(
             master_ha_address=config.ha_server_addr,
-            master_flush_offset=0,
+            master_flush_offset=self._ha.store.end_at_load,
             master_address=config.broker_addr,
         )
-        return response(command, ResponseCode.SUCCESS, header=header)
+        return response(command, ResponseCode.SUCCESS, header=answer)
 
     def role_changed(self, connection: RemotingConnection, command: Command) -> Command:
         """1008: a controller notifies the broker of the group's master."""

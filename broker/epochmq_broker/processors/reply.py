@@ -142,7 +142,4 @@ class ReplyProcessor:
             return
         response_header.msg_id = records.message_id(self._store_host, stored.physical_offset)
         response_header.queue_offset = stored.queue_offset
-        traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
-        traffic.messages += 1
-        traffic.bytes += stored.size
-        traffic.requests += 1
+        self._stats.put_traffic(stored.topic, stored.queue_id).receive(1, stored.size)

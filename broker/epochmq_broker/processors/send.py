@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from epochmq_broker.attributes import is_batch_cq
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import InnerMessage, MessageWriter, PutResult
@@ -97,6 +98,12 @@ def put_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
             return RequestError(
                 ResponseCode.SYSTEM_ERROR, "create mapped file failed, server is busy or broken."
             )
+        case PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
+            return RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
+                "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w.",
+            )
         case PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
             return RequestError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
         case _:
@@ -157,7 +164,11 @@ class SendProcessor:
                 raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
             if header.batch:
                 self._check_batch(header)
-                stored = self._writer.put_batch(message)
+                if is_batch_cq(topic) and message.uniq_key:
+                    make_inner_batch(message)
+                    stored = self._writer.put(message)
+                else:
+                    stored = self._writer.put_batch(message)
             else:
                 self._divert_retry(command, header, message)
                 self._check_message(topic, message)
@@ -169,10 +180,7 @@ class SendProcessor:
             return response(command, error.code, error.remark, ext=self._ext())
         if kind != NORMAL:
             self._stats.count_type(stored.topic, kind, stored.count, stored.size)
-        traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
-        traffic.messages += stored.count
-        traffic.bytes += stored.size
-        traffic.requests += 1
+        self._stats.put_traffic(stored.topic, stored.queue_id).receive(stored.count, stored.size)
         return self._response(connection, command, message, stored, queue_id, logical)
 
     def _translate(self, header: SendHeader) -> QueueContext | None:
@@ -294,6 +302,7 @@ class SendProcessor:
                 queue_id=queue_id,
                 queue_offset=queue_offset,
                 transaction_id=message.uniq_key,
+                batch_uniq_id=message.uniq_key if stored.messages else None,
                 recall_handle=None if command.code == _BATCH else self._recall_handle(message),
             ),
             ext=self._ext(),
@@ -302,7 +311,7 @@ class SendProcessor:
             return success
         if command.is_oneway:
             return None
-        connection.defer(command.opaque)
+        connection.defer(command.opaque, command.code)
 
         def respond(status: PutStatus) -> None:
             success.code = STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR)
@@ -329,6 +338,13 @@ class SendProcessor:
 def group_of_retry_topic(topic: str) -> str:
     """The group of a retry topic; of a version-2 pop retry topic, the part before the `+` (KeyBuilder)."""
     return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX).split("+", 1)[0]
+
+
+def make_inner_batch(message: InnerMessage) -> None:
+    """Makes a batch for a topic of type BatchCQ one message, an inner batch, whose body are the messages.
+    Raises RequestError MESSAGE_ILLEGAL if the batch is malformed."""
+    message.sys_flag |= records.NEED_UNWRAP_FLAG | records.INNER_BATCH_FLAG
+    message.properties["INNER_NUM"] = str(len(records.decode_batch(message.body)))
 
 
 NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"

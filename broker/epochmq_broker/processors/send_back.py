@@ -12,7 +12,7 @@ import random
 from collections.abc import Mapping
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.message_writer import InnerMessage, MessageWriter
+from epochmq_broker.message_writer import InnerMessage, MessageWriter, next_attempt
 from epochmq_broker.processors.send import DLQ_QUEUES, V3_4_9
 from epochmq_broker.processors.slave_rejection import reject_send_on_slave
 from epochmq_broker.stats import SNDBCK2DLQ_TIMES, SNDBCK_PUT_NUMS, BrokerStats
@@ -29,6 +29,7 @@ from epochmq_protocol.message import MessageExt
 from epochmq_protocol.topics import PERM_WRITE, dlq_topic, retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
+MASTER_ID = 0
 FIRST_RETRY_LEVEL = 3
 """The delay level of the first retry: 10 s with RocketMQ's levels."""
 
@@ -58,9 +59,14 @@ class SendBackProcessor:
 
     def send_back(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Takes one message back, named by its commit-log offset."""
-        reject_send_on_slave(self._live.current)
-        header = ConsumerSendMsgBackRequestHeader.decode(command.ext)
         config = self._live.current
+        reject_send_on_slave(config)
+        if config.broker_id != MASTER_ID:
+            # A Java consumer then sends the message to the retry topic itself, on another broker.
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"no master available along with {config.broker_ip1}"
+            )
+        header = ConsumerSendMsgBackRequestHeader.decode(command.ext)
         group = self._groups.find(header.group)
         if group is None:
             raise RequestError(
@@ -108,9 +114,9 @@ class SendBackProcessor:
         if dead:
             self._stats.add(SNDBCK2DLQ_TIMES, f"{header.origin_topic}@{header.group}")
         success = response(command, ResponseCode.SUCCESS)
-        if not self._writer.waits or command.is_oneway:
+        if not self._writer.sends_wait or command.is_oneway:
             return success
-        connection.defer(command.opaque)
+        connection.defer(command.opaque, command.code)
 
         def respond(status: PutStatus) -> None:
             if status is not PutStatus.PUT_OK:
@@ -136,5 +142,5 @@ class SendBackProcessor:
             sys_flag=original.sys_flag,
             born_timestamp=original.born_timestamp,
             born_host=original.born_host,
-            reconsume_times=original.reconsume_times + 1,
+            reconsume_times=next_attempt(original.reconsume_times),
         )

@@ -1,10 +1,11 @@
-"""Serves SEND_MESSAGE_V2 for plain messages, and for plain half messages: the fast send path.
+"""Serves SEND_MESSAGE_V2 for plain messages, also for those of a transaction or with a delivery time: the
+fast send path.
 
 It gets a JSON header and a body and returns the encoded response. Everything that can be cached, omitted or
 bound in advance is. For a message that is not plain it raises `FastPathMiss` before it changes anything, and
-`send` serves the frame from the beginning: for another topic state, a batch, a delay, a timer,
-a property that the broker sets, or a message without an id. A test checks that both paths store the same
-record and respond the same.
+`send` serves the frame from the beginning: for another topic state, a batch, a delay level, a property that
+the broker sets, or a message without an id. A test checks that both paths store the same record and respond
+the same.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from epochmq_broker.config import BrokerConfig, LiveConfig
-from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.message_writer import TIMER_PROPERTIES, TIMER_TOPIC, MessageWriter
 from epochmq_broker.processors.broker_name_check import names_another_broker
-from epochmq_broker.processors.send import FIFO, SHARDING_KEY, STORED_CODES, TRANSACTION
+from epochmq_broker.processors.send import DELAY, FIFO, SHARDING_KEY, STORED_CODES, TRANSACTION
+from epochmq_broker.request_latencies import ONEWAY_SENDS, SENDS, RequestLatencies
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
-from epochmq_broker.stats import BrokerStats, TrafficCounter
+from epochmq_broker.stats import MEDIUM_BYTES, SMALL_BYTES, BrokerStats, PutCounter
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.timer.put_hook import TimerPutHook
+from epochmq_broker.timer.recall_handle import RecallHandle
 from epochmq_broker.topics import TopicTable
 from epochmq_broker.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.transactions.transaction_metrics import TransactionMetrics
-from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.fastpath import SendFields, SendResponseEncoder, decode_send, send_response_template
 from epochmq_protocol.frame import FLAG_ONEWAY
@@ -37,6 +41,7 @@ from epochmq_protocol.topics import (
     PERM_WRITE,
     TopicConfig,
     TopicFilterType,
+    is_lmq,
     is_not_allowed_send_topic,
     is_retry_topic,
     validate_topic,
@@ -45,14 +50,15 @@ from epochmq_protocol.transport.connection import FastRequestHandler, RemotingCo
 
 SPECIAL_PROPERTIES = frozenset(
     [
-        # a message with one of these is not plain; one with TRAN_MSG may be a half message
+        # a message with one of these is not plain; with TRAN_MSG it may be a half message, with one of
+        # TIMER_PROPERTIES a timer message
         "DELAY",
         "TRAN_MSG",
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
+        *TIMER_PROPERTIES,
         "INNER_NUM",
+        "INNER_MULTI_DISPATCH",
         # the broker removes or sets these
+        "__CRC32#",
         "POP_CK",
         "MSG_REGION",
         "TRACE_ON",
@@ -62,6 +68,8 @@ SPECIAL_PROPERTIES = frozenset(
 SPECIAL_FLAGS = ~(COMPRESSED_FLAG | COMPRESSION_TYPE_COMPARATOR)
 """Bits of sysFlag of messages that are not plain: tags, transactions, hosts, batches."""
 SEPARATOR = "\x02"
+_FIELDS_END = b'},"flag":1'
+"""What follows the fields of a response; their values contain no quote that is not escaped."""
 CODES_MAX = 4096
 CACHED_QUEUES_MAX = 100_000
 
@@ -74,7 +82,7 @@ class _CachedQueue(Struct, frozen=True, gc=False):
     """The data about a queue that is known before a message arrives."""
 
     queue: ConsumeQueue
-    traffic: TrafficCounter
+    traffic: PutCounter
     suffix: str  # the properties that the broker adds
 
 
@@ -91,10 +99,13 @@ class FastSend:
         store_host: bytes,
         static: StaticTopicTable,
         transaction_metrics: TransactionMetrics,
+        latencies: RequestLatencies,
     ) -> None:
+        self._latencies = latencies
         self._static = static
         self._transaction_metrics = transaction_metrics
         self._half_queue: _CachedQueue | None = None
+        self._timer_queue: _CachedQueue | None = None
         self._live = live
         self._store = store
         self._writer = writer
@@ -116,7 +127,8 @@ class FastSend:
         """The handler as a closure: its own variables are the cheapest to access."""
         topics, writer, queues, codes = self._topics, self._writer, self._queues, self._codes
         append, decode, special, stats = self._store.append, decode_send, SPECIAL_PROPERTIES, self._stats
-        stored = PutStatus.PUT_OK
+        stored, small_bytes, medium_bytes = PutStatus.PUT_OK, SMALL_BYTES, MEDIUM_BYTES
+        counts, sends = self._latencies.fast, SENDS
 
         def send(connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
             request = decode(header)
@@ -129,6 +141,7 @@ class FastSend:
             properties = fields.properties
             uniq_key = tags = keys = wait = ""
             sys_flag, half, is_fifo = fields.sys_flag, False, False
+            timer, handle = "", b""
             for entry in properties.split("\x02"):
                 name, _, value = entry.partition("\x01")
                 if name == "UNIQ_KEY":
@@ -140,19 +153,26 @@ class FastSend:
                 elif name == "WAIT":
                     wait = value
                 elif name in special:
-                    if name != "TRAN_MSG" or value != "true":
+                    if name == "TRAN_MSG" and value == "true":
+                        half = True
+                    elif name in TIMER_PROPERTIES and not timer:
+                        timer = entry
+                    else:
                         raise FastPathMiss
-                    half = True
                 elif name == SHARDING_KEY:
                     is_fifo = True
                 if entry and not (name and value):
                     raise FastPathMiss
+            if timer:
+                if half:
+                    raise FastPathMiss
+                cached, handle = self._as_timer_message(fields, cached, timer, uniq_key)
             if half:
                 sys_flag &= ~TRANSACTION_ROLLBACK_TYPE
                 cached = self._as_half_message(fields, cached, uniq_key)
             if not uniq_key or not body or sys_flag & SPECIAL_FLAGS or fields.batch != "false":
                 raise FastPathMiss
-            if writer.gated and writer.rejection(wait or "true") is not None:
+            if writer.may_reject and writer.rejection(wait or "true") is not None:
                 raise FastPathMiss
             try:
                 rendered = (
@@ -160,7 +180,9 @@ class FastSend:
                 )
             except UnicodeEncodeError:
                 raise FastPathMiss from None
-            waits = writer.waits and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
+            waits = (
+                writer.sends_wait and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
+            )
             if waits and not connection.can_defer:
                 raise FastPathMiss  # the ordinary path rejects the message before storing it
             code = codes.get(tags)
@@ -181,18 +203,25 @@ class FastSend:
             )
             if status is not stored:
                 raise FastPathMiss  # nothing has changed; the ordinary path builds the rejection
-            if writer.appended is not None:
-                writer.appended()
+            if writer.on_append is not None:
+                writer.on_append()
             traffic = cached.traffic
-            traffic.messages += 1
-            traffic.bytes += size
-            traffic.requests += 1
+            traffic.received_bytes += size
+            if size <= small_bytes:
+                traffic.small += 1
+            elif size <= medium_bytes:
+                traffic.medium += 1
+            else:
+                traffic.receive_large(size)
             if half:
                 self._transaction_metrics.add(fields.topic, 1)
                 stats.count_type(HALF_TOPIC, TRANSACTION, 1, size)
+            elif timer:
+                stats.count_type(TIMER_TOPIC, FIFO if is_fifo else DELAY, 1, size)
             elif is_fifo:
                 stats.count_type(fields.topic, FIFO, 1, size)
             if request.flag & FLAG_ONEWAY:
+                counts[ONEWAY_SENDS] += 1
                 return None
             response_fields = (
                 request.opaque,
@@ -202,26 +231,29 @@ class FastSend:
                 uniq_key.encode(),
             )
             if waits:
-                self._respond_later(connection, response_fields, physical_offset + size)
+                self._respond_later(connection, response_fields, physical_offset + size, handle)
                 return None
-            return self._respond(*response_fields)
+            counts[sends] += 1
+            frame = self._respond(*response_fields)
+            return _with_recall_handle(frame, handle) if handle else frame
 
         return send
 
     def _respond_later(
-        self, connection: RemotingConnection, response_fields: _ResponseFields, end: int
+        self, connection: RemotingConnection, response_fields: _ResponseFields, end: int, handle: bytes
     ) -> None:
         """Responds when the message is safe, or after the timeout."""
         opaque = response_fields[0]
-        connection.defer(opaque)
+        connection.defer(opaque, RequestCode.SEND_MESSAGE_V2)
         frame = self._respond(*response_fields)
 
         def done(status: PutStatus) -> None:
             if status is PutStatus.PUT_OK:
-                connection.respond_encoded(opaque, frame)
+                data = frame
             else:
                 respond = _response_template(self._live.current, self._store_host, STORED_CODES[status])
-                connection.respond_encoded(opaque, respond(*response_fields))
+                data = respond(*response_fields)
+            connection.respond_encoded(opaque, _with_recall_handle(data, handle) if handle else data)
 
         self._writer.when_safe(end, done)
 
@@ -271,6 +303,34 @@ class FastSend:
         )
         return _CachedQueue(half.queue, half.traffic, suffix)
 
+    def _as_timer_message(
+        self, fields: SendFields, cached: _CachedQueue, entry: str, uniq_key: str
+    ) -> tuple[_CachedQueue, bytes]:
+        """Returns the queue of the timer topic, with the properties that the broker adds to this message, and
+        its recall handle. `entry` is the property with the delivery time. Raises FastPathMiss if the message
+        is due already, may be rejected, or has such a property already."""
+        hook, properties = self._writer.timer_hook, fields.properties
+        name, _, text = entry.partition("\x01")
+        if not isinstance(hook, TimerPutHook) or "REAL_" in properties or "TIMER_OUT_MS" in properties:
+            raise FastPathMiss
+        out_ms = hook.plain_out_ms(name, text)
+        if out_ms is None:
+            raise FastPathMiss
+        timer = self._timer_queue
+        if timer is None:
+            timer = self._timer_queue = _CachedQueue(
+                self._store.queue(TIMER_TOPIC, 0), self._stats.put_traffic(TIMER_TOPIC, 0), ""
+            )
+        suffix = (
+            f"{cached.suffix}TIMER_OUT_MS\x01{out_ms}\x02"
+            f"REAL_TOPIC\x01{fields.topic}\x02REAL_QID\x01{fields.queue_id}\x02"
+        )
+        try:
+            handle = RecallHandle(fields.topic, self._name, str(out_ms + 1), uniq_key).encode().encode()
+        except UnicodeEncodeError:
+            raise FastPathMiss from None
+        return _CachedQueue(timer.queue, timer.traffic, suffix), handle
+
     def _code(self, tags: str) -> int:
         """Returns the tags code from a cache, because most messages have one of a few tags."""
         if len(self._codes) >= CODES_MAX:
@@ -280,7 +340,7 @@ class FastSend:
 
     def _clear_cache(self) -> None:
         self._queues.clear()
-        self._half_queue = None
+        self._half_queue = self._timer_queue = None
         self._generation = self._topics.generation
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
@@ -289,13 +349,20 @@ class FastSend:
         self._name = after.broker_name
 
 
+def _with_recall_handle(frame: bytes, handle: bytes) -> bytes:
+    """The response with one more field: the handle by which the producer can recall its message."""
+    header = frame[8:].replace(_FIELDS_END, b',"recallHandle":"%b"%b' % (handle, _FIELDS_END), 1)
+    size = len(header)
+    return (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header
+
+
 def _is_plain(topic: TopicConfig) -> bool:
     """Whether messages of this topic need nothing that only the ordinary path does."""
     name = topic.topic_name
     kept_whole = {"queue.type", "cleanup.policy"}.isdisjoint(topic.attributes)
     single_tag = topic.topic_filter_type is TopicFilterType.SINGLE_TAG
     allowed = validate_topic(name) is None and not is_not_allowed_send_topic(name)
-    return kept_whole and single_tag and allowed and not is_retry_topic(name)
+    return kept_whole and single_tag and allowed and not is_retry_topic(name) and not is_lmq(name)
 
 
 def _suffix(config: BrokerConfig) -> str:

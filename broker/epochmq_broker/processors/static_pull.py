@@ -135,7 +135,7 @@ class StaticPulls:
         SYSTEM_BUSY if too many pulls wait already."""
         if len(self._pulls) >= REMOTE_PULLS_MAX:
             raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
-        connection.defer(request.opaque)
+        connection.defer(request.opaque, request.code)
         task = asyncio.get_running_loop().create_task(self._forward(connection, request, refuse))
         self._pulls.add(task)
         task.add_done_callback(self._pulls.discard)

@@ -122,22 +122,34 @@ class TableSyncProcessor:
         if _is_current(command, state):
             return _unchanged(command)
         version, rows = to_json(offsets.data_version), sorted(offsets.table.items())
+        light = _light_offsets(offsets.light_table)
         if len(rows) > SLICE:
-            return self._many_offsets(command, state, version, rows)
-        return _table_response(command, state, _offsets_body(version, [_offsets_entry(*row) for row in rows]))
+            return self._many_offsets(command, state, version, light, rows)
+        entries = [_offsets_entry(*row) for row in rows]
+        return _table_response(command, state, _offsets_body(version, entries, light))
 
     async def _many_offsets(
-        self, command: Command, state: str, version: bytes, rows: list[tuple[str, Mapping[int, int]]]
+        self,
+        command: Command,
+        state: str,
+        version: bytes,
+        light: bytes,
+        rows: list[tuple[str, Mapping[int, int]]],
     ) -> Command:
         entries: list[str] = []
         for start in range(0, len(rows), SLICE):
             entries += [_offsets_entry(*row) for row in rows[start : start + SLICE]]
             await asyncio.sleep(0)
-        return _table_response(command, state, _offsets_body(version, entries))
+        return _table_response(command, state, _offsets_body(version, entries, light))
 
 
-def _offsets_body(version: bytes, entries: list[str]) -> bytes:
-    return b'{"dataVersion":%b,"offsetTable":{%b}}' % (version, ",".join(entries).encode())
+def _offsets_body(version: bytes, entries: list[str], light: bytes = b"") -> bytes:
+    return b'{"dataVersion":%b%b,"offsetTable":{%b}}' % (version, light, ",".join(entries).encode())
+
+
+def _light_offsets(table: Mapping[str, int] | None) -> bytes:
+    """The field with the offsets of light groups; empty without enableLmq."""
+    return b"" if table is None else b',"lmqOffsetTable":%b' % to_json(dict(table))
 
 
 def _offsets_entry(key: str, queues: Mapping[int, int]) -> str:

@@ -1,8 +1,9 @@
 """Sends heartbeats to every controller, each from a task of its own, so that a slow or dead controller does
 not delay the others (#5929).
 
-A master requests its write lease with its heartbeats, several times during a lease, from every controller.
-The leading one grants it, so that a change of the leading controller needs no search.
+A master requests its write lease with its heartbeats, twice during a lease, from every controller. The
+leading one grants it, so that a change of the leading controller needs no search. If a renewal is late, the
+master asks every controller more often.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.ha.log_doubt import HEARTBEAT_SUSPENSION_MS, suspends_heartbeats
-from epochmq_broker.replicas.write_lease import WriteLease
+from epochmq_broker.replicas.write_lease import REQUEST_INTERVAL_MIN_MS, WriteLease
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
@@ -31,10 +32,6 @@ from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
 
-RENEWALS_PER_LEASE: Final = 3
-"""A lease survives as many lost renewals but one. The leading controller pays for each: 35 µs."""
-RENEWAL_INTERVAL_MIN_MS: Final = 40
-"""The least time between two requests for a lease; also used until the length of a lease is known."""
 LEASE_TIMEOUT_MS: Final = 600
 BRIEF_HEARTBEAT_TIMEOUT_MS: Final = 1
 GIVE_UP_PAUSE_MS: Final = 10_000
@@ -138,7 +135,7 @@ class ControllerHeartbeats:
         is_silent = False
         while True:
             wake.clear()
-            interval_ms, timeout_ms = self._interval_and_timeout()
+            timeout_ms = self._response_timeout_ms()
             began_ms = clock_ms()
             suspended = self._is_suspended()
             try:
@@ -158,12 +155,14 @@ class ControllerHeartbeats:
                     log.info("the controller at %s responds to heartbeats", address)
             if self.lease.needs_renewal(clock_ms()):
                 self.on_lease_missing()
-            pause_ms = interval_ms - (clock_ms() - began_ms)
-            try:
-                async with asyncio.timeout(max(pause_ms, RENEWAL_INTERVAL_MIN_MS / 2) / 1000):
-                    await wake.wait()
-            except TimeoutError:
-                pass
+            earliest_ms = clock_ms() + REQUEST_INTERVAL_MIN_MS / 2
+            while (pause_ms := max(self._next_heartbeat_ms(began_ms), earliest_ms) - clock_ms()) > 0:
+                try:
+                    async with asyncio.timeout(pause_ms / 1000):
+                        await wake.wait()
+                        break
+                except TimeoutError:
+                    pass  # another controller may have renewed the lease meanwhile
 
     def _renews_lease(self) -> bool:
         """Whether heartbeats request a lease. They also do under a leading controller that grants none: the
@@ -186,14 +185,21 @@ class ControllerHeartbeats:
                 log.info("the broker resumes its heartbeats")
         return suspended
 
-    def _interval_and_timeout(self) -> tuple[float, float]:
-        """(milliseconds between two heartbeats, milliseconds to wait for a response)."""
-        config, lease = self._live.current, self.lease
-        if not self._renews_lease() or lease.leader_grants is False:
-            return config.broker_heartbeat_interval, config.send_heartbeat_timeout_millis
-        interval_ms = max(lease.duration_ms / RENEWALS_PER_LEASE, RENEWAL_INTERVAL_MIN_MS)
-        interval_ms = min(interval_ms, config.broker_heartbeat_interval)
-        return interval_ms, lease.duration_ms or LEASE_TIMEOUT_MS
+    def _asks_for_lease(self) -> bool:
+        """Whether heartbeats follow the times of the lease. Under a controller that grants none they do
+        not."""
+        return self._renews_lease() and self.lease.leader_grants is not False
+
+    def _response_timeout_ms(self) -> float:
+        """How long to wait for a response."""
+        if not self._asks_for_lease():
+            return self._live.current.send_heartbeat_timeout_millis
+        return self.lease.duration_ms or LEASE_TIMEOUT_MS
+
+    def _next_heartbeat_ms(self, began_ms: float) -> float:
+        """When the next heartbeat is due at a controller to which the last one was sent at `began_ms`."""
+        due_ms = began_ms + self._live.current.broker_heartbeat_interval
+        return min(due_ms, self.lease.next_request_ms(began_ms)) if self._asks_for_lease() else due_ms
 
     async def _send_brief_heartbeat(self, address: str, timeout_ms: float) -> bool:
         """While heartbeats are suspended, sends one with a timeout of a millisecond now and then. A RocketMQ

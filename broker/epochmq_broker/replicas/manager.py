@@ -119,6 +119,7 @@ class ReplicasManager:
             self.gate,
             components.client,
             prepare=components.master_services.prepare_fence,
+            commit_replicated=components.master_services.commit_replicated,
             election_obstacle=self.successor_election.obstacle,
             elect=self.successor_election.elect,
             election_failed=self.successor_election.report_fence,
@@ -203,7 +204,7 @@ class ReplicasManager:
 
     def takes_messages(self) -> bool:
         """Whether a message that waits for replicas would be stored now."""
-        return self.may_write() and self._components.writer.has_replicas_enough
+        return self.may_write() and self._components.writer.has_enough_replicas
 
     def may_acknowledge(self) -> bool:
         """Whether the broker may acknowledge stored messages now."""
@@ -353,7 +354,7 @@ class ReplicasManager:
         return (
             self._ha.role is HARole.MASTER
             and self.may_acknowledge()
-            and self._components.writer.has_replicas_enough
+            and self._components.writer.has_enough_replicas
         )
 
     def _role_taken(self, master_address: str | None) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.store.config_files import read_config, write_config
 from epochmq_broker.store.message_store import MessageStore
+from epochmq_broker.store.state_file_io import read_state_file, write_state_file
 from epochmq_broker.store.statuses import RunningFlags
 
 FILE = "steering.json"
@@ -37,7 +37,7 @@ class ReplicaControl:
 
     def load(self) -> None:
         """Reads the file, before the broker serves. Raises if the file and its backup are broken."""
-        found = read_config(self._path, lambda data: msgspec.json.decode(data, type=ReplicaControlState))
+        found = read_state_file(self._path, lambda data: msgspec.json.decode(data, type=ReplicaControlState))
         if found is not None:
             self._apply(found)
 
@@ -49,7 +49,7 @@ class ReplicaControl:
                 present.fenced if fenced is None else fenced, present.drained if drained is None else drained
             )
             if wanted != present:
-                await asyncio.to_thread(write_config, self._path, msgspec.json.encode(wanted))
+                await asyncio.to_thread(write_state_file, self._path, msgspec.json.encode(wanted))
                 self._apply(wanted)
 
     def _apply(self, wanted: ReplicaControlState) -> None:

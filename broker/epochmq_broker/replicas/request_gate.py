@@ -21,6 +21,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, EpochMQError, RequestError
 from epochmq_protocol.frame import FLAG_RESPONSE, Command
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.transport.request_client import RequestClient
 
 HELD_CODES: Final = frozenset(
     {
@@ -35,7 +36,10 @@ HELD_CODES: Final = frozenset(
         RequestCode.RECALL_MESSAGE,
     }
 )
-"""Requests that need a master which may write; they are held."""
+"""Requests that need a master which may write; they are held, and relayed later."""
+HELD_ONLY_CODES: Final = frozenset({RequestCode.POP_MESSAGE})
+"""Requests that change what the new master gets. They are held, and rejected while others are relayed:
+a relayed long poll would exceed the time of a relay."""
 RELAYED_CODES: Final = HELD_CODES | {
     RequestCode.QUERY_CONSUMER_OFFSET,
     RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -69,12 +73,8 @@ class GatePhase(enum.Enum):
     RELAYING = "relaying"
 
 
-class RelayClient(Protocol):
+class RelayClient(RequestClient, Protocol):
     """The part of `RemotingClient` that relays requests."""
-
-    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
-        """The response of the peer at `address`."""
-        ...
 
     async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
         """Sends a request that has no response."""
@@ -138,8 +138,10 @@ class RequestGate:
 
     def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """Returns the handlers, with the gate in front of those that only a master may serve."""
+        guarded = RELAYED_CODES | HELD_ONLY_CODES
+        held = HELD_CODES | HELD_ONLY_CODES
         return {
-            code: self._guarded(handler, is_held=code in HELD_CODES) if code in RELAYED_CODES else handler
+            code: self._guarded(handler, is_held=code in held) if code in guarded else handler
             for code, handler in handlers.items()
         }
 
@@ -159,7 +161,7 @@ class RequestGate:
     async def _hold_or_relay(
         self, handler: RequestHandler, connection: RemotingConnection, command: Command
     ) -> Command | None:
-        """Holds the request as long as requests are held, then serves it here or relays it."""
+        """Holds the request as long as requests are held, then serves it here, relays or rejects it."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + HOLD_TIMEOUT_S
         pause_s = RETRY_S
@@ -167,6 +169,10 @@ class RequestGate:
         while True:
             if self.phase is GatePhase.HOLDING:
                 await self._wait_until_released(command, deadline_s - loop.time())
+            elif self.phase is GatePhase.RELAYING and command.code in HELD_ONLY_CODES:
+                raise RequestError(
+                    ResponseCode.SYSTEM_BUSY, f"the broker at {self._master} is the master now"
+                )
             elif self.phase is GatePhase.OPEN or was_relayed:
                 result = handler(connection, command)
                 return await result if isinstance(result, Awaitable) else result

@@ -3,9 +3,9 @@
 1. The replica must be in the SyncStateSet and connected, its lag must be small, and the controllers must be
    ready to elect it.
 2. The replica copies the master's tables: topics, groups, offsets.
-3. The master holds new sends (`request_gate`), and those under way complete, until the replica has the whole
-   log. If that takes too long, or the replica disconnects, the master serves sends again, and nothing has
-   changed.
+3. The master holds new sends and POPs (`request_gate`), and those under way complete, until the replica has
+   the whole log. The consumer offsets that waited for it advance, and the replica copies them.
+   If that takes too long, or the replica disconnects, the master serves sends again, and nothing has changed.
 4. The master asks the controllers to elect this replica, and reports in the same request that it is fenced,
    so that they need not wait for its lease to expire. From here on the switchover cannot be undone: if the
    election fails, the controllers elect another member, and the sends are held for that one.
@@ -70,11 +70,13 @@ class Switchover:
         client: RemotingClient,
         *,
         prepare: Callable[[], None],
+        commit_replicated: Callable[[], None],
         election_obstacle: Callable[[int], Awaitable[str | None]],
         elect: Callable[[int], Awaitable[ControllerReply]],
         election_failed: Callable[[], None],
     ) -> None:
-        """`prepare` stores in the log what the master has in memory only. `election_obstacle` returns why the
+        """`prepare` stores in the log what the master has in memory only; `commit_replicated` advances the
+        consumer offsets that waited until the replica has it. `election_obstacle` returns why the
         controllers would not elect a replica now, None if they would. `elect` fences this broker and asks the
         leading controller to elect a replica. `election_failed` is called when that has failed."""
         self._store = store
@@ -82,6 +84,7 @@ class Switchover:
         self._gate = gate
         self._client = client
         self._prepare = prepare
+        self._commit_replicated = commit_replicated
         self._obstacle = election_obstacle
         self._elect = elect
         self._election_failed = election_failed
@@ -112,8 +115,9 @@ class Switchover:
         self._prepare()
         self._gate.hold()
         await self._wait_until_caught_up(sync, broker_id)
+        self._commit_replicated()
         # Copies the consumer offsets that were committed meanwhile.
-        await self._copy_tables(address, OTHER_REPLICAS_MS)
+        await self._copy_tables(address, COPY_TABLES_MS)
         log.info(
             "the master passes the mastership to broker %d, which has the log up to %d",
             broker_id,

@@ -8,11 +8,24 @@
 - A lease of another epoch is ignored.
 - A fenced master writes no more under its epoch, whatever is granted, because it has reported that to the
   controllers.
+- A master renews its lease when half of it has passed. A late renewal is repeated at every controller,
+  because another one may lead by then.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+RENEWALS_PER_LEASE: Final = 2
+"""How often a master that holds a lease renews it during a lease. The leading controller of many groups pays
+for each renewal."""
+REQUESTS_PER_LEASE: Final = 3
+"""How often a master without a lease requests one during the length of a lease."""
+LATE_SHARE: Final = 0.4
+"""A renewal is late if less than this share of the lease is left."""
+REQUEST_INTERVAL_MIN_MS: Final = 40
+"""The least time between two requests for a lease; also used until the length of a lease is known."""
 
 
 @dataclass
@@ -53,7 +66,16 @@ class WriteLease:
         return self.leader_grants is False or now_ms < self.until_ms
 
     def needs_renewal(self, now_ms: float) -> bool:
-        """Whether a lease is needed and less than half of its time is left."""
+        """Whether a lease is needed and its renewal is late."""
         if self.epoch is None or self.fenced or self.leader_grants is False:
             return False
-        return self.until_ms - now_ms < self.duration_ms / 2
+        return self.until_ms - now_ms < self.duration_ms * LATE_SHARE
+
+    def next_request_ms(self, requested_ms: float) -> float:
+        """When to request the lease again from a controller that was asked at `requested_ms`: after half of a
+        lease, or as soon as the renewal is late. A grant, also of another controller, postpones it."""
+        soonest_ms = requested_ms + REQUEST_INTERVAL_MIN_MS
+        if requested_ms >= self.until_ms:
+            return max(soonest_ms, requested_ms + self.duration_ms / REQUESTS_PER_LEASE)
+        late_ms = self.until_ms - self.duration_ms * LATE_SHARE
+        return max(soonest_ms, min(requested_ms + self.duration_ms / RENEWALS_PER_LEASE, late_ms))

@@ -6,7 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from epochmq_protocol.admin_api.results import BrokerState, ControllerState, MetricValues, NameserverState
@@ -30,6 +35,7 @@ HELP: dict[str, str] = {
     "broker_fenced": "Whether the broker is fenced.",
     "broker_drained": "Whether the broker is drained.",
     "broker_may_lack_acknowledged": "Whether its log may lack acknowledged messages.",
+    "broker_acting": "Whether the broker acts for its group's master, which is down.",
     "broker_takes_messages": "Whether the broker would accept a message now.",
     "broker_messages_put_total": "Messages stored since the start, system topics left out.",
     "broker_messages_got_total": "Messages fetched since the start, system topics left out.",
@@ -55,6 +61,11 @@ HELP: dict[str, str] = {
         "Checkpoints of POPs whose messages may become visible again any moment."
     ),
     "broker_pop_buffered_checkpoints": "Checkpoints of POPs that are in memory only.",
+    "broker_escape_waiting": (
+        "Messages on their way to other groups, because this broker acts for its group's master."
+    ),
+    "broker_escaped_total": "Messages that another group has stored since the start.",
+    "broker_escape_failures_total": "Failed attempts to send a message to another group, since the start.",
     "broker_read_failures_total": "Reads that the disk could not serve since the start.",
     "broker_unauthenticated_requests_total": "Requests rejected because their sender is not known.",
     "broker_unauthorized_requests_total": (
@@ -65,7 +76,10 @@ HELP: dict[str, str] = {
     "broker_start_time_seconds": "When the broker started, in seconds since 1970.",
     "broker_unflushed_bytes": "Bytes in the log that are not flushed.",
     "broker_dispatch_behind_bytes": "Bytes in the log that are not yet in consume queues.",
-    "broker_disk_used_ratio": "The used share of the log's disk, 0 to 1.",
+    "broker_disk_used_ratio": "The used share of the log's disk, 0 to 1; of several, of the least used.",
+    "broker_log_path_used_ratio": (
+        "The used share of the disk of each directory of a log that has several; -1 for a missing one."
+    ),
     "broker_epochs": "The number of epochs of the log.",
     "broker_connected_replicas": "Replicas connected to this master.",
     "broker_held_requests": "Requests that wait for a switchover.",
@@ -114,8 +128,38 @@ ROCKETMQ_HELP: dict[str, str] = {
     "storage_flush_behind_bytes": "Broker flush behind bytes",
     "storage_dispatch_behind_bytes": "Broker dispatch behind bytes",
     "storage_message_reserve_time_milliseconds": "Broker message reserve time",
+    "half_messages": "Half messages of all topics",
+    "commit_messages_total": "Total number of commit messages",
+    "rollback_messages_total": "Total number of rollback messages",
+    "pop_offset_buffer_size": "Time number of buffered offset",
+    "pop_checkpoint_buffer_size": "The number of buffered checkpoint",
+    "pop_revive_lag_milliseconds": "The processing lag of revive topic",
+    "pop_revive_latency_milliseconds": "The processing latency of revive topic",
+    "timer_enqueue_lag": "Timer enqueue messages lag",
+    "timer_enqueue_latency_milliseconds": "Timer enqueue latency",
+    "timer_dequeue_lag": "Timer dequeue messages lag",
+    "timer_dequeue_latency_milliseconds": "Timer dequeue latency",
+    "timing_messages": "Current message number in timing",
+    "timer_enqueue_total": "Total number of timer enqueue",
+    "timer_dequeue_total": "Total number of timer dequeue",
+    "timer_message_snapshot": "Timer message distribution snapshot, only count timing messages in 24h.",
+    "pop_revive_in_message_total": "Total number of put message to revive topic",
+    "pop_revive_out_message_total": "Total number of get message from revive topic",
+    "pop_revive_retry_messages_total": "Total number of put message to pop retry topic",
+    "processor_watermark": "Request processor watermark",
 }
 """RocketMQ's metric, without `ROCKETMQ_PREFIX` → its description."""
+
+ROCKETMQ_HISTOGRAMS: dict[str, str] = {
+    "message_size": "Incoming messages size",
+    "rpc_latency_milliseconds": "Rpc latency",
+    "topic_create_execution_time_milliseconds": "The distribution of create topic time",
+    "consumer_group_create_execution_time_milliseconds": "The distribution of create subscription time",
+    "finish_message_latency_milliseconds": "Transaction finish latency",
+    "delay_message_latency_seconds": "Timer message set latency distribution",
+    "pop_buffer_scan_time_consume_milliseconds": "Time consuming of pop buffer scan",
+}
+"""The same for histograms. Their samples have the ends `_bucket`, `_count` and `_sum`."""
 
 
 class _Samples(Collector):
@@ -131,8 +175,16 @@ class _Samples(Collector):
 
     def add_rocketmq(self, name: str, value: float, labels: Mapping[str, str]) -> None:
         """Adds a sample of `rocketmq_<name>`, unless this sidecar does not know the metric."""
+        metric, _, part = name.rpartition("_")
         if name in ROCKETMQ_HELP:
             self._add(f"{ROCKETMQ_PREFIX}{name}", ROCKETMQ_HELP[name], value, labels)
+        elif part in ("bucket", "count", "sum") and metric in ROCKETMQ_HISTOGRAMS:
+            full_name = f"{ROCKETMQ_PREFIX}{metric}"
+            family = self._families.get(full_name)
+            if family is None:
+                family = HistogramMetricFamily(full_name, ROCKETMQ_HISTOGRAMS[metric])
+                self._families[full_name] = family
+            family.add_sample(f"{full_name}_{part}", dict(labels), float(value))
 
     def _add(self, full_name: str, description: str, value: float, labels: Mapping[str, str]) -> None:
         family = self._families.get(full_name)
@@ -191,12 +243,16 @@ def _broker(samples: _Samples, state: BrokerState, figures: Mapping[str, float])
         "broker_drained": state.drained,
         "broker_may_lack_acknowledged": state.may_lack_acknowledged,
         "broker_takes_messages": state.takes_messages,
-        **{name: value for name, value in figures.items() if name in HELP},
+        "broker_acting": None if state.group is None else state.group.role == "acting",
     }
     for role in ("master", "replica", "none"):
         samples.add("broker_role", state.role == role, {**labels, "role": role})
     for name, value in values.items():
         samples.add(name, value, labels)
+    for full_name, value in figures.items():
+        name, _, kind = full_name.partition(":")
+        if name in HELP:
+            samples.add(name, value, labels | {"kind": kind} if kind else labels)
 
 
 def _controller(samples: _Samples, state: ControllerState) -> None:

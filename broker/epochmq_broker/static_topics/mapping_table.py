@@ -9,7 +9,7 @@ from typing import Protocol
 
 from epochmq_broker.static_topics.mapping_checks import merged_mapping
 from epochmq_broker.static_topics.queue_items import QueueContext, mapping_info
-from epochmq_broker.store.config_files import read_config
+from epochmq_broker.store.state_file_io import read_state_file
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.topics import (
@@ -50,7 +50,7 @@ class StaticTopicTable:
 
     def load(self) -> None:
         """Reads the file, or its backup. Raises if both are damaged."""
-        found = read_config(self._path, lambda data: from_json(TopicQueueMappingSerializeWrapper, data))
+        found = read_state_file(self._path, lambda data: from_json(TopicQueueMappingSerializeWrapper, data))
         if found is not None:
             self.table.update(found.topic_queue_mapping_info_map)
             self.data_version = found.data_version

@@ -8,24 +8,22 @@ files, sizes) occur before the first byte is written.
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from epochmq_broker.store import record
+from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
 from epochmq_broker.store.commit_log import CommitLog
-from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
+from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.extension_unit import BitMapOf
 from epochmq_broker.store.key_index import BUILD_THRESHOLD, INDEX_BACKLOG_MAX, KeyIndex
 from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, SpaceNotReadyError
+from epochmq_broker.store.queue_unit import UNIT, UNIT_BYTES
 from epochmq_broker.store.statuses import PutStatus
-from epochmq_broker.store.store_config import (
-    CONSUME_QUEUE_UNIT_BYTES,
-    END_OF_FILE_BYTES,
-    RECORD_OVERHEAD_BYTES,
-    StoreConfig,
-)
+from epochmq_broker.store.store_config import END_OF_FILE_BYTES, RECORD_OVERHEAD_BYTES, StoreConfig
 
 # (status, physical offset, queue offset, size in bytes); the numbers are valid when the status is PUT_OK.
 AppendResult = tuple[PutStatus, int, int, int]
@@ -66,6 +64,7 @@ class Appender:
         "_index_enabled",
         "_max_body",
         "_max_record",
+        "_property_crc",
         "_smallest_limit",
         "bit_map",
         "index",
@@ -104,6 +103,7 @@ class Appender:
         self._smallest_limit = min(self._max_record, self._max_body, _PROPERTIES_MAX)
         self._index_enabled = config.message_index_enable
         self._delays_ms = config.delays_ms
+        self._property_crc = config.enabled_append_prop_crc
 
     def append(
         self, queue: ConsumeQueue, *, body: bytes, properties: bytes, born_timestamp: int, born_host: bytes,
@@ -139,6 +139,13 @@ class Appender:
             or file.wrote + size > file.unchecked_until
             or (queue.buffer_position >= queue.buffer_limit and queued)
         ):
+            if queued and isinstance(queue, BatchConsumeQueue):  # its buffer is always empty
+                message = BatchMessage(body, properties, flag, tags_code, uniq_key, keys)
+                status, places, offset, size = self._append_all(
+                    queue, (message,), (size,), head, born_timestamp, born_host, sys_flag,
+                    reconsume_times, prepared_offset, store_host,
+                )  # fmt: skip
+                return status, places[0] if places else -1, offset, size
             made = self._make_room(queue if queued else None, size)
             if isinstance(made, PutStatus):
                 return made, -1, -1, 0
@@ -160,6 +167,9 @@ class Appender:
         view[at + head.size : end] = b"".join(
             (body, queue.topic_field, _LENGTHS[properties_size], properties)
         )
+        if self._property_crc:
+            before = end - record.CRC_PROPERTY_BYTES
+            view[before:end] = record.crc_property_of(view[at:before])
         file.wrote = end
         if queued:
             code = tags_code
@@ -172,7 +182,7 @@ class Appender:
             position = queue.buffer_position
             assert queue.buffer is not None
             UNIT.pack_into(queue.buffer, position, physical, size, code)
-            queue.buffer_position = position + CONSUME_QUEUE_UNIT_BYTES
+            queue.buffer_position = position + UNIT_BYTES
             queue.max_offset = offset + 1
             queue.max_physical = physical + size
         if (uniq_key or keys) and self._index_enabled and sys_flag & 12 != 12:
@@ -182,6 +192,64 @@ class Appender:
         if queued and self.on_append is not None:
             self.on_append(queue, offset, tags_code)
         return _OK, physical, offset, size
+
+    def append_with_property_crc(
+        self, queue: ConsumeQueue, *, body: bytes, properties: bytes, born_timestamp: int, born_host: bytes,
+        flag: int = 0, sys_flag: int = 0, reconsume_times: int = 0, prepared_offset: int = 0,
+        tags_code: int = 0, uniq_key: str | None = None, keys: str | None = None,
+        store_host: bytes | None = None,
+    ) -> AppendResult:  # fmt: skip
+        """Stores one message as `append` does, with the property `__CRC32#` at the end
+        (enabledAppendPropCRC). With that setting, `append` itself expects properties with the space for
+        it."""
+        return self.append(
+            queue, body=body, properties=record.with_crc_space(properties), born_timestamp=born_timestamp,
+            born_host=born_host, flag=flag, sys_flag=sys_flag, reconsume_times=reconsume_times,
+            prepared_offset=prepared_offset, tags_code=tags_code, uniq_key=uniq_key, keys=keys,
+            store_host=store_host,
+        )  # fmt: skip
+
+    def append_to_light_queues(
+        self, queue: ConsumeQueue, light: Sequence[ConsumeQueue], *, body: bytes, properties: bytes,
+        born_timestamp: int, born_host: bytes, flag: int = 0, sys_flag: int = 0, reconsume_times: int = 0,
+        prepared_offset: int = 0, tags_code: int = 0, uniq_key: str | None = None, keys: str | None = None,
+        store_host: bytes | None = None,
+    ) -> AppendResult:  # fmt: skip
+        """Stores one message as `append` does, with a unit in each of these light message queues. The units
+        come first, because the disk may have no room for them. As in RocketMQ the whole record may have
+        maxMessageSize bytes, not only its body."""
+        if self.rejection is not None:
+            return self.rejection, -1, -1, 0
+        if self._property_crc:
+            properties = record.with_crc_space(properties)
+        hosts = record.HEADS[len(born_host), len(store_host or self.store_host)]
+        size = queue.record_overhead + len(body) + len(properties) + hosts.size - _HEAD.size
+        if size > self._smallest_limit and (size > self._max_body or len(properties) > _PROPERTIES_MAX):
+            return _too_large(len(properties)), -1, -1, 0
+        made = self._make_room(queue, size)
+        if isinstance(made, PutStatus):
+            return made, -1, -1, 0
+        physical = made.end
+        try:
+            for each in light:
+                each.put(each.max_offset, physical, size, tags_code)
+            status, written, offset, written_size = self.append(
+                queue, body=body, properties=properties, born_timestamp=born_timestamp, born_host=born_host,
+                flag=flag, sys_flag=sys_flag, reconsume_times=reconsume_times,
+                prepared_offset=prepared_offset, tags_code=tags_code, uniq_key=uniq_key, keys=keys,
+                store_host=store_host,
+            )  # fmt: skip
+        except (DiskFullError, OSError) as error:
+            status, written, offset, written_size = self._failed(error), -1, -1, 0
+        if status is not _OK:
+            for each in light:
+                each.truncate(physical)
+            return status, -1, -1, 0
+        assert (written, written_size) == (physical, size)
+        if self.on_append is not None:
+            for each in light:
+                self.on_append(each, each.max_offset - 1, tags_code)
+        return status, written, offset, written_size
 
     def append_batch(
         self,
@@ -199,6 +267,10 @@ class Appender:
             return self.rejection, [], -1, 0
         if sys_flag & record.TRANSACTION_MASK or not messages:
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
+        if self._property_crc:
+            messages = [
+                message._replace(properties=record.with_crc_space(message.properties)) for message in messages
+            ]
         store_host = self.store_host
         head = record.HEADS[len(born_host), len(store_host)]
         sys_flag = _with_host_flags(sys_flag, born_host, store_host)
@@ -207,10 +279,20 @@ class Appender:
         for size, message in zip(sizes, messages, strict=True):
             if size > self._max_record or len(message.properties) > _PROPERTIES_MAX:
                 return _too_large(len(message.properties)), [], -1, 0
+        return self._append_all(
+            queue, messages, sizes, head, born_timestamp, born_host, sys_flag, reconsume_times, 0, store_host
+        )
+
+    def _append_all(
+        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], sizes: Sequence[int],
+        head: struct.Struct, born_timestamp: int, born_host: bytes, sys_flag: int, reconsume_times: int,
+        prepared_offset: int, store_host: bytes,
+    ) -> BatchAppendResult:  # fmt: skip
+        """Stores checked messages, each as one record of these sizes."""
         total = sum(sizes)
         if total > self.log.files.file_size - END_OF_FILE_BYTES:
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
-        made = self._make_room(queue, total)
+        made = self._make_room(None if isinstance(queue, BatchConsumeQueue) else queue, total)
         if isinstance(made, PutStatus):
             return made, [], -1, 0
         now = self.last_timestamp = max(int(self._clock() * 1000), self.last_timestamp)
@@ -221,13 +303,15 @@ class Appender:
         for offset, (size, (body, properties, flag, *_)) in enumerate(
             zip(sizes, messages, strict=True), first
         ):
-            parts.append(
-                head.pack(
-                    size, queue.magic, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, offset, physical,
-                    sys_flag, born_timestamp, born_host, now, store_host, reconsume_times, 0, len(body),
-                )
+            packed = head.pack(
+                size, queue.magic, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, offset, physical,
+                sys_flag, born_timestamp, born_host, now, store_host, reconsume_times,
+                prepared_offset, len(body),
             )  # fmt: skip
-            parts += (body, queue.topic_field, _LENGTHS[len(properties)], properties)
+            parts += (packed, body, queue.topic_field, _LENGTHS[len(properties)], properties)
+            if self._property_crc:
+                covered = b"".join(parts[-5:])[: -record.CRC_PROPERTY_BYTES]
+                parts[-5:] = (covered, record.crc_property_of(covered))
             offsets.append(physical)
             physical += size
         failure = self._dispatch_batch(queue, messages, offsets, sizes, now)
@@ -243,12 +327,16 @@ class Appender:
         queue: ConsumeQueue,
         messages: Sequence[BatchMessage],
         offsets: list[int],
-        sizes: list[int],
+        sizes: Sequence[int],
         now: int,
     ) -> PutStatus | None:
         """Adds the batch's units before its records; on a full disk it removes them again."""
         try:
             for message, physical, size in zip(messages, offsets, sizes, strict=True):
+                if isinstance(queue, BatchConsumeQueue):
+                    stored, code = message.properties, message.tags_code
+                    queue.put_record(stored, queue.max_offset, physical, size, code, now)
+                    continue
                 bit_map = b""
                 if queue.extension is not None and self.bit_map is not None:
                     bit_map = self.bit_map(queue.topic, message.properties)

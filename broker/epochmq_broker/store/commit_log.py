@@ -6,16 +6,17 @@ record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from epochmq_broker.store import record
+from epochmq_broker.store.log_paths import MultiPathMappedFileQueue
 from epochmq_broker.store.mapped_file import (
     DiskFullError,
     MappedFile,
     MappedFileQueue,
     StoreDamagedError,
-    file_name,
 )
 from epochmq_broker.store.store_config import END_OF_FILE_BYTES
 
@@ -40,11 +41,16 @@ class Preallocator(Protocol):
 class CommitLog:
     """The files of the log. `file` is the one that is written."""
 
-    __slots__ = ("file", "files", "preallocator")
+    __slots__ = ("file", "files", "preallocator", "verify_property_crc")
 
-    def __init__(self, directory: Path, file_size: int) -> None:
-        self.files = MappedFileQueue(directory, file_size, keep_fd=True)
+    def __init__(self, directories: Sequence[Path], file_size: int, read_only: Sequence[Path] = ()) -> None:
+        """With several directories the files are in all of them in turn; `read_only` get no new files
+        (`log_paths`)."""
+        self.files = MappedFileQueue(directories[0], file_size, keep_fd=True)
+        if len(directories) > 1:
+            self.files = MultiPathMappedFileQueue(directories, read_only, file_size, keep_fd=True)
         self.file: MappedFile | None = None
+        self.verify_property_crc = False  # forceVerifyPropCRC
         self.preallocator: Preallocator | None = None  # set by the store while its workers run
 
     def load(self) -> None:
@@ -109,7 +115,7 @@ class CommitLog:
                 self.preallocator.reserve(file, min(file.reserved + RESERVE_BYTES, file.size))
             if file.reserved >= file.size * PREPARE_AT:
                 start = file.start + file.size
-                self.preallocator.prepare_file(self.files.directory / file_name(start), start, file.size)
+                self.preallocator.prepare_file(self.files.path_of(start), start, file.size)
         # The next request for space comes long before the reserved space ends, so that the preallocator has
         # time to reserve more.
         file.unchecked_until = min(file.reserved - END_OF_FILE_BYTES, end + RESERVE_BYTES // 4)
@@ -193,7 +199,15 @@ class CommitLog:
         file = self.files.find(offset)
         if file is None:
             return None
-        return record.parse(file.map, offset - file.start, file.wrote, offset, delays_ms, check_crc=check_crc)
+        return record.parse(
+            file.map,
+            offset - file.start,
+            file.wrote,
+            offset,
+            delays_ms,
+            check_crc=check_crc,
+            property_crc=self.verify_property_crc,
+        )
 
     def delete_files_after_gap(self, flushed_until: int | None) -> None:
         """Handles a missing file in the middle of the log. After a crash, `flushed_until` is the store time,

@@ -12,41 +12,32 @@ units that were in memory only from the log.
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
 from epochmq_broker.store import record
 from epochmq_broker.store.extension_unit import ExtensionUnit
 from epochmq_broker.store.key_hash import KeyHasher
-from epochmq_broker.store.mapped_file import PAGE_BYTES
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
+from epochmq_broker.store.queue_end import bisect_end, scan_end
 from epochmq_broker.store.queue_extension import QueueExtension, is_address
 from epochmq_broker.store.queue_files import MappingCache, QueueFile, QueueFiles
-from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES as UNIT_BYTES
+from epochmq_broker.store.queue_unit import (
+    POSITION_AND_SIZE,
+    PRE_BLANK,
+    PRE_BLANK_SIZE,
+    UNIT,
+    UNIT_BYTES,
+    positions_and_sizes,
+)
 from epochmq_protocol import javahash
-
-UNIT: Final = struct.Struct(">qiq")
-PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
-PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
-RECOVERY_READ_BYTES: Final = 3200 * UNIT_BYTES  # most queues are short, and their file is a hole
-RECOVERY_FILES_MAX: Final = 3  # recovery reads so many of the last files
 
 ADDRESS_SEARCH_MAX: Final = 300_000
 """Units at the end of a queue among which the newest address of its extension is searched."""
 _BUFFER_MIN_BYTES: Final = 16 * UNIT_BYTES
-_BLANKS_AT_ONCE: Final = 3276
-_POSITION_AND_SIZE = struct.Struct(">qi")
-
-
-@lru_cache(maxsize=64)
-def _positions_and_sizes(count: int) -> struct.Struct:
-    """The struct that unpacks physical offset and size of `count` units and skips their tag codes."""
-    return struct.Struct(">" + "qi8x" * count)
 
 
 class ExpiredUnits(NamedTuple):
@@ -305,7 +296,7 @@ class ConsumeQueue:
         if self.buffer is not None and start >= self.buffer_start:
             found = min(count, self.max_offset - offset)
             return (
-                _positions_and_sizes(found).unpack_from(self.buffer, start - self.buffer_start)
+                positions_and_sizes(found).unpack_from(self.buffer, start - self.buffer_start)
                 if found > 0
                 else ()
             )
@@ -315,8 +306,8 @@ class ConsumeQueue:
         at = start - file.start
         found = min(count, self.max_offset - offset, (file.size - at) // UNIT_BYTES)
         if at + found * UNIT_BYTES > file.wrote:
-            return _positions_and_sizes(found).unpack(self._bytes(offset, found))
-        return _positions_and_sizes(found).unpack_from(file.map, at)
+            return positions_and_sizes(found).unpack(self._bytes(offset, found))
+        return positions_and_sizes(found).unpack_from(file.map, at)
 
     def require_resident(self, residency: PageResidency, offset: int, count: int) -> None:
         """Raises NotResidentError unless these units are in memory. A file that is not mapped counts as not
@@ -353,11 +344,11 @@ class ConsumeQueue:
         at = offset * UNIT_BYTES
         found: tuple[int, int]
         if self.buffer is not None and at >= self.buffer_start:
-            found = _POSITION_AND_SIZE.unpack_from(self.buffer, at - self.buffer_start)
+            found = POSITION_AND_SIZE.unpack_from(self.buffer, at - self.buffer_start)
         else:
             file = self.files.find(at)
             assert file is not None
-            found = _POSITION_AND_SIZE.unpack_from(file.map, at - file.start)
+            found = POSITION_AND_SIZE.unpack_from(file.map, at - file.start)
         return found
 
     def roll_next_file(self, offset: int) -> int:
@@ -400,76 +391,20 @@ class ConsumeQueue:
     # Recovery, truncation, expiry
 
     def recover(self, *, zeroed: bool = False) -> None:
-        """Finds the end of the queue: the first place in the last files without a valid unit. Raises OSError.
-
-        Physical offsets rise from unit to unit; where they do not, an earlier truncation has left a stale
-        unit. `zeroed` says that only zeros follow the units, because this store stopped cleanly. Then
-        bisection finds the end with a few reads, however long the queue is."""
+        """Finds the end of the queue, and truncates there. `zeroed` says that only zeros follow the units,
+        because this store stopped cleanly. Raises OSError."""
         files = self.files.files
         self._release_buffer()
         if not files:
             return
-        if zeroed and self._bisect_end(files[-1]):
-            return
-        at = max(len(files) - RECOVERY_FILES_MAX, 0)
-        end = 0
-        last = -1
-        for file in files[at:]:
-            found = self._recover_file(file, last)
-            end = file.start + found
-            if found:
-                physical, size = _POSITION_AND_SIZE.unpack(
-                    file.pread(found - UNIT_BYTES, _POSITION_AND_SIZE.size)
-                )
-                if size != PRE_BLANK_SIZE:
-                    last = physical
-                    self.max_physical = physical + size
-            if found != file.size:
-                break
-        self._truncate_bytes(end)
-
-    def _bisect_end(self, file: QueueFile) -> bool:
-        """Finds the end of the queue in its last file by bisection. False, without a change, when that file
-        has no unit."""
-        fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            # Most queues are short: the first page contains all their units.
-            head = os.pread(fd, min(PAGE_BYTES, file.size), 0)
-            in_head = len(head) // UNIT_BYTES
-            low, high, last = 0, file.size // UNIT_BYTES, (-1, 0)
-            middle = max(in_head - 1, 0)
-            while low < high:
-                at = middle * UNIT_BYTES
-                place = head[at : at + UNIT_BYTES] if middle < in_head else os.pread(fd, UNIT_BYTES, at)
-                found = _POSITION_AND_SIZE.unpack_from(place)
-                if found[1] > 0:
-                    low, last = middle + 1, found
-                else:
-                    high = middle
-                middle = (low + high) // 2
-        finally:
-            os.close(fd)
-        if not low:
-            return False
-        file.wrote = low * UNIT_BYTES
-        self.max_offset = (file.start + file.wrote) // UNIT_BYTES
-        if last[1] != PRE_BLANK_SIZE:
-            self.max_physical = last[0] + last[1]
-        return True
-
-    def _recover_file(self, file: QueueFile, last: int) -> int:
-        """Number of bytes of valid units at the start of a file; all must lie after physical offset
-        `last`."""
-        at = 0
-        whole = file.size - file.size % UNIT_BYTES
-        while at < whole:
-            for physical, size, _ in UNIT.iter_unpack(file.pread(at, min(RECOVERY_READ_BYTES, whole - at))):
-                if size <= 0 or physical < 0 or (physical <= last and size != PRE_BLANK_SIZE):
-                    return at
-                if size != PRE_BLANK_SIZE:
-                    last = physical
-                at += UNIT_BYTES
-        return at
+        found = bisect_end(files[-1]) if zeroed else None
+        if found is not None:
+            files[-1].wrote = found.position - files[-1].start
+            self.max_offset = found.position // UNIT_BYTES
+        else:
+            found = scan_end(files)
+            self._truncate_bytes(found.position)
+        self.max_physical = found.max_physical
 
     def truncate(self, physical: int) -> None:
         """Removes every unit at or after this physical offset, durably (truncateDirtyLogicFiles). Raises
@@ -594,8 +529,8 @@ class ConsumeQueue:
             # Usually it is the first unit; this read is cheaper than a mapping.
             file = self.files.find(first * UNIT_BYTES)
             assert file is not None
-            place = file.pread(first * UNIT_BYTES - file.start, _POSITION_AND_SIZE.size)
-            start, size = _POSITION_AND_SIZE.unpack(place)
+            place = file.pread(first * UNIT_BYTES - file.start, POSITION_AND_SIZE.size)
+            start, size = POSITION_AND_SIZE.unpack(place)
             if start >= min_physical and size != PRE_BLANK_SIZE:
                 self.min_offset = first
                 return
@@ -638,5 +573,5 @@ def _read_position_and_size(files: QueueFiles, offset: int) -> tuple[int, int]:
 
 
 def _pread_position_and_size(file: QueueFile, at: int) -> tuple[int, int]:
-    found: tuple[int, int] = _POSITION_AND_SIZE.unpack(file.pread(at, _POSITION_AND_SIZE.size))
+    found: tuple[int, int] = POSITION_AND_SIZE.unpack(file.pread(at, POSITION_AND_SIZE.size))
     return found

@@ -19,6 +19,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.log_paths import MultiPathMappedFileQueue
 from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_broker.store.store_config import StoreConfig
 
@@ -27,10 +28,12 @@ _HOUR_MS = 3_600_000
 
 
 class DiskUse(Struct, frozen=True):
-    """Used share of the disks of log and queues, 0 to 1; -1 for a missing path."""
+    """Used share of the disks of log and queues, 0 to 1; -1 for a missing path. With several paths of the log
+    `log` is that of the least used."""
 
     log: float
     queues: float
+    log_paths: tuple[tuple[Path, float], ...] = ()
 
 
 def disk_used(path: Path) -> float:
@@ -72,8 +75,16 @@ class LogExpiry:
 
     def measure(self) -> DiskUse:
         """Measures the usage of the disks."""
-        self.use = DiskUse(self._used(self._config.commit_log_dir), self._used(self._config.root))
+        paths = tuple((path, self._used(path)) for path in self._config.commit_log_dirs)
+        self.use = DiskUse(min(used for _, used in paths), self._used(self._config.root), paths)
+        files = self._log.files
+        if isinstance(files, MultiPathMappedFileQueue):
+            files.full = frozenset(path for path, used in paths if used > self._forcible_ratio)
         return self.use
+
+    @property
+    def _forcible_ratio(self) -> float:
+        return min(max(self._config.disk_space_clean_forcibly_ratio / 100, 0.30), 0.85)
 
     @property
     def is_full(self) -> bool:
@@ -86,7 +97,7 @@ class LogExpiry:
         measurement. The caller deletes them."""
         config = self._config
         used = max(self.use.log, self.use.queues)
-        forcibly = used > min(max(config.disk_space_clean_forcibly_ratio / 100, 0.30), 0.85)
+        forcibly = used > self._forcible_ratio
         crowded = (
             forcibly
             or used > config.disk_max_used_space_ratio / 100

@@ -302,6 +302,10 @@ class FileSequence(Generic[AnyFile]):
         self.file_size = file_size
         self.files: list[AnyFile] = []
 
+    def directories(self) -> list[Path]:
+        """All directories that may hold files."""
+        return [self.directory]
+
     def first_after_gap(self) -> int | None:
         """Number of the first file that does not start where the previous one ends, None without a gap."""
         for at, (before, after) in enumerate(zip(self.files, self.files[1:], strict=False)):
@@ -313,7 +317,8 @@ class FileSequence(Generic[AnyFile]):
         """Deletes the files from this number on, durably. Raises OSError."""
         while len(self.files) > at:
             self.files.pop().delete()
-        sync_directory(self.directory)
+        for directory in self.directories():
+            sync_directory(directory)
 
     @property
     def min_offset(self) -> int:
@@ -347,11 +352,10 @@ class MappedFileQueue(FileSequence[MappedFile]):
         """Opens the files of the directory. Their positions are at the files' ends until recovery sets them.
         Empty files, which a crash during their creation leaves, are removed. Raises StoreDamagedError or
         OSError."""
-        if not self.directory.is_dir():
-            return
-        for path in sorted(path for path in self.directory.iterdir() if path.is_file()):
+        folders = [folder for folder in self.directories() if folder.is_dir()]
+        for path in sorted(path for folder in folders for path in folder.iterdir() if path.is_file()):
             if not path.name.isdecimal():
-                raise StoreDamagedError(f"{path} does not belong into {self.directory.name}; move it away")
+                raise StoreDamagedError(f"{path} does not belong into {path.parent.name}; move it away")
             if path.stat().st_size == 0:
                 path.unlink()
                 continue
@@ -375,9 +379,13 @@ class MappedFileQueue(FileSequence[MappedFile]):
                 return file
         return None
 
+    def path_of(self, start: int) -> Path:
+        """The path of a new file that starts at this offset."""
+        return self.directory / file_name(start)
+
     def add(self, start: int) -> MappedFile:
         """Adds the file that starts at this offset. Raises DiskFullError or OSError."""
-        file = self.create(self.directory / file_name(start), start, self.file_size)
+        file = self.create(self.path_of(start), start, self.file_size)
         if not self.read_ahead:
             file.set_read_ahead(False)
         self.files.append(file)

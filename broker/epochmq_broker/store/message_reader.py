@@ -4,21 +4,26 @@ ConsumeQueue.getOffsetInQueueByTime, queryMessage)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Container
+from functools import partial
 from typing import Final
 
 from epochmq_broker.memory_limit import memory_bytes
-from epochmq_broker.store import record
+from epochmq_broker.store import batch_reads, record
+from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
+from epochmq_broker.store.batch_reads import BatchGet
 from epochmq_broker.store.commit_log import CommitLog
-from epochmq_broker.store.consume_queue import PRE_BLANK_SIZE, ConsumeQueue
+from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.extension_unit import ExtensionUnit
 from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.queue_extension import ADDRESS_MAX
+from epochmq_broker.store.queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
 from epochmq_broker.store.statuses import GetResult, GetStatus, QueryResult
-from epochmq_broker.store.store_config import CONSUME_QUEUE_UNIT_BYTES, StoreConfig
+from epochmq_broker.store.store_config import StoreConfig
 
 PULL_MAX_BYTES: Final = 128 << 20  # DefaultMessageStore.MAX_PULL_MSG_SIZE
 PULL_MIN_BYTES: Final = 100
+MESSAGES_MAX: Final = (1 << 31) - 1
 FAST_GET_MAX: Final = 1024
 """Messages; RocketMQ's clients get 32 at a time."""
 # Smaller tag codes are addresses in the extension of the consume queue. If the extension does not exist,
@@ -118,7 +123,7 @@ class MessageReader:
         if size > min(max(max_bytes, PULL_MIN_BYTES), config.max_transfer_bytes_on_message_in_memory):
             return None
         guard = self.resident_only
-        if guard is not None:
+        if guard is not None and not guard.knows(file, first - start, end - start):
             if size == end - first:
                 guard.require(file, first - start, size)
             else:
@@ -146,9 +151,9 @@ class MessageReader:
         tags: Container[int] | None,
     ) -> GetResult:
         config = self._config
-        scan = min(
-            max(config.max_filter_message_size // CONSUME_QUEUE_UNIT_BYTES, max_count), maximum - offset
-        )
+        if isinstance(queue, BatchConsumeQueue):
+            return self._batch_get(queue, offset, maximum, max_count, max_bytes, self.resident_only).run(tags)
+        scan = min(max(config.max_filter_message_size // UNIT_BYTES, max_count), maximum - offset)
         guard = self.resident_only
         if guard is not None:
             queue.require_resident(guard, offset, scan)
@@ -218,6 +223,9 @@ class MessageReader:
         if maximum == 0 or not minimum <= offset < maximum:
             return self.get(queue, offset, max_count)
         guard = self.residency if resident else None
+        if isinstance(queue, BatchConsumeQueue):
+            get = self._batch_get(queue, offset, maximum, max_count, PULL_MAX_BYTES, guard)
+            return get.run_selected(select, examine_max, had)
         if guard is not None:
             queue.require_resident(guard, offset, min(examine_max, maximum - offset))
         units = list(queue.units(offset, min(examine_max, maximum - offset)))
@@ -268,6 +276,33 @@ class MessageReader:
             GetStatus.FOUND, next_offset, minimum, maximum, (body,), len(body), len(pieces), physical_end
         )
 
+    def _batch_get(
+        self,
+        queue: BatchConsumeQueue,
+        offset: int,
+        maximum: int,
+        max_count: int,
+        max_bytes: int,
+        guard: PageResidency | None,
+    ) -> BatchGet:
+        """A get from a queue of inner batches. With a `guard` raises NotResidentError."""
+        if guard is not None:
+            queue.require_resident(guard, offset, 1)
+        transfer_max, bytes_max = self._limits(queue, offset, MESSAGES_MAX, max_bytes)
+        require = None if guard is None else partial(self._require_all, guard)
+        return BatchGet(
+            self._log,
+            queue,
+            offset,
+            maximum,
+            self._config,
+            max_count,
+            transfer_max,
+            bytes_max,
+            guard,
+            require,
+        )
+
     @staticmethod
     def _require_extension(
         guard: PageResidency, queue: ConsumeQueue, units: list[tuple[int, int, int]]
@@ -314,6 +349,14 @@ class MessageReader:
         if self.resident_only is not None:
             self._require(offset, size)
         return self._log.read(offset, size)
+
+    def read_resident(self, offset: int) -> bytes | None:
+        """`read` of the record at `offset` without reads from the disk. Raises NotResidentError."""
+        self.resident_only = self.residency
+        try:
+            return self.read(offset)
+        finally:
+            self.resident_only = None
 
     def _require(self, offset: int, size: int | None) -> None:
         """Raises NotResidentError unless these bytes of the log are in memory; without `size`, those of the
@@ -373,6 +416,10 @@ class MessageReader:
         binarySearchInQueueByTime)."""
         minimum = queue.min_offset
         maximum = self.max_offset(queue)
+        if isinstance(queue, BatchConsumeQueue):
+            return batch_reads.offset_by_time(
+                queue, timestamp, maximum, self.visible_end, upper=upper, guard=self.resident_only
+            )
         if minimum >= maximum:
             return maximum
         first = self._first_stored(queue, timestamp + 1 if upper else timestamp, minimum, maximum)

@@ -25,11 +25,13 @@ from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.extension_unit import BitMapOf
 from epochmq_broker.store.fsync_failure import FsyncFailure
 from epochmq_broker.store.key_index import KeyIndex
+from epochmq_broker.store.light_queues import LightQueues
 from epochmq_broker.store.lock_file import LockFile
 from epochmq_broker.store.log_expiry import LogExpiry
 from epochmq_broker.store.log_flusher import LogFlusher, sync_all
+from epochmq_broker.store.log_paths import record_paths
 from epochmq_broker.store.maintenance import MaintenanceDependencies, StoreMaintenance
-from epochmq_broker.store.mapped_file import DiskFullError, as_disk_full
+from epochmq_broker.store.mapped_file import DiskFullError, StoreDamagedError, as_disk_full
 from epochmq_broker.store.message_reader import MessageReader
 from epochmq_broker.store.queue_flusher import QueueFlusher
 from epochmq_broker.store.queue_lookup import QueueLookup
@@ -57,28 +59,40 @@ class MessageStore:
     - `log_expiry` (`LogExpiry`): expires log files;
     - `on_arrival`, `on_flush`, `on_expire`, `on_truncate`: listeners.
 
-    Six methods of parts are bound as attributes, so that a send or a pull makes one call less: `append` and
-    `append_batch` (`Appender`), `get`, `max_offset` and `read` (`MessageReader`), `when_flushed`
-    (`LogFlusher`).
+    Seven methods of parts are bound as attributes, so that a send or a pull makes one call less: `append`,
+    `append_batch` and `append_to_light_queues` (`Appender`), `get`, `max_offset` and `read`
+    (`MessageReader`), `when_flushed` (`LogFlusher`).
     """
 
     def __init__(self, config: StoreConfig, store_host: bytes = LOOPBACK_HOST) -> None:
         """`store_host` is this broker's encoded address and port; new records contain it."""
         self.config = config
         root = config.root
-        self.log = CommitLog(config.commit_log_dir, config.mapped_file_size_commit_log)
+        self.log = CommitLog(
+            config.commit_log_dirs, config.mapped_file_size_commit_log, config.read_only_log_dirs
+        )
         self.log.files.set_read_ahead(config.data_read_ahead_enable)
+        self.log.verify_property_crc = config.force_verify_prop_crc
         self.queues = ConsumeQueues(
             root / "consumequeue",
             config.mapped_file_size_consume_queue,
             config.mapped_file_size_consume_queue_ext if config.enable_consume_queue_ext else 0,
+            config.mapper_file_size_batch_consume_queue,
         )
+        self.queues.store_timestamp = self.log.store_timestamp
         self.index = KeyIndex(root / "index", config.max_hash_slot_num, config.max_index_num)
         self.appender = Appender(self.log, self.index, config, store_host)
         self.reader = MessageReader(self.log, self.index, config)
         self.lookup = QueueLookup(self.queues, self.reader)
         index = self.index if config.message_index_enable else None
         self.dispatcher = CommitLogDispatcher(self.log, self.queues, index, config.delays_ms)
+        self.light_queues: LightQueues | None = None
+        if config.enable_lmq:
+            self.light_queues = self.dispatcher.light_queues = LightQueues(
+                self.queues,
+                dispatches=config.enable_multi_dispatch,
+                queues_max=config.max_lmq_consume_queue_num,
+            )
         self.replica_log = ReplicaLogWriter(self.log, self.dispatcher)
         self.log_expiry = LogExpiry(self.log, config)
         self.abort = AbortFile(root / "abort")
@@ -94,11 +108,15 @@ class MessageStore:
         self.on_truncate: list[Callable[[int], None]] = []  # called with the offset of a truncation
         # Bound once for the hot paths; see the class.
         self.append = self.appender.append
+        if config.enabled_append_prop_crc:
+            self.append = self.appender.append_with_property_crc
         self.append_batch = self.appender.append_batch
+        self.append_to_light_queues = self.appender.append_to_light_queues
         self.get = self.reader.get
         self.max_offset = self.reader.max_offset
         self.read = self.reader.read
         self.tail = CLEAN_TAIL  # the end of the log as `load` found it
+        self.end_at_load = 0  # the end of the log after recovery (brokerInitMaxOffset)
         self.recovery_start = 0  # recovery started reading here; everything before was flushed
         self.confirm_offset_at_load = 0  # from the checkpoint, before recovery
         self._lock: LockFile | None = None
@@ -116,8 +134,11 @@ class MessageStore:
         and raises StoreLockedError, StoreDamagedError, DiskFullError or OSError if that fails."""
         root = self.config.root
         _raise_file_limit()
-        for directory in (root, self.config.commit_log_dir, self.queues.directory, self.index.directory):
-            directory.mkdir(parents=True, exist_ok=True)
+        for path in self.config.read_only_log_dirs:
+            if not path.is_dir():
+                raise StoreDamagedError(f"{path}, in readOnlyCommitLogStorePaths, is no directory")
+        for path in (root, *self.config.commit_log_dirs, self.queues.directory, self.index.directory):
+            path.mkdir(parents=True, exist_ok=True)
         zeroed = clean_queues_marker.queues_are_zeroed(root)
         self._lock = LockFile(root / "lock")
         clean_queues_marker.remove_marker(root)
@@ -153,6 +174,7 @@ class MessageStore:
         root = self.config.root
         self.tail = self.abort.read_tail()
         clean, killed = self.tail is CLEAN_TAIL, self.tail.only_killed
+        record_paths(root, self.log.files.directories())
         self.log.load()
         self.checkpoint = Checkpoint(root / "checkpoint")
         # From here on files change, and a start that fails half-way is not a clean stop.
@@ -175,6 +197,7 @@ class MessageStore:
         stored = self.log.store_timestamp(found.last_record) if found.records else 0
         self.appender.last_timestamp = max(stored, 0)
         self.recovery_start = found.start
+        self.end_at_load = found.end
         self.confirm_offset_at_load = self.checkpoint.confirm_phy_offset
         # The value that RocketMQ leaves: the start of the last message. Only controller and duplication mode
         # read it.
@@ -301,6 +324,7 @@ class MessageStore:
     def configure(self, config: StoreConfig) -> None:
         """Applies settings that may change while running; sizes and paths do not change."""
         self.config = config
+        self.log.verify_property_crc = config.force_verify_prop_crc
         if config.data_read_ahead_enable != self.log.files.read_ahead:
             self.log.files.set_read_ahead(config.data_read_ahead_enable)
         unflushed = not config.sync_flush and self.abort.record_unflushed_acknowledgements()
@@ -311,6 +335,8 @@ class MessageStore:
         if self._maintenance is not None:
             self._maintenance.configure(config)
         self.visibility.configure(sync_flush=config.sync_flush)
+        if self.light_queues is not None:
+            self.light_queues.queues_max = config.max_lmq_consume_queue_num
 
     # Queues
 

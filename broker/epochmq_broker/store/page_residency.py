@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from mmap import mmap
 from typing import Final
 
@@ -25,7 +25,10 @@ from epochmq_broker.store.statuses import StoreReadError
 BLOCK_BITS: Final = 18
 BLOCK_BYTES: Final = 1 << BLOCK_BITS
 """Size of the pieces that are checked, and read from the disk, at a time."""
+SPAN_BLOCKS_MAX: Final = 16
+"""Larger ranges are checked record by record."""
 _READ_BYTES: Final = 1 << 20
+_NO_BLOCKS: Final[frozenset[int]] = frozenset()
 
 _mincore = getattr(ctypes.CDLL(None, use_errno=True), "mincore", None)
 if _mincore is not None:
@@ -48,7 +51,7 @@ class PageResidency:
     """The blocks known to be in memory. The owner calls `clear` about once a second."""
 
     def __init__(self) -> None:
-        self._known: set[tuple[MappedFile | QueueFile, int]] = set()
+        self._known: dict[MappedFile | QueueFile, set[int]] = {}  # the numbers of the blocks, by file
         self._addresses: dict[mmap, int] = {}
         self._vector = ctypes.create_string_buffer(BLOCK_BYTES // PAGE_BYTES + 1)
         self._vector_at = ctypes.addressof(self._vector)
@@ -60,14 +63,33 @@ class PageResidency:
 
     def require(self, file: MappedFile | QueueFile, at: int, size: int) -> None:
         """Raises NotResidentError unless these bytes are in memory."""
-        known = self._known
-        end = at + size - 1
-        for block in range(at >> BLOCK_BITS, (end >> BLOCK_BITS) + 1):
-            if (file, block) not in known:
+        known = self._known.get(file, _NO_BLOCKS)
+        first, last = at >> BLOCK_BITS, (at + size - 1) >> BLOCK_BITS
+        if first == last and first in known:
+            return
+        for block in range(first, last + 1):
+            if block not in known:
                 self._check_block(file, block, at, at + size)
 
-    def require_all(self, file: MappedFile, pieces: Iterable[tuple[int, int]]) -> None:
+    def knows(self, file: MappedFile, at: int, end: int) -> bool:
+        """Whether all bytes [at, end) are in blocks known to be in memory; checks no block. False for a range
+        of more than SPAN_BLOCKS_MAX blocks."""
+        first, last = at >> BLOCK_BITS, (end - 1) >> BLOCK_BITS
+        known = self._known.get(file, _NO_BLOCKS)
+        if first not in known or last not in known:
+            return False
+        return last - first < 2 or (
+            last - first < SPAN_BLOCKS_MAX and known.issuperset(range(first, last + 1))
+        )
+
+    def require_all(self, file: MappedFile, pieces: Sequence[tuple[int, int]]) -> None:
         """Raises one NotResidentError for all of these (position, size) of a file that are not in memory."""
+        known = self._known.get(file, _NO_BLOCKS)
+        starts = {at >> BLOCK_BITS for at, _ in pieces}
+        if known >= starts and all(
+            size <= BLOCK_BYTES and (at + size - 1) >> BLOCK_BITS in known for at, size in pieces
+        ):
+            return
         missing: NotResidentError | None = None
         for at, size in pieces:
             try:
@@ -84,7 +106,7 @@ class PageResidency:
         start = block << BLOCK_BITS
         stop = min(start + BLOCK_BYTES, max(file.wrote, end))
         if self._is_resident(file.map, start, stop):
-            self._known.add((file, block))
+            self._known.setdefault(file, set()).add(block)
             return
         at, end = max(at, start), min(end, stop)
         if not self._is_resident(file.map, at, end):

@@ -144,6 +144,9 @@ class BackgroundPreallocator:
 
     def _create(self, path: Path, start: int, size: int) -> MappedFile:
         """The file created in advance if it is this one, otherwise a new file."""
+        if self._requested is not None and self._requested != path:
+            # The disk of the expected directory has filled up since.
+            self._wait()
         if self._requested == path:
             self._wait()
             self._requested = None

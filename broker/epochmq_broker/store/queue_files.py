@@ -31,7 +31,8 @@ from epochmq_broker.store.mapped_file import (
     zero_range,
 )
 
-NEW_PARENT_DIRS: Final = 3  # the directories of queue, topic and all queues may be created with a file
+NEW_PARENT_DIRS: Final = 4
+"""The directories of queue, topic and all queues of a type may be created with a file."""
 MAPPINGS_MAX: Final = 16_384
 _RESERVE_MIN_BYTES: Final = 16 * 1024
 _RESERVE_MAX_BYTES: Final = 1 << 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from epochmq_broker.store.batch_consume_queue import NO_MESSAGE
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.message_reader import MessageReader
@@ -19,6 +20,14 @@ class QueueLookup:
     def existing_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, None if it does not exist."""
         return self._queues.get((topic, queue_id))
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The offset of the queue's first message. As in RocketMQ it is 0 for a queue without messages, and
+        -1 for a batch consume queue without."""
+        queue = self.existing_queue(topic, queue_id)
+        if queue is None:
+            return NO_MESSAGE if self._queues.is_batch_topic(topic) else 0
+        return queue.min_offset
 
     def topics(self) -> set[str]:
         """All topics with queues."""

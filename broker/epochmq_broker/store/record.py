@@ -12,6 +12,8 @@ from mmap import mmap
 from typing import Final, NamedTuple
 
 from epochmq_protocol import javahash
+from epochmq_protocol.message import crc_property
+from epochmq_protocol.message_const import PROPERTY_CRC32
 
 MAGIC_V1: Final = -626843481
 MAGIC_V2: Final = -626843477
@@ -21,6 +23,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
+INNER_BATCH: Final = 0x80
 TRANSACTION_MASK: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_ROLLBACK: Final = 0xC
@@ -28,6 +31,9 @@ TRANSACTION_ROLLBACK: Final = 0xC
 CRC_MASK: Final = 0x7FFF_FFFF
 PROPERTIES_MAX_BYTES: Final = 32767
 V1_TOPIC_MAX: Final = 127
+CRC_PROPERTY_BYTES: Final = 20
+CRC_PROPERTY_SPACE: Final = bytes(CRC_PROPERTY_BYTES)
+_CRC_PROPERTY_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
 
 # The fields before the body: TOTALSIZE, MAGIC, BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET,
 # SYSFLAG, BORNTIMESTAMP, BORNHOST, STORETIMESTAMP, STOREHOST, RECONSUMETIMES, PREPARED TRANSACTION OFFSET,
@@ -124,12 +130,43 @@ def delay_tags_code(properties: bytes, store_timestamp: int, delays_ms: tuple[in
     return store_timestamp + delays_ms[level - 1] if level > 0 else None
 
 
+def with_crc_space(properties: bytes) -> bytes:
+    """The stored properties with space for the property `__CRC32#` at their end (enabledAppendPropCRC)."""
+    if properties and properties[-1] != 2:
+        return properties + b"\x02" + CRC_PROPERTY_SPACE
+    return properties + CRC_PROPERTY_SPACE
+
+
+def crc_property_of(record: bytes) -> bytes:
+    """The property `__CRC32#` of a record, which is given up to this property."""
+    return crc_property(zlib.crc32(record))
+
+
+def is_intact(log: mmap, at: int, size: int) -> bool | None:
+    """Whether a record matches its property `__CRC32#`, which covers everything before it. None for a record
+    without the property, such as one from before enabledAppendPropCRC; False if only zeros are in its
+    place, as a power loss leaves them."""
+    end = at + size
+    found = log[end - CRC_PROPERTY_BYTES : end]
+    if found.startswith(_CRC_PROPERTY_NAME):
+        return found == crc_property_of(log[at : end - CRC_PROPERTY_BYTES])
+    return None if any(found) else False
+
+
 def parse(
-    log: mmap, at: int, end: int, offset: int, delays_ms: tuple[int, ...], *, check_crc: bool
+    log: mmap,
+    at: int,
+    end: int,
+    offset: int,
+    delays_ms: tuple[int, ...],
+    *,
+    check_crc: bool,
+    property_crc: bool = False,
 ) -> DispatchRequest | str | None:
     """Parses the record at position `at` of a log file whose bytes before `end` are written. `offset` is the
     physical offset that the record must carry. Returns `BLANK` at a blank record, and None where no whole,
-    valid record starts."""
+    valid record starts. `check_crc` compares the body with its checksum; with `property_crc`
+    (forceVerifyPropCRC) the whole record with its property, if it has one."""
     if end - at < SIZE_AND_MAGIC.size:
         return None
     size, magic = SIZE_AND_MAGIC.unpack_from(log, at)
@@ -147,8 +184,12 @@ def parse(
     limit = at + size
     if physical != offset or not 0 <= body <= limit - position - 3:
         return None
-    if check_crc and body and zlib.crc32(log[position : position + body]) & CRC_MASK != crc:
-        return None
+    if check_crc:
+        intact = is_intact(log, at, size) if property_crc else None
+        if intact is None:
+            intact = not body or zlib.crc32(log[position : position + body]) & CRC_MASK == crc
+        if not intact:
+            return None
     position += body
     if magic == MAGIC_V1:
         topic_size = log[position]

@@ -205,7 +205,7 @@ class Recovery:
                 found = self._log.parse(unit[0], self._config.delays_ms, check_crc=False)
                 if (
                     isinstance(found, record.DispatchRequest)
-                    and (found.topic, found.queue_id) == (queue.topic, queue.queue_id)
+                    and self._dispatcher.is_in_queue(queue, found)
                     and found.size == unit[1]
                 ):
                     break
@@ -224,7 +224,15 @@ class Recovery:
             self._ahead.read(file, at)
             if not self._ahead.is_written(at):
                 break
-            found = parse(file.map, at, file.size, position, delays_ms, check_crc=check_crc)
+            found = parse(
+                file.map,
+                at,
+                file.size,
+                position,
+                delays_ms,
+                check_crc=check_crc,
+                property_crc=self._log.verify_property_crc,
+            )
             if isinstance(found, record.DispatchRequest):
                 last = position
                 if position >= dispatch_from:

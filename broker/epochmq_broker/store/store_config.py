@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 CONSUME_QUEUE_UNIT_BYTES = 20
+BATCH_UNIT_BYTES = 46
 END_OF_FILE_BYTES = 8  # the header of a blank record, for which each log file keeps space at its end
 RECORD_OVERHEAD_BYTES = 64 * 1024  # a record may exceed its largest body by so much (MessageExtEncoder)
 
@@ -18,10 +19,12 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     of RocketMQ 5.3.3."""
 
     store_path_root_dir: str
-    store_path_commit_log: str = ""  # default: <root>/commitlog
+    store_path_commit_log: str = ""  # one path or several, separated by commas; default: <root>/commitlog
+    read_only_commit_log_store_paths: str = ""  # with several paths only
 
     mapped_file_size_commit_log: int = 1 << 30
     mapped_file_size_consume_queue: int = 300_000 * CONSUME_QUEUE_UNIT_BYTES
+    mapper_file_size_batch_consume_queue: int = 300_000 * BATCH_UNIT_BYTES
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = 48 << 20
     message_index_enable: bool = True
@@ -45,6 +48,9 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     max_transfer_bytes_on_message_in_disk: int = 64 * 1024
     max_transfer_count_on_message_in_disk: int = 8
     max_filter_message_size: int = 16_000
+    enable_lmq: bool = False
+    enable_multi_dispatch: bool = False
+    max_lmq_consume_queue_num: int = 20_000
     access_message_in_memory_max_ratio: int = 40
     data_read_ahead_enable: bool = True
 
@@ -58,6 +64,8 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     clean_resource_interval: int = 10_000
 
     check_crc_on_recover: bool = True
+    enabled_append_prop_crc: bool = False
+    force_verify_prop_crc: bool = False
     # Item n-1 is the delay of level n, ms. The tag codes of delayed messages, their delivery times, are
     # computed from it.
     delays_ms: tuple[int, ...] = ()
@@ -74,13 +82,24 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
         return Path(self.store_path_root_dir).expanduser()
 
     @property
-    def commit_log_dir(self) -> Path:
-        """The directory of the log files."""
-        if self.store_path_commit_log:
-            return Path(self.store_path_commit_log).expanduser()
-        return self.root / "commitlog"
+    def commit_log_dirs(self) -> list[Path]:
+        """The directories of the log files, in the configured order."""
+        return split_paths(self.store_path_commit_log) or [self.root / "commitlog"]
+
+    @property
+    def read_only_log_dirs(self) -> list[Path]:
+        """The directories of the log that get no new files. As in RocketMQ, there are none unless
+        storePathCommitLog has several paths."""
+        if len(self.commit_log_dirs) < 2:
+            return []
+        return split_paths(self.read_only_commit_log_store_paths)
 
     @property
     def sync_flush(self) -> bool:
         """Whether a put is acknowledged only after its bytes are on disk."""
         return self.flush_disk_type == "SYNC_FLUSH"
+
+
+def split_paths(text: str) -> list[Path]:
+    """The paths of a key, separated by commas, without repetitions."""
+    return list(dict.fromkeys(Path(path.strip()).expanduser() for path in text.split(",") if path.strip()))

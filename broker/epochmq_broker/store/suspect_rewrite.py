@@ -16,6 +16,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.commit_log import CommitLog
@@ -24,6 +25,7 @@ from epochmq_broker.store.recovery import crash_recovery_start
 from epochmq_broker.store.store_config import StoreConfig
 from epochmq_protocol.durable_files import sync_directory
 
+QUEUES_AND_INDEX: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -41,7 +43,7 @@ def suspect_files(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -
     if log.files.files:
         first = crash_recovery_start(config, log, checkpoint)
         yield from (file.path for file in log.files.files if file.start >= first.start)
-    for folder in ("consumequeue", "index"):
+    for folder in QUEUES_AND_INDEX:
         yield from (path for path in sorted((config.root / folder).rglob("*")) if path.is_file())
     yield config.root / "checkpoint"
 
@@ -71,7 +73,9 @@ def _write(fd: int, chunk: bytes, at: int) -> int:
 
 
 def _directories(config: StoreConfig) -> Iterator[Path]:
-    for folder in (config.commit_log_dir, config.root / "consumequeue", config.root / "index"):
-        yield folder
-        yield from (path for path in sorted(folder.rglob("*")) if path.is_dir())
+    log_folders = (*config.commit_log_dirs, *config.read_only_log_dirs)
+    for folder in (*log_folders, *(config.root / name for name in QUEUES_AND_INDEX)):
+        if folder.is_dir():
+            yield folder
+            yield from (path for path in sorted(folder.rglob("*")) if path.is_dir())
     yield config.root

@@ -10,7 +10,7 @@ import enum
 import logging
 
 from epochmq_broker.clock import now_ms
-from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.escape.message_sink import MessageSink
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.timer.records import NEVER_ENQUEUED, DueMessage
@@ -40,17 +40,17 @@ class DeliveryResult(enum.Enum):
 
 
 class TimerDelivery:
-    """Stores due messages. `log_end` is the end of the commit log after the last one."""
+    """Stores due messages. `log_end` is the `PutResult.end` of the last one."""
 
     def __init__(
-        self, writer: MessageWriter, stats: BrokerStats, metrics: TimerMetrics, precision_ms: int
+        self, sink: MessageSink, stats: BrokerStats, metrics: TimerMetrics, precision_ms: int
     ) -> None:
         self.log_end = 0
         self.delivered = 0
         """How many messages were stored since the start of the broker, those that were stored again
         included."""
         self.retry_s = RETRY_S * precision_ms / 1000
-        self._writer = writer
+        self._sink = sink
         self._stats = stats
         self._metrics = metrics
 
@@ -61,7 +61,7 @@ class TimerDelivery:
             return DeliveryResult.DONE
         real_topic = due.real_topic
         try:
-            stored = self._writer.put(due.to_store(enqueue_ms, now_ms(), rolls=rolls))
+            stored = self._sink.put(due.to_store(enqueue_ms, now_ms(), rolls=rolls))
         except (RequestError, ValueError) as error:
             log.error("a timer message for topic %s was dropped, it cannot be stored: %s", real_topic, error)
             return DeliveryResult.DONE
@@ -73,10 +73,12 @@ class TimerDelivery:
         else:
             self.log_end = stored.end
             self.delivered += 1
-            traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
-            traffic.messages += 1
-            traffic.bytes += stored.size
-            traffic.requests += 1
+            if not stored.is_remote:
+                traffic = self._stats.put_traffic(stored.topic, stored.queue_id)
+                traffic.messages += 1
+                traffic.bytes += stored.size
+                traffic.requests += 1
+        self._metrics.count_dequeued(real_topic)
         if enqueue_ms != NEVER_ENQUEUED:
             self._metrics.add(real_topic, -1)
         return DeliveryResult.DONE

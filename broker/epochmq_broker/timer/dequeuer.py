@@ -13,6 +13,7 @@ from collections.abc import Generator
 from epochmq_broker.store.page_residency import NotResidentError
 from epochmq_broker.timer.delivery import DeliveryResult, TimerDelivery
 from epochmq_broker.timer.jobs import Pause, Wait, Work
+from epochmq_broker.timer.plain_delivery import PlainTimerDelivery
 from epochmq_broker.timer.record_reader import RecordReader
 from epochmq_broker.timer.records import DueMessage
 from epochmq_broker.timer.timer_log import Unit
@@ -31,12 +32,18 @@ class TimerDequeuer:
     """Delivers the slots of one wheel."""
 
     def __init__(
-        self, timers: TimerStore, reader: RecordReader, metrics: TimerMetrics, delivery: TimerDelivery
+        self,
+        timers: TimerStore,
+        reader: RecordReader,
+        metrics: TimerMetrics,
+        delivery: TimerDelivery,
+        plain: PlainTimerDelivery,
     ) -> None:
         self._timers = timers
         self._reader = reader
         self._metrics = metrics
         self._delivery = delivery
+        self._plain = plain
 
     def work(self, time_ms: int) -> Work:
         """Delivers the messages of the slot of this time."""
@@ -117,6 +124,8 @@ class TimerDequeuer:
     def _deliver(self, units: list[Unit], deletes: dict[str, str], unused: set[str]) -> Work:
         yield from self._reader.warm([(unit.offset, unit.size) for unit in units])
         for unit in units:
+            if not deletes and self._reader.is_readable(unit.offset) and self._plain.put(unit):
+                continue
             due = self._read(unit)
             if due is None:
                 continue

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
+from functools import lru_cache
 
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.safe_progress import SafeProgress
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
@@ -18,7 +20,6 @@ from epochmq_broker.timer.delivery import DeliveryResult, TimerDelivery
 from epochmq_broker.timer.jobs import Pause, Wait, Work
 from epochmq_broker.timer.record_reader import RecordReader
 from epochmq_broker.timer.records import NEVER_ENQUEUED, TimerRecord, read_timer_record, wheel_time
-from epochmq_broker.timer.safe_progress import SafeProgress
 from epochmq_broker.timer.timer_metrics import TimerMetrics
 from epochmq_broker.timer.timer_store import BLANK_SLOTS, TimerStore, timer_queue
 from epochmq_broker.timer.wheel import WINDOW_SLOTS
@@ -29,6 +30,8 @@ log = logging.getLogger(__name__)
 UNITS = 32
 """Messages that are taken without an interruption."""
 PAUSE_AFTER_FAILURE_S = 1.0
+
+_topic_hash = lru_cache(maxsize=4096)(java_hash)
 
 
 class TimerEnqueuer:
@@ -45,7 +48,7 @@ class TimerEnqueuer:
         reader: RecordReader,
         clock_ms: Callable[[], int],
     ) -> None:
-        self.progress = SafeProgress()
+        self.progress = SafeProgress(0)
         self.is_master = False
         self.stored_at_ms = 0
         """When the message that was taken last had been stored."""
@@ -100,6 +103,7 @@ class TimerEnqueuer:
                 log.error("the queue of the timer topic has no unit at offset %d", offset)
                 yield Pause(PAUSE_AFTER_FAILURE_S)
                 continue
+            yield from self._reader.warm([(physical, size) for physical, size, _ in units])
             for physical, size, _ in units:
                 yield from self._take(offset, physical, size)
                 offset += 1
@@ -107,7 +111,6 @@ class TimerEnqueuer:
             yield None
 
     def _take(self, offset: int, physical: int, size: int) -> Work:
-        yield from self._reader.warm([(physical, size)])
         found = self._store.log.files.find(physical)
         record = None
         if found is not None and physical + size <= found.end and self._reader.is_readable(physical):
@@ -124,6 +127,7 @@ class TimerEnqueuer:
         else:
             self.taken += 1
             self.stored_at_ms, self.taken_at_ms = record.store_timestamp, self._clock_ms()
+            self._metrics.count_enqueued(record.real_topic, record.out_ms - record.born_timestamp)
             log_end = yield from self._enter(record, offset, physical, size)
         self.progress.advance(offset + 1, log_end)
 
@@ -151,7 +155,7 @@ class TimerEnqueuer:
                     enter_ms,
                     physical,
                     size,
-                    java_hash(record.real_topic),
+                    _topic_hash(record.real_topic),
                     rolls=rolls,
                     deletes=record.deletes,
                 )

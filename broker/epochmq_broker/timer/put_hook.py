@@ -16,6 +16,7 @@ from epochmq_broker.timer.records import DELETE_KEY, OUT_MS, REAL_QUEUE_ID, REAL
 _LONG = re.compile(r"[+-]?[0-9]+")
 _LONG_MAX = 2**63 - 1
 _DICE = 1000
+_PLAIN_DIGITS_MAX = 15
 
 
 class TimerPutHook:
@@ -49,8 +50,7 @@ class TimerPutHook:
             return PutStatus.WHEEL_TIMER_MSG_ILLEGAL if DELETE_KEY in properties else None
         if due_ms - present_ms > config.timer_max_delay_sec * 1000:
             return PutStatus.WHEEL_TIMER_MSG_ILLEGAL
-        precision = config.timer_precision
-        out_ms = due_ms - precision if due_ms % precision == 0 else due_ms // precision * precision
+        out_ms = _out_ms(due_ms, config.timer_precision)
         if self._is_congested(out_ms, config.timer_congest_num_each_slot):
             return PutStatus.WHEEL_TIMER_FLOW_CONTROL
         properties[OUT_MS] = str(out_ms)
@@ -60,6 +60,26 @@ class TimerPutHook:
         message.topic = TIMER_TOPIC
         message.queue_id = 0
         return None
+
+    def held_until_ms(self, due_ms: int) -> int | None:
+        """TIMER_OUT_MS of a message with TIMER_DELIVER_MS=`due_ms`, in epoch ms. None if the message is due
+        already, or may be rejected."""
+        return self._held_until(due_ms, self._clock_ms())
+
+    def plain_out_ms(self, name: str, text: str) -> int | None:
+        """The same for a message with this one of TIMER_PROPERTIES. None also for a text that is no plain
+        number."""
+        present_ms = self._clock_ms()
+        if not (text.isdecimal() and text.isascii() and len(text) <= _PLAIN_DIGITS_MAX):
+            return None
+        return self._held_until(_due_ms({name: text}, present_ms), present_ms)
+
+    def _held_until(self, due_ms: int, present_ms: int) -> int | None:
+        config = self._live.current
+        if not present_ms < due_ms <= present_ms + config.timer_max_delay_sec * 1000:
+            return None
+        out_ms = _out_ms(due_ms, config.timer_precision)
+        return None if self._pending_at(out_ms) > config.timer_congest_num_each_slot else out_ms
 
     def _is_congested(self, out_ms: int, limit: int) -> bool:
         """Whether too many messages are due at the same time: above the limit some are rejected, above twice
@@ -71,6 +91,12 @@ class TimerPutHook:
         if pending >= limit * 2:
             return True
         return self._dice(_DICE) > _DICE * (pending - limit) / (limit + 0.1)
+
+
+def _out_ms(due_ms: int, precision_ms: int) -> int:
+    """When the wheel lets a message go that is due at `due_ms`: the last multiple of the precision before
+    that."""
+    return (due_ms - 1) // precision_ms * precision_ms
 
 
 def _due_ms(properties: dict[str, str], present_ms: int) -> int:

@@ -21,7 +21,7 @@ PAUSE_AFTER_FAILURE_S = 0.5
 
 
 class RecordReader:
-    """Reads records of one store."""
+    """Reads records of one store, for one job."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store

@@ -12,7 +12,7 @@ from typing import Final
 
 from msgspec import Struct as Record
 
-from epochmq_broker.message_writer import TIMER_TOPIC, InnerMessage
+from epochmq_broker.message_writer import TIMER_TOPIC, InnerMessage, copy_of_record
 from epochmq_broker.store import record as layout
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
@@ -42,6 +42,7 @@ class TimerRecord(Record, frozen=True, gc=False):
     real_topic: str
     deletes: bool
     """Whether the message deletes another one."""
+    born_timestamp: int
 
 
 def read_timer_record(log: mmap | bytes, at: int, size: int, physical: int) -> TimerRecord | None:
@@ -73,6 +74,7 @@ def read_timer_record(log: mmap | bytes, at: int, size: int, physical: int) -> T
         fields[10],
         real_topic.decode("utf-8", "replace"),
         layout.property_value(properties, b"TIMER_DEL_UNIQKEY\x01") is not None,
+        fields[8],
     )
 
 
@@ -133,20 +135,7 @@ class DueMessage(Record):
         if not rolls:
             topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QUEUE_ID))
         properties["WAIT"] = "false"
-        message = self.message
-        return InnerMessage(
-            topic=topic,
-            queue_id=queue_id,
-            body=message.body,
-            properties=properties,
-            rendered=rendered,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.born_host,
-            store_host=message.store_host,
-            reconsume_times=message.reconsume_times,
-        )
+        return copy_of_record(self.message, topic, queue_id, properties, rendered)
 
 
 def wheel_time(out_ms: int, base_ms: int, window_ms: int) -> tuple[int, bool]:

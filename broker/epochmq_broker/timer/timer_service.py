@@ -17,7 +17,9 @@ from typing import Final
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.escape.message_sink import MessageSink
+from epochmq_broker.periodic_tasks import PeriodicTasks
+from epochmq_broker.safe_progress import SafeProgress
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.mapped_file import as_disk_full
 from epochmq_broker.store.message_store import MessageStore
@@ -27,9 +29,9 @@ from epochmq_broker.timer.delivery import TimerDelivery
 from epochmq_broker.timer.dequeuer import TimerDequeuer
 from epochmq_broker.timer.enqueuer import TimerEnqueuer
 from epochmq_broker.timer.jobs import TimerJob, Work
+from epochmq_broker.timer.plain_delivery import PlainTimerDelivery
 from epochmq_broker.timer.record_reader import RecordReader
 from epochmq_broker.timer.recount import recount
-from epochmq_broker.timer.safe_progress import SafeProgress
 from epochmq_broker.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.timer.timer_metrics import TimerMetrics
 from epochmq_broker.timer.timer_store import TimerFlush, TimerStore, timer_queue
@@ -40,9 +42,9 @@ ROUND_S: Final = 0.1
 """Seconds between two rounds, with a precision of one second."""
 ROUND_BUDGET_S: Final = 0.004
 """How long one round may block the event loop."""
-EXPIRY_INTERVAL_S: Final = 30.0
-METRICS_INTERVAL_S: Final = 10.0
-RATES_INTERVAL_S: Final = 3.0
+EXPIRY_INTERVAL_MS: Final = 30_000
+METRICS_INTERVAL_MS: Final = 10_000
+RATES_INTERVAL_MS: Final = 3000
 EMPTY_SLOTS: Final = 2000
 """Empty slots that are passed without an interruption."""
 
@@ -55,7 +57,7 @@ class TimerService:
         self,
         live: LiveConfig,
         store: MessageStore,
-        writer: MessageWriter,
+        sink: MessageSink,
         stats: BrokerStats,
         reads: ColdReadPool,
         topics: Container[str],
@@ -70,14 +72,16 @@ class TimerService:
         self.metrics = TimerMetrics(config.config_dir)
         self.write: Callable[[Path, bytes], None] | None = None
         """Writes the metrics' file through another thread."""
-        self.delivery = TimerDelivery(writer, stats, self.metrics, precision_ms)
-        reader = RecordReader(store)
-        self.enqueuer = TimerEnqueuer(live, store, self.timers, self.metrics, self.delivery, reader, clock_ms)
-        self.read_progress = SafeProgress()
-        self._dequeuer = TimerDequeuer(self.timers, reader, self.metrics, self.delivery)
+        self.delivery = TimerDelivery(sink, stats, self.metrics, precision_ms)
+        self.enqueuer = TimerEnqueuer(
+            live, store, self.timers, self.metrics, self.delivery, RecordReader(store), clock_ms
+        )
+        self.read_progress = SafeProgress(0)
+        plain = PlainTimerDelivery(store, sink, stats, self.metrics, self.delivery)
+        self._dequeuer = TimerDequeuer(self.timers, RecordReader(store), self.metrics, self.delivery, plain)
         self._live = live
         self._store = store
-        self._writer = writer
+        self._sink = sink
         self._topics = topics
         self._state_version = state_version
         self._clock_ms = clock_ms
@@ -86,7 +90,13 @@ class TimerService:
         self._dequeue_job = TimerJob("the timer's dequeue", self._dequeue, reads, self._wake)
         self._recount_job = TimerJob("the timer's recount", self._recount, reads, self._wake)
         self._recounts = False  # the metrics may have drifted, and are being corrected
-        self._handles: dict[str, asyncio.TimerHandle] = {}
+        self._next_round: asyncio.TimerHandle | None = None
+        self._periodic_tasks = PeriodicTasks()
+        every = self._periodic_tasks.every
+        every(lambda: live.current.timer_flush_interval_ms, "flush the timer's files", self._flush)
+        every(lambda: EXPIRY_INTERVAL_MS, "expire the timer log", self._expire)
+        every(lambda: RATES_INTERVAL_MS, "measure the timer's rates", self._measure_rates)
+        every(lambda: METRICS_INTERVAL_MS, "write the timer's metrics", self._write_metrics)
         self._worker: WorkerThread | None = None
         self._flush_running = False
         self._written = b""
@@ -101,8 +111,8 @@ class TimerService:
     # Start and stop
 
     def load(self) -> None:
-        """Opens and repairs the files; the store is recovered. Raises StoreDamagedError, ConfigDamagedError
-        or OSError."""
+        """Opens and repairs the files; the store is recovered. Raises StoreDamagedError,
+        StateFileDamagedError or OSError."""
         self.timers.load(self._store, self._clock_ms())
         self.metrics.load()
         self._loaded = True
@@ -112,12 +122,8 @@ class TimerService:
     def run(self) -> None:
         """Starts to fill the wheel and to write the files, on the running event loop."""
         self._worker = WorkerThread("timer-flush")
-        loop = asyncio.get_running_loop()
-        self._handles["round"] = loop.call_later(self._round_s, self._round)
-        self._every("flush", lambda: self._live.current.timer_flush_interval_ms / 1000, self._flush)
-        self._every("expiry", lambda: EXPIRY_INTERVAL_S, self._expire)
-        self._every("rates", lambda: RATES_INTERVAL_S, self._measure_rates)
-        self._every("metrics", lambda: METRICS_INTERVAL_S, self._write_metrics)
+        self._next_round = asyncio.get_running_loop().call_later(self._round_s, self._round)
+        self._periodic_tasks.start()
 
     def start(self) -> None:
         """Starts to deliver: this broker became the master."""
@@ -150,9 +156,10 @@ class TimerService:
 
     def close(self) -> None:
         """Writes and closes the files."""
-        for handle in self._handles.values():
-            handle.cancel()
-        self._handles.clear()
+        self._periodic_tasks.stop()
+        if self._next_round is not None:
+            self._next_round.cancel()
+            self._next_round = None
         self._reset_jobs()
         if self._worker is not None:
             self._worker.stop()
@@ -180,10 +187,9 @@ class TimerService:
 
     def _wake(self) -> None:
         """Begins the next round now."""
-        handle = self._handles.get("round")
-        if handle is not None:
-            handle.cancel()
-            self._handles["round"] = asyncio.get_running_loop().call_later(0, self._round)
+        if self._next_round is not None:
+            self._next_round.cancel()
+            self._next_round = asyncio.get_running_loop().call_later(0, self._round)
 
     def _round(self) -> None:
         loop = asyncio.get_running_loop()
@@ -199,7 +205,7 @@ class TimerService:
             if self.is_master and not config.timer_stop_dequeue:
                 more |= self._dequeue_job.take_turn(max(deadline, loop.time() + ROUND_BUDGET_S / 2))
         finally:
-            self._handles["round"] = loop.call_later(0 if more else self._round_s, self._round)
+            self._next_round = loop.call_later(0 if more else self._round_s, self._round)
 
     def _recount(self) -> Work:
         """Corrects the metrics once."""
@@ -224,11 +230,11 @@ class TimerService:
 
     def _settle(self) -> None:
         """Moves the progress past deliveries that have become safe."""
-        safe_end = self._writer.safe_end()
+        safe_end = self._sink.safe_end()
         for progress in (self.read_progress, self.enqueuer.progress):
             progress.settle(safe_end)
-            if progress.is_long:
-                progress.settle(self._writer.safe_end(acknowledged=True))
+            if progress.is_full:
+                progress.settle(self._sink.safe_end(acknowledged=True))
 
     # Role and checkpoint
 
@@ -238,9 +244,11 @@ class TimerService:
         return self.timers.checkpoint.encode()
 
     def follow(self, master: TimerCheckpoint) -> None:
-        """Makes the checkpoint a copy of the master's; on a slave."""
+        """Makes the checkpoint a copy of the master's, on a slave; or of the acting master's, on a returning
+        master. The metrics may have drifted since."""
         if self.is_master:
             return
+        self._was_replica = True
         checkpoint = self.timers.checkpoint
         checkpoint.read_time_ms = master.read_time_ms
         checkpoint.master_queue_offset = master.master_queue_offset
@@ -282,18 +290,6 @@ class TimerService:
         self.enqueuer.progress.reset(self.timers.queue_offset)
 
     # Files
-
-    def _every(self, name: str, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def run() -> None:
-            self._handles[name] = loop.call_later(interval_s(), run)
-            try:
-                work()
-            except Exception:  # later rounds must run even if this one fails
-                log.exception("the timer's work failed: %s", name)
-
-        self._handles[name] = loop.call_later(interval_s(), run)
 
     def _flush(self) -> None:
         """Writes what has changed, on the worker thread."""
@@ -343,8 +339,8 @@ class TimerService:
     def _measure_rates(self) -> None:
         taken, delivered = self._counted
         self._counted = self.enqueuer.taken, self.delivery.delivered
-        self.enqueue_tps = (self.enqueuer.taken - taken) / RATES_INTERVAL_S
-        self.dequeue_tps = (self.delivery.delivered - delivered) / RATES_INTERVAL_S
+        self.enqueue_tps = (self.enqueuer.taken - taken) / (RATES_INTERVAL_MS / 1000)
+        self.dequeue_tps = (self.delivery.delivered - delivered) / (RATES_INTERVAL_MS / 1000)
 
     def _write_metrics(self) -> None:
         if self.write is not None:

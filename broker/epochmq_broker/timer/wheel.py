@@ -154,6 +154,19 @@ class TimerWheel:
                     total += num
         return total
 
+    def num_between(self, start_ms: int, end_ms: int) -> int:
+        """The number of messages that are due from `start_ms` on and before `end_ms`."""
+        first, end = start_ms // self.precision_ms, end_ms // self.precision_ms
+        total, key = 0, first
+        while key < end:
+            at = key % SLOTS * SLOT.size
+            count = min(end - key, (PAGE_BYTES - at % PAGE_BYTES) // SLOT.size)
+            if at // PAGE_BYTES in self._used:
+                slots = SLOT.iter_unpack(self._slots[at : at + count * SLOT.size])
+                total += sum(num for time, _, _, num, _ in slots if first <= time < end)
+            key += count
+        return total
+
     def linked_after(self, end: int) -> list[tuple[int, Slot]]:
         """(time, slot) of the slots whose last unit lies at or after this end of the timer log."""
         return [(key * self.precision_ms, slot) for key, slot in self._all() if slot.last >= end]

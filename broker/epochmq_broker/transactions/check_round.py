@@ -14,6 +14,10 @@ Before a check the round has read all op messages that exist. Differences from R
   queue alone. After a kill or a failover that offset may be old, and both copies are then checked.
 - An end that names an earlier copy of a half message with an immunity time counts for its later copies.
 - A half message that cannot be moved to the discard topic stays; RocketMQ forgets it.
+
+On an acting master every half message without an end leaves for another group at once, whatever its age, and
+that group checks it. RocketMQ sends away ended ones, too, if more than 32 op messages are unread, and skips
+one that could not leave ten times.
 """
 # pure: the caller reads, stores and tells the time
 
@@ -41,6 +45,8 @@ ROUND_MAX_MS = 60_000
 OPS_PER_READ = 32
 PAUSE_WITHOUT_OPS_MS = 1000
 PAUSE_AFTER_FAILURE_MS = 1000
+PAUSE_WHILE_FULL_MS = 100
+"""How long a round waits while too many half messages are on their way to other groups."""
 ILLEGAL_OFFSETS_MAX = 1
 """How often a round continues at another offset because the queue does not have the next one."""
 SPAN_MAX = 1 << 24
@@ -78,6 +84,11 @@ class CheckSettings(Struct, frozen=True):
 
 class HalfQueue(Protocol):
     """What a round needs of the broker, for one half queue and its op queue."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether copies of half messages go to another group, because this broker is not the master."""
+        ...
 
     def now_ms(self) -> int:
         """The time in epoch ms."""
@@ -244,6 +255,11 @@ class CheckRound:
         if self._has_ended(half.queue_offset, properties):
             self.half_offset = half.queue_offset + 1
             return True
+        if self._queue.is_remote:
+            if self._ends.last_born_ms is not None:  # a later op message may name it
+                await self._read_ops()
+                return True
+            return await self._escape(half, properties)
         if self._is_to_be_discarded(half, properties, now):
             return await self._discard(half)
         if half.store_timestamp >= self._started_ms:
@@ -318,6 +334,15 @@ class CheckRound:
             return False
         stored = self._queue.put(half_messages.renewed_immune_message(half, properties))
         return stored.status is PutStatus.PUT_OK
+
+    async def _escape(self, half: MessageExt, properties: dict[str, str]) -> bool:
+        """Sends a half message to another group. Retries later if too many are on their way."""
+        stored = self._queue.put(half_messages.renewed_half_message(half, properties))
+        if stored.status is PutStatus.PUT_OK:
+            self.half_offset = half.queue_offset + 1
+        else:
+            await self._queue.pause(PAUSE_WHILE_FULL_MS)
+        return True
 
     async def _ask(self, half: MessageExt, properties: dict[str, str]) -> bool:
         """Stores a copy of the half message and asks a producer. Retries later if the copy cannot be

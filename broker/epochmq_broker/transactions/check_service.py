@@ -7,8 +7,8 @@ import asyncio
 import logging
 
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.safe_progress import SafeProgress
 from epochmq_broker.transactions import half_messages
-from epochmq_broker.transactions.check_progress import CheckProgress
 from epochmq_broker.transactions.check_round import CheckRound, CheckSettings
 from epochmq_broker.transactions.half_queue import StoredHalfQueue, TransactionDependencies
 from epochmq_broker.transactions.op_writer import OpMessageWriter
@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 SAFE_POLL_S = 0.1
 """How often offsets that are not safe yet are examined."""
+UNSAFE_MAX = 64
+"""Rounds of one half queue whose offsets may wait. Further rounds replace the last one."""
 
 
 class TransactionalMessageCheckService:
@@ -36,7 +38,8 @@ class TransactionalMessageCheckService:
         self._parts = parts
         self._offsets = offsets
         self._ops = ops
-        self._progress: dict[int, CheckProgress] = {}
+        self._progress: dict[int, SafeProgress[tuple[int, int]]] = {}
+        """Half queue → the offsets (half message, op message) before which everything is checked."""
         self._task: asyncio.Task[None] | None = None
         self._current: tuple[int, CheckRound] | None = None
 
@@ -77,7 +80,7 @@ class TransactionalMessageCheckService:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + seconds
         while (left_s := until_s - loop.time()) > 0:
-            waits_for_safety = any(progress.latest for progress in self._progress.values())
+            waits_for_safety = self._waits_for_safety
             await asyncio.sleep(min(left_s, SAFE_POLL_S) if waits_for_safety else left_s)
             self._store_safe_offsets()
 
@@ -109,8 +112,8 @@ class TransactionalMessageCheckService:
 
     def _start_offsets(self, queue_id: int) -> tuple[int, int]:
         progress = self._progress.get(queue_id)
-        if progress is not None and progress.latest is not None:
-            return progress.latest
+        if progress is not None and progress.unsafe:
+            return progress.reached
         return (
             self._stored_offset(half_messages.HALF_TOPIC, queue_id),
             self._stored_offset(half_messages.OP_TOPIC, queue_id),
@@ -134,18 +137,22 @@ class TransactionalMessageCheckService:
         self.discarded += found.discarded
         reached = found.half_offset, found.op_offset
         if reached != self._start_offsets(queue_id):
-            progress = self._progress.setdefault(queue_id, CheckProgress())
-            progress.add(*reached, self._parts.store.max_phy_offset)
+            progress = self._progress.setdefault(queue_id, SafeProgress(reached, UNSAFE_MAX))
+            progress.advance(reached, self._parts.sink.end)
             self._store_safe_offsets()
+
+    @property
+    def _waits_for_safety(self) -> bool:
+        return any(progress.unsafe for progress in self._progress.values())
 
     def _store_safe_offsets(self) -> None:
         """Moves the stored offsets as far as the log is safe."""
-        if not any(progress.latest for progress in self._progress.values()):
+        if not self._waits_for_safety:
             return
-        safe_end = self._parts.writer.safe_end()
+        safe_end = self._parts.sink.safe_end()
         for queue_id, progress in self._progress.items():
-            safe = progress.take_safe(safe_end)
-            if safe is None:
+            if not progress.settle(safe_end):
                 continue
-            for topic, offset in zip((half_messages.HALF_TOPIC, half_messages.OP_TOPIC), safe, strict=True):
+            topics = half_messages.HALF_TOPIC, half_messages.OP_TOPIC
+            for topic, offset in zip(topics, progress.safe, strict=True):
                 self._offsets.commit(half_messages.TRANSACTION_GROUP, topic, queue_id, offset)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochmq_broker.message_writer import InnerMessage
+from epochmq_broker.message_writer import InnerMessage, copy_of_record
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode
@@ -25,6 +25,7 @@ from epochmq_protocol.headers import CheckTransactionStateRequestHeader
 from epochmq_protocol.headers_base import LONG_MAX, LONG_MIN
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.topics import (
+    CID_SYS_RMQ_TRANS,
     RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC,
     RMQ_SYS_TRANS_HALF_TOPIC,
     RMQ_SYS_TRANS_OP_HALF_TOPIC,
@@ -33,7 +34,7 @@ from epochmq_protocol.topics import (
 HALF_TOPIC = RMQ_SYS_TRANS_HALF_TOPIC
 OP_TOPIC = RMQ_SYS_TRANS_OP_HALF_TOPIC
 DISCARD_TOPIC = RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC
-TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+TRANSACTION_GROUP = CID_SYS_RMQ_TRANS
 """The group whose consumer offsets tell how far half messages and op messages are checked."""
 REMOVE_TAG = "d"
 """The tag of op messages."""
@@ -70,38 +71,18 @@ def committed_message(half: MessageExt, properties: dict[str, str]) -> InnerMess
     topic = properties.pop(const.PROPERTY_REAL_TOPIC)
     queue_id = int(properties.pop(const.PROPERTY_REAL_QUEUE_ID))
     properties.pop(const.PROPERTY_TRANSACTION_PREPARED, None)
-    return InnerMessage(
-        topic=topic,
-        queue_id=queue_id,
-        body=half.body,
-        properties=properties,
-        rendered=half.properties,
-        flag=half.flag,
-        sys_flag=half.sys_flag & ~const.TRANSACTION_ROLLBACK_TYPE | const.TRANSACTION_COMMIT_TYPE,
-        born_timestamp=half.born_timestamp,
-        born_host=half.born_host,
-        store_host=half.store_host,
-        reconsume_times=half.reconsume_times,
-        prepared_offset=half.physical_offset,
-    )
+    committed = copy_of_record(half, topic, queue_id, properties, half.properties)
+    committed.sys_flag = half.sys_flag & ~const.TRANSACTION_ROLLBACK_TYPE | const.TRANSACTION_COMMIT_TYPE
+    committed.prepared_offset = half.physical_offset
+    return committed
 
 
 def renewed_half_message(half: MessageExt, properties: dict[str, str]) -> InnerMessage:
     """Builds the copy of a half message that is stored at the end of the half queue before a check
     (renewHalfMessageInner). As in RocketMQ it loses the flag and the number of retries."""
-    rendered = records.format_properties(properties)
-    properties[const.PROPERTY_WAIT_STORE_MSG_OK] = "false"
-    return InnerMessage(
-        topic=half.topic,
-        queue_id=half.queue_id,
-        body=half.body,
-        properties=properties,
-        rendered=rendered,
-        sys_flag=half.sys_flag,
-        born_timestamp=half.born_timestamp,
-        born_host=half.born_host,
-        store_host=half.store_host,
-    )
+    renewed = _copy_of_half(half, half.topic, half.queue_id, properties)
+    renewed.flag = renewed.reconsume_times = 0
+    return renewed
 
 
 def renewed_immune_message(half: MessageExt, properties: dict[str, str]) -> InnerMessage:
@@ -115,9 +96,7 @@ def renewed_immune_message(half: MessageExt, properties: dict[str, str]) -> Inne
 
 def discarded_message(half: MessageExt, properties: dict[str, str]) -> InnerMessage:
     """Builds the copy of a half message for the discard topic."""
-    discarded = _unchanged_copy(half, properties)
-    discarded.topic = DISCARD_TOPIC
-    return discarded
+    return _copy_of_half(half, DISCARD_TOPIC, 0, properties)
 
 
 def resumed_message(record: MessageExt) -> InnerMessage:
@@ -125,27 +104,14 @@ def resumed_message(record: MessageExt) -> InnerMessage:
     (RESUME_CHECK_HALF_MESSAGE)."""
     properties = records.parse_properties(record.properties)
     properties[const.PROPERTY_TRANSACTION_CHECK_TIMES] = "0"
-    resumed = _unchanged_copy(record, properties)
-    resumed.topic = HALF_TOPIC
-    return resumed
+    return _copy_of_half(record, HALF_TOPIC, 0, properties)
 
 
-def _unchanged_copy(half: MessageExt, properties: dict[str, str]) -> InnerMessage:
+def _copy_of_half(half: MessageExt, topic: str, queue_id: int, properties: dict[str, str]) -> InnerMessage:
+    """A copy that waits for no replica. As in RocketMQ, its stored properties do not say so."""
     rendered = records.format_properties(properties)
     properties[const.PROPERTY_WAIT_STORE_MSG_OK] = "false"
-    return InnerMessage(
-        topic=half.topic,
-        queue_id=0,
-        body=half.body,
-        properties=properties,
-        rendered=rendered,
-        flag=half.flag,
-        sys_flag=half.sys_flag,
-        born_timestamp=half.born_timestamp,
-        born_host=half.born_host,
-        store_host=half.store_host,
-        reconsume_times=half.reconsume_times,
-    )
+    return copy_of_record(half, topic, queue_id, properties, rendered)
 
 
 def op_message(queue_id: int, body: bytes, store_host: bytes, now_ms: int) -> InnerMessage:

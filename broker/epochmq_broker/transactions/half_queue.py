@@ -17,7 +17,8 @@ from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
-from epochmq_broker.message_writer import InnerMessage, MessageWriter, PutResult
+from epochmq_broker.escape.message_sink import MessageSink
+from epochmq_broker.message_writer import InnerMessage, PutResult
 from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
@@ -49,7 +50,7 @@ class TransactionDependencies(Struct, frozen=True):
 
     live: LiveConfig
     store: MessageStore
-    writer: MessageWriter
+    sink: MessageSink
     topics: TopicTable
     clients: ClientRegistry
     stats: BrokerStats
@@ -80,10 +81,15 @@ class StoredHalfQueue:
         """See `HalfQueue`."""
         return await self._read(half_messages.OP_TOPIC, offset, count)
 
+    @property
+    def is_remote(self) -> bool:
+        """See `HalfQueue`."""
+        return self._parts.sink.is_remote
+
     def put(self, message: InnerMessage) -> PutResult:
         """See `HalfQueue`."""
         stored = self._store(message)
-        if stored.status is PutStatus.PUT_OK:
+        if stored.status is PutStatus.PUT_OK and not stored.is_remote:
             count_put(self._parts.stats, stored)
         return stored
 
@@ -97,7 +103,7 @@ class StoredHalfQueue:
 
     def replaced(self, half: MessageExt) -> None:
         """See `HalfQueue`."""
-        self._ops.remove(half)
+        self._ops.remove(half.queue_id, half.queue_offset)
 
     def ask_producer(self, half: MessageExt, properties: dict[str, str], stored: PutResult) -> None:
         """See `HalfQueue`. Without a connection to the group, a later round asks again."""
@@ -139,7 +145,7 @@ class StoredHalfQueue:
     def _store(self, message: InnerMessage) -> PutResult:
         """Stores a message. One that this broker does not support must not end the round."""
         try:
-            return self._parts.writer.put(message)
+            return self._parts.sink.put(message)
         except RequestError as error:
             log.error("a half message of topic %s cannot be stored again: %s", message.topic, error.remark)
             return PutResult(PutStatus.MESSAGE_ILLEGAL)

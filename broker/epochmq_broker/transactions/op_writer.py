@@ -19,7 +19,6 @@ from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.transactions.check_round import EndedOffsets
 from epochmq_broker.transactions.half_messages import op_message
 from epochmq_broker.transactions.op_buffer import OpBuffer
-from epochmq_protocol.message import MessageExt
 
 log = logging.getLogger(__name__)
 
@@ -66,18 +65,18 @@ class OpMessageWriter:
             found = self.ended[queue_id] = EndedOffsets()
         return found
 
-    def end(self, half: MessageExt) -> None:
-        """Records that the transaction of a half message has ended; an op message follows."""
-        self.ended_of(half.queue_id).served.add(half.queue_offset)
-        self.remove(half)
+    def end(self, queue_id: int, offset: int) -> None:
+        """Records that the transaction of the half message at this offset of a half queue has ended; an op
+        message follows."""
+        self.ended_of(queue_id).served.add(offset)
+        self.remove(queue_id, offset)
 
-    def remove(self, half: MessageExt) -> None:
+    def remove(self, queue_id: int, offset: int) -> None:
         """Lets an op message name a half message, which then needs no check."""
-        queue_id = half.queue_id
         buffer = self._buffers.get(queue_id)
         if buffer is None:
             buffer = self._buffers[queue_id] = OpBuffer(now_ms())
-        buffer.add(half.queue_offset)
+        buffer.add(offset)
         if buffer.size >= self._live.current.transaction_op_msg_max_size:
             self._write(queue_id, buffer)
         if self._timer is None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from epochmq_broker.clock import now_ms
-from epochmq_broker.store.config_files import ConfigDamagedError, read_config, write_config
+from epochmq_broker.store.state_file_io import StateFileDamagedError, read_state_file, write_state_file
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.topics import DataVersion
@@ -38,7 +38,7 @@ class _MetricsFile(msgspec.Struct, rename="camel"):
 class TransactionMetrics:
     """Topic -> its number of half messages."""
 
-    def __init__(self, directory: Path, write: Callable[[Path, bytes], None] = write_config) -> None:
+    def __init__(self, directory: Path, write: Callable[[Path, bytes], None] = write_state_file) -> None:
         """`write` writes the file; on a running event loop, through another thread."""
         self.counts: dict[str, HalfMessageCount] = {}
         self.write = write
@@ -50,8 +50,8 @@ class TransactionMetrics:
         """Reads the file, or its backup. If both are damaged, the counts begin at 0: only metrics use
         them."""
         try:
-            found = read_config(self._path, lambda data: from_json(_MetricsFile, data))
-        except ConfigDamagedError as error:
+            found = read_state_file(self._path, lambda data: from_json(_MetricsFile, data))
+        except StateFileDamagedError as error:
             log.error("the numbers of half messages begin at 0: %s", error)
             return
         if found is not None:

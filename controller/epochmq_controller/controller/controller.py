@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 from epochmq_controller.controller.config import ControllerConfig
 from epochmq_controller.controller.renewal_batch import RenewalBatch
@@ -36,7 +37,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     ProposalCompleted,
     ProposeEvents,
     RejectRequest,
-    RespondToLeaseRequest,
+    RespondToLeaseRequests,
     RespondToRequest,
     SnapshotRestored,
     TimeAdvanced,
@@ -83,8 +84,10 @@ class Controller:
         self._is_stepping = False
         self._tokens = 0
         self._requests: dict[int, asyncio.Future[Decision]] = {}
-        self._lease_requests: dict[int, Callable[[int], object]] = {}
-        self._renewals = RenewalBatch(self._feed)
+        self._renewals = RenewalBatch(self._feed, self._renewals_wait)
+        self.delay_reads: Callable[[float], None] = lambda _until_s: None
+        """Called with the time, on the loop's clock, until which a leading controller need not read renewals,
+        because they would wait for their batch. The others get their leader's calls over the same port."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         """When the timer is due. uvloop's handle does not say so if it is due at once."""
@@ -185,10 +188,12 @@ class Controller:
         fenced_epoch: int | None = None,
     ) -> None:
         """Like `request_lease`, but calls `done` with the milliseconds. Renewals are decided in batches."""
-        self._tokens += 1
-        self._lease_requests[self._tokens] = done
         heartbeat.last_ms = self._now_ms()
-        self._renewals.add(HeartbeatReceived(replica, heartbeat, fenced_epoch, lease_epoch, self._tokens))
+        self._renewals.add(HeartbeatReceived(replica, heartbeat, fenced_epoch, lease_epoch, done))
+
+    def _renewals_wait(self, until_s: float) -> None:
+        if self.leads:
+            self.delay_reads(until_s)
 
     def channel_closed(self, channel: object) -> None:
         """A connection has closed."""
@@ -240,8 +245,9 @@ class Controller:
 
     def _carry_out(self, effect: ControllerEffect) -> None:
         match effect:
-            case RespondToLeaseRequest(token=token, lease_ms=lease_ms):
-                self._lease_requests.pop(token)(lease_ms)
+            case RespondToLeaseRequests(tokens=tokens, lease_ms=lease_ms):
+                for done in cast("list[Callable[[int], object]]", tokens):  # as `renew_lease` made them
+                    done(lease_ms)
             case RespondToRequest(token=token, decision=decision):
                 request = self._requests.pop(token)
                 if not request.done():

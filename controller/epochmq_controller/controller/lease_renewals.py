@@ -1,4 +1,4 @@
-"""Serves lease renewals on a fast path: the leading controller of a thousand groups gets more than ten
+"""Serves lease renewals on a fast path: the leading controller of a thousand groups gets more than six
 thousand of them a second.
 
 A renewal is a heartbeat (904) of an EpochMQ broker with `writeLeaseEpoch`. A typed decoder reads the bytes of
@@ -9,6 +9,7 @@ JSON, missing fields, and values out of range.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
@@ -53,10 +54,12 @@ class _Request(msgspec.Struct, gc=False):
 
 
 _LEASE_MS: Final = LEASE_MS_FIELD.encode()
-_RESPONSE: Final = (
-    b'{"code":0,%%b"flag":1,"language":"PYTHON","opaque":%%d,"remark":"%b",'
-    b'"serializeTypeCurrentRPC":"JSON","version":%d}' % (SUCCESS_REMARK.encode(), CURRENT_VERSION)
+_TAIL: Final = b',"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}' % (
+    SUCCESS_REMARK.encode(),
+    CURRENT_VERSION,
 )
+_OPAQUE_CHARS_MAX: Final = 11
+"""Of an opaque, a 32-bit number, in a header."""
 _decode = msgspec.json.Decoder(_Request, strict=False).decode
 
 
@@ -81,17 +84,17 @@ class LeaseRenewals:
         if fields.fenced_epoch is not None:
             raise FastPathMiss("a heartbeat of a fenced master")
         connection.defer(opaque)
-        heartbeat = Heartbeat(
-            last_ms=0,
-            timeout_ms=fields.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
-            channel=connection,
-            address=fields.broker_addr,
-            epoch=fields.epoch,
-            max_offset=fields.max_offset,
-            confirm_offset=fields.confirm_offset,
-            election_priority=fields.election_priority,
-            in_doubt=fields.may_lack == "true",
-            confirmed_by_all=fields.confirmed_by_all,
+        heartbeat = Heartbeat(  # the arguments in the order of the fields: keywords cost time
+            0,
+            fields.heartbeat_timeout_mills or TIMEOUT_DEFAULT_MS,
+            connection,
+            fields.broker_addr,
+            fields.epoch,
+            fields.max_offset,
+            fields.confirm_offset,
+            fields.election_priority,
+            fields.may_lack == "true",
+            fields.confirmed_by_all,
         )
         self._controller.renew_lease(
             (fields.cluster_name, fields.broker_name, fields.broker_id),
@@ -103,7 +106,17 @@ class LeaseRenewals:
 
 def renewal_response(opaque: int, lease_ms: int) -> bytes:
     """The frame of a response, byte for byte as `processor` makes it. `lease_ms` 0: no lease is granted."""
+    number = b"%d" % opaque
+    return _heads(lease_ms)[len(number)] + number + _TAIL
+
+
+@lru_cache(maxsize=16)
+def _heads(lease_ms: int) -> tuple[bytes, ...]:
+    """The beginnings of responses up to the opaque, by the number of its characters."""
     granted = b'"extFields":{"%b":"%d"},' % (_LEASE_MS, lease_ms) if lease_ms else b""
-    header = _RESPONSE % (granted, opaque)
-    size = len(header)
-    return (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header
+    start = b'{"code":0,%b"flag":1,"language":"PYTHON","opaque":' % granted
+    heads: list[bytes] = []
+    for chars in range(_OPAQUE_CHARS_MAX + 1):
+        size = len(start) + chars + len(_TAIL)
+        heads.append((4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + start)
+    return tuple(heads)

@@ -12,27 +12,42 @@ from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
 from epochmq_protocol.headers_controller import NotifyBrokerRoleChangedRequestHeader
 from epochmq_protocol.transport import RemotingClient
+from epochmq_protocol.transport.descriptors import RejectionCounter
 
 log = logging.getLogger(__name__)
 
 NOTIFY_TIMEOUT_MS = 3000
 PENDING_MAX = 50_000
-"""Pending notifications. Further ones are dropped: brokers also ask for their master every few seconds."""
+"""Pending notifications. Further ones are dropped, counted and logged: brokers also ask for their master
+every few seconds."""
 
 
 class RoleChangeNotifier:
     """Sends one-way requests. A lost notification only costs time."""
 
     def __init__(self, client: RemotingClient) -> None:
+        self.dropped = 0
+        """Notifications that were not sent since the start, because `PENDING_MAX` others were pending."""
         self._client = client
+        self._drops = RejectionCounter()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def notify(self, effect: NotifyBroker) -> None:
         """Notifies one broker in a task of its own."""
-        if len(self._tasks) < PENDING_MAX:
-            task = asyncio.get_running_loop().create_task(self._send(effect))
-            self._tasks.add(task)
-            task.add_done_callback(self._on_done)
+        if len(self._tasks) >= PENDING_MAX:
+            self.dropped += 1
+            if count := self._drops.add():
+                log.warning(
+                    "dropped %d notifications, the last one to broker %s: %d are pending; the brokers learn "
+                    "their master when they ask for it",
+                    count,
+                    effect.address,
+                    len(self._tasks),
+                )
+            return
+        task = asyncio.get_running_loop().create_task(self._send(effect))
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
 
     async def stop(self) -> None:
         """Cancels all pending notifications."""

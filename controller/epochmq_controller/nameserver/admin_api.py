@@ -1,5 +1,7 @@
-"""Serves the operations of a nameserver's local socket (`epochmq_protocol.admin_api`). A process with a
-controller inside presents itself as a controller that also has a nameserver.
+"""Serves the admin API of a nameserver at its admin socket (`epochmq_protocol.admin_api`).
+
+A process with `enableControllerInNamesrv` runs a nameserver and a controller. It serves the controller's
+admin API, whose state includes the nameserver's counts and whose settings include the nameserver's.
 """
 
 from __future__ import annotations
@@ -47,14 +49,14 @@ class NameserverAdminApi:
         }
 
     def operations_with(self, controller: ControllerAdminApi) -> dict[str, AdminOperationHandler]:
-        """The handlers of a process with a controller: the settings are those of both, all else is the
-        controller's."""
+        """The handlers of a process that also runs a controller: the operations on the settings are for both,
+        all other operations are the controller's."""
         self._controller = controller
-        own = self.operations()
-        both: dict[str, AdminOperationHandler] = {
-            name: own[name] for name in (AdminOperation.CONFIG, AdminOperation.CHANGE_CONFIG)
+        of_nameserver = self.operations()
+        for_both: dict[str, AdminOperationHandler] = {
+            name: of_nameserver[name] for name in (AdminOperation.CONFIG, AdminOperation.CHANGE_CONFIG)
         }
-        return {**controller.operations(), **both}
+        return {**controller.operations(), **for_both}
 
     async def _live(self, _: AdminArguments, timeout_ms: float) -> results.ProcessLiveness:
         return results.ProcessLiveness(component="nameserver", pid=os.getpid(), version=installed_version())
@@ -100,22 +102,30 @@ class NameserverAdminApi:
     async def _change_config(
         self, wanted: ChangeConfigArguments, timeout_ms: float
     ) -> results.EffectiveConfig:
-        """Changes all settings or none; with a controller inside, all or none of each of the two."""
+        """Changes all settings or none. In a process with a controller: first all settings that the
+        controller knows, or none, then all that the nameserver knows, or none. A key that both know changes
+        in both; a key that neither knows goes to the nameserver, which rejects it."""
         controller = self._controller
-        controllers = {
+        controller_changes = {
             key: value for key, value in wanted.changes.items() if controller and controller.knows(key)
         }
-        own = {key: value for key, value in wanted.changes.items() if key in KEYS or key not in controllers}
-        if controller is not None and controllers:
-            await controller.change(controllers)
-        if own:
-            body = properties.rewrite("", own).encode()
+        nameserver_changes = {
+            key: value
+            for key, value in wanted.changes.items()
+            if key in KEYS or key not in controller_changes
+        }
+        if controller is not None and controller_changes:
+            await controller.change(controller_changes)
+        if nameserver_changes:
+            body = properties.rewrite("", nameserver_changes).encode()
             await self._nameserver.calls.call(request(RequestCode.UPDATE_NAMESRV_CONFIG, body=body))
         return await self._config(AdminArguments(), timeout_ms)
 
 
-def local_server(nameserver: Nameserver, controller: ControllerServer | None) -> AdminSocketServer | None:
-    """The local socket of the process, None without one. ConfigError for an invalid path."""
+def admin_socket_server(
+    nameserver: Nameserver, controller: ControllerServer | None
+) -> AdminSocketServer | None:
+    """The server of the process's admin socket, None if it has none. ConfigError for an invalid path."""
     path = nameserver.tables.config.admin_socket_path
     if not path:
         return None

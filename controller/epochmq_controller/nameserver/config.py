@@ -1,8 +1,9 @@
 """Defines and loads the nameserver's settings: RocketMQ's keys of a `namesrv.conf` (NamesrvConfig,
 NettyServerConfig).
 
-Keys of Java's thread pools and socket buffers have no effect here: one event loop serves all connections.
-They are read and shown, so that a Java `namesrv.conf` works and GET_NAMESRV_CONFIG looks the same.
+RocketMQ's keys of thread pools and socket buffers are keys without effect, because one event loop serves all
+connections. They are accepted and shown, so that a `namesrv.conf` of RocketMQ works and the response to
+GET_NAMESRV_CONFIG has the same keys.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     rocketmq_home: str | None = None
     kv_config_path: str = "~/namesrv/kvConfig.json"
     config_store_path: str = "~/namesrv/namesrv.properties"
-    """File for changed settings: the one that the settings were read from, if there was one."""
+    """The file that changed settings are written to: the one that they were read from, if there was one."""
     product_env_name: str = "center"
     cluster_test: bool = False
     order_message_enable: bool = False
@@ -41,7 +42,7 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     scan_not_active_broker_interval: Positive = 5_000
     """Interval of scans for brokers without heartbeats, ms."""
     un_register_broker_queue_capacity: Positive = 3_000
-    """Pending unregistrations."""
+    """The most unregistrations that may be pending."""
     support_acting_master: bool = False
     """Show the smallest broker id of a group without a master as the master (RIP-32)."""
     enable_all_topic_list: bool = True
@@ -75,15 +76,16 @@ def load(
     *,
     known_elsewhere: Set[str] = frozenset(),
 ) -> LoadedNamesrvConfig:
-    """Loads the text of a `namesrv.conf`. `overrides` win over it, and it wins over `defaults`. ConfigError
-    names a key, its value and what was expected."""
+    """Loads the text of a `namesrv.conf`. A key in `overrides` wins over the text, a key in the text
+    over `defaults`. Raises ConfigError, which names a key, its value and what was expected."""
     loaded = settings_file.load(NamesrvConfig, text, overrides, defaults, known_elsewhere=known_elsewhere)
     check(loaded.config)
     return loaded
 
 
 def check(config: NamesrvConfig) -> None:
-    """Checks rules beyond single values. ConfigError names the key that breaks one."""
+    """Checks the rules that span several keys, and unsupported values. Raises ConfigError, which names the
+    key."""
     if config.cluster_test:
         raise ConfigError("clusterTest", "true", "false: routes are not fetched from another environment")
-    config.check_port()
+    config.check_water_marks()

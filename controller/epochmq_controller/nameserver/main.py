@@ -1,5 +1,5 @@
 """Runs the process `epochmq nameserver`: one nameserver and, with `enableControllerInNamesrv`, a controller
-beside it, from their settings to SIGTERM or SIGINT.
+beside it, until SIGTERM or SIGINT.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epochmq_controller import process
-from epochmq_controller.nameserver import config as configs
-from epochmq_controller.nameserver.admin_api import local_server
+from epochmq_controller.nameserver import config as config_module
+from epochmq_controller.nameserver.admin_api import admin_socket_server
 from epochmq_controller.nameserver.server import Nameserver
 
 if TYPE_CHECKING:  # a nameserver alone does not load the controller
@@ -28,7 +28,7 @@ NAMESERVER_ONLY_KEYS = ("bindAddress", "listenPort")
 class StartupSettings:
     """The settings of the nameserver and, if there is one, of the controller."""
 
-    nameserver: configs.LoadedNamesrvConfig
+    nameserver: config_module.LoadedNamesrvConfig
     controller: controller_configs.LoadedControllerConfig | None
     warnings: list[str]
 
@@ -47,7 +47,7 @@ def load(config_path: str | None, overrides: Mapping[str, str]) -> StartupSettin
     defaults = {key: str(Path(path).expanduser()) for key, path in paths.items()} | process.environment()
     if config_path is not None:
         overrides = {**overrides, "configStorePath": config_path}
-    loaded = configs.load(text, overrides, defaults)
+    loaded = config_module.load(text, overrides, defaults)
     if not loaded.config.enable_controller_in_namesrv:
         return StartupSettings(loaded, None, loaded.warnings)
     return _with_controller(text, overrides, defaults)
@@ -58,9 +58,9 @@ def _with_controller(text: str, overrides: Mapping[str, str], defaults: Mapping[
     those of the connections) count for both, as in Java. A key is unknown if neither knows it."""
     from epochmq_controller.controller import config as controller_configs
 
-    loaded = configs.load(text, overrides, defaults, known_elsewhere=controller_configs.KEYS)
+    loaded = config_module.load(text, overrides, defaults, known_elsewhere=controller_configs.KEYS)
     controller = controller_configs.load(
-        text, overrides, defaults, without=NAMESERVER_ONLY_KEYS, known_elsewhere=configs.KEYS
+        text, overrides, defaults, without=NAMESERVER_ONLY_KEYS, known_elsewhere=config_module.KEYS
     )
     return StartupSettings(loaded, controller, loaded.warnings)
 
@@ -76,22 +76,22 @@ async def serve(startup: StartupSettings) -> int:
         from epochmq_controller.controller.server import ControllerServer
 
         controller = ControllerServer(startup.controller, on_fatal=lambda _: stop.set())
-    local = local_server(nameserver, controller)
+    admin_server = admin_socket_server(nameserver, controller)
     try:
         await nameserver.start()
         address = f"{nameserver.server.host}:{nameserver.server.port}"
         if controller is not None:
             await controller.start()
             print(f"The ControllerManager boot success. address {controller.address}", flush=True)
-        if local is not None:
-            await local.start()
+        if admin_server is not None:
+            await admin_server.start()
         print(f"The Name Server boot success. serializeType=JSON, address {address}", flush=True)
         log.info("the nameserver listens on %s", address)
         await stop.wait()
         log.info("stopping")
     finally:
-        if local is not None:
-            await local.stop()
+        if admin_server is not None:
+            await admin_server.stop()
         if controller is not None:
             await controller.stop()
         await nameserver.stop()

@@ -1,4 +1,5 @@
-"""Runs a nameserver: its port, its timers, and the effects of its tables (RocketMQ NamesrvController)."""
+"""Runs a nameserver: its port, its timers, and the effects of its route tables (RocketMQ
+NamesrvController)."""
 
 from __future__ import annotations
 
@@ -60,12 +61,12 @@ class Nameserver:
         self._notifications: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Loads the KV file and listens. ConfigError if the file is damaged, OSError if the address cannot be
-        bound."""
+        """Loads the file of the KV configuration (`kvConfigPath`) and listens. ConfigError if the file is
+        damaged, OSError if the address cannot be bound."""
         config = self.tables.config
         self._kv.load()
         await self.server.start(config.bind_address, config.listen_port)
-        self._scan()
+        self._scan_live_brokers()
 
     async def stop(self) -> None:
         """Completes the pending requests, then closes all connections."""
@@ -81,16 +82,17 @@ class Nameserver:
 
     # effects
 
-    def _scan(self) -> None:
+    def _scan_live_brokers(self) -> None:
+        """Closes the connections of brokers that have been silent for too long. Repeats itself."""
         loop = asyncio.get_running_loop()
         period_s = self.tables.config.scan_not_active_broker_interval / 1000
-        self._scan_timer = loop.call_later(period_s, self._scan)
+        self._scan_timer = loop.call_later(period_s, self._scan_live_brokers)
         self._apply(self.tables.scan(now_ms()))
         self._schedule_unregister()
 
     def _on_close(self, connection: RemotingConnection) -> None:
         if self.server.dispatcher.stopping:
-            return  # this nameserver closes its connections
+            return  # the nameserver itself closes all connections
         if self.tables.channel_closed(connection):
             log.warning("the connection of broker %s closed", connection.remote)
             self._schedule_unregister()
@@ -108,7 +110,9 @@ class Nameserver:
         for effect in effects:
             if isinstance(effect, CloseChannel):
                 log.warning(
-                    "broker %s timed out: it sent no heartbeat for %d ms", effect.address, effect.timeout_ms
+                    "broker %s timed out: it sent neither a registration nor a heartbeat for %d ms",
+                    effect.address,
+                    effect.timeout_ms,
                 )
                 if isinstance(effect.channel, RemotingConnection):
                     effect.channel.close()

@@ -6,6 +6,6 @@ machine that committed entries of the Raft log drive.
 - `election_policy`: which replica to elect. `rules`: what each request may change, with Java's codes and
   remarks. `requests`: the requests.
 - `leases`: who may write until when. `heartbeats`: which replicas are alive, in this controller's memory
-  only. `confirmed_offset`: which log has lost messages.
+  only. `offset_confirmed_by_all`: which log has lost messages.
 - `state_machine`, with `controller_state` and `request_queues`: what a controller does with all of it.
 """

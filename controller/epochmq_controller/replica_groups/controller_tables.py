@@ -1,6 +1,6 @@
 # pure: the state that the parts of the state machine share
-"""Holds what the parts of the controller's state machine share: groups, heartbeats, leases, time and
-effects."""
+"""Holds what the parts of the controller state machine share: replica groups, the brokers' heartbeats, write
+leases, the time, and the effects of the present input."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from epochmq_controller.replica_groups.state_machine_types import (
 
 
 class ControllerTables:
-    """One controller's state. `leases` is None while the controller does not lead."""
+    """One controller's state. `leases` is None while the controller does not lead. `now_ms` is the time of
+    the present input, and decides which brokers are alive; `clock` decides when write leases end."""
 
     def __init__(self, settings: ControllerStateMachineSettings, now_ms: int) -> None:
         self.settings = settings
@@ -29,13 +30,17 @@ class ControllerTables:
         self._tokens = 0
 
     def alive(self, cluster: str, name: str, broker_id: int) -> ReplicaLiveInfo | None:
-        """What the heartbeats of a live replica say, None for a dead one."""
+        """What the heartbeats of a broker say, None if they have timed out."""
         return self.heartbeats.live_info((cluster, name, broker_id), self.now_ms)
+
+    def lives(self, cluster: str, name: str, broker_id: int) -> bool:
+        """Whether the heartbeats of a broker have not timed out."""
+        return self.alive(cluster, name, broker_id) is not None
 
     def is_master(self, name: str, broker_id: int, epoch: int) -> bool:
         """Whether a broker is the group's master of this epoch."""
-        group = self.groups.get(name)
-        return group is not None and (group.master_id, group.master_epoch) == (broker_id, epoch)
+        group = self.groups.groups.get(name)
+        return group is not None and group.master_id == broker_id and group.master_epoch == epoch
 
     def is_fenced(self, name: str) -> bool:
         """Whether the group's master has confirmed that it accepts no more writes under its epoch."""
@@ -43,14 +48,15 @@ class ControllerTables:
         return group is not None and leases is not None and leases.is_fenced(name, group.master_epoch)
 
     def next_token(self) -> int:
-        """A new number that identifies a proposal or a leadership check."""
+        """A new number that identifies a proposal, or a leadership check (the effect CheckLeadership;
+        ReadIndex)."""
         self._tokens += 1
         return self._tokens
 
     def emit(self, effect: ControllerEffect) -> None:
-        """Adds an effect to those that the current step returns."""
+        """Adds an effect to those of the present input."""
         self.effects.append(effect)
 
     def log(self, text: str, *, is_warning: bool = False) -> None:
-        """Writes a line to the log."""
+        """Adds the effect to log a message."""
         self.effects.append(LogMessage(text, is_warning))

@@ -24,7 +24,8 @@ class ReplicaLiveInfo:
     in_doubt: bool = False
     """Its log may lack acknowledged messages."""
     lacks_confirmed: bool = False
-    """Its log ends before the offset that every member of its SyncStateSet had (`confirmed_offset`)."""
+    """Its log ends before the offset that every member of its SyncStateSet had
+    (`offset_confirmed_by_all`)."""
 
     @property
     def has_trusted_log(self) -> bool:
@@ -34,6 +35,8 @@ class ReplicaLiveInfo:
 
 LiveInfoLookup = Callable[[str, str, int], ReplicaLiveInfo | None]
 """(cluster, broker name, broker id) -> what the replica's heartbeats say, None for a dead one."""
+LivenessLookup = Callable[[str, str, int], bool]
+"""(cluster, broker name, broker id) -> whether the replica has sent a recent heartbeat."""
 
 PRIORITY_LOWEST = (1 << 31) - 1
 """The priority of a replica without an `electionPriority`. Smaller is better (`BrokerLiveInfo`)."""

@@ -6,15 +6,14 @@ The table is not replicated: brokers send heartbeats to every controller, so tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 
 TIMEOUT_DEFAULT_MS = 10_000
 
 
-@dataclass
-class Heartbeat:
+class Heartbeat(msgspec.Struct, gc=False):
     """The latest heartbeat of one replica. `channel` identifies its connection for the driver."""
 
     last_ms: int
@@ -31,7 +30,7 @@ class Heartbeat:
     """The offset that every member of the SyncStateSet has reached, from a master or member under
     `allAckInSyncStateSet`. -1: the sender does not know."""
     lacks_confirmed: bool = False
-    """The replica's log ends before the offset that every member had (`confirmed_offset`)."""
+    """The replica's log ends before the offset that every member had (`offset_confirmed_by_all`)."""
 
     def alive(self, now_ms: int) -> bool:
         """Whether the heartbeat is recent enough."""

@@ -85,9 +85,12 @@ class LeaseTable:
         held_by_another = known is not None and known.holder != holder and known.ends_ms > arrived_ms
         if known is not None and held_by_another and self.fenced_epochs.get(name, -1) < known.epoch:
             return False
-        if known is None or known.holder != holder or known.ends_ms < end_ms:
+        if known is None or known.holder != holder:
             self.granted[name] = GrantedLease(holder, epoch, end_ms)
-            self.last_end_ms = max(self.last_end_ms, end_ms)
+        elif known.ends_ms < end_ms:
+            known.epoch, known.ends_ms = epoch, end_ms
+        if end_ms > self.last_end_ms:
+            self.last_end_ms = end_ms
         return True
 
     def confirm_fenced(self, name: str, epoch: int) -> None:

@@ -7,10 +7,11 @@ The rules change nothing: the events of a decision take effect when the Raft log
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from epochmq_controller.replica_groups import election_policy
-from epochmq_controller.replica_groups.election_policy import LiveInfoLookup
+from epochmq_controller.replica_groups.election_policy import LiveInfoLookup, LivenessLookup
 from epochmq_controller.replica_groups.events import (
     AlterSyncStateSetEvent,
     ApplyBrokerIdEvent,
@@ -131,15 +132,16 @@ def elect_master(
 ) -> Decision:
     """1002: a replica, an administrator or, with ANY_BROKER, the controller requests an election.
 
-    The first master of a group is the replica that requests the election. (Java checks nothing. Here it must
-    be registered, and one that an administrator names must be alive, for no other replica could be elected
-    after it.) If the master is alive, the response is 2011 with the master's data, which brokers treat as
-    success. `fenced`: the master has confirmed that it accepts no more writes under its epoch. Another
-    replica replaces it or, if no other can, the same one continues under a new epoch.
+    The first master of a group is the replica that requests the election. (Java checks nothing. Here the
+    replica must be registered. A replica that an administrator names must also be alive: a dead first master
+    would be the only member of the SyncStateSet, and no other replica could be elected.) If the master is
+    alive, the response is 2011 with the master's data, which brokers treat as success. `fenced`: the master
+    has confirmed that it accepts no more writes under its epoch. Another replica replaces it or, if no other
+    can, the same one continues under a new epoch.
 
     Replicas whose logs are in doubt are passed over (`election_policy.electable_members`), unless an
-    administrator names one (`designate`: elect `broker_id` and no other). `in_doubt`: the requesting replica
-    says so in the request; its heartbeat may arrive later.
+    administrator names one (`designate`: elect `broker_id` and no other). `in_doubt`: the request says
+    that the log of the requesting replica is in doubt. Its heartbeat, which says so too, may arrive later.
     """
     group = groups.get(name)
     if group is None:
@@ -204,8 +206,8 @@ def _with_reason(remark: str, wait_reason: str | None) -> str:
 def _first_master(
     group: ReplicaGroup, asker: int, alive: LiveInfoLookup, *, designate: bool, in_doubt: bool
 ) -> tuple[int | None, str | None]:
-    """(the first master, or None; why there is none). The requesting replica becomes master, unless its log
-    is in doubt and another replica may have more."""
+    """Returns the first master and None, or None and the wait reason. The requesting replica becomes master,
+    unless its log is in doubt and another replica may have more."""
     cluster, name = group.cluster_name, group.broker_name
     info = alive(cluster, name, asker)
     if designate:
@@ -405,16 +407,16 @@ def clean_broker_data(
     return Decision(events=[CleanBrokerDataEvent(name, chosen)])
 
 
-def groups_needing_election(groups: ReplicaGroups, alive: LiveInfoLookup, *, unclean: bool) -> list[str]:
+def groups_needing_election(groups: ReplicaGroups, lives: LivenessLookup, *, unclean: bool) -> list[str]:
     """The groups whose master is dead while another replica is alive (`scanNeedReelectBrokerSets`), and the
     groups without a master of which an eligible replica is alive (Java leaves these to their brokers)."""
-    return [name for name, group in sorted(groups.groups.items()) if _needs_election(group, alive, unclean)]
+    return [name for name, group in sorted(groups.groups.items()) if _needs_election(group, lives, unclean)]
 
 
-def _needs_election(group: ReplicaGroup, alive: LiveInfoLookup, unclean: bool) -> bool:
-    def lives(one: int) -> bool:
-        return alive(group.cluster_name, group.broker_name, one) is not None
+def _needs_election(group: ReplicaGroup, lives: LivenessLookup, unclean: bool) -> bool:
+    def any_lives(replicas: Iterable[int]) -> bool:
+        return any(lives(group.cluster_name, group.broker_name, one) for one in replicas)
 
     if group.master_id is not None:
-        return not lives(group.master_id) and any(map(lives, group.replicas))
-    return group.master_epoch > 0 and any(map(lives, group.replicas if unclean else group.sync_state_set))
+        return not any_lives([group.master_id]) and any_lives(group.replicas)
+    return group.master_epoch > 0 and any_lives(group.replicas if unclean else group.sync_state_set)

@@ -18,11 +18,11 @@ leases. Its rules, beside those of `request_queues`:
 from __future__ import annotations
 
 from epochmq_controller.replica_groups import events, rules
-from epochmq_controller.replica_groups.confirmed_offset import ConfirmedOffset
 from epochmq_controller.replica_groups.controller_tables import ControllerTables
 from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.leases import LeaseTable
+from epochmq_controller.replica_groups.offset_confirmed_by_all import OffsetConfirmedByAll
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.request_queues import RequestQueues
 from epochmq_controller.replica_groups.state_machine_types import (
@@ -39,7 +39,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     LeadershipCheckCompleted,
     LeaseRequest,
     ProposalCompleted,
-    RespondToLeaseRequest,
+    RespondToLeaseRequests,
     SnapshotRestored,
     TimeAdvanced,
 )
@@ -57,7 +57,9 @@ class ControllerStateMachine:
         """Lease requests that wait for a leadership check, by its token."""
         self._new_lease_requests: list[LeaseRequest] = []
         """Lease requests of the heartbeats in this step."""
-        self._confirmed: dict[str, ConfirmedOffset] = {}
+        self._refused_leases: list[object] = []
+        """The tokens of lease requests in this step that need no leadership check."""
+        self._confirmed: dict[str, OffsetConfirmedByAll] = {}
         self._scan_brokers_ms = now_ms
         self._scan_masters_ms = now_ms
 
@@ -133,7 +135,7 @@ class ControllerStateMachine:
         if state.now_ms >= self._scan_masters_ms:
             self._scan_masters_ms = state.now_ms + state.settings.scan_masters_ms
             state.leases.drop_expired(state.clock.ms)
-            lacking = rules.groups_needing_election(state.groups, state.alive, unclean=state.settings.unclean)
+            lacking = rules.groups_needing_election(state.groups, state.lives, unclean=state.settings.unclean)
             for name in lacking:
                 self._queues.trigger_election(name)
             for name in [one for one in state.leases.fenced_epochs if state.is_fenced(one)]:
@@ -160,9 +162,8 @@ class ControllerStateMachine:
             return
         self._state.leases = None
         self._queues.abort()
-        for lease_requests in self._lease_requests.values():
-            for request in lease_requests:
-                self._state.emit(RespondToLeaseRequest(request.token, 0))
+        tokens = [request.token for requests in self._lease_requests.values() for request in requests]
+        self._respond_to_lease_requests(tokens, 0)
         self._lease_requests.clear()
         self._confirmed.clear()
 
@@ -207,7 +208,7 @@ class ControllerStateMachine:
     def _on_heartbeat(self, event: HeartbeatReceived) -> None:
         state = self._state
         _, name, broker_id = event.replica
-        group, leases = state.groups.get(name), state.leases
+        group, leases = state.groups.groups.get(name), state.leases
         if leases is not None and group is not None and broker_id in group.sync_state_set:
             self._compare_with_confirmed(name, event.heartbeat)
         state.heartbeats.record(event.replica, event.heartbeat)
@@ -218,8 +219,15 @@ class ControllerStateMachine:
                 leases.confirm_fenced(name, event.fenced_epoch)
                 self._queues.trigger_election(name)
             self._queues.retry_election(name)  # the master is back, or fenced
-        if event.lease_epoch is not None:
-            self._request_lease(event, event.lease_epoch)
+        epoch = event.lease_epoch
+        if epoch is None:
+            return
+        if leases is None or name in leases.electing or not state.is_master(name, broker_id, epoch):
+            self._refused_leases.append(event.lease_token)
+        else:
+            self._new_lease_requests.append(
+                LeaseRequest(event.lease_token, name, broker_id, epoch, state.clock.ms)
+            )
 
     def _compare_with_confirmed(self, name: str, heartbeat: Heartbeat) -> None:
         """Compares the log of a SyncStateSet member with the offset that all members had."""
@@ -227,25 +235,16 @@ class ControllerStateMachine:
         heartbeat.lacks_confirmed = known is not None and known.is_ahead_of(heartbeat.max_offset)
         if heartbeat.confirmed_by_all >= 0 and not heartbeat.lacks_confirmed:
             if known is None:
-                known = self._confirmed[name] = ConfirmedOffset()
+                known = self._confirmed[name] = OffsetConfirmedByAll()
             known.record(heartbeat.confirmed_by_all)
 
     # Leases -------------------------------------------------------------------------------------------------
 
-    def _request_lease(self, event: HeartbeatReceived, epoch: int) -> None:
-        """Adds a lease request to the next leadership check."""
-        state = self._state
-        _, name, broker_id = event.replica
-        is_electing = state.leases is None or name in state.leases.electing
-        if is_electing or not state.is_master(name, broker_id, epoch):
-            state.emit(RespondToLeaseRequest(event.lease_token, 0))
-            return
-        self._new_lease_requests.append(
-            LeaseRequest(event.lease_token, name, broker_id, epoch, state.clock.ms)
-        )
-
     def _check_leadership(self) -> None:
-        """Checks the leadership once for all lease requests of this step."""
+        """Checks the leadership once for all lease requests of this step, and answers those that get no lease
+        in any case."""
+        refused, self._refused_leases = self._refused_leases, []
+        self._respond_to_lease_requests(refused, 0)
         if self._new_lease_requests:
             token = self._state.next_token()
             self._lease_requests[token], self._new_lease_requests = self._new_lease_requests, []
@@ -256,17 +255,23 @@ class ControllerStateMachine:
         if lease_requests is None:
             self._queues.complete_check(token, leads=leads)
             return
+        leases = self._state.leases
+        granted: list[object] = []
+        refused: list[object] = []
         for request in lease_requests:
-            self._grant(request, leads=leads)
+            if leads and leases is not None and self._grant(leases, request):
+                granted.append(request.token)
+            else:
+                refused.append(request.token)
+        self._respond_to_lease_requests(granted, leases.duration_ms if leases is not None else 0)
+        self._respond_to_lease_requests(refused, 0)
 
-    def _grant(self, request: LeaseRequest, *, leads: bool) -> None:
+    def _grant(self, leases: LeaseTable, request: LeaseRequest) -> bool:
         """Grants a lease. Entries that were applied since the request arrived may have changed the master."""
-        state = self._state
-        granted = (
-            leads
-            and state.leases is not None
-            and state.is_master(request.name, request.holder, request.epoch)
-            and state.leases.grant(request.name, request.holder, request.epoch, request.arrived_ms)
-        )
-        lease_ms = state.leases.duration_ms if granted and state.leases is not None else 0
-        state.emit(RespondToLeaseRequest(request.token, lease_ms))
+        name, holder, epoch = request.name, request.holder, request.epoch
+        is_master = self._state.is_master(name, holder, epoch)
+        return is_master and leases.grant(name, holder, epoch, request.arrived_ms)
+
+    def _respond_to_lease_requests(self, tokens: list[object], lease_ms: int) -> None:
+        if tokens:
+            self._state.emit(RespondToLeaseRequests(tokens, lease_ms))

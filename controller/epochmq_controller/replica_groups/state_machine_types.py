@@ -35,10 +35,10 @@ class ControllerStateMachineSettings(msgspec.Struct, frozen=True, kw_only=True):
         return max(CLOCK_STEP_MIN_MS, self.lease_ms // 12)
 
 
-class LeaseRequest(msgspec.Struct, frozen=True):
+class LeaseRequest(msgspec.Struct, frozen=True, gc=False):
     """A requested lease that waits for a leadership check."""
 
-    token: int
+    token: object
     name: str
     holder: int
     epoch: int
@@ -59,16 +59,16 @@ class GroupRequestReceived(msgspec.Struct, frozen=True):
     request: ControllerRequest
 
 
-class HeartbeatReceived(msgspec.Struct, frozen=True):
-    """A heartbeat. With `lease_epoch` it requests a lease under this master epoch; `RespondToLeaseRequest`
-    with `lease_token` answers it. `fenced_epoch`: the sender accepts no more writes under this master
-    epoch."""
+class HeartbeatReceived(msgspec.Struct, frozen=True, gc=False):
+    """A heartbeat. With `lease_epoch` it requests a lease under this master epoch; `RespondToLeaseRequests`
+    with `lease_token`, which identifies the request for the driver, answers it. `fenced_epoch`: the sender
+    accepts no more writes under this master epoch."""
 
     replica: BrokerIdentityInfo
     heartbeat: Heartbeat
     fenced_epoch: int | None = None
     lease_epoch: int | None = None
-    lease_token: int = -1
+    lease_token: object = None
 
 
 class HeartbeatsReceived(msgspec.Struct, frozen=True):
@@ -164,10 +164,11 @@ class RejectRequest(msgspec.Struct, frozen=True):
     remark: str
 
 
-class RespondToLeaseRequest(msgspec.Struct, frozen=True):
-    """Respond to a lease request: a lease for `lease_ms` from the moment of the request, or none with 0."""
+class RespondToLeaseRequests(msgspec.Struct, frozen=True):
+    """Respond to lease requests: each gets a lease for `lease_ms` from the moment of the request, or none
+    with 0."""
 
-    token: int
+    tokens: list[object]
     lease_ms: int
 
 
@@ -190,7 +191,7 @@ ControllerEffect = (
     | CheckLeadership
     | RespondToRequest
     | RejectRequest
-    | RespondToLeaseRequest
+    | RespondToLeaseRequests
     | NotifyBroker
     | LogMessage
 )

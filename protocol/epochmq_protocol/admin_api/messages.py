@@ -40,7 +40,7 @@ class FaultKind(StrEnum):
     BUSY = "busy"
     """Try again: too many connections are open."""
     FAILED = "failed"
-    """Read the log of the process: it failed by a fault of its own."""
+    """Read what the process has logged: an error in the process made the operation fail."""
 
 
 class AdminError(EpochMQError):
@@ -71,7 +71,7 @@ class AdminFault(msgspec.Struct, frozen=True):
 
 
 class AdminResponse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A response: either a result or a fault. An empty result means there is none."""
+    """A response: either a result or a fault. An empty `result` means that there is none."""
 
     result: msgspec.Raw = msgspec.Raw()
     fault: AdminFault | None = None

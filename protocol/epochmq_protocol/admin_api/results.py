@@ -28,6 +28,38 @@ class Lease(AdminResult, frozen=True, kw_only=True):
     duration_ms: int
 
 
+GroupRoleName = Literal["isolated", "master", "acting", "slave"]
+
+
+class EscapeState(AdminResult, frozen=True, kw_only=True):
+    """The messages of one kind that leave an acting master for other groups. `escaped`: those that another
+    group has stored since the start of the broker. `waiting`: those that no other group has stored yet.
+    `failed`: attempts to send that did not succeed."""
+
+    kind: str
+    escaped: int
+    waiting: int
+    failed: int
+
+
+class MemberGroupState(AdminResult, frozen=True, kw_only=True):
+    """What a broker is in a group without controllers that has an acting master (RIP-32).
+
+    - `role`: `acting`: it acts for a master that is down. `isolated`: it serves no clients yet.
+    - `acting_since_ms`: when it began to act, in milliseconds since 1970; None if it does not act.
+    - `isolated_because`: the present step of its pre-online phase; empty if it is not isolated.
+    - `min_broker_id`: the smallest id of the group, as this broker knows it.
+    - `alive_replicas`: the brokers of the group that are alive; None before a nameserver has told.
+    """
+
+    role: GroupRoleName
+    acting_since_ms: int | None
+    isolated_because: str
+    min_broker_id: int
+    alive_replicas: int | None
+    escape: list[EscapeState]
+
+
 class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="broker"):
     """Result of STATE from a broker.
 
@@ -42,6 +74,7 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
       (`allAckInSyncStateSet`); else perhaps the master alone.
     - `may_lack_acknowledged`: the log is in doubt. The replica cannot become master while another member is
       alive whose log is not in doubt.
+    - `group`: None unless the broker belongs to a group with an acting master.
     - `not_ready`: the reasons why `ready` is false.
     """
 
@@ -70,6 +103,7 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
     master_broker_id: int | None = None
     master_address: str | None = None
     leading_controller: str | None = None
+    group: MemberGroupState | None = None
 
 
 class ControllerPeer(AdminResult, frozen=True, kw_only=True):

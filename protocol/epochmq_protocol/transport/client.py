@@ -108,14 +108,22 @@ class RemotingClient:
             raise ConnectionClosedError("this client is closed")
         task = self._connecting.get(address)
         if task is None:
-            if len(self._by_address) + len(self._connecting) >= self.settings.max_peers:
+            if len(self._by_address) + len(self._connecting) >= self.settings.max_addresses:
                 raise ConnectError(
-                    f"no connection to {address}: {self.settings.max_peers} peers are connected"
+                    f"no connection to {address}: {self.settings.max_addresses} addresses are connected"
                 )
             task = asyncio.get_running_loop().create_task(self._open(address))
             self._connecting[address] = task
             task.add_done_callback(lambda done: self._connected(address, done))
         return await asyncio.shield(task)  # a cancelled caller does not cancel the others
+
+    def open_connection(self, address: str) -> RemotingConnection | None:
+        """The connection to `host:port` if it is open, and requests need no signature. A request over it is
+        not repeated after GO_AWAY."""
+        if self._credentials is not None:
+            return None
+        connection = self._by_address.get(address)
+        return None if connection is None or connection.closed else connection
 
     def disconnect(self, address: str) -> None:
         """Closes the connection to a peer, if there is one."""

@@ -21,7 +21,7 @@ import asyncio
 import enum
 import logging
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
 
 from epochmq_protocol.codes import ResponseCode
@@ -32,8 +32,9 @@ from epochmq_protocol.errors import (
     RemoteProtocolError,
     RequestError,
 )
-from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode
+from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response_code
 from epochmq_protocol.message import encode_host
+from epochmq_protocol.transport.request_timer import RequestTimer
 from epochmq_protocol.transport.settings import ConnectionSettings
 
 log = logging.getLogger(__name__)
@@ -67,11 +68,20 @@ Returns a whole encoded frame, or None or b"" when it responds later or never (o
 the same bytes."""
 
 
+class PendingCall(Protocol):
+    """A call that waits for its response, such as an `asyncio.Future`."""
+
+    def done(self) -> bool: ...
+    def set_result(self, response: Command, /) -> None: ...
+    def set_exception(self, error: Exception, /) -> None: ...
+
+
 class FrameDispatcher(Protocol):
     """What a connection needs of the `RequestDispatcher` of its owner."""
 
     fast: dict[bytes, FastRequestHandler]
     in_flight: int
+    timer: RequestTimer | None
 
     def handle_frame(self, connection: RemotingConnection, frame: bytes) -> bytes | None: ...
     def encode_failure(
@@ -166,8 +176,8 @@ class RemotingConnection(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._pieces_size = 0
         self._needed = _HEADER_AT
-        self._deferred: set[int] = set()
-        self._calls: dict[int, asyncio.Future[Command]] = {}
+        self._deferred: dict[int, tuple[int, float, bool]] = {}
+        self._calls: dict[int, PendingCall] = {}
         self._next_opaque = 0
         self._linger: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -201,7 +211,7 @@ class RemotingConnection(asyncio.Protocol):
     def respond(self, command: Command) -> None:
         """Sends the response to a request whose handler returned None."""
         if command.opaque in self._deferred:
-            self._finish_deferred(command.opaque)
+            self._finish_deferred(command.opaque, command.code)
         self.write(encode(command))
 
     @property
@@ -210,16 +220,18 @@ class RemotingConnection(asyncio.Protocol):
         a change it is too late to reject the request."""
         return self._dispatcher.has_room(self)
 
-    def defer(self, opaque: int) -> None:
-        """Marks a request as deferred: `respond` or `respond_encoded` sends its response later. It counts as
-        in flight, and an orderly stop waits for it. One-way requests get no response and are never deferred.
-        RequestError SYSTEM_BUSY: too many requests are in flight."""
+    def defer(self, opaque: int, code: int = 0, *, polls: bool = False) -> None:
+        """Marks a request with this code as deferred: `respond` or `respond_encoded` sends its response
+        later. It counts as in flight, and an orderly stop waits for it. `polls`: it waits for messages.
+        One-way requests get no response and are never deferred. RequestError SYSTEM_BUSY: too many requests
+        are in flight."""
         deferred = self._deferred
         if opaque in deferred:
             return
         if not self._dispatcher.has_room(self):
             raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
-        deferred.add(opaque)
+        timer = self._dispatcher.timer
+        deferred[opaque] = (code, 0.0 if timer is None else timer.began, polls)
         self.in_flight += 1
         self._dispatcher.in_flight += 1
 
@@ -228,9 +240,13 @@ class RemotingConnection(asyncio.Protocol):
         request has a response already or the connection was lost."""
         if opaque not in self._deferred:
             return False
-        self._finish_deferred(opaque)
+        self._finish_deferred(opaque, response_code(data))
         self.write(data)
         return True
+
+    def deferred_codes(self) -> Iterator[int]:
+        """The codes of the deferred requests that do not wait for messages."""
+        return (code for code, _, polls in self._deferred.values() if not polls)
 
     async def call(self, command: Command, timeout_ms: float) -> Command:
         """Sends a request and returns its response, whatever its code.
@@ -239,6 +255,19 @@ class RemotingConnection(asyncio.Protocol):
         peer may have handled the request. RequestError SYSTEM_BUSY: `max_calls` calls wait for their
         response.
         """
+        future: asyncio.Future[Command] = self._loop.create_future()
+        opaque = command.opaque = self.add_call(future)
+        timer = self._loop.call_later(timeout_ms / 1000, self._expire, future, command.code, timeout_ms)
+        try:
+            self.write(encode(command))
+            return await future
+        finally:
+            timer.cancel()
+            self.end_call(opaque)
+
+    def add_call(self, call: PendingCall) -> int:
+        """Adds a call, and returns the opaque of its request, which the caller then writes. The call gets the
+        response, or a ConnectionClosedError when the connection is lost. Raises the errors of `call`."""
         if self._phase is not _OPEN:
             raise ConnectionClosedError(f"no connection to {self.remote}")
         calls = self._calls
@@ -246,17 +275,13 @@ class RemotingConnection(asyncio.Protocol):
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY, f"{len(calls)} calls to {self.remote} wait for their response"
             )
-        opaque = command.opaque = self._take_opaque()
-        data = encode(command)
-        future: asyncio.Future[Command] = self._loop.create_future()
-        calls[opaque] = future
-        timer = self._loop.call_later(timeout_ms / 1000, self._expire, future, command.code, timeout_ms)
-        try:
-            self.write(data)
-            return await future
-        finally:
-            timer.cancel()
-            calls.pop(opaque, None)
+        opaque = self._take_opaque()
+        calls[opaque] = call
+        return opaque
+
+    def end_call(self, opaque: int) -> None:
+        """Forgets a call. Its response is dropped when it comes."""
+        self._calls.pop(opaque, None)
 
     def oneway(self, command: Command) -> None:
         """Sends a one-way request, which gets no response. ConnectionClosedError: the connection is not
@@ -284,9 +309,9 @@ class RemotingConnection(asyncio.Protocol):
 
     def handle_response(self, command: Command) -> None:
         """Completes the call that a response belongs to. Drops a response whose call has ended."""
-        future = self._calls.pop(command.opaque, None)
-        if future is not None and not future.done():
-            future.set_result(command)
+        call = self._calls.pop(command.opaque, None)
+        if call is not None and not call.done():
+            call.set_result(command)
 
     # for the transport
 
@@ -316,9 +341,9 @@ class RemotingConnection(asyncio.Protocol):
             self._deferred.clear()
         self._pieces.clear()
         calls, self._calls = self._calls, {}
-        for future in calls.values():
-            if not future.done():
-                future.set_exception(ConnectionClosedError(f"the connection to {self.remote} was lost"))
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(ConnectionClosedError(f"the connection to {self.remote} was lost"))
         for callback in list(self.on_close):
             try:
                 callback(self)
@@ -428,10 +453,13 @@ class RemotingConnection(asyncio.Protocol):
         self._pieces_size = 0
         return data
 
-    def _finish_deferred(self, opaque: int) -> None:
-        self._deferred.discard(opaque)
+    def _finish_deferred(self, opaque: int, answer: int) -> None:
+        code, began_s, polls = self._deferred.pop(opaque)
         self.in_flight -= 1
-        self._dispatcher.release(1)
+        dispatcher = self._dispatcher
+        dispatcher.release(1)
+        if dispatcher.timer is not None:
+            dispatcher.timer.record(code, answer, began_s, polls=polls)
 
     def _take_opaque(self) -> int:
         opaque = self._next_opaque

@@ -16,10 +16,13 @@ import errno
 import logging
 import select
 import socket
+import time
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from epochmq_protocol.transport.descriptors import RejectionCounter, descriptor_limit
+from epochmq_protocol.transport.late_requests import LateRequestMonitor, newest_wait_ms
+from epochmq_protocol.transport.request_timer import RequestTimer
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +36,11 @@ ACCEPT_PAUSE_S = 1.0
 """Pause in accepting after the process ran out of descriptors or memory (asyncio's own value)."""
 BUFFERS_PER_SEND_MAX = 512
 """Buffers of one `sendmsg`; the kernel takes 1,024 (IOV_MAX)."""
+READ_DELAY_MAX_S = 0.009
 HIGH_WATER_BYTES = 64 * 1024
 UNSENT_MAX_BYTES = 512 * 1024 * 1024
+
+SLOW_TURN_S = 0.001
 
 _HANGUP_EVENTS = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 _RESOURCE_ERRNOS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -47,6 +53,10 @@ class ListeningPort(Protocol):
 
     port: int
 
+    def delay_reads(self, until_s: float) -> None:
+        """Reads nothing before this time of the loop's clock, but waits no longer than `READ_DELAY_MAX_S`.
+        What arrives meanwhile is read in one turn."""
+
     def stop_accepting(self) -> None:
         """Stops accepting; accepted connections stay open."""
 
@@ -54,13 +64,37 @@ class ListeningPort(Protocol):
         """Frees the rest. Call it when no connection is left."""
 
 
+class LateReads(Protocol):
+    """Marks the reads of late requests: those that waited long before the server read them."""
+
+    monitor: LateRequestMonitor
+
+    def begin(self, waited_ms: int, ready: int) -> None:
+        """The requests passed on until `end` have waited at least so long; so many sockets are ready."""
+
+    def end(self) -> None:
+        """The requests passed on from now on have not waited."""
+
+
+def has_turns() -> bool:
+    """Whether ports are served in turns, which can be timed: on Linux."""
+    return hasattr(select, "epoll")
+
+
 async def listen(
-    factory: ProtocolFactory, host: str | None, port: int, backlog: int, unsent_max: int = UNSENT_MAX_BYTES
+    factory: ProtocolFactory,
+    host: str | None,
+    port: int,
+    backlog: int,
+    unsent_max: int = UNSENT_MAX_BYTES,
+    late: LateReads | None = None,
+    timer: RequestTimer | None = None,
 ) -> ListeningPort:
     """Listens, and gives every accepted socket a protocol of the factory. `unsent_max` bounds the unsent
-    bytes of all connections together (with epoll only). OSError: the address cannot be bound."""
+    bytes of all connections together, `late` rejects requests that waited too long, and `timer` measures the
+    turns. All three need epoll. OSError: the address cannot be bound."""
     loop = asyncio.get_running_loop()
-    if not hasattr(select, "epoll"):
+    if not has_turns():
         return _LoopListeningPort(await loop.create_server(factory, host, port, backlog=backlog))
     found = await loop.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, family=socket.AF_UNSPEC, flags=socket.AI_PASSIVE
@@ -73,7 +107,7 @@ async def listen(
         for sock in sockets:
             sock.close()
         raise
-    return EpollServer(loop, sockets, factory, unsent_max)
+    return EpollServer(loop, sockets, factory, unsent_max, late, timer)
 
 
 def _port(sockets: list[socket.socket], port: int) -> int:
@@ -103,6 +137,9 @@ class _LoopListeningPort:
         self._server = server
         self.port: int = server.sockets[0].getsockname()[1]
 
+    def delay_reads(self, until_s: float) -> None:
+        """The event loop reads each socket by itself."""
+
     def stop_accepting(self) -> None:
         self._server.close()
 
@@ -119,8 +156,12 @@ class EpollServer:
         listening: Iterable[socket.socket],
         factory: ProtocolFactory,
         unsent_max: int,
+        late: LateReads | None = None,
+        timer: RequestTimer | None = None,
     ) -> None:
         self.loop = loop
+        self._late = late
+        self._timer = timer
         self.unsent_bytes = 0  # of sockets whose last send did not take everything
         self._unsent_max = unsent_max
         self._factory = factory
@@ -130,11 +171,26 @@ class EpollServer:
         self._unsent: list[EpollTransport] = []
         self._in_turn = False
         self._pause: asyncio.TimerHandle | None = None
+        self._delay: asyncio.TimerHandle | None = None
         self._rejections = RejectionCounter()
         self.buffer = memoryview(bytearray(READ_BYTES))
         self.port: int = next(iter(self._listeners.values())).getsockname()[1]
         self._watch_listeners()
         loop.add_reader(self._epoll.fileno(), self._turn)
+
+    def delay_reads(self, until_s: float) -> None:
+        """See `ListeningPort`."""
+        if self._delay is not None or self._epoll.closed:
+            return
+        delay_s = min(until_s - self.loop.time(), READ_DELAY_MAX_S)
+        if delay_s > 0:
+            self.loop.remove_reader(self._epoll.fileno())
+            self._delay = self.loop.call_later(delay_s, self._end_delay)
+
+    def _end_delay(self) -> None:
+        self._delay = None
+        self.loop.add_reader(self._epoll.fileno(), self._turn)
+        self._turn()
 
     def stop_accepting(self) -> None:
         """Stops accepting; accepted connections stay open."""
@@ -149,6 +205,8 @@ class EpollServer:
         self.stop_accepting()
         for transport in list(self._transports.values()):
             transport.abort()
+        if self._delay is not None:
+            self._delay.cancel()
         if not self._epoll.closed:
             self.loop.remove_reader(self._epoll.fileno())
             self._epoll.close()
@@ -196,9 +254,18 @@ class EpollServer:
     def _turn(self) -> None:
         """Reads every socket that is ready, then sends what the handlers wrote."""
         transports = self._transports
+        timer, late = self._timer, self._late
+        began_s = time.monotonic() if timer is not None or late is not None else 0.0
+        if timer is not None:
+            timer.began, timer.marks = began_s, timer.fast[:]
         self._in_turn = True
         try:
-            for handle, mask in self._epoll.poll(0, SOCKETS_PER_TURN_MAX):
+            events = self._epoll.poll(0, SOCKETS_PER_TURN_MAX)
+            if late is not None and late.monitor.is_suspect(
+                began_s, full=len(events) == SOCKETS_PER_TURN_MAX
+            ):
+                events = self._read_late(late, events)
+            for handle, mask in events:
                 transport = transports.get(handle)
                 if transport is None:
                     if handle in self._listeners:
@@ -211,6 +278,24 @@ class EpollServer:
         finally:
             self._in_turn = False
             self._send()
+            if timer is not None and (took_s := time.monotonic() - began_s) >= SLOW_TURN_S:
+                timer.end_slow_turn(took_s)
+
+    def _read_late(self, late: LateReads, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Reads the sockets whose requests have waited, and returns the events of the others."""
+        others = []
+        for number, (handle, mask) in enumerate(events):
+            transport = self._transports.get(handle)
+            waited_ms = 0 if transport is None or mask != select.EPOLLIN else transport.newest_wait_ms()
+            if transport is None or not late.monitor.is_late(waited_ms):
+                others.append((handle, mask))
+                continue
+            late.begin(waited_ms, len(events) - number - 1)
+            try:
+                transport.read(mask)
+            finally:
+                late.end()
+        return others
 
     def _send(self) -> None:
         unsent, self._unsent = self._unsent, []
@@ -371,6 +456,10 @@ class EpollTransport(asyncio.Transport):
         self._fail(None)
 
     # called by the server
+
+    def newest_wait_ms(self) -> int:
+        """Milliseconds since the last bytes arrived at the socket."""
+        return newest_wait_ms(self._socket)
 
     def read(self, mask: int) -> None:
         """Reads once and passes the bytes, the end or the error on to the protocol."""

@@ -1,7 +1,7 @@
-"""Calls the request handlers of the own process without a connection.
+"""Calls the request handlers of this process without a connection.
 
-The admin socket serves an operation that remoting clients have, too, through the same handler and the same
-checks."""
+Some operations of the admin API are also remoting requests. The admin socket serves them with the same
+handlers and the same checks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 
 
 class _InProcessConnection:
-    """Stands in for a connection. The handlers of administration requests read its name only."""
+    """Stands in for a connection. The handlers of administration requests read only `remote`, which is a
+    connection's address in log messages."""
 
     remote = "the admin socket"
 
@@ -27,7 +28,7 @@ class InProcessCalls:
         self._handlers = handlers
 
     async def call(self, command: Command) -> Command:
-        """Returns the response. RequestError: the handler rejected the request."""
+        """Returns the response. Raises RequestError if the handler rejects the request."""
         result = self._handlers[command.code](cast(RemotingConnection, _InProcessConnection()), command)
         response = await result if isinstance(result, Awaitable) else result
         assert response is not None, "the handler deferred the request"

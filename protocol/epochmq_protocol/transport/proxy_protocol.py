@@ -6,7 +6,7 @@ Rules (HAProxy's `proxy-protocol.txt`; RocketMQ reads it with Netty's `HAProxyMe
   `PROXY TCP4|TCP6|UNKNOWN [source destination sport dport]\\r\\n`.
 - Version 2 is a signature of 12 bytes, one byte version and command, one byte family, two bytes length, and
   addresses.
-- UNKNOWN, LOCAL, and families other than TCP over IP leave the address of the connection itself.
+- With UNKNOWN, LOCAL, or a family other than TCP over IP, the client's address is that of the connection.
 
 The functions are pure: they depend only on the bytes received so far.
 """
@@ -30,20 +30,21 @@ _PORTS = struct.Struct(">HH")
 
 
 class ProxyHeader(msgspec.Struct, frozen=True):
-    """A whole header: its size in bytes, and the address of the client if it names one."""
+    """A whole header: its size in bytes, and the client's address, None if the header names none."""
 
     size: int
     source: tuple[str, int] | None
 
 
 def may_start_proxy_header(data: bytes) -> bool:
-    """Whether a header can begin with these bytes. No frame and no TLS record begins so."""
+    """Whether a header can begin with these bytes. No frame and no TLS record begins with
+    them."""
     head = data[:12]
     return V1_START.startswith(head[:6]) or V2_SIGNATURE.startswith(head)
 
 
 def parse_proxy_header(data: bytes) -> ProxyHeader | None:
-    """The header at the start of `data`; None while it is incomplete. RemoteProtocolError: it is
+    """The header at the start of `data`; None while it is incomplete. Raises RemoteProtocolError if it is
     malformed."""
     if V1_START.startswith(data[:6]):
         return _parse_v1(data)
@@ -89,13 +90,13 @@ def _parse_v2(data: bytes) -> ProxyHeader | None:
     size = V2_HEADER_BYTES + int.from_bytes(data[14:16], "big")
     if len(data) < size:
         return None
-    width = {_V2_TCP4: 4, _V2_TCP6: 16}.get(family, 0)
-    if command == _V2_LOCAL or width == 0:
+    address_bytes = {_V2_TCP4: 4, _V2_TCP6: 16}.get(family, 0)
+    if command == _V2_LOCAL or address_bytes == 0:
         return ProxyHeader(size, None)
-    if size < V2_HEADER_BYTES + 2 * width + 4:
+    if size < V2_HEADER_BYTES + 2 * address_bytes + 4:
         raise RemoteProtocolError(
             f"PROXY version 2: a header of {size} bytes is too short for its address family"
         )
-    host = ipaddress.ip_address(data[V2_HEADER_BYTES : V2_HEADER_BYTES + width])
-    port, _ = _PORTS.unpack_from(data, V2_HEADER_BYTES + 2 * width)
+    host = ipaddress.ip_address(data[V2_HEADER_BYTES : V2_HEADER_BYTES + address_bytes])
+    port, _ = _PORTS.unpack_from(data, V2_HEADER_BYTES + 2 * address_bytes)
     return ProxyHeader(size, (str(host), port))

@@ -25,6 +25,8 @@ from epochmq_protocol.transport.connection import (
     RemotingConnection,
     RequestHandler,
 )
+from epochmq_protocol.transport.descriptors import RejectionCounter
+from epochmq_protocol.transport.request_timer import RequestTimer
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +35,17 @@ def index_fast_handlers(fast: Mapping[bytes, FastRequestHandler]) -> dict[bytes,
     """Fast handlers by the first 12 header bytes.
 
     They are registered by the first 11, `{"code":310` or `{"code":11,`. The twelfth byte tells `310` from
-    `3101`; as part of the key it costs nothing.
+    `3101`; as part of the key it costs nothing. A handler of longer codes is registered by all 12,
+    `{"code":2000`, and looks at the rest of the code.
     """
     table: dict[bytes, FastRequestHandler] = {}
     for key, handler in fast.items():
-        if len(key) != FAST_KEY_BYTES - 1:
+        if len(key) == FAST_KEY_BYTES and key[-1:].isdigit():
+            table[key] = handler
+        elif len(key) == FAST_KEY_BYTES - 1:
+            table[key + (b'"' if key.endswith(b",") else b",")] = handler
+        else:
             raise ValueError(f"a fast handler's key is the first 11 bytes of a JSON header, not {key!r}")
-        table[key + (b'"' if key.endswith(b",") else b",")] = handler
     return table
 
 
@@ -54,15 +60,19 @@ class RequestDispatcher:
         fast: Mapping[bytes, FastRequestHandler],
         max_in_flight: int,
         max_in_flight_per_connection: int,
+        timer: RequestTimer | None = None,
     ) -> None:
-        self.fast = index_fast_handlers(fast)
+        self.timer = timer
+        self.fast = self._all_fast = index_fast_handlers(fast)
+        self._rejection: Callable[[int], str | None] | None = None
+        self._rejections = RejectionCounter()
         self.in_flight = 0
         self.stopping = False
         self._handlers = handlers
         self._default = default
         self._max_in_flight = max_in_flight
         self._max_per_connection = max_in_flight_per_connection
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: dict[asyncio.Future[None], int] = {}  # → request code
         self._idle: asyncio.Future[None] | None = None
 
     # called by a connection
@@ -99,10 +109,21 @@ class RequestDispatcher:
 
     # called by the owner
 
+    def use_fast_handlers(self, fast: Mapping[bytes, FastRequestHandler]) -> None:
+        """Replaces the fast handlers, given by the first 11 bytes of a JSON header."""
+        if not self.stopping:
+            self.fast = index_fast_handlers(fast)
+
     def stop(self) -> None:
         """From now on peers newer than 5.3.1 get GO_AWAY."""
         self.stopping = True
         self.fast = {}
+
+    def check_requests(self, rejection: Callable[[int], str | None] | None) -> None:
+        """From now on a request is rejected with SYSTEM_BUSY if `rejection` has a remark for its code. None:
+        requests are not checked. Fast handlers do not run meanwhile, because they do not know the code."""
+        self._rejection = rejection
+        self.fast = {} if self.stopping or rejection is not None else self._all_fast
 
     async def wait_until_idle(self, grace_s: float) -> bool:
         """Waits until no request is in flight. False when that takes longer than `grace_s` seconds."""
@@ -125,6 +146,10 @@ class RequestDispatcher:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def running_codes(self) -> list[int]:
+        """The codes of the requests whose handlers run as tasks."""
+        return list(self._tasks.values())
+
     # inside
 
     def _request(self, connection: RemotingConnection, command: Command) -> bytes | None:
@@ -135,6 +160,12 @@ class RequestDispatcher:
             return self._encode(command, response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
         if self.stopping and command.version > V5_3_1:
             return self._encode(command, response(command, ResponseCode.GO_AWAY, "please go away"))
+        if self._rejection is not None and (late := self._rejection(code)) is not None:
+            if count := self._rejections.add():
+                log.warning(
+                    "rejected %d requests, request %d of %s with: %s", count, code, connection.remote, late
+                )
+            return self._encode(command, response(command, ResponseCode.SYSTEM_BUSY, late))
         try:
             result = handler(connection, command)
         except Exception as error:
@@ -153,13 +184,18 @@ class RequestDispatcher:
             return self._encode(command, response(command, ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK))
         self.in_flight += 1
         connection.in_flight += 1
-        task = asyncio.ensure_future(self._finish(connection, command, result))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        began_s = 0.0 if self.timer is None else self.timer.began
+        task = asyncio.ensure_future(self._finish(connection, command, result, began_s))
+        self._tasks[task] = command.code
+        task.add_done_callback(self._tasks.pop)
         return None
 
     async def _finish(
-        self, connection: RemotingConnection, command: Command, result: Awaitable[Command | None]
+        self,
+        connection: RemotingConnection,
+        command: Command,
+        result: Awaitable[Command | None],
+        began_s: float,
     ) -> None:
         try:
             reply = await result
@@ -169,7 +205,7 @@ class RequestDispatcher:
             connection.in_flight -= 1
             self.release(1)
         if reply is not None:
-            frame = self._encode(command, reply)
+            frame = self._encode(command, reply, began_s)
             if frame is not None:
                 connection.write(frame)
 
@@ -184,7 +220,12 @@ class RequestDispatcher:
             log.error("request %d from %s failed", command.code, connection.remote, exc_info=error)
         return response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
 
-    def _encode(self, request: Command, reply: Command) -> bytes | None:
+    def _encode(self, request: Command, reply: Command, began_s: float | None = None) -> bytes | None:
+        """The response to a request of the present turn, or of the one that began at `began_s`."""
+        timer = self.timer
+        if timer is not None:
+            since_s = timer.began if began_s is None else began_s
+            timer.record(request.code, reply.code, since_s, oneway=request.is_oneway)
         if request.is_oneway:
             return None
         reply.opaque = request.opaque

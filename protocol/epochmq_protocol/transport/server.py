@@ -22,16 +22,36 @@ from epochmq_protocol.transport.connection import (
     RemotingConnection,
     RequestHandler,
 )
-from epochmq_protocol.transport.epoll_server import ListeningPort, listen
+from epochmq_protocol.transport.epoll_server import ListeningPort, has_turns, listen
 from epochmq_protocol.transport.idle import IdleSweep
+from epochmq_protocol.transport.late_requests import LateRequestMonitor, LateRequestPolicy
 from epochmq_protocol.transport.protocol_sniffer import ProtocolSniffer
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
+from epochmq_protocol.transport.request_timer import RequestTimer
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import TlsMode, TlsSettings, server_context
 
 log = logging.getLogger(__name__)
 
 Listener = Callable[[RemotingConnection], None]
+
+
+class LateRequestRejection:
+    """Rejects the requests of a server that have waited too long (`epoll_server.LateReads`)."""
+
+    def __init__(self, dispatcher: RequestDispatcher, policy: LateRequestPolicy) -> None:
+        self.monitor = LateRequestMonitor(lambda: policy.shortest_wait_ms)
+        self._dispatcher = dispatcher
+        self._policy = policy
+
+    def begin(self, waited_ms: int, ready: int) -> None:
+        """Checks the requests until `end`."""
+        policy = self._policy
+        self._dispatcher.check_requests(lambda code: policy.rejection(code, waited_ms, ready))
+
+    def end(self) -> None:
+        """Serves requests without a check again."""
+        self._dispatcher.check_requests(None)
 
 
 class RemotingServer:
@@ -48,9 +68,12 @@ class RemotingServer:
         on_connect: Listener | None = None,
         on_close: Listener | None = None,
         on_idle: Listener | None = None,
+        late: LateRequestPolicy | None = None,
+        timer: RequestTimer | None = None,
     ) -> None:
         """`handlers` by request code; `default` handles all other codes. `fast` by the first 11 bytes of a
-        JSON header, `{"code":310`. ConfigError: the TLS files cannot be used.
+        JSON header, `{"code":310`. `late` says which requests are rejected because they have waited too long.
+        `timer` measures the requests (with epoll only). ConfigError: the TLS files cannot be used.
 
         `on_connect` is called before the first frame of a connection is handled, `on_close` after a
         connection is lost, `on_idle` before an idle connection is closed.
@@ -68,7 +91,9 @@ class RemotingServer:
             fast=fast if fast is not None else {},
             max_in_flight=self.settings.max_in_flight,
             max_in_flight_per_connection=self.settings.max_in_flight_per_connection,
+            timer=timer if has_turns() else None,
         )
+        self._late = None if late is None else LateRequestRejection(self.dispatcher, late)
         self._on_connect = on_connect
         self._on_close = on_close
         self._sniffers: set[ProtocolSniffer] = set()
@@ -80,11 +105,25 @@ class RemotingServer:
         """Listens. OSError: the address cannot be bound."""
         settings = self.settings
         self._server = await listen(
-            lambda: ProtocolSniffer(self), host or None, port, settings.backlog, settings.unsent_max_bytes
+            lambda: ProtocolSniffer(self),
+            host or None,
+            port,
+            settings.backlog,
+            settings.unsent_max_bytes,
+            self._late,
+            self.dispatcher.timer,
         )
+        if self._late is not None:
+            self._late.monitor.start()
         self.host = host
         self.port = self._server.port
         self._sweep.start()
+
+    def delay_reads(self, until_s: float) -> None:
+        """Reads no requests before this time of the loop's clock, or for `READ_DELAY_MAX_S`: a handler whose
+        requests wait until then anyway saves the turns for reading each of them."""
+        if self._server is not None:
+            self._server.delay_reads(until_s)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """Stops in order. After `grace_s` seconds it cancels the handlers that still run."""
@@ -105,6 +144,8 @@ class RemotingServer:
             connection.close()
         await self._wait_until_gone()
         self._sweep.stop()
+        if self._late is not None:
+            self._late.monitor.stop()
         self._server.close()
         self._server = None
 

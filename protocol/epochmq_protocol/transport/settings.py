@@ -14,8 +14,8 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of both ends of a connection."""
 
     max_frame_bytes: int = 16_777_216
-    """The longest frame accepted, its 4 length bytes included (Java's limit). A longer frame closes the
-    connection."""
+    """The longest frame that this side accepts, its 4 length bytes included (Java's limit). A longer frame
+    closes the connection."""
     idle_timeout_ms: int = 120_000
     """A connection without reads and writes for this long is closed; 0 never closes one (Java: 120 s)."""
     write_high_water_bytes: int = 1_048_576
@@ -23,10 +23,11 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     write_low_water_bytes: int = 262_144
     """With fewer unsent bytes the connection reads again."""
     write_buffer_max_bytes: int = 67_108_864
-    """With more unsent bytes the connection is aborted: the peer is dead or stuck. Responses to deferred
-    requests and pushes still add bytes while reading is paused."""
+    """With more unsent bytes the connection is aborted: the peer is dead or stuck. While reading is
+    paused, unsent bytes still grow: by responses to deferred requests, and by requests of this side."""
     max_calls: int = 65_535
-    """Calls of ours that may wait for a response on one connection (Java: `clientAsyncSemaphoreValue`)."""
+    """Requests of this side that may wait for a response on one connection (Java:
+    `clientAsyncSemaphoreValue`)."""
     max_in_flight: int = 131_072
     """Requests in flight on all connections. One more gets SYSTEM_BUSY."""
     max_in_flight_per_connection: int = 16_384
@@ -41,8 +42,8 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     """Open connections at a time; one more is closed at once. RLIMIT_NOFILE may allow fewer: see
     `descriptors.py`."""
     unsent_max_bytes: int = 536_870_912
-    """With more unsent bytes on all connections together, the connection with the most is aborted, until
-    they fit."""
+    """With more unsent bytes on all connections together, the connection with the most is aborted;
+    then the next one, until the sum is within the limit."""
     handshake_timeout_ms: int = 10_000
     """Time from the first byte of a PROXY protocol header or TLS handshake to its end."""
     backlog: int = 1024
@@ -54,5 +55,5 @@ class ClientSettings(ConnectionSettings, frozen=True, kw_only=True):
 
     connect_timeout_ms: int = 3000
     """Time to connect, TLS handshake included (Java: 3 s)."""
-    max_peers: int = 16_384
-    """Peers to which connections are open at a time."""
+    max_addresses: int = 16_384
+    """Remote addresses to which connections are open at a time, or being opened."""

@@ -13,6 +13,7 @@ import pytest
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config import from_properties
+from epochmq_broker.sidecar.metrics import exposition
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.common_operations import redacted_config
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
@@ -34,7 +35,7 @@ T = Any
 class Served:
     """A running broker and its admin socket."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, **settings: str) -> None:
         host = loopback(73)
         port = free_port(host)
         self.socket = str(directory / "admin.sock")
@@ -52,6 +53,7 @@ class Served:
                     "adminSocketPath": self.socket,
                     "brokerConfigPath": str(self.config),
                 }
+                | settings
             )
         )
 
@@ -84,6 +86,27 @@ async def test_a_broker_without_controllers_is_master_and_ready(served: Served) 
     assert (state.lease, state.lag_bytes, state.takes_messages) == (None, 0, True)
     live = await served.ask(AdminOperation.LIVE, results.ProcessLiveness)
     assert live.component == "broker"
+
+
+async def test_an_isolated_master_takes_no_messages_and_says_what_it_waits_for(tmp_path: Path) -> None:
+    """No nameserver tells it which members of its group are alive."""
+    nameserver = f"{loopback(73)}:{free_port(loopback(73))}"
+    made = Served(tmp_path, enableSlaveActingMaster="true", totalReplicas="2", namesrvAddr=nameserver)
+    await made.broker.start()
+    try:
+        async with asyncio.timeout(60):
+            while True:
+                state = await made.ask(AdminOperation.STATE, results.BrokerState, ReadinessLimits())
+                assert state.group is not None
+                assert (state.group.role, state.takes_messages, state.ready) == ("isolated", False, False)
+                if "AskMembers" in state.group.isolated_because:
+                    break
+        assert f"it is isolated: it {state.group.isolated_because}" in state.not_ready
+        info = await made.ask(AdminOperation.METRICS, results.MetricValues, ReadinessLimits())
+        assert isinstance(info.state, results.BrokerState)
+        assert info.state.group is not None
+    finally:
+        await made.broker.stop()
 
 
 async def test_a_fenced_broker_is_not_ready_for_that_reason(served: Served) -> None:
@@ -157,3 +180,21 @@ async def test_the_other_operations_return_results(served: Served) -> None:
         await served.ask(AdminOperation.EPOCH_FILE, results.EpochFileContent)
     metrics = await served.ask(AdminOperation.METRICS, results.MetricValues, ReadinessLimits())
     assert metrics.values["broker_messages_put_total"] == 0
+
+
+async def test_every_path_of_the_log_has_its_used_share(tmp_path: Path) -> None:
+    paths = [tmp_path / "disk1", tmp_path / "disk2"]
+    made = Served(tmp_path, storePathCommitLog=",".join(map(str, paths)))
+    await made.broker.start()
+    try:
+        made.broker.store.log_expiry.measure()
+        metrics = await made.ask(AdminOperation.METRICS, results.MetricValues, ReadinessLimits())
+        shares = [metrics.values[f"broker_log_path_used_ratio:{path}"] for path in paths]
+        assert all(0 < share <= 1 for share in shares)
+        assert metrics.values["broker_disk_used_ratio"] == min(shares)
+        text = exposition(metrics)
+        assert f'kind="{paths[1]}"' in text
+        state = await made.ask(AdminOperation.STATE, results.BrokerState, ReadinessLimits())
+        assert state.ready
+    finally:
+        await made.broker.stop()

@@ -11,7 +11,12 @@ from epochmq_broker.admin_api.lag_estimator import LagEstimator
 from epochmq_broker.admin_api.readiness import ReadinessFacts, not_ready_reasons
 from epochmq_controller.controller import admin_api as of_controllers
 from epochmq_protocol.admin_api.operations import ReadinessLimits
-from epochmq_protocol.admin_api.results import ControllerPeer, ControllerState
+from epochmq_protocol.admin_api.results import (
+    ControllerPeer,
+    ControllerState,
+    GroupRoleName,
+    MemberGroupState,
+)
 
 LIMITS = ReadinessLimits(max_lag_bytes=1000, max_lag_ms=5000)
 MASTER = ReadinessFacts(
@@ -141,3 +146,41 @@ def test_a_busy_group_with_a_fast_replica_has_no_lag() -> None:
         clock.observe(second * 1000, second * 1_000_000)
         # The replica reaches the observed end a moment later; newer bytes are not known yet.
         assert clock.lag(second * 1000 + 5, second * 1_000_000 + 3000) == (0, 0)
+
+
+def member(role: GroupRoleName, because: str = "") -> MemberGroupState:
+    """The state of a broker in a group with an acting master."""
+    return MemberGroupState(
+        role=role,
+        acting_since_ms=1 if role == "acting" else None,
+        isolated_because=because,
+        min_broker_id=0,
+        alive_replicas=2,
+        escape=[],
+    )
+
+
+def test_an_isolated_broker_is_not_ready_until_it_has_gone_through_pre_online() -> None:
+    alone = {"controlled": False, "sync_state_set": frozenset[int]()}
+    because = "waits until the slave 127.0.0.1:10911 follows its log"
+    for facts in (MASTER, REPLICA):
+        assert reasons(facts, **alone, group=member("isolated", because)) == [f"it is isolated: it {because}"]
+        assert reasons(facts, **alone, group=member("isolated")) == [
+            "it is isolated: it has not begun to go online"
+        ]
+    assert reasons(MASTER, **alone, group=member("master")) == []
+    assert reasons(REPLICA, **alone, group=member("slave")) == []
+
+
+def test_an_acting_master_is_ready_when_a_nameserver_knows_it() -> None:
+    """It follows no master, because the master is down."""
+    acting = {
+        "controlled": False,
+        "sync_state_set": frozenset[int](),
+        "following": False,
+        "lag_bytes": None,
+        "lag_ms": None,
+        "group": member("acting"),
+    }
+    assert reasons(REPLICA, **acting) == []
+    assert reasons(REPLICA, **acting, registered=False) == ["it is not registered with a nameserver yet"]

@@ -64,7 +64,7 @@ def test_passwords_come_from_a_file_of_their_own(tmp_path: Path) -> None:
 
 def test_a_running_broker_does_not_change_them(tmp_path: Path) -> None:
     live = LiveConfig(from_properties(SMALL | ENABLED | {"storePathRootDir": str(tmp_path)}).config)
-    with pytest.raises(ConfigError, match="authenticationEnabled=False: expected no change"):
+    with pytest.raises(ConfigError, match="authenticationEnabled=false: expected true, because the key"):
         live.update({"authenticationEnabled": "false"})
     with pytest.raises(ConfigError) as caught:
         live.update({"initAuthenticationUser": '{"username":"eve","password":"s3cret"}'})

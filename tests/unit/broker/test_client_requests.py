@@ -218,7 +218,7 @@ async def test_commits_are_ignored_while_a_reset_is_pending(bench: Bench) -> Non
     peer = bench.peer()
     peer.call(send_command("T"))
     bench.broker.groups.find("g")
-    bench.broker.offsets.assign_reset("g", "T", 0, 3)
+    bench.broker.offsets.set_pending_reset("g", "T", 0, 3)
     answer = update(peer, 9)
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "Offset has been previously reset")
     assert query(peer) == 3

@@ -209,6 +209,7 @@ async def test_mqadmin_sets_removes_and_shows_thresholds(tmp_path: Path) -> None
         ("1", 0, "set commitlog readahead mode success, mode: 1"),
         ("2", ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error"),
         ("x", ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed"),
+        ("2147483648", ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed"),
     ],
 )
 async def test_the_read_ahead_of_the_log_is_switched(

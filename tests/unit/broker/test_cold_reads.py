@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 from collections.abc import AsyncIterator
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,37 @@ def test_evicted_pages_are_detected_and_read_again(tmp_path: Path) -> None:
         known.require(file, 0, 10)
     with pytest.raises(NotResidentError):
         known.require(file, page_residency.BLOCK_BYTES - 1, size - 2 * page_residency.BLOCK_BYTES)
+    file.close()
+
+
+def test_blocks_known_to_be_in_memory_are_not_checked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 4 * page_residency.BLOCK_BYTES
+    file = evicted(tmp_path / "0", size)
+    known = PageResidency()
+    resident = {0, 1, 3}
+    checked: list[int] = []
+
+    def is_resident(mapping: mmap, start: int, stop: int) -> bool:
+        checked.append(start >> page_residency.BLOCK_BITS)
+        return start >> page_residency.BLOCK_BITS in resident
+
+    monkeypatch.setattr(known, "_is_resident", is_resident)
+    block = page_residency.BLOCK_BYTES
+    pieces = [(10, 20), (block - 10, 20), (3 * block, block)]
+    known.require_all(file, pieces)
+    assert checked == [0, 1, 3]
+    known.require_all(file, pieces)
+    assert known.knows(file, 5, 2 * block)
+    assert checked == [0, 1, 3]
+    assert not known.knows(file, 5, 2 * block + 1)
+    for piece in ((2 * block, 10), (2 * block - 5, 10), (0, 3 * block)):
+        with pytest.raises(NotResidentError):
+            known.require_all(file, [*pieces, piece])
+    known.clear()
+    assert not known.knows(file, 5, 6)
+    assert not known.knows(file, 0, (page_residency.SPAN_BLOCKS_MAX + 1) * block)
     file.close()
 
 

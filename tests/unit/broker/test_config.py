@@ -13,7 +13,7 @@ from epochmq_broker.config import (
     load_broker_config,
     rocketmq_key,
 )
-from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config_keys import FIXED_AT_START, REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 
@@ -169,6 +169,22 @@ class TestLiveConfig:
         assert (caught.value.key, live.current) == (key, before)
         live.update({"controllerAddr": "a:1;b:1", "brokerId": "2"})
         assert live.current.controllers == ("a:1", "b:1")
+
+    def test_a_key_that_is_read_at_the_start_keeps_its_value(self) -> None:
+        live = LiveConfig(from_properties({}).config)
+        assert live.current.as_properties().keys() >= FIXED_AT_START
+        with pytest.raises(
+            ConfigError, match="enableLmq=true: expected false, because the key cannot change"
+        ):
+            live.update({"enableLmq": "true"})
+        # The parts of an acting master are made at the start: a change would start the heartbeats only.
+        with pytest.raises(ConfigError, match="enableSlaveActingMaster=true: expected false"):
+            live.update({"enableSlaveActingMaster": "true"})
+        assert not live.current.enable_slave_acting_master
+        secret = '{"accessKey":"name","secretKey":"password"}'
+        with pytest.raises(ConfigError) as caught:
+            live.update({"innerClientAuthenticationCredentials": secret})
+        assert "password" not in str(caught.value)
 
     def test_all_keys_are_shown_those_without_effect_included(self) -> None:
         loaded = from_properties({"brokerName": "b", "sendMessageThreadPoolNums": "4"})

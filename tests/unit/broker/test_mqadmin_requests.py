@@ -219,7 +219,7 @@ async def test_a_reset_goes_to_the_end_to_a_time_or_to_an_offset(bench: Bench) -
         answer = await reset(bench, **fields)
         assert from_json(ResetOffsetBody, answer.body).offset_table[queue] == offset
         assert bench.broker.offsets.query("g", "T", 0) == offset
-        assert bench.broker.offsets.reset_pending("g", "T", 0)
+        assert bench.broker.offsets.has_pending_reset("g", "T", 0)
 
 
 async def test_an_invalid_reset_is_rejected(bench: Bench) -> None:

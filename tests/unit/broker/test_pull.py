@@ -146,7 +146,7 @@ class TestStatuses:
     async def test_a_pull_returns_a_pending_reset_once(self, bench: Bench) -> None:
         peer = bench.peer()
         fill(peer, "a", "b")
-        bench.broker.offsets.assign_reset("group", TOPIC, 0, 1)
+        bench.broker.offsets.set_pending_reset("group", TOPIC, 0, 1)
         answer = peer.call(pull_command(TOPIC))
         assert (answer.code, answer.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
         assert positions(answer)[0] == 1

@@ -20,7 +20,12 @@ from epochmq_protocol.errors import CallTimeoutError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import RegisterBrokerRequestHeader, UnRegisterBrokerRequestHeader
 from epochmq_protocol.route import BrokerData
-from epochmq_protocol.topics import LogicQueueMappingItem, RegisterBrokerBody, TopicQueueMappingDetail
+from epochmq_protocol.topics import (
+    DataVersion,
+    LogicQueueMappingItem,
+    RegisterBrokerBody,
+    TopicQueueMappingDetail,
+)
 
 FIRST, SECOND = "127.53.8.1:9876", "127.53.8.2:9876"
 
@@ -71,6 +76,14 @@ class Nameservers:
             return response(command, ResponseCode.SUCCESS, body=to_json(ClusterInfo({"b": group})))
         body = to_json(KVTable(table=self.order_config)) if self.order_config else b""
         return response(command, ResponseCode.SUCCESS, body=body)
+
+    async def oneway(self, addr: str, command: Command, timeout_ms: float = 3000) -> None:
+        """RemotingClient.oneway."""
+        if addr in self.dead:
+            raise CallTimeoutError(f"{addr} is dead")
+        async with self._changed:
+            self.requests.append((addr, command))
+            self._changed.notify_all()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until the requests to an address satisfy the condition."""
@@ -260,16 +273,51 @@ async def test_nameservers_can_be_added_and_removed(bench: Bench) -> None:
     assert bench.registration.registered == {SECOND: True, third: True}
 
 
-async def test_with_an_acting_master_the_broker_sends_heartbeats_and_their_timeout() -> None:
-    bench = Bench(enableSlaveActingMaster="true", brokerHeartbeatInterval="10")
-    bench.registration.start()
-    await bench.servers.until(
-        lambda: any(command.code == RequestCode.BROKER_HEARTBEAT for _, command in bench.servers.requests)
+@pytest.mark.parametrize("compatible", ["true", "false"])
+async def test_with_an_acting_master_the_broker_sends_heartbeats_and_their_timeout(compatible: str) -> None:
+    """Old nameservers take the question for the version of the topics for a heartbeat."""
+    bench = Bench(
+        enableSlaveActingMaster="true", brokerHeartbeatInterval="10", compatibleWithOldNameSrv=compatible
     )
+    code = RequestCode.QUERY_DATA_VERSION if compatible == "true" else RequestCode.BROKER_HEARTBEAT
+    bench.registration.start()
+    await bench.servers.until(lambda: any(command.code == code for _, command in bench.servers.requests))
     header = RegisterBrokerRequestHeader.decode(bench.servers.requests[0][1].ext)
     assert header.heartbeat_timeout_millis == 10_000
     assert header.enable_acting_master is True
+    heartbeat = next(command for _, command in bench.servers.requests if command.code == code)
+    fields = {"clusterName": "DefaultCluster", "brokerAddr": "127.53.8.9:20911", "brokerName": "b"}
+    if compatible == "true":
+        assert from_json(DataVersion, heartbeat.body) == bench.topics.data_version
+        fields["brokerId"] = "0"
+    else:
+        assert not heartbeat.body
+    assert heartbeat.ext == fields
     await bench.registration.stop()
+
+
+async def test_no_heartbeat_goes_to_a_nameserver_that_does_not_have_the_registration() -> None:
+    bench = Bench(enableSlaveActingMaster="true", brokerHeartbeatInterval="10")
+    bench.servers.hanging.add(FIRST)
+    bench.registration.start()
+
+    def heartbeats(addr: str) -> int:
+        return [(at, one.code) for at, one in bench.servers.requests].count(
+            (addr, RequestCode.QUERY_DATA_VERSION)
+        )
+
+    await bench.servers.until(lambda: heartbeats(SECOND) >= 3)
+    assert heartbeats(FIRST) == 0
+    await bench.registration.stop()
+
+
+async def test_a_nameserver_that_has_lost_the_broker_gets_a_full_registration(bench: Bench) -> None:
+    bench.registration.start()
+    await bench.registration.wait_until_registered(60_000)
+    bench.registration.refresh_at(FIRST)
+    bench.registration.refresh_at("127.53.8.7:9876")
+    await bench.servers.until(lambda: len(bench.servers.registrations(FIRST)) == 2)
+    assert len(bench.servers.registrations(SECOND)) == 1
 
 
 async def test_a_former_master_registers_as_slave_after_the_next_master_has_registered(

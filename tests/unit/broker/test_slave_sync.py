@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker import slave_sync, table_state
+from epochmq_broker import offset_table_bodies, slave_sync, table_state
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.processors import table_sync
 from epochmq_broker.slave_sync import SlaveSync
@@ -190,7 +190,7 @@ async def test_tables_of_any_size_are_copied_in_slices(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_sync, "SLICE", 7)
-    monkeypatch.setattr(slave_sync, "SLICE", 3)
+    monkeypatch.setattr(offset_table_bodies, "SLICE", 3)
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
         fill(master)
         for number in range(40):

@@ -9,7 +9,7 @@ import pytest
 
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.state_files import GROUPS, OFFSETS, TOPICS, StateFiles
-from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.store.state_file_writer import StateFileWriter
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
@@ -40,7 +40,7 @@ class Tables:
         self.topics = TopicTable(Settings(), lambda: 1000)
         self.groups = SubscriptionGroupTable(Settings(), lambda: 1000)
         self.offsets = ConsumerOffsetTable(lambda: 1000)
-        self.writer = ConfigWriter()
+        self.writer = StateFileWriter()
         self.files = StateFiles(directory, self.topics, self.groups, self.offsets, self.writer)
         self.files.load()
 

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from epochmq_broker.message_writer import InnerMessage, PutResult
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import (
@@ -24,25 +23,11 @@ REVIVE = "rmq_sys_REVIVE_LOG_TestCluster"
 FAST_REVIVES = {"reviveInterval": "20"}
 
 
-class WithoutTimer:
-    """A writer that stores timer messages in their own topic at once."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._writer = bench.broker.writer
-        self.records: list[InnerMessage] = []
-
-    def put(self, message: InnerMessage) -> PutResult:
-        """Stores a message. The property makes the put hook regard it as delivered by the timer."""
-        self.records.append(message)
-        message.properties["TIMER_OUT_MS"] = "0"
-        return self._writer.put(message)
-
-
 @contextlib.asynccontextmanager
 async def popping(directory: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[Bench]:
-    """Runs a broker whose revive records bypass the timer."""
+    """Runs a broker whose messages with a delivery time are stored in their own topic at once."""
     async with running(directory, {**FAST_REVIVES, **(settings or {})}) as bench:
-        bench.broker.pop.revive_log._writer = WithoutTimer(bench)  # type: ignore[assignment]  # the part it uses
+        bench.broker.writer.timer_hook = lambda _message: None
         yield bench
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.pop.checkpoints import decode_checkpoint
+from epochmq_broker.pop.checkpoints import PopCheckPoint, decode_checkpoint
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -20,8 +20,8 @@ from epochmq_protocol.headers import (
     PeekMessageRequestHeader,
     PollingInfoRequestHeader,
 )
-from epochmq_protocol.message import decode_records, parse_properties
-from tests.unit.broker.kit import Bench, bodies, running, send_command, until
+from epochmq_protocol.message import BatchElement, decode_records, encode_batch, parse_properties
+from tests.unit.broker.kit import UNIQ_KEY, Bench, bodies, running, send_command, until
 from tests.unit.broker_pop.support import (
     FAST_REVIVES,
     REVIVE,
@@ -142,6 +142,45 @@ async def test_unacknowledged_messages_come_again_from_the_retry_topic(bench: Be
     assert topic is not None
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (1, 1, 6)
     assert bench.broker.pop.revives.revived == 1
+
+
+async def test_a_message_with_the_highest_number_of_attempts_blocks_no_other(
+    bench: Bench,
+) -> None:
+    """A client may send any number of attempts. As in Java, −2³¹ follows 2³¹ − 1."""
+    properties = {"UNIQ_KEY": UNIQ_KEY, "WAIT": "true"}
+    often = send_command("T", b"often", properties, reconsume_times=(1 << 31) - 1)
+    assert bench.peer().call(often).code == ResponseCode.SUCCESS
+    send(bench, 1)
+    messages, _ = await pop(bench, invisible_time=200)
+    assert len(messages) == 2
+    await until(lambda: bench.count("%RETRY%g_T") == 2)
+    again = [bench.record("%RETRY%g_T", 0, offset) for offset in range(2)]
+    assert {message.body: message.reconsume_times for message in again} == {b"often": -(1 << 31), b"0": 1}
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        pytest.param(b"DELAY\x01soon\x02", id="a delay that is no number"),
+        pytest.param(b"large\x01%b\x02" % (b"x" * 32_640), id="no room for more properties"),
+    ],
+)
+async def test_a_message_whose_copy_is_rejected_blocks_no_other(bench: Bench, properties: bytes) -> None:
+    """The broker does not parse the properties of the messages in a batch."""
+    body = encode_batch([BatchElement(b"odd", properties), BatchElement(b"plain")])
+    batch = send_command("T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
+    assert bench.peer().call(batch).code == ResponseCode.SUCCESS
+    messages, _ = await pop(bench, invisible_time=200)
+    assert [message.body for message in messages] == [b"odd", b"plain"]
+
+    def checkpoints() -> list[PopCheckPoint]:
+        return [point for body in revive_records(bench) if (point := decode_checkpoint(body))]
+
+    await until(lambda: bench.count("%RETRY%g_T") == 1 and len(checkpoints()) == 2)
+    assert bench.record("%RETRY%g_T", 0, 0).body == b"plain"
+    again = checkpoints()[-1]
+    assert (again.start_offset, again.count) == (0, 1), "the odd message is revived later"
 
 
 async def test_retry_topics_of_version_2(tmp_path: Path) -> None:
@@ -436,7 +475,7 @@ async def test_what_is_in_memory_too_long_is_stored(tmp_path: Path) -> None:
 async def test_a_reset_moves_a_popping_group(bench: Bench) -> None:
     send(bench, 4)
     await pop(bench)
-    bench.broker.offsets.assign_reset("g", "T", 0, 2)
+    bench.broker.offsets.set_pending_reset("g", "T", 0, 2)
     messages, _ = await pop(bench)
     assert bodies(messages) == [b"2", b"3"]
 

@@ -75,15 +75,31 @@ def test_the_offset_advances_past_settled_checkpoints_that_are_safe() -> None:
     queue.read_checkpoint(second, 6, second.revive_time - 1000)
     queue.read_other(7, first.revive_time + 60_000)
     assert queue.settled() is first
-    queue.done(100)
+    queue.revived(0, 100)
+    queue.done()
     assert queue.settled() is second
-    queue.done(200)
+    queue.revived(2, 200)
+    queue.done()
     assert queue.settled() is None
     assert not queue.advance(99)
     assert queue.advance(150)
     assert queue.offset == 5
     assert queue.advance(200)
     assert queue.offset == 6
+
+
+def test_a_message_that_was_stored_before_a_failure_counts_for_the_offset() -> None:
+    queue = ReviveQueue(-1, "b")
+    point = checkpoint(0)
+    queue.read_checkpoint(point, 0, 0)
+    queue.read_other(1, point.revive_time + 60_000)
+    queue.revived(0, 100)
+    assert point.unacknowledged == [1]
+    # Only later it turns out that the other message does not exist any more.
+    queue.revived(1, 0)
+    queue.done()
+    assert not queue.advance(99)
+    assert queue.advance(100)
 
 
 def test_an_acknowledgement_without_a_broker_is_this_brokers() -> None:
@@ -105,7 +121,7 @@ def test_an_old_acknowledgement_without_checkpoint_can_be_skipped() -> None:
     settled = queue.settled()
     assert settled is not None
     assert settled.unacknowledged == []
-    queue.done(0)
+    queue.done()
     assert queue.advance(0)
     assert queue.offset == 1
 
@@ -159,8 +175,10 @@ def test_after_a_restart_nothing_unacknowledged_is_lost(
                 queue.read_checkpoint(copy.copy(record), at, POP)
         queue.read_other(len(log), POP + 1_000_000)
         while settle_max and (settled := queue.settled()) is not None:
-            revived |= set(settled.unacknowledged)
-            queue.done(0)
+            for unacknowledged in settled.unacknowledged:
+                revived.add(unacknowledged)
+                queue.revived(unacknowledged, 0)
+            queue.done()
             settle_max -= 1
         queue.advance(0)
         return queue.offset, revived

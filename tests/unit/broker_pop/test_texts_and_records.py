@@ -18,13 +18,13 @@ from epochmq_broker.pop.checkpoints import (
 )
 from epochmq_broker.pop.extra_info import (
     ExtraInfo,
-    joined,
+    join_entries,
     message_offsets_entry,
-    normal_topic,
     parse_extra_info,
-    real_topic,
     retry_flag,
     start_offset_entry,
+    topic_of_retry_flag,
+    topic_without_retry,
 )
 from epochmq_protocol import fastjson
 from epochmq_protocol.codes import ResponseCode
@@ -65,18 +65,22 @@ def test_retry_topics_have_flags_and_lead_back_to_their_topic() -> None:
     for is_v2, flag in ((False, "1"), (True, "2")):
         retry = pop_retry_topic("T_x", "g", is_v2=is_v2)
         assert retry_flag(retry) == flag
-        assert real_topic("T_x", "g", flag) == retry
-        assert normal_topic(retry, "g") == "T_x"
-    assert (retry_flag("T"), real_topic("T", "g", "0"), normal_topic("T", "g")) == ("0", "T", "T")
+        assert topic_of_retry_flag("T_x", "g", flag) == retry
+        assert topic_without_retry(retry, "g") == "T_x"
+    assert (retry_flag("T"), topic_of_retry_flag("T", "g", "0"), topic_without_retry("T", "g")) == (
+        "0",
+        "T",
+        "T",
+    )
     with pytest.raises(RequestError):
-        real_topic("T", "g", "3")
+        topic_of_retry_flag("T", "g", "3")
 
 
 def test_a_response_lists_offsets_by_queue() -> None:
     starts = [start_offset_entry("T", 0, 5), start_offset_entry("%RETRY%g_T", 0, 2)]
-    assert joined(starts) == "0 0 5;1 0 2"
+    assert join_entries(starts) == "0 0 5;1 0 2"
     assert message_offsets_entry("T", 3, [5, 6, 9]) == "0 3 5,6,9"
-    assert joined([]) == ""
+    assert join_entries([]) == ""
 
 
 def checkpoint(**fields: object) -> PopCheckPoint:

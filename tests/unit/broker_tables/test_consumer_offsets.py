@@ -30,8 +30,8 @@ def test_the_data_version_increments_every_so_many_commits() -> None:
 def test_a_reset_takes_precedence_over_commits_until_a_pull_takes_it() -> None:
     offsets = table()
     offsets.commit("g", "t", 0, 10)
-    offsets.assign_reset("g", "t", 0, 3)
-    assert offsets.reset_pending("g", "t", 0)
+    offsets.set_pending_reset("g", "t", 0, 3)
+    assert offsets.has_pending_reset("g", "t", 0)
     assert offsets.query("g", "t", 0) == 3
     assert offsets.take_reset("g", "t", 0) == 3
     assert not offsets.has_resets
@@ -42,16 +42,16 @@ def test_a_reset_takes_precedence_over_commits_until_a_pull_takes_it() -> None:
 
 def test_a_pending_reset_is_ignored_if_clients_reset_offsets() -> None:
     offsets = ConsumerOffsetTable(Clock(), server_side_reset=False)
-    offsets.assign_reset("g", "t", 0, 3)
+    offsets.set_pending_reset("g", "t", 0, 3)
     offsets.commit("g", "t", 0, 9)
     assert offsets.query("g", "t", 0) == 9
 
 
 def test_an_invalid_reset_is_ignored() -> None:
     offsets = table()
-    offsets.assign_reset("g", "t", -1, 3)
-    offsets.assign_reset("g", "t", 0, -3)
-    offsets.assign_reset("", "t", 0, 3)
+    offsets.set_pending_reset("g", "t", -1, 3)
+    offsets.set_pending_reset("g", "t", 0, -3)
+    offsets.set_pending_reset("", "t", 0, 3)
     assert offsets.table == {}
 
 
@@ -88,7 +88,7 @@ def test_cloned_offsets_are_independent_of_their_source() -> None:
 def test_forgetting_a_group_or_topic_deletes_its_resets() -> None:
     offsets = table()
     offsets.commit("g1", "t", 0, 7)
-    offsets.assign_reset("g2", "t", 0, 1)
+    offsets.set_pending_reset("g2", "t", 0, 1)
     offsets.commit_pull("g2", "t", 0, 5)
     assert offsets.forget_group("g2")
     assert not offsets.has_resets

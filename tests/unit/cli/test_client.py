@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from epochmq.client import Consumer, Producer, ReceivedMessage, SendStatus
 from epochmq.client.allocate import allocate_averagely
-from epochmq.client.ids import MessageIds, client_id
+from epochmq.client.ids import ClientUniqKeyGenerator, client_id
 from epochmq.client.routes import readable_queues, writeable_queues
 from epochmq_protocol import message
 from epochmq_protocol.codes import ResponseCode
@@ -117,7 +117,7 @@ async def test_the_error_names_every_nameserver_if_none_responds() -> None:
 
 
 def test_ids_differ_and_look_like_rocketmqs() -> None:
-    ids = MessageIds()
+    ids = ClientUniqKeyGenerator()
     made = [ids.next() for _ in range(1000)]
     assert len(set(made)) == 1000
     assert all(len(one) == 32 and one == one.upper() and int(one, 16) for one in made)
@@ -341,6 +341,15 @@ async def test_a_compressed_body_is_uncompressed(cluster: FakeCluster) -> None:
     async with Consumer([cluster.nameserver], "g", "t") as consumer:
         (received,) = await take(consumer, 1)
     assert received.body == b"long " * 1000
+
+
+async def test_the_messages_of_an_inner_batch_are_delivered_one_by_one(cluster: FakeCluster) -> None:
+    batch = [message.BatchElement(b"%d" % at, b"TAGS\x01t%d\x02" % at, at) for at in range(3)]
+    flags = message.INNER_BATCH_FLAG | message.NEED_UNWRAP_FLAG
+    cluster.put("t", 0, message.encode_batch(batch), sys_flag=flags)
+    async with Consumer([cluster.nameserver], "g", "t") as consumer:
+        messages = await take(consumer, 3)
+    assert [received.body for received in messages] == [b"0", b"1", b"2"]
 
 
 async def test_the_consumer_continues_after_a_restart_of_the_broker(cluster: FakeCluster) -> None:

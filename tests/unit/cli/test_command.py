@@ -18,14 +18,19 @@ from epochmq.app import run
 from epochmq.exits import ExitCode, UsageError, exit_code_of
 from epochmq.processes import run_process
 from epochmq.verbs.next_steps import next_steps, typed_command
-from epochmq.verbs.pod_tables import PodRow, broker_groups_table, duration, pod_table
+from epochmq.verbs.pod_tables import PodRow, broker_groups_table, duration, master_slave_table, pod_table
 from epochmq.verbs.target import NameserverTarget
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.replica_groups import ListedReplicaGroup
 from epochmq_operator.local.state_directory import PodPhase
-from epochmq_operator.local.status import BrokerGroupStatus, GroupPhase, ReplicaStatus
+from epochmq_operator.local.status import (
+    ActingMasterStatus,
+    BrokerGroupStatus,
+    GroupPhase,
+    ReplicaStatus,
+)
 from epochmq_operator.pod_rendering import Component
-from epochmq_operator.resources import load_resources
+from epochmq_operator.resources import GroupMode, load_resources
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, ConnectError, RequestError
 
@@ -281,6 +286,30 @@ def test_every_replica_has_a_row_with_its_lag() -> None:
         ["a-broker-2", "3", "slave", "4", "no", "(drained)", "400", "400", "600"],
         ["a-broker-3", "4", "-", "-", "no", "-", "-", "-"],
     ]
+
+
+def test_the_table_of_a_master_and_its_slaves_says_which_one_acts_and_what_escaped() -> None:
+    down = msgspec.structs.replace(replica(0, None, None), broker_id=0)
+    acting = msgspec.structs.replace(replica(1, "acting", 900), broker_id=1, escaped=12, escape_waiting=3)
+    group = BrokerGroupStatus(
+        name="a",
+        broker_name="a",
+        cluster="c",
+        controller_group=None,
+        phase=GroupPhase.DEGRADED,
+        nameservers=[],
+        mode=GroupMode.MASTER_SLAVE,
+        acting_master=ActingMasterStatus(pod="a-broker-1", since_ms=1_000, escaped=12, escape_waiting=3),
+        replicas=[down, acting],
+    )
+    elected = msgspec.structs.replace(group, mode=GroupMode.CONTROLLER, controller_group="a")
+    output = StringIO()
+    Console(file=output, width=160).print(master_slave_table([group, elected], now_ms=421_000))
+    assert [line.split() for line in output.getvalue().splitlines()[1:]] == [
+        ["a-broker-0", "0", "-", "-", "-", "-", "-"],
+        ["a-broker-1", "1", "acting", "7m", "12", "3", "900"],
+    ]
+    assert broker_groups_table([group]).row_count == 0
 
 
 def test_the_role_of_a_replica_is_that_of_the_controllers() -> None:

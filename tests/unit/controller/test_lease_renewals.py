@@ -7,14 +7,25 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from epochmq_controller.controller.controller import Controller
-from epochmq_controller.controller.lease_renewals import LeaseRenewals
+from epochmq_controller.controller.lease_renewals import SUCCESS_REMARK, LeaseRenewals, renewal_response
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
-from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, decode, encode, request, split
+from epochmq_protocol.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    Command,
+    decode,
+    encode,
+    request,
+    response,
+    split,
+)
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
 from epochmq_protocol.transport import RemotingConnection
 
@@ -93,9 +104,9 @@ def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
     async def run() -> tuple[Taken, bytes]:
         controller = FakeController(lease_ms)
         processor = ControllerProcessor(cast("Controller", controller), {})
-        response = await cast("Any", processor.heartbeat(cast("RemotingConnection", None), decode(frame[4:])))
-        response.opaque = decode(frame[4:]).opaque
-        return controller.taken[0], encode(response)
+        reply = await cast("Any", processor.heartbeat(cast("RemotingConnection", None), decode(frame[4:])))
+        reply.opaque = decode(frame[4:]).opaque
+        return controller.taken[0], encode(reply)
 
     return asyncio.run(run())
 
@@ -107,11 +118,18 @@ def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
 )
 def test_fast_path_and_processor_take_and_respond_the_same(ext: dict[str, str], lease_ms: int) -> None:
     frame = encode(renewal(**ext))
-    (replica, beat, epoch), response = fast(frame, lease_ms)
-    (other_replica, other_beat, other_epoch), other_answer = ordinary(frame, lease_ms)
+    (replica, beat, epoch), fast_response = fast(frame, lease_ms)
+    (other_replica, other_beat, other_epoch), other_response = ordinary(frame, lease_ms)
     other_beat.channel = beat.channel
     assert (replica, beat, epoch) == (other_replica, other_beat, other_epoch)
-    assert response == other_answer
+    assert fast_response == other_response
+
+
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**31 - 1))
+def test_responses_are_those_of_the_general_encoder(opaque: int, lease_ms: int) -> None:
+    ext = {"writeLeaseMs": str(lease_ms)} if lease_ms else None
+    general = response(Command(RequestCode.BROKER_HEARTBEAT, opaque), 0, SUCCESS_REMARK, ext=ext)
+    assert renewal_response(opaque, lease_ms) == encode(general)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     LogMessage,
     ProposalCompleted,
     ProposeEvents,
-    RespondToLeaseRequest,
+    RespondToLeaseRequests,
 )
 from epochmq_protocol.codes import ResponseCode
 
@@ -305,7 +305,7 @@ def test_a_master_whose_log_lost_confirmed_bytes_gets_no_lease() -> None:
     stage.later(1500)
     assert stage.master in (2, 3)
     effects = stage.beat(1, 400, lease=1, channel="after its restart")
-    assert [one.lease_ms for one in effects if isinstance(one, RespondToLeaseRequest)] == [0]
+    assert [one.lease_ms for one in effects if isinstance(one, RespondToLeaseRequests)] == [0]
 
 
 def test_an_election_resets_the_confirmed_offset() -> None:
@@ -324,7 +324,7 @@ def test_an_election_resets_the_confirmed_offset() -> None:
     assert [
         one.lease_ms
         for one in stage.feed(LeadershipCheckCompleted(proof.token, True))
-        if isinstance(one, RespondToLeaseRequest)
+        if isinstance(one, RespondToLeaseRequests)
     ] == [600]
 
 

@@ -75,6 +75,9 @@ class Groups(ReplicaGroups):
     def alive(self, _cluster: str, _name: str, broker_id: int) -> ReplicaLiveInfo | None:
         return self.living.get(broker_id)
 
+    def lives(self, _cluster: str, _name: str, broker_id: int) -> bool:
+        return broker_id in self.living
+
     def carry_out(self, decision: Decision) -> Decision:
         for event in decision.events:
             self.apply(event)
@@ -226,7 +229,7 @@ def test_only_dead_replicas_are_removed(groups: Groups) -> None:
 
 def test_a_group_with_a_dead_master_needs_an_election_once_a_replica_is_alive(groups: Groups) -> None:
     def needs(*, unclean: bool = False) -> bool:
-        return rules.groups_needing_election(groups, groups.alive, unclean=unclean) == ["b"]
+        return rules.groups_needing_election(groups, groups.lives, unclean=unclean) == ["b"]
 
     assert not needs(), "nobody has asked to be its first master"
     groups.elect(1)
@@ -243,10 +246,10 @@ def test_a_group_without_a_master_needs_an_election_once_a_member_is_alive(group
     groups.living = {3: ReplicaLiveInfo(1, 300)}
     assert groups.elect(rules.ANY_BROKER).code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
     assert groups.groups["b"].master_id is None
-    assert rules.groups_needing_election(groups, groups.alive, unclean=False) == []
-    assert rules.groups_needing_election(groups, groups.alive, unclean=True) == ["b"]
+    assert rules.groups_needing_election(groups, groups.lives, unclean=False) == []
+    assert rules.groups_needing_election(groups, groups.lives, unclean=True) == ["b"]
     groups.living[2] = ReplicaLiveInfo(1, 200)
-    assert rules.groups_needing_election(groups, groups.alive, unclean=False) == ["b"]
+    assert rules.groups_needing_election(groups, groups.lives, unclean=False) == ["b"]
     assert groups.elect(rules.ANY_BROKER).code == ResponseCode.SUCCESS
     assert groups.groups["b"].master_id == 2
 

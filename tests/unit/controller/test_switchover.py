@@ -27,7 +27,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     LeadershipCheckCompleted,
     ProposalCompleted,
     ProposeEvents,
-    RespondToLeaseRequest,
+    RespondToLeaseRequests,
     RespondToRequest,
 )
 from epochmq_protocol.codes import ResponseCode
@@ -77,11 +77,11 @@ class Stage:
     def lease(self, broker_id: int, epoch: int) -> int:
         """The lease that this replica gets, ms."""
         for effect in self.beat(broker_id, epoch):
-            if isinstance(effect, RespondToLeaseRequest):
+            if isinstance(effect, RespondToLeaseRequests):
                 return effect.lease_ms
             if isinstance(effect, CheckLeadership):
                 (granted,) = self.feed(LeadershipCheckCompleted(effect.token, True))
-                assert isinstance(granted, RespondToLeaseRequest)
+                assert isinstance(granted, RespondToLeaseRequests)
                 return granted.lease_ms
         raise AssertionError("no answer")
 

@@ -113,8 +113,8 @@ class BrokerNode:
         for number in range(count):
             status, *_ = put(self.store, Message(body=body + b"%d" % number, queue_id=number % 3))
             assert status is PutStatus.PUT_OK, status
-        if self.puts.appended is not None:
-            self.puts.appended()
+        if self.puts.on_append is not None:
+            self.puts.on_append()
         return self.end
 
     def log_bytes(self, end: int | None = None) -> bytes:

@@ -20,7 +20,7 @@ HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
 
 
 def delays_of(node: BrokerNode) -> DelayService:
-    return DelayService(node.live, node.store, node.puts, BrokerStats("c", 0, lambda _: False))
+    return DelayService(node.live, node.store, lambda _level: node.puts, BrokerStats("c", 0, lambda _: False))
 
 
 def delay(node: BrokerNode, body: bytes = b"later") -> int:
@@ -31,8 +31,8 @@ def delay(node: BrokerNode, body: bytes = b"later") -> int:
         )
     )
     assert stored.status is PutStatus.PUT_OK
-    if node.puts.appended is not None:
-        node.puts.appended()
+    if node.puts.on_append is not None:
+        node.puts.on_append()
     return stored.end
 
 
@@ -110,7 +110,7 @@ async def test_deliveries_do_not_wait_for_replicas_and_are_bounded(
     async with nodes(tmp_path, 1, SETTINGS) as (a,):
         await a.lead(1)
         members = Members()
-        a.puts.replicate(members)
+        a.puts.set_replica_acks(members)
         for _ in range(20):
             delay(a)
         delays = delays_of(a)

@@ -172,7 +172,7 @@ async def test_a_difference_below_the_confirmed_offset_is_reported_and_kept(
         await replica.follow(master.address, 1, master)
         await until(lambda: "differs from that of the master" in caplog.text)
         assert f"in the record at {parted}" in caplog.text
-        assert str(replica.store.config.commit_log_dir) in caplog.text
+        assert str(replica.store.config.commit_log_dirs[0]) in caplog.text
         assert master.address in caplog.text
         assert replica.log_bytes() == before
         assert replica.ha.client is not None

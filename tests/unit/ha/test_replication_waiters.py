@@ -123,7 +123,7 @@ def bench_state(bench: Bench, values: dict[str, Any], *, controlled: bool, membe
         controlled=controlled,
         end=lambda: store.max_phy_offset,
     )
-    bench.broker.writer.replicate(acks)
+    bench.broker.writer.set_replica_acks(acks)
     bench.sync, bench.acks = sync, acks  # type: ignore[attr-defined]
     return sync
 

@@ -30,6 +30,7 @@ from epochmq_protocol.message import (
     encode_record,
     format_properties,
     message_id,
+    messages_of,
     parse_message_id,
     parse_properties,
     record_size,
@@ -264,6 +265,20 @@ def test_a_batch_of_too_many_messages_is_rejected() -> None:
     assert len(decode_batch(body, elements_max=4)) == 4
     with pytest.raises(RequestError):
         decode_batch(body, elements_max=3)
+
+
+def test_the_messages_of_an_inner_batch_have_offsets_of_their_own() -> None:
+    elements = [BatchElement(b"a", b"TAGS\x01x\x02", 1), BatchElement(b"b", b"", 2)]
+    flags = const.INNER_BATCH_FLAG | const.NEED_UNWRAP_FLAG
+    record = MessageExt("t", encode_batch(elements), queue_offset=7, physical_offset=100, sys_flag=flags)
+    found = messages_of(record)
+    assert [(one.body, one.properties, one.flag, one.queue_offset) for one in found] == [
+        (b"a", b"TAGS\x01x\x02", 1, 7),
+        (b"b", b"", 2, 8),
+    ]
+    assert {one.physical_offset for one in found} == {100}
+    record.sys_flag = const.INNER_BATCH_FLAG
+    assert messages_of(record) == [record]
 
 
 def test_a_compressed_body_is_decompressed() -> None:

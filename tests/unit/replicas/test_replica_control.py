@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.replicas.replica_control import FILE
-from epochmq_broker.store.config_files import ConfigDamagedError
+from epochmq_broker.store.state_file_io import StateFileDamagedError
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.frame import Command, request
@@ -91,6 +91,6 @@ async def test_a_damaged_control_state_prevents_the_start(
 ) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / FILE).write_text('{"fenced":')
-    with pytest.raises(ConfigDamagedError, match="truncated"):
+    with pytest.raises(StateFileDamagedError, match="truncated"):
         async with running(tmp_path):
             pass

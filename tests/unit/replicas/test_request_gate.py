@@ -19,6 +19,7 @@ from tests.unit.ha.broker_node import until
 
 MASTER, SELF = "10.0.0.2:10911", "10.0.0.1:10911"
 SEND, COMMIT, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.PULL_MESSAGE
+POP = RequestCode.POP_MESSAGE
 NOBODY = cast(RemotingConnection, None)
 
 
@@ -57,7 +58,7 @@ class GateHarness:
         self.elsewhere = FakeRemoteBroker()
         self.gate = RequestGate(self.elsewhere, SELF)
         self.here: list[Command] = []
-        handlers = dict.fromkeys((*RELAYED_CODES, PULL), self._handle)
+        handlers = dict.fromkeys((*RELAYED_CODES, PULL, POP), self._handle)
         self.handlers = self.gate.guard(handlers)
 
     def _handle(self, connection: RemotingConnection, command: Command) -> Command:
@@ -125,6 +126,30 @@ async def test_held_and_later_requests_are_relayed_to_the_new_master() -> None:
     assert address == MASTER
     assert (first.code, first.ext, first.body) == (SEND, {"a": "group", RELAYED: SELF}, b"x")
     assert harness.gate.relayed == 1 + len(RELAYED_CODES)
+
+
+async def test_a_pop_waits_for_a_switchover_and_is_rejected_by_the_former_master() -> None:
+    harness = GateHarness()
+    harness.gate.hold()
+    held = harness.ask(POP)
+    await until(lambda: harness.gate.held == 1)
+    assert harness.here == []
+    harness.gate.relay(MASTER)
+    assert await rejection_code(held) == ResponseCode.SYSTEM_BUSY
+    assert await rejection_code(harness.ask(POP)) == ResponseCode.SYSTEM_BUSY
+    assert harness.elsewhere.asked == harness.here == []
+    harness.gate.open()
+    assert await remark(harness.ask(POP)) == "here"
+
+
+async def test_a_pop_waits_for_a_switchover_that_fails() -> None:
+    harness = GateHarness()
+    harness.gate.hold()
+    held = harness.ask(POP)
+    await until(lambda: harness.gate.held == 1)
+    assert harness.here == []
+    harness.gate.open()
+    assert await remark(held) == "here"
 
 
 async def test_relaying_is_retried_while_the_new_master_is_not_ready() -> None:

@@ -57,6 +57,7 @@ class SwitchoverHarness:
         self.events: list[object] = []
         self.reply: ControllerReply = MasterView(2, NEXT, 7, frozenset({2}), 9)
         self.tables: int | Exception = 0
+        self.copy_takes_ms = 0
         self.takes: list[bool] = []
         self.undispatched: list[int | Exception] = []
         self.obstacles: list[str] = []
@@ -69,6 +70,7 @@ class SwitchoverHarness:
             self.gate,
             cast(Any, self),
             prepare=lambda: self.prepared.append(self.gate.phase.value),
+            commit_replicated=self._commit_replicated,
             election_obstacle=self._obstacle,
             elect=self._elect,
             election_failed=lambda: self.events.append("given up"),
@@ -91,9 +93,15 @@ class SwitchoverHarness:
             return response(command, 0, header=ReplicaControlStateHeader(takes_messages=takes))
         assert command.code == ReplicaControlCode.COPY_TABLES
         self.events.append(f"tables while {self.gate.phase.value}")
+        if timeout_ms < self.copy_takes_ms:
+            raise CallTimeoutError("late")
         if isinstance(self.tables, Exception):
             raise self.tables
         return response(command, self.tables)
+
+    def _commit_replicated(self) -> None:
+        lack = self.store.max_phy_offset - self.sync.replicas[2].ack_offset
+        self.events.append(f"commit lacking {lack} while {self.gate.phase.value}")
 
     async def _obstacle(self, broker_id: int) -> str | None:
         return self.obstacles.pop(0) if self.obstacles else None
@@ -127,6 +135,7 @@ async def test_a_switchover_elects_a_caught_up_replica_and_relays_to_it() -> Non
     assert (done.master_id, done.master_address, done.master_epoch) == (2, NEXT, 7)
     assert harness.events == [
         "tables while open",
+        "commit lacking 0 while held",
         "tables while held",
         "elect 2 lacking 0 while held",
         *["takes messages? while relaying"] * 2,
@@ -269,6 +278,16 @@ async def test_a_failed_table_copy_does_not_prevent_a_switchover(
         harness.tables = tables
         assert (await harness.switchover.switch_to(2, NEXT, 60_000)).master_id == 2
     assert caplog.text.count("did not copy the tables") == 4
+
+
+async def test_a_replica_on_a_busy_machine_has_time_to_copy_the_tables(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without the offsets that were committed last, the new master would deliver messages again."""
+    harness = SwitchoverHarness()
+    harness.copy_takes_ms = 400
+    assert (await harness.switchover.switch_to(2, NEXT, 60_000)).master_id == 2
+    assert "did not copy the tables" not in caplog.text
 
 
 async def test_there_is_one_switchover_at_a_time() -> None:

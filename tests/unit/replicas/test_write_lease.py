@@ -84,9 +84,45 @@ def test_it_tells_when_it_needs_renewal() -> None:
     lease = master()
     lease.record_grant(3, 1000.0, 600)
     assert not lease.needs_renewal(1200.0)
-    assert lease.needs_renewal(1301.0)
+    assert not lease.needs_renewal(1310.0)
+    assert lease.needs_renewal(1361.0)
     lease.leader_grants = False
     assert not lease.needs_renewal(9000.0)
+
+
+def test_a_held_lease_is_renewed_when_half_of_it_has_passed() -> None:
+    lease = master()
+    lease.record_grant(3, 1000.0, 600)
+    assert lease.next_request_ms(1000.0) == 1300.0
+    assert lease.next_request_ms(1200.0) == 1360.0, "late, unless another controller renews it before"
+    lease.record_grant(3, 1300.0, 600)
+    assert lease.next_request_ms(1200.0) == 1500.0
+
+
+def test_a_late_renewal_is_repeated_until_the_lease_has_ended() -> None:
+    lease = master()
+    lease.record_grant(3, 1000.0, 300)
+    requests = [1000.0]
+    while requests[-1] < 1300.0:
+        requests.append(lease.next_request_ms(requests[-1]))
+    assert requests == [1000.0, 1150.0, 1190.0, 1230.0, 1270.0, 1310.0]
+    assert lease.next_request_ms(1310.0) == 1410.0
+
+
+def test_a_master_that_never_got_a_lease_requests_one_often() -> None:
+    assert master().next_request_ms(1000.0) == 1040.0
+
+
+@given(st.floats(0, 1000), st.sampled_from([0, 60, 300, 3000]), st.floats(0, 5000))
+def test_requests_for_a_lease_keep_a_distance_and_come_before_its_end(
+    granted_ms: float, duration_ms: int, requested_ms: float
+) -> None:
+    lease = master()
+    lease.record_grant(3, granted_ms, duration_ms)
+    pause_ms = lease.next_request_ms(requested_ms) - requested_ms
+    assert 39.99 < pause_ms <= max(40.0, duration_ms / 2) + 0.01
+    if requested_ms + 40 < lease.until_ms:
+        assert requested_ms + pause_ms < lease.until_ms
 
 
 @given(

@@ -40,6 +40,15 @@ def test_a_broker_is_described() -> None:
     assert found["epochmq_up"].samples[0].value == 1
 
 
+def test_a_figure_may_have_a_kind() -> None:
+    figures = {"broker_escape_waiting:delay": 2.0, "broker_escape_waiting:timer": 0.0, "unknown:delay": 1.0}
+    found = parsed(metrics.exposition(MetricValues(state=MASTER, values=figures)))
+    waiting = found["epochmq_broker_escape_waiting"].samples
+    assert {sample.labels["kind"]: sample.value for sample in waiting} == {"delay": 2, "timer": 0}
+    assert waiting[0].labels["broker_name"] == "orders"
+    assert "epochmq_unknown" not in found
+
+
 def test_unknown_values_are_omitted() -> None:
     state = msgspec.structs.replace(MASTER, lease=None, lag_bytes=None, lag_ms=None, broker_id=None)
     found = parsed(metrics.exposition(MetricValues(state=state, values={})))

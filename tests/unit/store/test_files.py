@@ -11,10 +11,11 @@ import pytest
 
 from epochmq_broker.store import MessageStore, StoreDamagedError
 from epochmq_broker.store.checkpoint import Checkpoint
-from epochmq_broker.store.consume_queue import PRE_BLANK, UNIT, ConsumeQueue
+from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
 from epochmq_broker.store.lock_file import LockFile, StoreLockedError
 from epochmq_broker.store.mapped_file import MappedFileQueue
+from epochmq_broker.store.queue_unit import PRE_BLANK, UNIT
 from tests.unit.store.support import LOG_FILE, QUEUE_FILE, Message, open_store, put_all, small_config
 
 

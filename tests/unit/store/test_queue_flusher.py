@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from epochmq_broker.store import PutStatus, file_system_sync, queue_flusher
-from epochmq_broker.store.consume_queue import UNIT, ConsumeQueue
+from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.file_system_sync import FileSystemSync
 from epochmq_broker.store.mapped_file import DiskFullError
 from epochmq_broker.store.queue_files import MappingCache, QueueFile
+from epochmq_broker.store.queue_unit import UNIT
 from epochmq_broker.store.statuses import GetStatus, RunningFlags
 from tests.unit.store.support import QUEUE_FILE, Message, file_contents, open_store, put, put_all, read_log
 from tests.unit.store.test_log_flusher import DEADLINE_S, started_store, wait_until

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from epochmq_broker.store import MessageStore, PutStatus
-from epochmq_broker.store.consume_queue import UNIT
+from epochmq_broker.store.queue_unit import UNIT
 from tests.unit.store.support import (
     LOG_FILE,
     QUEUE_FILE,

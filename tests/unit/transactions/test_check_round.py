@@ -48,6 +48,9 @@ class FakeQueue:
         self.failures: list[PutStatus] = []
         self.ended = EndedOffsets()
         self.half_offset = self.op_offset = 0
+        self.is_remote = False
+        self.escaped: list[str] = []
+        """The keys of half messages that were put while copies go to another group."""
 
     def add_half(self, age_ms: int = 60_000, **properties: str) -> int:
         """Stores a half message that was born `age_ms` ago."""
@@ -116,6 +119,9 @@ class FakeQueue:
         if self.failures:
             return PutResult(self.failures.pop(0))
         assert message.topic == HALF_TOPIC
+        if self.is_remote:
+            self.escaped.append(message.properties["UNIQ_KEY"])
+            return PutResult(PutStatus.PUT_OK, is_remote=True)
         offset = len(self.halves)
         rendered = message.rendered or records.format_properties(message.properties)
         self.halves.append(
@@ -422,3 +428,45 @@ async def test_every_half_message_ends_once_or_is_asked(data: st.DataObject) -> 
             open_copies[offset] = known
         # Those that are open are still ahead of the next round.
         assert all(offset >= queue.half_offset for offset in open_copies)
+
+
+async def test_an_acting_master_sends_half_messages_without_an_end_away(queue: FakeQueue) -> None:
+    """At once, however young or old they are, or however often they were checked."""
+    queue.is_remote = True
+    queue.add_half(UNIQ_KEY="ended")
+    queue.add_half(age_ms=0, UNIQ_KEY="young")
+    queue.add_half(age_ms=10**9, UNIQ_KEY="old")
+    queue.add_half(UNIQ_KEY="checked", TRANSACTION_CHECK_TIMES="15")
+    queue.add_half(UNIQ_KEY="immune", CHECK_IMMUNITY_TIME_IN_SECONDS="600")
+    queue.end(0)
+    await queue.check()
+    assert queue.escaped == ["young", "old", "checked", "immune"]
+    assert (queue.asked, queue.discarded, queue.replacements) == ([], [], [])
+    assert (queue.half_offset, queue.op_offset, len(queue.halves)) == (5, 1, 5)
+    await queue.check()
+    assert len(queue.escaped) == 4
+
+
+async def test_an_acting_master_reads_all_op_messages_before_a_half_message_leaves(queue: FakeQueue) -> None:
+    queue.is_remote = True
+    for number in range(200):
+        queue.add_half(UNIQ_KEY=str(number))
+    for number in reversed(range(200)):
+        if number != 77:
+            queue.end(number)
+    await queue.check()
+    assert queue.escaped == ["77"]
+    assert queue.half_offset == 200
+
+
+async def test_a_half_message_waits_until_it_can_leave(queue: FakeQueue) -> None:
+    queue.is_remote = True
+    queue.add_half()
+    queue.failures = [PutStatus.PUT_TO_REMOTE_BROKER_FAIL] * 20
+    await queue.check()
+    assert queue.escaped == ["k"]
+    assert queue.now >= START_MS + 20 * check_round.PAUSE_WHILE_FULL_MS
+    queue.add_half(UNIQ_KEY="never")
+    queue.failures = [PutStatus.SERVICE_NOT_AVAILABLE] * 10_000
+    await queue.check()
+    assert queue.half_offset == 1

@@ -245,6 +245,7 @@ class TestRejections:
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch, status: PutStatus, code: int
     ) -> None:
         half = send_half(bench)
+        monkeypatch.setattr(bench.broker.writer, "may_reject", True)
         monkeypatch.setattr(bench.broker.writer, "rejection", lambda _wait: status)
         assert bench.peer().call(end_command(half)).code == code
         assert bench.broker.transactions.ops.waiting == 0

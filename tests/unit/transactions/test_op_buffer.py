@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from epochmq_broker.transactions import op_buffer
-from epochmq_broker.transactions.check_progress import UNSAFE_MAX, CheckProgress
 from epochmq_broker.transactions.op_buffer import OpBuffer, RecentOffsets
 
 
@@ -51,27 +50,3 @@ def test_recent_offsets_are_bounded() -> None:
         recent.add(offset)
     assert [offset in recent for offset in (1, 2, 3, 4)] == [False, True, True, True]
     assert len(recent) == 3
-
-
-def test_offsets_advance_only_as_far_as_the_log_is_safe() -> None:
-    progress = CheckProgress()
-    assert (progress.latest, progress.take_safe(10**9)) == (None, None)
-    progress.add(5, 1, 1000)
-    progress.add(9, 2, 2000)
-    assert progress.latest == (9, 2)
-    assert progress.take_safe(999) is None
-    assert progress.take_safe(1999) == (5, 1)
-    assert progress.latest == (9, 2)
-    assert progress.take_safe(5000) == (9, 2)
-    assert progress.latest is None
-
-
-def test_offsets_that_wait_long_are_bounded_and_none_is_taken_early() -> None:
-    progress = CheckProgress()
-    for number in range(UNSAFE_MAX + 10):
-        progress.add(number, number, number * 100)
-    assert progress.latest == (UNSAFE_MAX + 9, UNSAFE_MAX + 9)
-    safe = progress.take_safe((UNSAFE_MAX + 8) * 100)
-    assert safe is not None
-    assert safe[0] < UNSAFE_MAX
-    assert progress.take_safe((UNSAFE_MAX + 9) * 100) == (UNSAFE_MAX + 9, UNSAFE_MAX + 9)

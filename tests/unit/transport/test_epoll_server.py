@@ -239,3 +239,36 @@ async def test_open_connections_survive_the_end_of_accepting() -> None:
             socket.create_connection((HOST, listening.port), timeout=60)
         await asyncio.get_running_loop().sock_sendall(peer, b"still here")
         await until(lambda: recorder.data == b"still here")
+
+
+async def test_delayed_reads_wait_and_then_read_everything() -> None:
+    async with connected() as (recorder, peer, server):
+        loop = asyncio.get_running_loop()
+        read_s: list[float] = []
+        recorder.on_data = lambda data: (recorder.data.extend(data), read_s.append(loop.time()))[0]
+        began_s = loop.time()
+        server.delay_reads(began_s + epoll_server.READ_DELAY_MAX_S)
+        server.delay_reads(began_s + 3600)
+        peer.send(b"one")
+        peer.send(b"two")
+        await until(lambda: recorder.data == b"onetwo")
+        assert read_s[0] - began_s >= epoll_server.READ_DELAY_MAX_S * 0.9
+        peer.send(b"three")
+        await until(lambda: recorder.data == b"onetwothree")
+
+
+async def test_reads_are_delayed_for_a_short_time_only() -> None:
+    async with connected() as (recorder, peer, server):
+        server.delay_reads(asyncio.get_running_loop().time() + 3600)
+        server.delay_reads(0)
+        peer.send(b"now")
+        await until(lambda: recorder.data == b"now")
+
+
+async def test_a_server_may_close_while_reads_are_delayed() -> None:
+    async with connected() as (recorder, _, server):
+        server.delay_reads(asyncio.get_running_loop().time() + 3600)
+        server.close()
+        await recorder.lost
+        server.delay_reads(asyncio.get_running_loop().time() + 3600)
+        await asyncio.sleep(2 * epoll_server.READ_DELAY_MAX_S)

@@ -1,10 +1,10 @@
 """Reads and writes the small state files of a broker, `config/*.json`, each with its previous content in
 `.bak`.
 
-Names, content and the two files are RocketMQ's (ConfigManager, MixAll.string2File), so either program opens
-the other's files. RocketMQ copies the old content and overwrites the file in place. This module makes the new
-content durable under another name before it replaces the old file, so a kill or a power cut at any moment
-leaves a complete file.
+Names and contents, and the `.bak` file, are RocketMQ's (ConfigManager, MixAll.string2File), so either program
+opens the other's files. RocketMQ copies the old content and overwrites the file in place. This module makes
+the new content durable under another name before it replaces the old file, so a kill or a power cut at any
+moment leaves a complete file.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ PRIVATE_FILE = "auth.json"
 """The state file that holds passwords. Only its owner can read it."""
 
 
-class ConfigDamagedError(EpochMQError):
+class StateFileDamagedError(EpochMQError):
     """A state file and its backup are damaged. A person has to restore or remove them."""
 
 
-def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """The decoded content of the file, or of its `.bak` if the file is missing, empty or damaged. None if
-    neither exists.
+def read_state_file(path: Path, decode: Callable[[bytes], T]) -> T | None:
+    """The decoded content of the first readable one of three files: the pending file, if it counts
+    (`pending_file`), the file, and its `.bak`. None if neither the file nor its `.bak` exists.
 
-    A file for which `decode` raises counts as damaged. Raises ConfigDamagedError if a file exists and none
-    can be read, because a broker must not start as if it were new.
+    A file counts as damaged if it is empty or `decode` raises. Raises StateFileDamagedError if the file or
+    its `.bak` exists and none can be read, because a broker must not start as if it were new.
     """
     damage: list[str] = []
     pending = read_pending(path)
@@ -45,7 +45,7 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
         except Exception as error:
             damage.append(f"{pending_path(path).name}: {error}")
             log.warning(
-                "pending content of a config file is damaged",
+                "pending content of a state file is damaged",
                 extra={"path": str(path), "error": str(error)},
             )
     for candidate in (path, backup_of(path)):
@@ -58,17 +58,18 @@ def read_config(path: Path, decode: Callable[[bytes], T]) -> T | None:
             continue
         except Exception as error:
             damage.append(f"{candidate.name}: {error}")
-            log.warning("config file is damaged", extra={"path": str(candidate), "error": str(error)})
+            log.warning("state file is damaged", extra={"path": str(candidate), "error": str(error)})
     if damage and (path.exists() or backup_of(path).exists()):
-        raise ConfigDamagedError(
+        raise StateFileDamagedError(
             f"{path} and its backup cannot be read ({'; '.join(damage)}). Restore one of them, or "
             "remove both to start with an empty table"
         )
     return None
 
 
-def write_config(path: Path, data: bytes) -> None:
-    """Replaces the content of the file durably, and keeps the previous content in `.bak`. Raises OSError."""
+def write_state_file(path: Path, data: bytes) -> None:
+    """Replaces the content of a state file, or of `broker.conf`, durably, and keeps the previous content in
+    `.bak`. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, data, keep_backup=True, mode=file_mode(path))
 

@@ -6,7 +6,8 @@ file waits.
 
 Content that must survive a kill from now on is also written to `NAME.pending`, unsynced, on the caller's
 thread (`pending_file`). The pending file is emptied when its content, or newer content, is durable in NAME.
-`read_config` uses the pending content if it is newer and complete. After a power loss only NAME counts.
+`read_state_file` uses the pending content if it is newer and complete. After a power loss only NAME
+counts.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from epochmq_broker.store.config_files import file_mode, write_config
 from epochmq_broker.store.pending_file import PendingFile, pending_path
+from epochmq_broker.store.state_file_io import file_mode, write_state_file
 from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ ROUND_INTERVAL_S: Final = 0.5
 FILES_MAX: Final = 64  # a broker has fewer than ten state files
 
 
-class ConfigWriter:
+class StateFileWriter:
     """The writer of one broker. All methods are called on the thread of the event loop."""
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class ConfigWriter:
         if not self._due:
             return
         if self._worker is None:
-            self._worker = WorkerThread("config-files", capacity=2)
+            self._worker = WorkerThread("state-files", capacity=2)
         with contextlib.suppress(WorkerBusyError):  # a waiting job will write this content, too
             self._worker.submit(self._run)
 
@@ -101,7 +102,7 @@ class ConfigWriter:
             with self._lock:
                 generation, data = self._due.pop(path)
             try:
-                write_config(path, data)
+                write_state_file(path, data)
             except OSError as error:
                 log.error("%s could not be written, the write will be retried: %s", path, error)
                 failure = failure or error

@@ -1,12 +1,12 @@
 # pure: keeps the offset that all members of a SyncStateSet had
-"""Tracks up to which offset every member of a SyncStateSet had the log. If a member's log ends before that
-offset, the member has lost acknowledged messages.
+"""Tracks the offset confirmed by all: every member of a SyncStateSet had the log up to it. If a member's log
+ends before that offset, the member has lost acknowledged messages.
 
 Masters and members report the offset with their heartbeats (`confirmedByAll`, under `allAckInSyncStateSet`):
 a master several times per lease, a replica once a second. A replica's log is compared with the offset that
 was known before the latest report, so that heartbeats that overtake each other cause no false alarm. The
-confirm offset differs from it: without `allAckInSyncStateSet` a master may confirm bytes that some members
-lack.
+master's confirm offset is another one: without `allAckInSyncStateSet` a master may confirm bytes that some
+members lack.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 
 @dataclass
-class ConfirmedOffset:
-    """The offset of one group under one mastership."""
+class OffsetConfirmedByAll:
+    """The offset confirmed by all of one group under one mastership."""
 
     latest: int = -1
     previous: int = -1

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import config_files, config_writer, pending_file
-from epochmq_broker.store.config_files import ConfigDamagedError, read_config, write_config
-from epochmq_broker.store.config_writer import ConfigWriter
+from epochmq_broker.store import pending_file, state_file_io, state_file_writer
 from epochmq_broker.store.pending_file import PendingFile, pending_path, read_pending
+from epochmq_broker.store.state_file_io import StateFileDamagedError, read_state_file, write_state_file
+from epochmq_broker.store.state_file_writer import StateFileWriter
 
 DEADLINE_S = 60
 
@@ -94,7 +94,7 @@ def test_a_power_loss_leaves_a_state_file_no_older_than_the_durable_one(
     root = tmp_path / "config"
     root.mkdir()
     disk = StateFileDisk(monkeypatch, root)
-    writer = ConfigWriter()
+    writer = StateFileWriter()
     path = root / "topics.json"
     durable = 0
     for number in range(1, rng.randint(2, 12)):
@@ -109,7 +109,7 @@ def test_a_power_loss_leaves_a_state_file_no_older_than_the_durable_one(
             left = disk.lose_power(tmp_path / f"left{number}", rng)
             with monkeypatch.context() as patch:
                 patch.setattr(pending_file, "boot_id", lambda: "the next boot")
-                found = read_config(left / "topics.json", number_in)
+                found = read_state_file(left / "topics.json", number_in)
             assert (found or 0) >= durable
             assert found is None or found <= number
 
@@ -121,16 +121,16 @@ def test_pending_content_survives_a_kill(tmp_path: Path, monkeypatch: pytest.Mon
     def slow(path: Path, data: bytes) -> None:
         started.set()
         assert gate.wait(DEADLINE_S)
-        write_config(path, data)
+        write_state_file(path, data)
 
-    monkeypatch.setattr(config_writer, "write_config", slow)
-    writer = ConfigWriter()
+    monkeypatch.setattr(state_file_writer, "write_state_file", slow)
+    writer = StateFileWriter()
     path = tmp_path / "config" / "topics.json"
     writer.write(path, content(1), survives_kill=True)
     assert started.wait(DEADLINE_S)
     for number in range(2, 50):
         writer.write(path, content(number), survives_kill=True)
-        assert read_config(path, number_in) == number
+        assert read_state_file(path, number_in) == number
     gate.set()
     writer.flush()
     assert number_in(path.read_bytes()) == 49
@@ -148,8 +148,8 @@ def test_content_replaced_before_its_write_is_not_written(
         assert gate.wait(DEADLINE_S)
         written.append(number_in(data))
 
-    monkeypatch.setattr(config_writer, "write_config", slow)
-    writer = ConfigWriter()
+    monkeypatch.setattr(state_file_writer, "write_state_file", slow)
+    writer = StateFileWriter()
     writer.write(tmp_path / "a.json", content(0))
     assert started.wait(DEADLINE_S)
     for number in range(1, 1000):
@@ -167,20 +167,20 @@ def test_a_failed_write_is_retried_and_does_not_delay_other_files(
     def failing(path: Path, data: bytes) -> None:
         if full and path.name == "a.json":
             raise OSError(errno.ENOSPC, "no space left")
-        write_config(path, data)
+        write_state_file(path, data)
 
-    monkeypatch.setattr(config_writer, "write_config", failing)
-    writer = ConfigWriter()
+    monkeypatch.setattr(state_file_writer, "write_state_file", failing)
+    writer = StateFileWriter()
     writer.add(tmp_path / "a.json", content(1))
     writer.add(tmp_path / "b.json", content(2))
     with pytest.raises(OSError, match="no space"):
         writer.flush()
-    assert read_config(tmp_path / "b.json", number_in) == 2
-    assert read_config(tmp_path / "a.json", number_in) is None
+    assert read_state_file(tmp_path / "b.json", number_in) == 2
+    assert read_state_file(tmp_path / "a.json", number_in) is None
     full = False
     writer.retry()
     writer.flush()
-    assert read_config(tmp_path / "a.json", number_in) == 1
+    assert read_state_file(tmp_path / "a.json", number_in) == 1
 
 
 @pytest.mark.parametrize("data", [b"", b"  \n", b"\0" * 100, b"{1"])
@@ -189,11 +189,11 @@ def test_a_damaged_file_does_not_count_as_missing(tmp_path: Path, data: bytes, b
     path = tmp_path / "consumerOffset.json"
     path.write_bytes(data)
     if backup is not None:
-        config_files.backup_of(path).write_bytes(backup)
-    with pytest.raises(ConfigDamagedError, match=r"Restore one of them"):
-        read_config(path, number_in)
-    config_files.backup_of(path).write_bytes(content(7))
-    assert read_config(path, number_in) == 7
+        state_file_io.backup_of(path).write_bytes(backup)
+    with pytest.raises(StateFileDamagedError, match=r"Restore one of them"):
+        read_state_file(path, number_in)
+    state_file_io.backup_of(path).write_bytes(content(7))
+    assert read_state_file(path, number_in) == 7
 
 
 def test_an_old_pending_file_does_not_hide_a_newer_state_file(tmp_path: Path) -> None:
@@ -201,8 +201,8 @@ def test_an_old_pending_file_does_not_hide_a_newer_state_file(tmp_path: Path) ->
     path = tmp_path / "topics.json"
     PendingFile(path).write(content(1))
     os.utime(path.with_name("topics.json.pending"), ns=(1, 1))
-    write_config(path, content(2))
-    assert read_config(path, number_in) == 2
+    write_state_file(path, content(2))
+    assert read_state_file(path, number_in) == 2
 
 
 def test_a_burst_of_changes_is_synced_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,9 +213,9 @@ def test_a_burst_of_changes_is_synced_twice(tmp_path: Path, monkeypatch: pytest.
         written.append(data)
         first.set()
 
-    monkeypatch.setattr(config_writer, "write_config", noted)
-    monkeypatch.setattr(config_writer, "ROUND_INTERVAL_S", 3600.0)
-    writer = ConfigWriter()
+    monkeypatch.setattr(state_file_writer, "write_state_file", noted)
+    monkeypatch.setattr(state_file_writer, "ROUND_INTERVAL_S", 3600.0)
+    writer = StateFileWriter()
     writer.write(tmp_path / "topics.json", b"0")
     assert first.wait(60)
     for number in range(1, 300):
@@ -246,10 +246,10 @@ def test_pending_content_of_another_boot_does_not_count(
 ) -> None:
     """After a power loss the pending file may hold content that is older than the durable file."""
     path = tmp_path / "topics.json"
-    write_config(path, content(2))
+    write_state_file(path, content(2))
     PendingFile(path).write(content(1))
-    assert read_config(path, number_in) == 1
+    assert read_state_file(path, number_in) == 1
     monkeypatch.setattr(pending_file, "boot_id", lambda: "another boot")
-    assert read_config(path, number_in) == 2
+    assert read_state_file(path, number_in) == 2
     PendingFile(path).write(content(3))
-    assert read_config(path, number_in) == 3
+    assert read_state_file(path, number_in) == 3
