@@ -146,7 +146,7 @@ def status(
     from epochmq.verbs import status as verb
     from epochmq.verbs.target import KubernetesTarget
 
-    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
     _exit_with(lambda: verb.run(state, cluster, as_json=output is OutputFormat.JSON))
 
 
@@ -178,7 +178,7 @@ def promote(
     from epochmq.verbs import replica_control as verb
     from epochmq.verbs.target import KubernetesTarget
 
-    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
     _exit_with(lambda: verb.promote(state, cluster, replica, timeout, as_json=output is OutputFormat.JSON))
 
 
@@ -199,7 +199,7 @@ def fence(
     from epochmq.verbs import replica_control as verb
     from epochmq.verbs.target import KubernetesTarget
 
-    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
     _exit_with(lambda: verb.fence(state, cluster, replica, on=not off, as_json=output is OutputFormat.JSON))
 
 
@@ -221,7 +221,7 @@ def drain(
     from epochmq.verbs import replica_control as verb
     from epochmq.verbs.target import KubernetesTarget
 
-    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
     _exit_with(
         lambda: verb.drain(state, cluster, replica, timeout, on=not off, as_json=output is OutputFormat.JSON)
     )
@@ -316,7 +316,10 @@ def consume(
 def audit(
     directories: Annotated[
         list[str],
-        typer.Argument(metavar="DIR", help="The store of a replica; NAME=DIR names the replica."),
+        typer.Argument(
+            metavar="DIR|GROUP",
+            help="The store of a replica; NAME=DIR names the replica. Or a broker group of `epochmq up`.",
+        ),
     ],
     group: Annotated[
         str | None, typer.Option("--group", help="The name of the group. [default: from the stores]")
@@ -337,6 +340,7 @@ def audit(
 ) -> None:
     """Check the stores of a group's replicas for damage and contradictions.
 
+    The directories must not be in use. A group that runs on this machine is named instead; it keeps serving.
     The exit code is 0 if they are healthy, 4 if there is an error, 5 if something could not be checked."""
     from epochmq.verbs import audit as verb
 
@@ -367,7 +371,7 @@ def report(
     from epochmq.verbs import audit as verb
     from epochmq.verbs.target import KubernetesTarget
 
-    cluster = KubernetesTarget.of(namespace, context, kubeconfig)
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
     _exit_with(lambda: verb.report(state) if cluster is None else verb.report_of_cluster(cluster))
 
 

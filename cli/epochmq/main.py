@@ -1,6 +1,5 @@
-"""Starts the command `epochmq` with its arguments. It starts the processes of pods (`broker`, `controller`,
-`nameserver`, `admin`, `operator`) without importing the interactive verbs, so that a broker does not load a
-terminal toolkit."""
+"""Starts the command `epochmq` with its arguments. The verbs in `PROCESSES` start without an import of the
+other verbs, so that a broker does not load typer and rich, which print on terminals."""
 
 from __future__ import annotations
 

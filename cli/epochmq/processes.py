@@ -1,5 +1,8 @@
-"""Runs the verbs that a runtime starts, one process of a pod each. It parses their arguments itself, so that
-they import only what the process needs."""
+"""Runs the verbs that are long-lived processes: the containers of pods, the operator and the supervisor.
+
+This module parses the arguments of these verbs itself, without typer, so that each process imports only what
+it needs. It also runs `admin-call`, which a probe calls every few seconds (`epochmq.verbs.admin_call`).
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,9 @@ Usage: epochmq operator [--config FILE] [--set KEY=VALUE]… [--release]
 
   -c, --config FILE   YAML or KEY=VALUE lines with the keys of docs/operator.md
   --set KEY=VALUE     a key that overrides the file; may be repeated
-  --release           removes the deletion guard from every group and exits: before you uninstall the operator
+  --release           removes the deletion guard (the operator's finalizer) from every group and exits. Use it
+                      before you uninstall the operator: no other program removes it, and a guarded group
+                      cannot be deleted
 """,
     "supervise": """\
 Usage: epochmq supervise --state DIR
@@ -66,7 +71,7 @@ Usage: epochmq supervise --state DIR
 class _ProcessOptions:
     config: str | None = None
     state: str | None = None
-    release: bool = False
+    removes_deletion_guards: bool = False
     overrides: dict[str, str] = field(default_factory=dict)
 
 
@@ -80,8 +85,8 @@ def run_process(verb: str, arguments: list[str]) -> int:
         from epochmq.verbs.admin_call import run as run_call
 
         return exit_code_of(lambda: run_call(arguments))
-    release = verb == "operator" and "--release" in arguments
-    if release:
+    removes_deletion_guards = verb == "operator" and "--release" in arguments
+    if removes_deletion_guards:
         arguments = [one for one in arguments if one != "--release"]
     if "--help" in arguments or "-h" in arguments:
         print(USAGE[verb], end="")
@@ -92,7 +97,7 @@ def run_process(verb: str, arguments: list[str]) -> int:
         print_error(f"{verb}: {error}")
         print(USAGE[verb], end="", file=sys.stderr)
         return ExitCode.USAGE
-    options.release = release
+    options.removes_deletion_guards = removes_deletion_guards
     return exit_code_of(lambda: _run(verb, options))
 
 
@@ -101,18 +106,18 @@ def _parse(verb: str, arguments: list[str]) -> _ProcessOptions:
     options = _ProcessOptions()
     rest = iter(arguments)
     for argument in rest:
-        name, assigned, value = argument.partition("=")
+        name, separator, value = argument.partition("=")
         if name not in (("--state",) if verb == "supervise" else ("--config", "-c", "--set")):
             raise ValueError(f"unknown argument {argument!r}")
-        if not assigned:
+        if not separator:
             value = next(rest, "")
         if not value:
             raise ValueError(f"{name} needs a value")
         if name == "--state":
             options.state = value
         elif name == "--set":
-            key, assigned, text = value.partition("=")
-            if not key or not assigned:
+            key, separator, text = value.partition("=")
+            if not key or not separator:
                 raise ValueError(f"--set {value}: expected KEY=VALUE")
             options.overrides[key.strip()] = text
         else:
@@ -128,10 +133,11 @@ def _run(verb: str, options: _ProcessOptions) -> int:
 
         return run(options.config, options.overrides)
     if verb == "operator":
-        from epochmq_operator.kube.main import release as release_groups
+        from epochmq_operator.kube.main import remove_deletion_guards
         from epochmq_operator.kube.main import run as run_operator
 
-        return (release_groups if options.release else run_operator)(options.config, options.overrides)
+        run_once = remove_deletion_guards if options.removes_deletion_guards else run_operator
+        return run_once(options.config, options.overrides)
     if verb == "admin":
         from epochmq_broker.sidecar.main import run as run_admin
 

@@ -364,7 +364,11 @@ class Consumer:
             raise _rejection(address, response)
         following = PullMessageResponseHeader.decode(response.ext).next_begin_offset
         records = message.decode_records(response.body) if response.code == ResponseCode.SUCCESS else []
-        return _PulledBatch(assigned, records, following)
+        # An inner batch may begin before the offset.
+        found = [
+            one for record in records for one in message.messages_of(record) if one.queue_offset >= offset
+        ]
+        return _PulledBatch(assigned, found, following)
 
     async def _commit(self, assigned: _AssignedQueue) -> None:
         """Commits the consumed offset at the broker."""

@@ -9,14 +9,15 @@ import time
 
 
 def client_id() -> str:
-    """A unique client id: `host@pid#nanoseconds`, as RocketMQ's clients have it."""
+    """A unique client id in the format of RocketMQ's clients: `host@pid#nanoseconds`."""
     return f"{socket.gethostname()}@{os.getpid()}#{time.monotonic_ns()}"
 
 
-class MessageIds:
-    """Unique keys in the format of RocketMQ's MessageClientIDSetter, 32 upper-case hex digits: address,
-    process id, a random number of this instance, ms since the beginning of the month, a counter. Brokers do
-    not parse them; some tools read the time from them."""
+class ClientUniqKeyGenerator:
+    """Generates unique keys in the format of RocketMQ's MessageClientIDSetter, 32 upper-case hex digits: the
+    address 127.0.0.1, the process id, a random number of this instance, the ms since the beginning of the
+    month in which the instance was made, and a counter. Brokers do not parse the keys; some tools read the
+    time from them."""
 
     def __init__(self) -> None:
         process = (os.getpid() & 0xFFFF).to_bytes(2, "big")

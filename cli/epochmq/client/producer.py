@@ -1,5 +1,5 @@
-"""Sends messages: chooses a queue of the topic, and retries with another one if the broker rejects the
-message."""
+"""Sends messages: chooses a queue of the topic, and retries on another broker if the broker does not respond
+in time, the connection is lost, or the broker rejects the message for now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from epochmq.client.ids import MessageIds
+from epochmq.client.ids import ClientUniqKeyGenerator
 from epochmq.client.routes import RouteLookup, masters, writeable_queues
 from epochmq.client.signing import environment_credentials
 from epochmq_protocol import message
@@ -28,10 +28,10 @@ RETRY_PAUSE_S = 0.1
 RETRY_PAUSE_MAX_S = 1.0
 ROUTE_MAX_AGE_S = 30.0
 DEFAULT_ROUTE_MAX_AGE_S = 1.0
-"""The age limit of a route of the default topic, used for a topic that does not exist yet: the first message
-creates the topic's own route."""
+"""The age limit of a route that was made for a topic that does not exist yet, from the route of the default
+topic (`TBW102`). The first message creates the topic and its own route."""
 DEFAULT_QUEUE_NUMS = 4
-"""Queues on each broker of a topic that a send creates (Java: defaultTopicQueueNums)."""
+"""If a send creates a topic: the number of its queues on each broker (Java: defaultTopicQueueNums)."""
 
 RETRY_CODES = frozenset(
     {
@@ -81,11 +81,11 @@ class SendResult:
 class _CachedRoute:
     queues: Sequence[MessageQueue]
     addresses: Mapping[str, str]
-    until: float
+    valid_until_s: float
 
 
 class Producer:
-    """Sends messages to any number of topics. The user must close it."""
+    """Sends messages to any number of topics. Call `close` at the end."""
 
     def __init__(self, nameservers: Sequence[str], group: str, *, timeout_ms: float = 5000) -> None:
         """`timeout_ms` limits a send with all its attempts."""
@@ -93,9 +93,9 @@ class Producer:
         self._timeout_ms = timeout_ms
         self._remoting = RemotingClient(credentials=environment_credentials())
         self._routes = RouteLookup(self._remoting, nameservers)
-        self._known: dict[str, _CachedRoute] = {}
-        self._turn = itertools.count(time.time_ns() & 0xFFFF)
-        self._ids = MessageIds()
+        self._cached_routes: dict[str, _CachedRoute] = {}
+        self._round_robin = itertools.count(time.time_ns() & 0xFFFF)
+        self._unique_keys = ClientUniqKeyGenerator()
 
     async def close(self) -> None:
         """Closes all connections."""
@@ -117,19 +117,19 @@ class Producer:
                 ResponseCode.MESSAGE_ILLEGAL, "the message is empty; RocketMQ accepts no empty messages"
             )
         deadline = time.monotonic() + self._timeout_ms / 1000
-        properties = {message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._ids.next()}
+        properties = {message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._unique_keys.next()}
         if tags:
             properties[message.PROPERTY_TAGS] = tags
         if keys:
             properties[message.PROPERTY_KEYS] = keys
-        avoid: str | None = None
+        failed_broker: str | None = None
         pause_s = RETRY_PAUSE_S
         while True:
             left_ms = max((deadline - time.monotonic()) * 1000, 1)
             try:
                 route = await self._route(topic)
-                queue = self._choose(route, avoid)
-                avoid = queue.broker_name
+                queue = self._choose(route, failed_broker)
+                failed_broker = queue.broker_name
                 return await self._attempt(route, queue, body, properties, min(left_ms, ATTEMPT_MAX_MS))
             except RequestError as error:
                 if error.code not in RETRY_CODES or time.monotonic() + pause_s > deadline:
@@ -138,15 +138,15 @@ class Producer:
                 if time.monotonic() + pause_s > deadline:
                     raise
             # The cached route may be outdated.
-            self._known.pop(topic, None)
+            self._cached_routes.pop(topic, None)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
 
     async def _route(self, topic: str) -> _CachedRoute:
-        known = self._known.get(topic)
+        cached = self._cached_routes.get(topic)
         now = time.monotonic()
-        if known is not None and now < known.until:
-            return known
+        if cached is not None and now < cached.valid_until_s:
+            return cached
         found, max_age_s = await self._routes.lookup(topic), ROUTE_MAX_AGE_S
         queue_nums_max: int | None = None
         if found is None:
@@ -164,13 +164,13 @@ class Producer:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"topic {topic} has no writable queue on a broker with a master"
             )
-        route = self._known[topic] = _CachedRoute(queues, masters(found), now + max_age_s)
+        route = self._cached_routes[topic] = _CachedRoute(queues, masters(found), now + max_age_s)
         return route
 
-    def _choose(self, route: _CachedRoute, avoid: str | None) -> MessageQueue:
-        """The next queue in round-robin order, if possible not on the broker `avoid`."""
-        queues = [queue for queue in route.queues if queue.broker_name != avoid] or route.queues
-        return queues[next(self._turn) % len(queues)]
+    def _choose(self, route: _CachedRoute, failed_broker: str | None) -> MessageQueue:
+        """The next queue in round-robin order, if possible not on the broker of the last attempt."""
+        queues = [queue for queue in route.queues if queue.broker_name != failed_broker] or route.queues
+        return queues[next(self._round_robin) % len(queues)]
 
     async def _attempt(
         self,

@@ -47,7 +47,7 @@ class RouteLookup:
                 return await self._remoting.call(nameserver, request(code, header), LOOKUP_TIMEOUT_MS)
             except RetryableError as error:
                 failures.append(str(error))
-                # The next call tries the others first.
+                # The next call begins with the other nameservers.
                 self._nameservers.remove(nameserver)
                 self._nameservers.append(nameserver)
         raise ConnectError("no nameserver responds: " + "; ".join(failures))
@@ -72,11 +72,11 @@ def masters(route: TopicRouteData) -> dict[str, str]:
 
 def readable_queues(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     """The readable queues in RocketMQ's order: by broker, then by number."""
-    known = masters(route)
+    masters_by_name = masters(route)
     return sorted(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
-        if is_readable(data.perm) and data.broker_name in known
+        if is_readable(data.perm) and data.broker_name in masters_by_name
         for queue_id in range(data.read_queue_nums)
     )
 
@@ -86,11 +86,11 @@ def writeable_queues(
 ) -> list[MessageQueue]:
     """The writable queues, in an order that alternates between the brokers. `queue_nums_max` limits their
     number on each broker."""
-    known = masters(route)
+    masters_by_name = masters(route)
     queues = [
         MessageQueue(topic, data.broker_name, queue_id)
         for data in route.queue_datas
-        if is_writeable(data.perm) and data.broker_name in known
+        if is_writeable(data.perm) and data.broker_name in masters_by_name
         for queue_id in range(
             data.write_queue_nums if queue_nums_max is None else min(data.write_queue_nums, queue_nums_max)
         )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shutil
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +17,11 @@ from epochmq.exits import ExitCode, UsageError, print_error
 if TYPE_CHECKING:
     from epochmq.verbs.target import KubernetesTarget
     from epochmq_spark.local_audit import AuditOutcome
+    from epochmq_spark.store_layout import AuditedReplica
 
 AUDITS = "audits"
+GROUP_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # a name of a resource
+LEFT_OUT_PRINTED = 20  # what was left out; the summary and the report have all of it
 
 
 def run(
@@ -28,7 +34,8 @@ def run(
     metadata: Path | None,
     as_json: bool,
 ) -> int:
-    """Audits directories; returns the exit code of the verdict."""
+    """Audits directories, or a group that runs in the state directory; returns the exit code of the
+    verdict."""
     _require_spark_and_java()
     from epochmq_spark import local_audit
 
@@ -38,13 +45,71 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}, expected a folder that can be written") from None
-    replicas = local_audit.replicas_of(directories, group)
-    outcome = local_audit.run(replicas, folder, cores=cores, metadata=view, progress=_progress)
+    with contextlib.ExitStack() as stack:
+        running = _running_group(directories, state)
+        if running is not None:
+            replicas, view = stack.enter_context(_frozen(state, running, group, view))
+        else:
+            replicas = local_audit.replicas_of(directories, group)
+            _reject_directories_in_use(replicas)
+        outcome = local_audit.run(replicas, folder, cores=cores, metadata=view, progress=_progress)
     if as_json:
         sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
     else:
         _print(outcome)
     return outcome.exit_code
+
+
+def _running_group(arguments: list[str], state: Path) -> str | None:
+    """The name of the broker group that the only argument means; None if the arguments are directories. A
+    directory of that name has precedence."""
+    if len(arguments) != 1 or not GROUP_NAME.fullmatch(arguments[0]) or Path(arguments[0]).exists():
+        return None
+    from epochmq.verbs import running_group
+
+    names = running_group.group_names(state)
+    if arguments[0] in names:
+        return arguments[0]
+    running = f"; groups there: {', '.join(names)}" if names else ""
+    print_error(f"{arguments[0]}: no such directory, and no broker group of {state} has this name{running}")
+    return None
+
+
+@contextlib.contextmanager
+def _frozen(
+    state: Path, name: str, group: str | None, view: Any
+) -> Iterator[tuple[list[AuditedReplica], Any]]:
+    """The replicas of a running group, frozen at a cut, and the controllers' view at that time unless there
+    is another one."""
+    from epochmq.verbs import running_group
+    from epochmq_spark import local_readers
+    from epochmq_spark.cut import VolumeCut
+
+    _progress(f"making the cut of {name}")
+    made = running_group.make_cut(state, name)
+    _progress(f"the cut is at offset {made.cut.confirmed}, epoch {made.cut.epoch} of {made.cut.master}")
+    directories = [
+        local_readers.DirectoryToFreeze(
+            one.name,
+            made.directories[one.name],
+            VolumeCut(one.end, one.epochs) if one.name in made.alive else None,
+        )
+        for one in made.cut.replicas
+    ]
+    with local_readers.frozen(group or made.broker_name, directories) as replicas:
+        yield replicas, view if view is not None else made.cut.view
+
+
+def _reject_directories_in_use(replicas: Sequence[AuditedReplica]) -> None:
+    """Raises UsageError if a broker uses one of the directories."""
+    from epochmq_spark import local_audit
+
+    for directory, pid in local_audit.directories_in_use(replicas):
+        user = f"process {pid}" if pid else "a process of another container"
+        raise UsageError(
+            f"{directory} is in use by {user}: a broker writes to it. Audit a running group by its name "
+            "(epochmq audit GROUP, as `epochmq status` shows it), or stop the broker, or audit a copy"
+        )
 
 
 def report(state: Path) -> int:
@@ -65,7 +130,7 @@ def report_of_cluster(target: KubernetesTarget) -> int:
     for name, status in audits:
         verdict, report = status.get("verdict"), status.get("report")
         if not verdict:
-            print(f"{name}: no verdict yet: {status.get('phase', 'Waiting')}")
+            print(f"{name}: no verdict: {status.get('phase', 'Waiting')}{_former_verdict(status)}")
             continue
         found = f"{status.get('errors', 0)} errors" if verdict == "damaged" else "no errors"
         print(f"{name}: {verdict}, {found}; finished at {status.get('lastFinished')}")
@@ -76,6 +141,16 @@ def report_of_cluster(target: KubernetesTarget) -> int:
         print_error("no audit in the namespace has a verdict yet; create a BrokerGroupAudit")
         return ExitCode.NOTHING
     return ExitCode.OK
+
+
+def _former_verdict(status: Mapping[str, Any]) -> str:
+    """The reason why the last run has no verdict, and the verdict before it; empty if no run has failed."""
+    history = status.get("history") or []
+    if not history or history[0].get("verdict"):
+        return ""
+    text = f": {history[0].get('reason') or 'failed'} at {history[0].get('finished')}"
+    former = next((one for one in history if one.get("verdict")), None)
+    return text + (f"; audit {former['number']} was {former['verdict']}" if former else "")
 
 
 def _require_spark_and_java() -> None:
@@ -104,6 +179,7 @@ def _progress(text: str) -> None:
 
 
 def _print(outcome: AuditOutcome) -> None:
+    from epochmq_spark import coverage
     from epochmq_spark.findings import sentence
 
     for row in outcome.findings:
@@ -111,4 +187,7 @@ def _print(outcome: AuditOutcome) -> None:
     total = sum(outcome.summary["findingCounts"].values())
     if total > len(outcome.findings):
         print(f"… {total - len(outcome.findings)} more in {outcome.folder}")
+    print(coverage.sentence(outcome.summary["coverage"]))
+    for one in outcome.summary["coverage"]["leftOut"][:LEFT_OUT_PRINTED]:
+        print("left out: " + ": ".join(text for text in (one["replica"], one["what"], one["why"]) if text))
     print(f"{outcome.summary['verdict']}: {total} findings; report: {outcome.folder / 'report.html'}")

@@ -19,14 +19,14 @@ QUORUM_KEYS = {
 """Keys that the operator sets, without which the configuration of a controller does not load."""
 
 CONTROLLER_MODE_KEYS = {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:9878"}
-"""The same for a broker under controllers."""
+"""Keys that the operator sets for a broker in controller mode, and without which it does not load."""
 
 Warnings = Sequence[str]
 
 
 def check_config(resources: Resources) -> None:
-    """Raises UsageError with a line for each value that the pods would reject. Unknown keys are only printed,
-    because the pods only log them."""
+    """Raises UsageError with a line for each value that the pods would reject. For unknown keys there is only
+    a warning, because the pods ignore them, too."""
     faults: list[str] = []
     for group in resources.groups:
         faults += _faults(

@@ -27,6 +27,7 @@ from epochmq_operator.pod_rendering import (
     NAMESERVER_PORT,
     Component,
 )
+from epochmq_operator.resources import GroupMode
 
 REMOTING_PORTS = {
     Component.NAMESERVER: NAMESERVER_PORT,
@@ -91,6 +92,7 @@ def print_groups(console: Console, report: StatusReport) -> None:
         controllers_table(report.controller_groups),
         replica_groups_table(report.controller_groups),
         broker_groups_table(report.broker_groups),
+        master_slave_table(report.broker_groups),
     )
     for table in tables:
         if table.row_count:
@@ -211,6 +213,31 @@ def broker_groups_table(groups: Sequence[BrokerGroupStatus]) -> Table:
     return table
 
 
+def master_slave_table(groups: Sequence[BrokerGroupStatus], now_ms: int | None = None) -> Table:
+    """The table of replicas of groups in the mode MasterSlave: which one acts for the master and for how
+    long, the messages that other groups took from it, and those that wait to leave."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("REPLICA", "ID", "ROLE"):
+        table.add_column(title, no_wrap=True)
+    for title in ("ACTING FOR", "ESCAPED", "WAITING", "END OF LOG"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for group in groups:
+        if group.mode is not GroupMode.MASTER_SLAVE:
+            continue
+        acting = group.acting_master
+        for replica in group.replicas:
+            since_ms = acting.since_ms if acting is not None and acting.pod == replica.pod else None
+            table.add_row(
+                replica.pod,
+                _or_dash(replica.broker_id),
+                replica.role or "-",
+                "-" if since_ms is None else duration(now_ms - since_ms),
+                *(_or_dash(n) for n in (replica.escaped, replica.escape_waiting, replica.max_offset)),
+            )
+    return table
+
+
 def _in_sync(replica: ReplicaStatus) -> str:
     control_states = [word for word in ("fenced", "drained") if getattr(replica, word)]
     return ("yes" if replica.in_sync else "no") + (
@@ -226,6 +253,8 @@ def _role(row: PodRow) -> str:
     readiness = row.readiness
     if readiness.controller is not None:
         return readiness.controller.role
+    if role := readiness.runtime_info.get("groupRole"):
+        return role
     if row.component is not Component.BROKER or readiness.broker_id is None:
         return str(row.component)
     if readiness.group is not None:

@@ -25,7 +25,7 @@ def promote(
         result = promote_on_cluster(target, name, timeout_s)
     else:
         result = asyncio.run(replica_control.promote(_running_directory(state), name, timeout_s))
-    return _print(_describe(result), _document(result), as_json=as_json)
+    return _print(_describe(result), _promotion_document(result), as_json=as_json)
 
 
 def fence(state: Path, target: KubernetesTarget | None, name: str, *, on: bool, as_json: bool) -> int:
@@ -38,7 +38,9 @@ def fence(state: Path, target: KubernetesTarget | None, name: str, *, on: bool, 
         replica = asyncio.run(replica_control.fence(_running_directory(state), name, on=on))
     role = f" ({replica.role})" if replica.role else ""
     state_text = "accepts no messages until it is unfenced" if on else "accepts messages again"
-    return _print(f"{replica.pod}{role} {state_text}", {**_named(replica), "fenced": on}, as_json=as_json)
+    return _print(
+        f"{replica.pod}{role} {state_text}", {**_replica_document(replica), "fenced": on}, as_json=as_json
+    )
 
 
 def drain(
@@ -65,9 +67,9 @@ def drain(
     else:
         lines.append(f"{replica.pod} is in the SyncStateSet")
     document = {
-        **_named(replica),
+        **_replica_document(replica),
         "drained": on,
-        "promoted": _document(promotion) if promotion else None,
+        "promoted": _promotion_document(promotion) if promotion else None,
     }
     return _print("\n".join(lines), document, as_json=as_json)
 
@@ -77,11 +79,11 @@ def _print(text: str, document: dict[str, object], *, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _named(replica: ReplicaStatus) -> dict[str, object]:
+def _replica_document(replica: ReplicaStatus) -> dict[str, object]:
     return {"pod": replica.pod, "brokerId": replica.broker_id, "role": replica.role}
 
 
-def _document(result: replica_control.PromotionResult) -> dict[str, object]:
+def _promotion_document(result: replica_control.PromotionResult) -> dict[str, object]:
     return {
         "pod": result.pod,
         "brokerId": result.broker_id,

@@ -1,5 +1,5 @@
-"""Defines the targets of verbs: nameservers, found through a run on this machine, and a namespace on
-Kubernetes."""
+"""Defines the targets of verbs: nameservers, by their addresses or through a state directory, or a namespace
+on Kubernetes."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class _PodsFile(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class NameserverTarget:
-    """The options that select nameservers: a state directory, or addresses. The default is the state
-    directory of `make run`."""
+    """The options that select nameservers: a state directory, or addresses. The default is the
+    state directory `.epochmq`. `nameserver` is one or more addresses, separated by `;` or `,`."""
 
     state: Path | None
     nameserver: str | None
@@ -50,16 +50,16 @@ class NameserverTarget:
             pods = []
         except (OSError, msgspec.DecodeError) as error:
             raise UsageError(f"state directory {state}: pods.json cannot be read: {error}") from None
-        running = {
+        nameservers_of = {
             pod.group: pod.nameservers
             for pod in pods
             if pod.phase != "Stopped" and pod.component == "broker" and pod.nameservers
         }
-        groups = sorted(running)
+        groups = sorted(nameservers_of)
         if not groups:
-            what = "no broker group" if any(pod.phase != "Stopped" for pod in pods) else "nothing"
+            absent = "no broker group" if any(pod.phase != "Stopped" for pod in pods) else "nothing"
             raise UsageError(
-                f"{what} runs in {state}; start something with `epochmq up -f FILE`, or give another "
+                f"{absent} runs in {state}; start something with `epochmq up -f FILE`, or give another "
                 "state directory with --state DIR, or a nameserver with --nameserver HOST:PORT"
             )
         wanted = self.broker_group if self.broker_group is not None or len(groups) > 1 else groups[0]
@@ -69,19 +69,20 @@ class NameserverTarget:
             )
             raise UsageError(f"{problem}; in {state} run: {', '.join(groups)}")
         assert wanted is not None
-        return running[wanted]
+        return nameservers_of[wanted]
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesTarget:
-    """The options that select a namespace on Kubernetes. None means the value of the kubeconfig."""
+    """The options that select a namespace on Kubernetes. `namespace` and `context`: None means the
+    kubeconfig's value. `kubeconfig`: None means the file that kubectl would use."""
 
     namespace: str | None
     context: str | None
     kubeconfig: str | None
 
     @classmethod
-    def of(
+    def from_options(
         cls, namespace: str | None, context: str | None, kubeconfig: str | None
     ) -> KubernetesTarget | None:
         """None if no option is given: then the verb applies to this machine."""
