@@ -51,6 +51,8 @@ bench: install-spark
 	$(BIN)/python -m tests.benchmarks.cold_backlog
 	$(BIN)/python -m tests.benchmarks.new_queues
 	$(BIN)/python -m tests.benchmarks.startup
+	$(BIN)/python -m tests.benchmarks.pending_timers
+	$(BIN)/python -m tests.benchmarks.acting
 
 # How many of 300 single-operator mutants of the packages that store messages the tests detect; part of soak.
 mutants: install

@@ -1,9 +1,9 @@
 """Runs the parts of the test suite and prints the progress.
 
 `test` is what continuous integration runs: two parts at a time, because most of them wait for processes half
-of the time, and the parts that need both cores alone at the end. `soak` runs the long tests, one part after
-another. A failed part does not stop the others. The output of a part is printed when it ends; the failed
-parts are listed last."""
+of the time. The tests on a cluster come last, beside the unit tests, which leave most of both cores to them.
+`soak` runs the long tests, one part after another. A failed part does not stop the others. The output of a
+part is printed when it ends; the failed parts are listed last."""
 
 from __future__ import annotations
 
@@ -29,25 +29,38 @@ class TestPart(NamedTuple):
 
     name: str
     command: list[str]
-    alone: bool = False
-    """Runs after all others, because it needs both cores."""
+    last: bool = False
+    """Starts when all parts that are not among the last have ended."""
 
 
 INTEROP = ROOT / "tests" / "interop"
 REPLICAS = ("test_controller", "test_dledger", "test_replica", "test_slave", "test_store")
-"""Prefixes of the files of `tests/interop` that test brokers, controllers and stores; the others test
-clients."""
+"""Prefixes of the files of `tests/interop` that test brokers, controllers and stores."""
+FAULTS = (
+    "test_acting",
+    "test_chaos",
+    "test_disk",
+    "test_escape",
+    "test_handover",
+    "test_pop_h",
+    "test_power",
+)
+"""Prefixes of those that test clients while a master or a disk fails."""
 
 
-def interop(*, replicas: bool) -> list[str]:
-    """One of the two halves of `tests/interop`."""
-    files = sorted(path for path in INTEROP.glob("test_*.py") if path.name.startswith(REPLICAS) == replicas)
-    return [str(path.relative_to(ROOT)) for path in files]
+def interop(*prefixes: str) -> list[str]:
+    """The files of `tests/interop` whose names begin with one of these prefixes."""
+    names = sorted(path.name for path in INTEROP.glob("test_*.py"))
+    return [str((INTEROP / name).relative_to(ROOT)) for name in names if name.startswith(prefixes)]
 
 
-def pytest(name: str, *paths: str, alone: bool = False) -> TestPart:
+CLIENTS = sorted(set(interop("")) - set(interop(*REPLICAS, *FAULTS)))
+"""The other files of `tests/interop`; they test clients and tools."""
+
+
+def pytest(name: str, *paths: str, last: bool = False) -> TestPart:
     """A part with the short tests of these paths."""
-    return TestPart(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], alone)
+    return TestPart(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], last)
 
 
 def soak(folder: str) -> TestPart:
@@ -63,13 +76,14 @@ TEST = [
     TestPart("import layers", [str(BIN / "lint-imports")]),
     TestPart("pure modules", [sys.executable, "tools/purity.py"]),
     TestPart("types", [str(BIN / "mypy")]),
+    pytest("interop: clients under faults", *interop(*FAULTS)),
     pytest("integration: real processes", "tests/integration"),
-    pytest("interop: brokers, controllers, stores", *interop(replicas=True)),
-    pytest("interop: clients and tools", *interop(replicas=False)),
+    pytest("interop: brokers, controllers, stores", *interop(*REPLICAS)),
+    pytest("interop: clients and tools", *CLIENTS),
     pytest("simulation: seeded faults", "tests/simulation"),
-    pytest("unit tests", "tests/unit"),
     pytest("spark: audits", "tests/spark"),
-    pytest("kubernetes: a real cluster", "tests/kubernetes", alone=True),
+    pytest("kubernetes: a real cluster", "tests/kubernetes", last=True),
+    pytest("unit tests", "tests/unit", last=True),
 ]
 SOAK = [
     *(soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")),
@@ -89,11 +103,9 @@ class SuiteRun:
     def all(self) -> int:
         """Runs all parts; returns the exit status, 1 if one failed."""
         numbered = list(enumerate(self.parts, 1))
-        with ThreadPoolExecutor(self.workers) as pool:
-            list(pool.map(self._run_part, (one for one in numbered if not one[1].alone)))
-        for one in numbered:
-            if one[1].alone:
-                self._run_part(one)
+        for last in (False, True):
+            with ThreadPoolExecutor(self.workers) as pool:
+                list(pool.map(self._run_part, (one for one in numbered if one[1].last is last)))
         print(f"{len(self.parts) - len(self.failed)} passed, {len(self.failed)} failed")
         for name in self.failed:
             print(f"  failed: {name}")

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import report
+from tests.benchmarks import report, result_files
 from tests.benchmarks.build import CACHE, ROOT, CompilerMissingError, load_program
 from tests.benchmarks.cells import (
     CELLS,
     PULL_TOPIC,
     SEND_TOPIC,
+    SQL_TOPIC,
     Cell,
+    Kind,
+    LoadFailedError,
     MeasuredSpan,
     check_pull,
     fill,
@@ -68,9 +71,17 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one short round only")
     parser.add_argument(
-        "--only", metavar="TEXT", action="append", help="only cells whose name contains TEXT (repeatable)"
+        "--only", metavar="TEXT", action="append", help="only cells whose name starts with TEXT (repeatable)"
     )
     parser.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
+    parser.add_argument(
+        "--beside",
+        metavar="NAME=CHECKOUT",
+        action="append",
+        default=[],
+        type=other_checkout,
+        help="measure the EpochMQ of another checkout, too, which `make install` has prepared (repeatable)",
+    )
     parser.add_argument("--rounds", type=int, help=f"default {FULL['rounds']}")
     parser.add_argument("--seconds", type=float, help="length of one measurement")
     parser.add_argument(
@@ -84,27 +95,49 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def other_checkout(text: str) -> tuple[str, Path]:
+    """Parses NAME=CHECKOUT."""
+    name, _, folder = text.partition("=")
+    checkout = Path(folder).resolve()
+    if not name or not folder or name in ("ours", "java"):
+        raise argparse.ArgumentTypeError(f"{text!r}: NAME=CHECKOUT expected, with a name of its own")
+    if not (checkout / ".venv" / "bin" / "python").exists():
+        raise argparse.ArgumentTypeError(f"{checkout}: no .venv/bin/python; run `make install` there")
+    return name, checkout
+
+
 def chosen_cells(only: list[str] | None, program: Path | None, java: bool) -> list[Cell]:
     """The requested cells that this machine can run."""
-    cells = [cell for cell in CELLS if not only or any(text in cell.name for text in only)]
+    cells = [cell for cell in CELLS if not only or any(cell.name.startswith(text) for text in only)]
     return [c for c in cells if (java if c.needs_java else program is not None)]
 
 
-def warm_up(peer: Peer, program: Path, seconds: float) -> None:
-    """Runs the loads of the cells for this many seconds in total."""
-    shapes = [("send", 16, 16), ("send", 1, 64), ("send", 16, 1), ("pull", 1, 8), ("send", 1, 1)]
+def warm_up(peer: Peer, program: Path, seconds: float, kinds: set[Kind]) -> None:
+    """Runs the loads of the cells for this many seconds in total, and those of each other kind as long."""
+    shapes: list[tuple[Kind, int, int]] = [
+        ("send", 16, 16),
+        ("send", 1, 64),
+        ("send", 16, 1),
+        ("pull", 1, 8),
+        ("send", 1, 1),
+    ]
     for kind, connections, depth in shapes:
-        cell = Cell("warm-up", "send" if kind == "send" else "pull", connections, depth, 0)
+        cell = Cell("warm-up", kind, connections, depth, 0)
         measure(cell, peer, program, CACHE, MeasuredSpan(0, seconds / len(shapes)))
+    more: list[tuple[Kind, int, int]] = [("sql", 1, 8), ("pop", 16, 1), ("timer", 16, 16)]
+    for kind, connections, depth in more:
+        if kind in kinds:
+            cell = Cell("warm-up", kind, connections, depth, 0)
+            measure(cell, peer, program, CACHE, MeasuredSpan(0, seconds / 2))
 
 
-def start(names: list[str], directory: Path) -> list[Peer]:
+def start(names: list[str], directory: Path, checkouts: dict[str, Path], kinds: set[Kind]) -> list[Peer]:
     """Starts the peers; stops all of them if one does not start."""
     peers: list[Peer] = []
     try:
         for name in names:
             print(f"starting {name} …", flush=True)
-            peer = Peer(name, directory)
+            peer = Peer(name, directory, checkouts.get(name), filters="sql" in kinds)
             peers.append(peer)
             peer.cluster.start()
     except BaseException:
@@ -114,17 +147,21 @@ def start(names: list[str], directory: Path) -> list[Peer]:
     return peers
 
 
-def prepare(peers: list[Peer], program: Path | None, java_warmup_s: float, pull_messages: int) -> None:
-    """Creates the topics, fills the topic for pulls, and warms up."""
+def prepare(
+    peers: list[Peer], program: Path | None, java_warmup_s: float, pull_messages: int, kinds: set[Kind]
+) -> None:
+    """Creates the topics, fills the topics for pulls, and warms up."""
     for peer in peers:
-        peer.create_topic(SEND_TOPIC)
-        peer.create_topic(PULL_TOPIC)
+        for topic in (SEND_TOPIC, PULL_TOPIC, SQL_TOPIC):
+            peer.create_topic(topic)
         if program is None:
             continue
         print(f"{peer.name}: filling {pull_messages:,} messages, warming up …", flush=True)
         fill(program, peer, PULL_TOPIC, pull_messages)
+        if "sql" in kinds:
+            fill(program, peer, SQL_TOPIC, pull_messages // 2, "digit=1")
         check_pull(program, peer, PULL_TOPIC, 1.0)
-        warm_up(peer, program, java_warmup_s if peer.name == "java" else java_warmup_s / 10)
+        warm_up(peer, program, java_warmup_s if peer.name == "java" else java_warmup_s / 10, kinds)
 
 
 def run_rounds(
@@ -138,16 +175,26 @@ def run_rounds(
 ) -> report.Rounds:
     """Runs all measurements and prints a line for each."""
     results: report.Rounds = {}
+    lacking: set[tuple[str, str]] = set()  # cells that an older checkout does not support
     for number in range(rounds):
         if memory is not None:
             memory.occupy()
         for cell in cells:
             for peer in peers if number % 2 == 0 else peers[::-1]:
                 cell_span = MeasuredSpan(CLIENT_WARMUP_S, span.measured_s) if cell.needs_java else span
-                result = measure(cell, peer, program, home, cell_span)
+                if (cell.name, peer.name) in lacking:
+                    continue
+                try:
+                    result = measure(cell, peer, program, home, cell_span)
+                except LoadFailedError as error:
+                    if peer.name in ("ours", "java"):
+                        raise
+                    lacking.add((cell.name, peer.name))
+                    print(f"{cell.name}: left out for {peer.name}, which failed: {str(error)[-200:]}")
+                    continue
                 results.setdefault(cell.name, {}).setdefault(peer.name, []).append(result)
                 print(
-                    f"round {number + 1}/{rounds}  {cell.name:24} {peer.name:5}"
+                    f"round {number + 1}/{rounds}  {cell.name:24} {peer.name:8}"
                     f" {result['per_second']:>10,.0f} msg/s"
                     f"  p50 {result['p50_ms']:8.3f}  p99 {result['p99_ms']:8.3f} ms"
                     f"  CPU {result['broker_cpu_us']:6.1f} µs/msg",
@@ -172,6 +219,9 @@ def available(wanted: list[str]) -> tuple[list[str], Path | None]:
 
 
 def main() -> int:
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # runs the finally blocks, which stop the brokers
     options = arguments()
     plan: dict[str, Any] = {**(QUICK if options.quick else FULL)}
     plan["rounds"] = options.rounds or plan["rounds"]
@@ -183,10 +233,13 @@ def main() -> int:
         print("this machine can measure none of the requested cells")
         return 2
     partial = bool(options.quick or options.only or names != ["ours", "java"])
+    checkouts = dict(options.beside)
+    names += checkouts
     parent = options.data or CACHE
     parent.mkdir(parents=True, exist_ok=True)
     sending = sum(cell.kind != "pull" for cell in cells)
     needed = plan["rounds"] * sending * (plan["span"].measured_s + 1) * STORED_PER_S * MESSAGE_BYTES
+    needed *= max(len(names) / 2, 1)
     if shutil.disk_usage(parent).free < needed:
         print(
             f"{parent}: less than {needed / 1e9:.0f} GB free, which a run may need; try --quick or --rounds"
@@ -194,32 +247,30 @@ def main() -> int:
         return 2
     directory = Path(tempfile.mkdtemp(dir=parent, prefix="data-"))
     try:
-        data = _measure_all(names, cells, program, directory, plan)
+        data = _measure_all(names, checkouts, cells, program, directory, plan)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    data["command"] = f"python -m tests.benchmarks {shlex.join(_without_folders(sys.argv[1:]))}".strip()
+    data["command"] = result_files.command_line("tests.benchmarks", sys.argv[1:])
     print(f"\n{report.plain(report.rows(data['medians']))}\n\nmemory without (with) pages of mapped files:")
     print(report.memory_text(data["memory"]))
+    if lines := report.checkout_lines(data["measurements"]):
+        print(f"\n{report.plain(lines, report.CHECKOUT_HEAD)}")
     print("\n".join(f"note: {note}" for note in report.notes(data["medians"])))
     written = report.write(options.out or (CACHE / "results" if partial else RESULTS), data)
     print("written: " + ", ".join(str(path) for path in written))
     return 0
 
 
-def _without_folders(words: list[str]) -> list[str]:
-    """The command line without the options that name folders."""
-    kept: list[str] = []
-    words = [part for word in words for part in word.split("=", 1)]
-    for at, word in enumerate(words):
-        if word not in ("--out", "--data") and (at == 0 or words[at - 1] not in ("--out", "--data")):
-            kept.append(word)
-    return kept
-
-
 def _measure_all(
-    names: list[str], cells: list[Cell], program: Path | None, directory: Path, plan: dict[str, Any]
+    names: list[str],
+    checkouts: dict[str, Path],
+    cells: list[Cell],
+    program: Path | None,
+    directory: Path,
+    plan: dict[str, Any],
 ) -> dict[str, Any]:
-    peers = start(names, directory)
+    kinds = {cell.kind for cell in cells}
+    peers = start(names, directory, checkouts, kinds)
     try:
         time.sleep(IDLE_S)  # memory that start-up has used is released first
         memory = {peer.name: {"idle": peer.memory()} for peer in peers}
@@ -227,7 +278,7 @@ def _measure_all(
         if occupied is not None:
             print("touching all free memory …", flush=True)
             occupied.occupy()
-        prepare(peers, program, plan["java_warmup_s"], plan["pull_messages"])
+        prepare(peers, program, plan["java_warmup_s"], plan["pull_messages"], kinds)
         rounds = run_rounds(peers, cells, program, directory, plan["rounds"], plan["span"], occupied)
         for peer in peers:
             memory[peer.name]["loaded"] = peer.memory()

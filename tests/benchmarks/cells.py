@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from tests.benchmarks.machine import busy_s, flush_dirty_pages
 from tests.benchmarks.peers import QUEUES, Peer
+from tests.benchmarks.timer_delivery import measure_delivery
 from tests.interop.java_env import compile_java, java_classpath
 from tests.support.process import wait_until
 
@@ -19,20 +20,31 @@ BODY_BYTES = 1024
 PULL_BATCH = 32
 SEND_TOPIC = "bench-send"
 PULL_TOPIC = "bench-pull"
+SQL_TOPIC = "bench-sql"
+SQL_DIGIT = 2
+"""The SQL92 expression selects the messages whose property `a`, a digit, is at most this one: 30 %."""
+TIMER_DELAY_MS = 24 * 3_600_000
+"""The delay of the messages that only test how many timers a broker accepts: none falls due meanwhile."""
 JAVA_SOURCE = Path(__file__).resolve().parent / "java" / "SendLoad.java"
 MARGIN_S = 60
 JAVA_CLIENT_HEAP_MB = 512
 
 Result = dict[str, Any]
+Kind = Literal["send", "pull", "client", "transaction", "timer", "delivery", "pop", "sql"]
 
 
 @dataclass(frozen=True)
 class Cell:
     """One row of the table. `depth` is the number of requests in flight on each connection (for the Java
-    client: threads), `goal` the wanted ratio of our throughput to Java's."""
+    client: threads), `goal` the wanted ratio of our throughput to Java's.
+
+    Kinds: `send` and `pull` plain messages; `client` and `transaction`: RocketMQ's Java client sends, or
+    sends and commits in transactions; `timer`: sends of messages with a delivery time; `delivery`: 100,000
+    of them fall due within one second; `pop`: consumers pop messages and acknowledge each of them; `sql`:
+    pulls with an SQL92 expression."""
 
     name: str
-    kind: Literal["send", "pull", "client", "transaction"]
+    kind: Kind
     connections: int
     depth: int
     goal: float
@@ -62,7 +74,23 @@ CELLS = (
     Cell("pull 1x1", "pull", 1, 1, 2.0),
     Cell("pull 1x8", "pull", 1, 8, 2.0),
     Cell("pull 4x1", "pull", 4, 1, 2.0),
+    Cell("SQL92 pull 1x8", "sql", 1, 8, 1.5),
+    Cell("POP and ack, 1 consumer", "pop", 1, 1, 1.5),
+    Cell("POP and ack, 16 consumers", "pop", 16, 1, 1.5),
+    Cell("POP and ack, 64 consumers", "pop", 64, 1, 1.5),
+    Cell("timer send 16x16", "timer", 16, 16, 1.5),
+    Cell("timers due in one second", "delivery", 16, 16, 1.5),
 )
+
+
+_MODES: dict[Kind, tuple[str, ...]] = {
+    "send": ("send", SEND_TOPIC),
+    "pull": ("pull", PULL_TOPIC),
+    "sql": ("pull", SQL_TOPIC, f"sql={SQL_DIGIT}"),
+    "pop": ("pop", PULL_TOPIC),
+    "timer": ("send", SEND_TOPIC, f"timer={TIMER_DELAY_MS}"),
+}
+"""The mode of the load program, the topic, and more options."""
 
 
 class LoadFailedError(Exception):
@@ -97,14 +125,22 @@ def _load_arguments(peer: Peer, mode: str, topic: str, connections: int, depth: 
     ]
 
 
-def fill(program: Path, peer: Peer, topic: str, count: int) -> None:
+def fill(program: Path, peer: Peer, topic: str, count: int, *options: str) -> None:
     """Sends `count` messages to the queues of the topic in turn."""
     run_load(
-        [str(program), *_load_arguments(peer, "send", topic, 1, 64), f"count={count}"],
+        [str(program), *_load_arguments(peer, "send", topic, 1, 64), f"count={count}", *options],
         MARGIN_S + count / 1000,
     )
     # RocketMQ dispatches a message to its consume queue after its response.
     wait_until(lambda: peer.messages(topic) >= count, what=f"{peer.name} dispatched {count} messages")
+
+
+def fill_in_parallel(
+    program: Path, peer: Peer, topic: str, connections: int, depth: int, *options: str
+) -> None:
+    """Sends messages over several connections. The options give their number."""
+    arguments = _load_arguments(peer, "send", topic, connections, depth)
+    run_load([str(program), *arguments, *options], MARGIN_S)
 
 
 def check_pull(program: Path, peer: Peer, topic: str, seconds: float) -> None:
@@ -151,12 +187,21 @@ def measure(cell: Cell, peer: Peer, program: Path | None, home: Path, span: Meas
     own = resource.getrusage(resource.RUSAGE_CHILDREN)
     if cell.needs_java:
         result = _run_client(cell, peer, home, span)
+    elif cell.kind == "delivery":
+        assert program is not None, "a cell in C needs the load program"
+        result = measure_delivery(
+            peer,
+            lambda topic, *options: fill_in_parallel(
+                program, peer, topic, cell.connections, cell.depth, *options
+            ),
+        )
     else:
         assert program is not None, "a cell in C needs the load program"
-        topic = PULL_TOPIC if cell.kind == "pull" else SEND_TOPIC
-        arguments = _load_arguments(peer, cell.kind, topic, cell.connections, cell.depth)
+        mode, topic, *options = _MODES[cell.kind]
+        arguments = _load_arguments(peer, mode, topic, cell.connections, cell.depth)
         times = [f"warmup={span.warmup_s}", f"seconds={span.measured_s}"]
-        result = run_load([str(program), *arguments, *times], span.warmup_s + span.measured_s + MARGIN_S)
+        command = [str(program), *arguments, *times, *options]
+        result = run_load(command, span.warmup_s + span.measured_s + MARGIN_S)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     load = after.ru_utime + after.ru_stime - own.ru_utime - own.ru_stime
     foreign = busy_s() - busy - (peer.cpu_s() - broker) - load

@@ -148,7 +148,7 @@ def tables(summary: dict[str, Any], plan: dict[str, Any]) -> str:
         parts += [
             "## Steady renewal of write leases",
             _leases(summary["leases"]),
-            "Every master renews its lease three times in 300 ms, the duration of a lease. The goal: less"
+            "Every master renews its lease twice in 300 ms, the duration of a lease. The goal: less"
             " than a quarter of a core.",
         ]
     if "groups" in summary:

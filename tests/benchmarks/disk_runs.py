@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import shlex
 import shutil
 import signal
 import sys
@@ -88,7 +87,7 @@ def main(
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "rocketmq": rocketmq_version(),
         "machine": describe_machine(),
-        "command": f"python -m tests.benchmarks.{module} {shlex.join(sys.argv[1:])}".strip(),
+        "command": result_files.command_line(f"tests.benchmarks.{module}", sys.argv[1:]),
         "plan": plan,
         "summary": summarise(measured),
         "measurements": measured,

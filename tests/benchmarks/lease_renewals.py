@@ -1,5 +1,5 @@
 """Simulates masters of many groups that renew their write leases at one leading controller. Like our brokers,
-each renews several times in the duration of a lease. Requests are encoded once, and only the number and the
+each renews twice in the duration of a lease. Requests are encoded once, and only the number and the
 lease of a response are parsed, so that the load uses little CPU time."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from epochmq_broker.replicas.heartbeats import RENEWALS_PER_LEASE
+from epochmq_broker.replicas.write_lease import RENEWALS_PER_LEASE
 from epochmq_protocol.frame import Command, encode
 from tests.support.process import ManagedProcess
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.benchmarks.machine import memory_dict
 from tests.interop.java_env import OPEN_INTERNALS, java_classpath
-from tests.support.cluster import Cluster, OurCluster, Settings
+from tests.support.cluster import Cluster, OurCluster, Settings, our_process
 from tests.support.process import ManagedProcess
 from tests.support.remoting import call
 
@@ -24,6 +24,8 @@ SETTINGS: Settings = {
     "flushDiskType": "ASYNC_FLUSH",
     "traceTopicEnable": False,
 }
+FILTER_SETTINGS: Settings = {"enablePropertyFilter": True}
+"""What pulls with expressions need besides."""
 BROKER_HEAP_MB = 2048
 NAMESERVER_HEAP_MB = 256
 
@@ -62,13 +64,37 @@ class FullSizeJavaCluster(Cluster):
         return java_process(main, config, self.directory / "broker", BROKER_HEAP_MB, "java broker")
 
 
+class CheckoutCluster(OurCluster):
+    """EpochMQ of another checkout, which has its own virtual environment."""
+
+    def __init__(self, checkout: Path, directory: Path, *, broker: Settings, octet: int) -> None:
+        self._python = str(checkout / ".venv" / "bin" / "python")
+        super().__init__(directory, broker=broker, octet=octet)
+
+    def _nameserver(self, config: Path) -> ManagedProcess:
+        return our_process("nameserver", config, self._python)
+
+    def _broker(self, config: Path) -> ManagedProcess:
+        return our_process("broker", config, self._python)
+
+
 class Peer:
     """A running nameserver and broker that are measured."""
 
-    def __init__(self, name: str, directory: Path) -> None:
-        kind = {"ours": OurCluster, "java": FullSizeJavaCluster}[name]
+    cluster: Cluster
+
+    def __init__(
+        self, name: str, directory: Path, checkout: Path | None = None, *, filters: bool = False
+    ) -> None:
+        """`name` is ours or java, or any name of the EpochMQ in `checkout`. `filters`: it serves pulls with
+        expressions, which an earlier EpochMQ may not know."""
         self.name = name
-        self.cluster = kind(directory / name, broker=SETTINGS, octet=OCTET)
+        settings = {**SETTINGS, **FILTER_SETTINGS} if filters else SETTINGS
+        if checkout is not None:
+            self.cluster = CheckoutCluster(checkout, directory / name, broker=settings, octet=OCTET)
+        else:
+            kind = {"ours": OurCluster, "java": FullSizeJavaCluster}[name]
+            self.cluster = kind(directory / name, broker=settings, octet=OCTET)
 
     @property
     def broker_pid(self) -> int:
@@ -92,11 +118,12 @@ class Peer:
 
     def messages(self, topic: str) -> int:
         """The number of messages in the queues of the topic."""
-        total = 0
-        for queue in range(QUEUES):
-            header = {"topic": topic, "queueId": str(queue)}
-            total += int(call(self.cluster.broker_address, GET_MAX_OFFSET, header).ext["offset"])
-        return total
+        return sum(self.max_offset(topic, queue) for queue in range(QUEUES))
+
+    def max_offset(self, topic: str, queue: int) -> int:
+        """The offset behind the last message of a queue."""
+        header = {"topic": topic, "queueId": str(queue)}
+        return int(call(self.cluster.broker_address, GET_MAX_OFFSET, header).ext["offset"])
 
     def memory(self) -> dict[str, dict[str, float]]:
         """The present resident memory of both processes."""

@@ -88,21 +88,46 @@ HEAD = (
 )
 
 
+CHECKOUT_HEAD = ("cell", "checkout", "msg/s", "ours msg/s", "ours / checkout", "p99 ms", "ours p99")
+
+
+def checkout_lines(rounds: Rounds) -> list[list[str]]:
+    """The rows of the comparison with other checkouts. The ratio is the median of the rounds' ratios."""
+    lines = []
+    for cell, peers in rounds.items():
+        ours = peers.get("ours")
+        for name, results in peers.items():
+            if ours is None or name in ("ours", "java"):
+                continue
+            ratios = [
+                float(mine["per_second"]) / float(other["per_second"])
+                for mine, other in zip(ours, results, strict=True)
+            ]
+            line = [cell, name]
+            line += [
+                f"{statistics.median(float(r['per_second']) for r in of):,.0f}" for of in (results, ours)
+            ]
+            line.append(f"{statistics.median(ratios):.3f} ({min(ratios):.2f} to {max(ratios):.2f})")
+            line += [f"{statistics.median(float(r['p99_ms']) for r in of):.2f}" for of in (results, ours)]
+            lines.append(line)
+    return lines
+
+
 def _markdown(head: tuple[str, ...], lines: list[list[str]]) -> str:
     table = [" | ".join(head), " | ".join(["---"] + ["--:"] * (len(head) - 1))]
     table += [" | ".join(line) for line in lines]
     return "\n".join(f"| {line} |" for line in table)
 
 
-def plain(lines: list[list[str]]) -> str:
+def plain(lines: list[list[str]], head: tuple[str, ...] = HEAD) -> str:
     """The table for a terminal."""
-    widths = [max(len(line[i]) for line in [list(HEAD), *lines]) for i in range(len(HEAD))]
+    widths = [max(len(line[i]) for line in [list(head), *lines]) for i in range(len(head))]
     return "\n".join(
         "  ".join(
             text.ljust(width) if i == 0 else text.rjust(width)
             for i, (text, width) in enumerate(zip(line, widths, strict=True))
         )
-        for line in [list(HEAD), *lines]
+        for line in [list(head), *lines]
     )
 
 
@@ -171,12 +196,18 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
         "## Messages",
         _markdown(HEAD, rows(table)),
         "A cell is connections x requests in flight on each. CPU is that of the broker's process for one"
-        " message. The goal is the ratio wanted, and for sends a p99 no worse than Java's.",
+        " message. The goal is the ratio wanted, and a p99 no worse than Java's except for plain pulls. POP:"
+        " a message counts when its acknowledgement is answered; latencies are those from a POP to the last"
+        " acknowledgement of its messages. Timers due in one second: messages per second from the first"
+        " delivery time to the last delivery; latencies tell how long after its delivery time a message was"
+        " stored.",
         "## Bytes a second on the wire, pulls (MB)",
         _markdown(("cell", "ours", "Java"), _pull_lines(table)),
         "## Memory: without pages of mapped files (with them), MB",
         _markdown(("process", "ours", "Java"), _memory_lines(data["memory"])),
     ]
+    if lines := checkout_lines(data["measurements"]):
+        parts += ["## Beside other checkouts of EpochMQ", _markdown(CHECKOUT_HEAD, lines)]
     if found := notes(table):
         parts += ["## To bear in mind", "\n".join(f"- {note}" for note in found)]
     as_markdown.write_text("\n\n".join(parts) + "\n")

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+FOLDER_OPTIONS: Final = ("--out", "--data")
+
+
+def command_line(module: str, words: list[str]) -> str:
+    """The command of a run, without what says nothing to others: options that name folders, and the folder
+    in NAME=FOLDER."""
+    kept: list[str] = []
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for at, word in enumerate(words):
+        if word not in FOLDER_OPTIONS and (at == 0 or words[at - 1] not in FOLDER_OPTIONS):
+            is_checkout = at > 0 and words[at - 1] == "--beside"
+            kept.append(f"{word.partition('=')[0]}=CHECKOUT" if is_checkout else word)
+    return shlex.join(["python", "-m", module, *kept])
 
 
 def table(head: list[str], lines: list[list[str]]) -> str:

@@ -31,7 +31,7 @@ def check_stored(
     queues: Sequence[Sequence[MessageExt]], acks: Sequence[Ack], copies_max: Callable[[bytes], int]
 ) -> None:
     """Asserts that offsets are dense, that every acknowledged message is at its place, and that no body is
-    stored more often than `copies_max` allows (0 for a body that nobody sent)."""
+    stored more often than `copies_max` allows (0 for a body that was not sent)."""
     for stored in queues:
         assert [one.queue_offset for one in stored] == list(range(len(stored)))
     for ack in acks:

@@ -211,7 +211,7 @@ def _check_record(ledger: Ledger, queue: QueueKey, offset: int, record: Record) 
     assert (record.topic, record.queue_id, record.queue_offset) == (*queue, offset)
     message_id = record.body[:ID_LENGTH].decode(errors="replace")
     sent = ledger.sent.get(message_id)
-    assert sent is not None, f"{queue} offset {offset} holds {message_id!r}, which nobody sent"
+    assert sent is not None, f"{queue} offset {offset} holds {message_id!r}, which was not sent"
     assert (sent.queue, sent.crc) == (queue, zlib.crc32(record.body)), (
         f"{message_id} differs from what was sent"
     )

@@ -207,6 +207,11 @@ class ReplicaRounds:
         time.sleep(self.random.uniform(0.1, 3.5))
         for one in undo:
             one()
+        # A process that is still starting has no signal handlers: the next fault could not end it in order.
+        wait_until(
+            lambda: all(self.group.metadata(one) is not None for one in self.group.controllers),
+            what="every controller responds",
+        )
         self.fault_plan.append(Round(" and ".join(names), began_s, time.monotonic()))
 
     def _victim(self, kind: str) -> Member:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_up_groups import Run
+from tests.integration.up_run import GroupRun
+from tests.support.cluster import NEVER_BUSY
 from tests.support.group_traffic import SEND_MESSAGE_V2, send_header
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
@@ -88,14 +89,14 @@ spec:
   brokerName: orders-a
   config:
     mappedFileSizeCommitLog: 33554432
-    {"    ".join(f"{key}: {json.dumps(value)}{chr(10)}" for key, value in CHECKED.items())}
+    {"    ".join(f"{key}: {json.dumps(value)}{chr(10)}" for key, value in {**NEVER_BUSY, **CHECKED}.items())}
 """
 
 
 def test_up_promote_and_drain_work_with_the_credentials_of_the_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run(tmp_path)
+    run = GroupRun(tmp_path)
     run.file.write_text(GUARDED_GROUP)
     try:
         run.up()

@@ -1,27 +1,21 @@
-"""Sidecars of the brokers and controllers of a real group. The module is longer than 600 lines because its
-tests share one group, whose start takes longer than most of them."""
+"""Sidecars of the brokers and controllers of a real group, which all tests share."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
 import signal
 import socket
 import threading
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.cluster import our_process, properties
+from tests.integration.admin_pods import Pods, Producer
 from tests.support.group_traffic import (
     SUCCESS,
     check_equal,
@@ -29,18 +23,14 @@ from tests.support.group_traffic import (
     deliver_to,
     read_queue,
     send,
-    send_header,
     wait_confirmed,
 )
-from tests.support.net import free_port, loopback
 from tests.support.process import wait_holds, wait_until
-from tests.support.remoting import frame, read_frame, split_address
 from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
 from tests.support.sidecar import Sidecar
 from tests.support.stalls import unless_stalled
 
 OCTET = 74
-SEND_MESSAGE_V2 = 310
 SETTINGS = {
     "allAckInSyncStateSet": True,
     "minInSyncReplicas": 2,
@@ -50,74 +40,6 @@ SETTINGS = {
     "haSendHeartbeatInterval": 1000,
     "haHousekeepingInterval": 3000,
 }
-
-
-@dataclass
-class Pods:
-    """A group with a sidecar beside every broker and one controller."""
-
-    group: ReplicaGroup
-    sidecars: dict[str, Sidecar] = field(default_factory=dict)
-
-    def of(self, member: Member) -> Sidecar:
-        """The sidecar of a member."""
-        return self.sidecars[member.name]
-
-    @property
-    def brokers(self) -> list[Member]:
-        """The brokers."""
-        return self.group.brokers
-
-    def master(self) -> Member:
-        """The broker whose sidecar says that it is the master and ready."""
-        found: list[Member] = []
-
-        def reached() -> bool:
-            found[:] = [
-                one
-                for one in self.brokers
-                if (state := self.of(one).state()).get("role") == "master" and state["ready"]
-            ]
-            return len(found) == 1
-
-        wait_until(reached, what="one sidecar says that its broker is a ready master")
-        return found[0]
-
-    def members(self, member: Member) -> list[int]:
-        """The SyncStateSet as this broker knows it; empty while it does not answer."""
-        found: list[int] = self.of(member).state().get("syncStateSet", [])
-        return found
-
-    def switch(self, member: Member, path: str, body: object = None) -> dict[str, Any]:
-        """Asks this broker's sidecar for a switchover until it is done: a replica that was starved is out of
-        the SyncStateSet for a moment, and is rejected then."""
-        responses: list[httpx.Response] = []
-
-        def made() -> bool:
-            self.wait_ready()
-            responses.append(self.of(member).ask("POST", path, body))
-            return responses[-1].status_code == 200
-
-        try:
-            wait_until(made, what=f"{path} at {member.name}")
-        except AssertionError as error:
-            error.add_note(responses[-1].text if responses else "no answer")
-            raise
-        found: dict[str, Any] = responses[-1].json()
-        return found
-
-    def others(self, master: Member) -> list[Member]:
-        """All brokers but the master."""
-        return [one for one in self.brokers if one is not master]
-
-    def wait_ready(self) -> None:
-        """Waits until every broker is ready."""
-        members = self.brokers
-        wait_until(
-            lambda: all(self.of(one).ready()[0] == 200 for one in members),
-            timeout_s=180,
-            what="every broker is ready",
-        )
 
 
 @pytest.fixture(scope="module")
@@ -151,40 +73,6 @@ def pods(started: Pods) -> Iterator[Pods]:
                 started.of(member).ask("POST", f"/v1/{undo}")
         else:
             member.start()
-
-
-class Producer(threading.Thread):
-    """Sends one message after another to one broker, and counts the responses."""
-
-    def __init__(self, target: Member, queue_id: int) -> None:
-        super().__init__(daemon=True)
-        self.codes: Counter[object] = Counter()
-        self._target = target
-        self._queue_id = queue_id
-        self._over = threading.Event()
-
-    def __enter__(self) -> Self:
-        self.start()
-        wait_until(lambda: self.codes[SUCCESS] > 20, what="messages are acknowledged")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self.join(60)
-
-    def run(self) -> None:
-        try:
-            with socket.create_connection(split_address(self._target.address), timeout=30) as connection:
-                for number in itertools.count(1):
-                    if self._over.is_set():
-                        return
-                    header = send_header(
-                        self._queue_id, f"{self._queue_id:08X}{id(self) % (1 << 32):08X}{number:016X}"
-                    )
-                    connection.sendall(frame(SEND_MESSAGE_V2, header, b"body", opaque=number))
-                    self.codes[read_frame(connection)[0]["code"]] += 1
-        except OSError as error:
-            self.codes[repr(error)] += 1
 
 
 def test_every_state_agrees_with_the_controllers(pods: Pods) -> None:
@@ -365,7 +253,7 @@ def hand_over_and_linger(pods: Pods) -> None:
         count = producer.codes[SUCCESS]
         wait_until(lambda: producer.codes[SUCCESS] > count + 200, what="messages are relayed")
         assert not ended.is_set()
-    wait_until(ended.is_set, what="the hook ends when nobody sends there any more")
+    wait_until(ended.is_set, what="the hook ends after the last send")
     assert (done, set(producer.codes)) == ([0], {SUCCESS})
 
 
@@ -568,49 +456,3 @@ def test_an_idle_sidecar_is_small_and_stops_cleanly(pods: Pods) -> None:
     assert sidecar.process.stop() == 0
     sidecar.start()
     assert sidecar.ready()[0] in (200, 503)
-
-
-def test_a_nameserver_with_a_controller_reports_both(tmp_path: Path) -> None:
-    sidecar = Sidecar(tmp_path / "admin", octet=OCTET)
-    host = loopback(OCTET)
-    port, peer = free_port(host), f"{host}:{free_port(host)}"
-    config = tmp_path / "namesrv.conf"
-    settings = {
-        "bindAddress": host,
-        "listenPort": port,
-        "kvConfigPath": str(tmp_path / "kv.json"),
-        "adminSocketPath": str(sidecar.socket),
-    }
-    config.write_text(properties(settings))
-    nameserver = our_process("nameserver", config)
-    try:
-        sidecar.start()
-        nameserver.start()
-        wait_until(lambda: sidecar.ready()[0] == 200, what="the nameserver is ready")
-        state = sidecar.state()
-        assert (state["component"], state["address"]) == ("nameserver", f"{host}:{port}")
-        assert nameserver.stop() == 0
-        assert not sidecar.socket.exists()
-        inside = {
-            "enableControllerInNamesrv": True,
-            "controllerDLegerGroup": "c",
-            "controllerDLegerPeers": f"n0-{peer}",
-            "controllerDLegerSelfId": "n0",
-            "controllerStorePath": str(tmp_path / "store"),
-            "mappedFileSize": 1 << 20,
-        }
-        config.write_text(properties({**settings, **inside}))
-        nameserver.start()
-        wait_until(lambda: sidecar.ready()[0] == 200, what="the controller leads")
-        state = sidecar.state()
-        assert (state["component"], state["role"], state["leads"]) == ("controller", "leader", True)
-        assert state["nameserver"]["address"] == f"{host}:{port}"
-        changed = sidecar.ask(
-            "PATCH", "/v1/config", {"orderMessageEnable": True, "electMasterMaxRetryCount": 5}
-        )
-        assert changed.status_code == 200, changed.text
-        found = sidecar.get("/v1/config").json()["config"]
-        assert (found["orderMessageEnable"], found["electMasterMaxRetryCount"]) == ("true", "5")
-    finally:
-        nameserver.kill()
-        sidecar.kill()

@@ -9,11 +9,11 @@ import pytest
 
 from tests.integration.replica_rounds import ReplicaRounds
 
-ROUND_S = 40
+ROUND_S = 20
 SOAK_S = 1200
 
 
-def test_a_minute_of_faults_loses_nothing_and_never_has_two_masters(tmp_path: Path) -> None:
+def test_faults_lose_nothing_and_never_make_two_masters(tmp_path: Path) -> None:
     with ReplicaRounds(tmp_path, seed=int(time.time())) as rounds:
         rounds.run(ROUND_S)
         print(rounds.history())

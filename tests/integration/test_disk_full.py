@@ -231,7 +231,7 @@ def test_a_broker_killed_on_a_full_disk_serves_reads_and_accepts_sends_when_ther
 
 
 def test_a_broker_stops_on_a_full_disk_and_keeps_what_it_acknowledged(cluster: Cluster, disk: Path) -> None:
-    """The tables cannot be written then; the store is closed cleanly all the same."""
+    """The tables cannot be written then, but the store is closed cleanly."""
     acked: dict[int, int] = {}
     for number in range(20):
         assert writable_again(cluster, acked, number)

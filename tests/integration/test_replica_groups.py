@@ -7,8 +7,7 @@ import itertools
 import socket
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
@@ -40,18 +39,44 @@ def offset_of(member: Member) -> str | None:
     return call(member.address, QUERY_CONSUMER_OFFSET, CONSUMER).ext.get("offset")
 
 
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReplicaGroup]:
+    directory = tmp_path_factory.mktemp("group")
+    made = ReplicaGroup(directory, [our_controller] * 3, [our_broker] * 3, broker=SAFE, octet=71)
+    try:
+        made.start()
+        deliver_to(made, b"first")  # creates the topic
+        yield made
+    finally:
+        made.kill()
+
+
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[ReplicaGroup]:
-    made = ReplicaGroup(tmp_path, [our_controller] * 3, [our_broker] * 3, broker=SAFE, octet=71)
-    made.start()
-    yield made
-    print(made.logs(6000))  # shown when the test failed
-    made.kill()
+def group(started: ReplicaGroup) -> Iterator[ReplicaGroup]:
+    """The group that all tests share; every broker is in sync when a test starts."""
+    for member in started.brokers:
+        if not member.process.alive:
+            member.start()
+    started.wait_in_sync(3)
+    yield started
+    print(started.logs(6000))  # shown when the test failed
+
+
+def end_of_queue(group: ReplicaGroup) -> int:
+    """The number of messages in queue 0; no client sends meanwhile."""
+    return len(read_queue(wait_confirmed(group)))
+
+
+def bodies_from(member: Member, start: int) -> list[bytes]:
+    """The bodies in queue 0 from this offset on, without those that clients sent again because an
+    acknowledgement was lost."""
+    return list(dict.fromkeys(record.body for record in read_queue(member, start=start)))
 
 
 def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(group: ReplicaGroup) -> None:
     """Kills one master after the other; each comes back as a replica, and its log equals the others'."""
     kept: list[bytes] = []
+    start = end_of_queue(group)
     for kill in range(3):
         for number in range(20):
             body = b"%d-%d" % (kill, number)
@@ -61,20 +86,16 @@ def test_a_killed_master_is_replaced_and_nothing_acknowledged_is_lost(group: Rep
         assert deliver_to(group, b"after") is not master
         master.start()
         group.wait_in_sync(3)
-    stored = once(record.body for record in read_queue(wait_confirmed(group)))
+    stored = bodies_from(wait_confirmed(group), start)
     assert [body for body in stored if body != b"after"] == kept
     check_equal(group)
-
-
-def once(bodies: Iterable[bytes]) -> list[bytes]:
-    """The bodies without those that clients sent again because an acknowledgement got lost."""
-    return list(dict.fromkeys(bodies))
 
 
 def test_all_brokers_are_killed_at_once_and_nothing_is_lost(group: ReplicaGroup) -> None:
     """Kills all brokers at once. Ids, epochs, roles and messages are there again; a broker that comes back
     first waits for one that is in sync."""
     bodies = [b"%d" % number for number in range(50)]
+    start = end_of_queue(group)
     for body in bodies:
         deliver_to(group, body)
     ids = {member.name: identity_of(member) for member in group.brokers}
@@ -84,7 +105,7 @@ def test_all_brokers_are_killed_at_once_and_nothing_is_lost(group: ReplicaGroup)
         member.start()
     group.wait_in_sync(3)
     deliver_to(group, b"after")
-    assert once(record.body for record in read_queue(wait_confirmed(group))) == [*bodies, b"after"]
+    assert bodies_from(wait_confirmed(group), start) == [*bodies, b"after"]
     assert {member.name: identity_of(member) for member in group.brokers} == ids
     check_equal(group)
 
@@ -92,6 +113,7 @@ def test_all_brokers_are_killed_at_once_and_nothing_is_lost(group: ReplicaGroup)
 def test_delayed_messages_and_consumer_offsets_continue_at_the_next_master(group: ReplicaGroup) -> None:
     """After a failover a delayed message is delivered, and consumers continue at their offsets. The former
     master, a replica now, rejects sends as RocketMQ's slaves do."""
+    start = end_of_queue(group)
     deliver_to(group, b"at once")
     deliver_to(group, b"later", properties="DELAY\x012\x02")  # 5 s
     commit = {**CONSUMER, "commitOffset": "1"}
@@ -108,10 +130,10 @@ def test_delayed_messages_and_consumer_offsets_continue_at_the_next_master(group
     group.wait_master(other_than=master)
     wait_until(lambda: offset_of(group.wait_master()) == "1", what="the next master has the offset")
     wait_until(
-        lambda: once(record.body for record in read_queue(group.wait_master())) == [b"at once", b"later"],
+        lambda: bodies_from(group.wait_master(), start) == [b"at once", b"later"],
         what="the delayed message is delivered",
     )
-    first, *_, last = read_queue(group.wait_master())
+    first, *_, last = read_queue(group.wait_master(), start=start)
     assert last.store_timestamp - first.store_timestamp >= 5000
     master.start()
     group.wait_in_sync(3)
@@ -127,6 +149,8 @@ def test_delayed_messages_and_consumer_offsets_continue_at_the_next_master(group
 def test_a_master_that_is_stopped_answers_the_sends_in_flight(group: ReplicaGroup) -> None:
     """Sends in flight are acknowledged, later ones rejected at once; then another broker is the master."""
     master = deliver_to(group)
+    wait_confirmed(group)
+    before = count_stored(master)
     codes: Counter[int] = Counter()
 
     def send_on(queue_id: int) -> None:
@@ -151,11 +175,14 @@ def test_a_master_that_is_stopped_answers_the_sends_in_flight(group: ReplicaGrou
 
     def check() -> None:
         """Reads again: a new master shows a message only when its replicas have it, too."""
-        successor = group.wait_master(other_than=master)
-        stored = sum(len(read_queue(successor, queue_id)) for queue_id in range(4))
-        assert stored >= codes[SUCCESS]
+        assert count_stored(group.wait_master(other_than=master)) - before >= codes[SUCCESS]
 
     wait_holds(check)
+
+
+def count_stored(member: Member) -> int:
+    """The number of messages in all queues."""
+    return sum(len(read_queue(member, queue_id)) for queue_id in range(4))
 
 
 def test_a_replica_whose_metadata_was_removed_comes_back(group: ReplicaGroup) -> None:

@@ -1,121 +1,46 @@
 """`epochmq up`, `status`, `produce`, `consume` and `down` as people type them, with real nameservers and
-brokers. The module is longer than 600 lines because many of its tests share one run."""
+brokers. `test_up_foreground` tests `up` without `--detach`."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
-import sys
-import termios
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.integration.up_run import (
+    COMMAND,
+    ONE_BROKER,
+    TIMEOUT_S,
+    UP_S,
+    OneBrokerRun,
+    alive,
+    kill_supervisor,
+    spoil,
+    wait_healed,
+)
 from tests.support.process import wait_holds, wait_until
-
-COMMAND = [sys.executable, "-m", "epochmq"]
-GROUP = """\
-apiVersion: epochmq.io/v1alpha1
-kind: BrokerGroup
-metadata:
-  name: {name}
-spec:
-  replicas: 1
-  brokerName: {name}-a
-  config:
-    mappedFileSizeCommitLog: 33554432
-{config}
-"""
-UP_S = 200
-"""How long a group may take to be ready."""
-TIMEOUT_S = 240
-"""How long a command may take."""
-PATIENT = {"produce": ("--timeout", "60"), "promote": ("--timeout", "60"), "drain": ("--timeout", "60")}
-"""Longer timeouts for verbs that must not fail on a busy machine; a timeout of the caller overrides them."""
-
-
-def alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-class Run:
-    """A state directory and a resource file of a test."""
-
-    def __init__(self, directory: Path, name: str = "orders") -> None:
-        self.directory = directory
-        self.state = directory / "state"
-        self.file = directory / f"{name}.yaml"
-        self.name = name
-        self.write()
-
-    def write(self, **config: object) -> None:
-        lines = "\n".join(f"    {key}: {json.dumps(value)}" for key, value in config.items())
-        self.file.write_text(GROUP.format(name=self.name, config=lines))
-
-    def call(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*COMMAND, *arguments],
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-
-    def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        patience = PATIENT.get(verb, ()) if "--timeout" not in arguments else ()
-        return self.call(verb, *arguments, *patience, "--state", str(self.state), stdin=stdin)
-
-    def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
-        done = self.here(verb, *arguments, stdin=stdin)
-        assert done.returncode == 0, f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stdout
-
-    def up(self) -> str:
-        return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(UP_S))
-
-    def status(self) -> Any:
-        return json.loads(self.ok("status", "-o", "json"))
-
-    def pids(self) -> tuple[int, int]:
-        """The process ids of the nameserver and the broker."""
-        found = self.status()
-        return found["nameserverPods"][0]["pid"], found["brokerGroups"][0]["replicas"][0]["pid"]
-
-    def consume(self, *arguments: str) -> list[str]:
-        return self.ok("consume", "orders", "--timeout", "120", *arguments).splitlines()
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    made = Run(tmp_path)
+def run(tmp_path: Path) -> Iterator[OneBrokerRun]:
+    made = OneBrokerRun(tmp_path)
     yield made
     made.here("down")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneBrokerRun]:
     """A run that several tests share."""
-    made = Run(tmp_path_factory.mktemp("up"))
+    made = OneBrokerRun(tmp_path_factory.mktemp("up"))
     try:
         made.up()
         yield made
@@ -126,7 +51,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 # a run, from up to down
 
 
-def test_a_group_starts_serves_survives_a_kill_and_a_change_and_stops(run: Run) -> None:
+def test_a_group_starts_serves_survives_a_kill_and_a_change_and_stops(run: OneBrokerRun) -> None:
     printed = run.up()
     assert "orders-nameserver-0: Ready" in printed
     assert "orders-broker-0: Ready" in printed
@@ -169,27 +94,11 @@ def test_a_group_starts_serves_survives_a_kill_and_a_change_and_stops(run: Run) 
     assert sorted(run.consume("--count", "2", "--group", "g3")) == ["first", "second"]
 
 
-def wait_healed(run: Run, killed: int) -> None:
-    """Waits until a new broker process is ready."""
-
-    def healed() -> bool:
-        (replica,) = run.status()["brokerGroups"][0]["replicas"]
-        return bool(replica["ready"] and replica["pid"] != killed and replica["restarts"])
-
-    try:
-        wait_until(healed, what="the broker started again and ready")
-    except AssertionError as error:
-        for path in (run.state / "supervisor.log", run.state / "logs" / "orders-broker-0.log"):
-            if path.exists():
-                error.add_note(f"{path.name}:\n{path.read_text()[-4000:]}")
-        raise
-
-
-def test_status_as_json_has_the_shape_that_scripts_rely_on(shared: Run) -> None:
+def test_status_as_json_has_the_shape_that_scripts_rely_on(shared: OneBrokerRun) -> None:
     wait_holds(lambda: check_status(shared))
 
 
-def check_status(shared: Run) -> None:
+def check_status(shared: OneBrokerRun) -> None:
     """Checks the status; repeated, because a broker that is starved for a moment is not ready."""
     found = shared.status()
     (nameserver,) = found["nameservers"]
@@ -221,11 +130,11 @@ def check_status(shared: Run) -> None:
     assert host != nameserver.removesuffix(":9876")
 
 
-def test_status_as_a_table_names_every_pod(shared: Run) -> None:
+def test_status_as_a_table_names_every_pod(shared: OneBrokerRun) -> None:
     wait_holds(lambda: check_table(shared))
 
 
-def check_table(shared: Run) -> None:
+def check_table(shared: OneBrokerRun) -> None:
     """Checks the table; repeated, as `check_status`."""
     lines = shared.ok("status").splitlines()
     assert lines[0].split()[:5] == ["POD", "ROLE", "ADDRESS", "PID", "STATE"]
@@ -237,7 +146,7 @@ def check_table(shared: Run) -> None:
 # produce and consume
 
 
-def test_lines_of_a_pipe_are_messages_and_are_read_in_any_format(shared: Run) -> None:
+def test_lines_of_a_pipe_are_messages_and_are_read_in_any_format(shared: OneBrokerRun) -> None:
     lines = [f"line {number}" for number in range(300)]
     sent = shared.ok("produce", "piped", "--tags", "t1", "--keys", "k", "-o", "json", stdin="\n".join(lines))
     results = [json.loads(line) for line in sent.splitlines()]
@@ -256,12 +165,12 @@ def test_lines_of_a_pipe_are_messages_and_are_read_in_any_format(shared: Run) ->
     assert sorted(plain.splitlines()) == sorted(lines)
 
 
-def test_bodies_keep_their_bytes(shared: Run) -> None:
+def test_bodies_keep_their_bytes(shared: OneBrokerRun) -> None:
     shared.ok("produce", "bytes", "grüße \u0001 \U0001f680")
     assert shared.ok("consume", "bytes", "--count", "1", "--timeout", "120") == "grüße \u0001 \U0001f680\n"
 
 
-def test_a_consumer_group_continues_at_its_offset(shared: Run) -> None:
+def test_a_consumer_group_continues_at_its_offset(shared: OneBrokerRun) -> None:
     shared.ok("produce", "steps", stdin="".join(f"{n}\n" for n in range(10)))
     first = shared.ok("consume", "steps", "--count", "4", "--timeout", "120").split()
     rest = shared.ok("consume", "steps", "--count", "6", "--timeout", "120").split()
@@ -271,7 +180,9 @@ def test_a_consumer_group_continues_at_its_offset(shared: Run) -> None:
     assert "no message arrived for 1 s; 0 printed so far" in none.stderr
 
 
-def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(shared: Run, tmp_path: Path) -> None:
+def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(
+    shared: OneBrokerRun, tmp_path: Path
+) -> None:
     shared.ok("produce", "shared", stdin="warm\n" * 4)
     paths = [tmp_path / name for name in ("one", "other")]
     readers = []
@@ -309,7 +220,7 @@ def test_two_consumers_of_a_group_share_the_messages_and_one_takes_over(shared: 
             reader.wait()
 
 
-def test_a_closed_output_pipe_ends_the_command_without_an_error_text(shared: Run) -> None:
+def test_a_closed_output_pipe_ends_the_command_without_an_error_text(shared: OneBrokerRun) -> None:
     shared.ok("produce", "cut", stdin="x\n" * 50)
     command = [*COMMAND, "consume", "cut", "--state", str(shared.state)]
     with subprocess.Popen(
@@ -324,7 +235,7 @@ def test_a_closed_output_pipe_ends_the_command_without_an_error_text(shared: Run
         assert b"Traceback" not in reader.stderr.read()
 
 
-def test_messages_that_cannot_be_sent_are_rejected_with_a_reason(shared: Run) -> None:
+def test_messages_that_cannot_be_sent_are_rejected_with_a_reason(shared: OneBrokerRun) -> None:
     for arguments, problem in [
         (["a b", "x"], "illegal characters"),
         (["t", ""], "the message is empty"),
@@ -336,13 +247,13 @@ def test_messages_that_cannot_be_sent_are_rejected_with_a_reason(shared: Run) ->
 
 
 def test_an_address_without_a_nameserver_is_reported_at_once(tmp_path: Path) -> None:
-    done = Run(tmp_path).call("produce", "t", "x", "--nameserver", "127.55.0.1:9")
+    done = OneBrokerRun(tmp_path).call("produce", "t", "x", "--nameserver", "127.55.0.1:9")
     assert done.returncode == 1
     assert "no nameserver responds: no connection to 127.55.0.1:9" in done.stderr
 
 
 def test_a_state_directory_without_a_run_is_reported_with_what_to_do(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = OneBrokerRun(tmp_path)
     for verb in ("produce", "consume"):
         done = run.here(verb, "t", *(["x"] if verb == "produce" else []))
         assert done.returncode == 2
@@ -352,8 +263,8 @@ def test_a_state_directory_without_a_run_is_reported_with_what_to_do(tmp_path: P
 # errors
 
 
-def test_a_bad_resource_names_the_field_the_value_and_the_expectation(run: Run) -> None:
-    text = GROUP.format(name="orders", config="    brokerId: 7\n")
+def test_a_bad_resource_names_the_field_the_value_and_the_expectation(run: OneBrokerRun) -> None:
+    text = ONE_BROKER.format(name="orders", config="    brokerId: 7\n")
     run.file.write_text(text.replace("replicas: 1", "replicas: x"))
     done = run.here("up", "-f", str(run.file), "--detach")
     assert done.returncode == 2
@@ -367,7 +278,7 @@ def test_a_bad_resource_names_the_field_the_value_and_the_expectation(run: Run) 
     assert not run.state.exists()
 
 
-def test_an_invalid_setting_is_rejected_before_anything_restarts(run: Run) -> None:
+def test_an_invalid_setting_is_rejected_before_anything_restarts(run: OneBrokerRun) -> None:
     run.up()
     before = run.pids()
     run.write(flushDiskType="NEVER", maxMessageSize="big", flushDiskTyp="x")
@@ -383,7 +294,7 @@ def test_an_invalid_setting_is_rejected_before_anything_restarts(run: Run) -> No
     assert "flushDiskTyp: unknown key, ignored (did you mean flushDiskType?)" in done.stderr
 
 
-def test_a_failed_start_prints_the_pods_log_and_leaves_nothing_running(run: Run) -> None:
+def test_a_failed_start_prints_the_pods_log_and_leaves_nothing_running(run: OneBrokerRun) -> None:
     spoil(run)
     done = run.here("up", "-f", str(run.file), "--detach")
     assert done.returncode == 1
@@ -394,17 +305,7 @@ def test_a_failed_start_prints_the_pods_log_and_leaves_nothing_running(run: Run)
     assert run.here("status").returncode == 3
 
 
-def spoil(run: Run) -> None:
-    """Makes the place of the broker's store unwritable."""
-    store = run.state / "volumes" / "orders-broker-0"
-    run.state.mkdir()
-    (run.state / "lock").touch()
-    store.mkdir(parents=True)
-    (store / "store").mkdir()
-    (store / "store" / "commitlog").write_text("a file in the place of a directory")
-
-
-def test_a_port_in_use_fails_the_start_and_names_the_program(run: Run) -> None:
+def test_a_port_in_use_fails_the_start_and_names_the_program(run: OneBrokerRun) -> None:
     run.up()
     (nameserver,) = run.status()["nameservers"]
     host, _, port = nameserver.partition(":")
@@ -420,7 +321,7 @@ def test_a_port_in_use_fails_the_start_and_names_the_program(run: Run) -> None:
 
 
 def test_two_state_directories_run_the_same_file_side_by_side(tmp_path: Path) -> None:
-    runs = [Run(tmp_path / name) for name in ("one", "other") if (tmp_path / name).mkdir() is None]
+    runs = [OneBrokerRun(tmp_path / name) for name in ("one", "other") if (tmp_path / name).mkdir() is None]
     try:
         for number, run in enumerate(runs):
             run.up()
@@ -432,10 +333,10 @@ def test_two_state_directories_run_the_same_file_side_by_side(tmp_path: Path) ->
             run.here("down")
 
 
-def test_groups_are_added_to_a_run_and_selected_by_name(run: Run) -> None:
+def test_groups_are_added_to_a_run_and_selected_by_name(run: OneBrokerRun) -> None:
     run.up()
     before = run.pids()
-    other = Run(run.directory, name="invoices")
+    other = OneBrokerRun(run.directory, name="invoices")
     other.up()
     names = [group["name"] for group in run.status()["brokerGroups"]]
     assert names == ["orders", "invoices"]
@@ -447,7 +348,7 @@ def test_groups_are_added_to_a_run_and_selected_by_name(run: Run) -> None:
     assert "SEND_OK invoices-a" in run.ok("produce", "t", "x", "--broker-group", "invoices")
 
 
-def test_pods_of_a_killed_supervisor_are_shown_by_status_and_stopped_by_down(run: Run) -> None:
+def test_pods_of_a_killed_supervisor_are_shown_by_status_and_stopped_by_down(run: OneBrokerRun) -> None:
     run.up()
     kill_supervisor(run)
     pids = run.pids()
@@ -465,14 +366,7 @@ def test_pods_of_a_killed_supervisor_are_shown_by_status_and_stopped_by_down(run
     assert not any(alive(pid) for pid in pids)
 
 
-def kill_supervisor(run: Run) -> None:
-    """Kills the supervisor; returns when it is gone."""
-    pid = run.status()["supervisorPid"]
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not alive(pid), what="the supervisor is gone")
-
-
-def test_up_after_a_killed_supervisor_restarts_the_pods_with_their_data(run: Run) -> None:
+def test_up_after_a_killed_supervisor_restarts_the_pods_with_their_data(run: OneBrokerRun) -> None:
     run.up()
     run.ok("produce", "orders", "kept")
     kill_supervisor(run)
@@ -483,109 +377,7 @@ def test_up_after_a_killed_supervisor_restarts_the_pods_with_their_data(run: Run
     assert run.consume("--count", "1") == ["kept"]
 
 
-# in the foreground
-
-
-@contextlib.contextmanager
-def foreground(run: Run, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([*COMMAND, "up", "-f", str(run.file), "--state", str(run.state)], **options)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        process.wait(120)
-
-
-def test_ctrl_c_stops_brokers_first_and_then_the_nameserver(run: Run) -> None:
-    path = run.directory / "output"
-    with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output) as process:
-        wait_until(lambda: "Now type" in path.read_text(), what="what to type next")
-        assert process.poll() is None
-        pids = run.pids()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 0
-    assert not any(alive(pid) for pid in pids)
-    lines = path.read_text().splitlines()
-
-    def line(start: str) -> int:
-        return next(number for number, text in enumerate(lines) if text.startswith(start))
-
-    assert line("orders-nameserver-0: Ready") < line("orders-broker-0: Starting")
-    assert line("orders-broker-0: Stopped (exit status 0)") < line("orders-nameserver-0: Stopping")
-    assert lines[-1] == f"stopped; the data stays under {run.state / 'volumes'}"
-
-
-class Terminal:
-    """The other end of a pseudo terminal, and what was written to it."""
-
-    def __init__(self) -> None:
-        self.end, self.inner = pty.openpty()
-        self.written = ""
-
-    def read_until(self, condition: Callable[[str], bool], what: str, timeout_s: float = 120) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition(self.written):
-            assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}\n{self.written[-2000:]}"
-            if select.select([self.end], [], [], 0.1)[0]:
-                with contextlib.suppress(OSError):
-                    self.written += os.read(self.end, 65536).decode(errors="replace")
-
-    def type(self, text: bytes) -> None:
-        os.write(self.end, text)
-
-    def close(self) -> None:
-        os.close(self.end)
-        os.close(self.inner)
-
-
-def test_a_terminal_shows_a_live_table_until_ctrl_c(run: Run) -> None:
-    terminal = Terminal()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    try:
-        inner = terminal.inner
-        with foreground(
-            run,
-            stdin=inner,
-            stdout=inner,
-            stderr=inner,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(inner, termios.TIOCSCTTY, 0),
-        ) as process:
-            terminal.read_until(lambda text: "Now type in a second terminal:" in text, "what to type next")
-            pids = run.pids()
-            for pid in pids:
-                assert str(pid) in terminal.written
-            os.kill(pids[1], signal.SIGKILL)
-            terminal.read_until(lambda text: "BackOff" in text, "the death in the table")
-            wait_healed(run, pids[1])
-            terminal.type(b"\x03")
-            terminal.read_until(lambda text: "stopped; the data stays" in text, "the end")
-            assert process.wait(120) == 0
-    finally:
-        terminal.close()
-
-
-def test_a_second_up_of_a_run_in_the_foreground_changes_nothing(run: Run) -> None:
-    path = run.directory / "output"
-    with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output):
-        wait_until(lambda: "Now type" in path.read_text(), what="what to type next")
-        before = run.pids()
-        assert "nothing changed" in run.up()
-        assert run.pids() == before
-
-
-def test_a_failed_start_in_the_foreground_ends_with_the_reason(run: Run) -> None:
-    spoil(run)
-    done = run.here("up", "-f", str(run.file))
-    assert done.returncode == 1
-    assert "orders-broker-0" in done.stderr
-    assert "does not come up" in done.stderr
-    assert run.here("status").returncode == 3
-
-
-def test_several_concurrent_ups_make_one_run(run: Run) -> None:
+def test_several_concurrent_ups_make_one_run(run: OneBrokerRun) -> None:
     command = [
         *COMMAND,
         "up",

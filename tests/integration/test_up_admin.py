@@ -13,20 +13,15 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_up import UP_S, Run, alive, kill_supervisor
+from tests.integration.up_run import OneBrokerRun, alive, kill_supervisor
 from tests.support.process import wait_holds, wait_until
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
-    made = Run(tmp_path)
+def run(tmp_path: Path) -> Iterator[OneBrokerRun]:
+    made = OneBrokerRun(tmp_path)
     yield made
     made.here("down")
-
-
-def up(run: Run, *options: str) -> Any:
-    """Runs `up` detached; returns the completed process."""
-    return run.here("up", "-f", str(run.file), "--detach", "--timeout", str(UP_S), *options)
 
 
 def ask(address: str, path: str, change: Any = None, token: str = "") -> tuple[int, Any]:
@@ -52,15 +47,15 @@ def responds(address: str) -> bool:
         return False
 
 
-def sidecar_pid(run: Run, pod: str) -> int | None:
+def sidecar_pid(run: OneBrokerRun, pod: str) -> int | None:
     """The process id of a pod's sidecar."""
     records = json.loads((run.state / "pods.json").read_text())["pods"]
     (process,) = [record["sidecar"] for record in records if record["pod"] == pod]
     return None if process is None else process["pid"]
 
 
-def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: Run) -> None:
-    assert up(run, "--admin").returncode == 0
+def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: OneBrokerRun) -> None:
+    assert run.try_up("--admin").returncode == 0
     found = run.status()
     (replica,) = found["brokerGroups"][0]["replicas"]
     admin = replica["adminAddress"]
@@ -100,8 +95,8 @@ def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: Run) -> None
     assert not [pid for pid in pids if pid is not None and alive(pid)]
 
 
-def test_the_next_run_stops_the_sidecars_of_a_killed_supervisor(run: Run) -> None:
-    assert up(run, "--admin").returncode == 0
+def test_the_next_run_stops_the_sidecars_of_a_killed_supervisor(run: OneBrokerRun) -> None:
+    assert run.try_up("--admin").returncode == 0
     wait_until(lambda: sidecar_pid(run, "orders-broker-0") is not None, what="the sidecar")
     left = sidecar_pid(run, "orders-broker-0")
     assert left is not None
@@ -110,10 +105,10 @@ def test_the_next_run_stops_the_sidecars_of_a_killed_supervisor(run: Run) -> Non
     assert not alive(left)
 
 
-def test_a_run_without_sidecars_rejects_admin(run: Run) -> None:
-    assert up(run).returncode == 0
+def test_a_run_without_sidecars_rejects_admin(run: OneBrokerRun) -> None:
+    assert run.try_up().returncode == 0
     assert run.status()["brokerGroups"][0]["replicas"][0]["adminAddress"] is None
-    failed = up(run, "--admin")
+    failed = run.try_up("--admin")
     assert failed.returncode == 2
     assert "was started without --admin; run down first" in failed.stderr
 
@@ -121,7 +116,7 @@ def test_a_run_without_sidecars_rejects_admin(run: Run) -> None:
 def test_a_state_directory_with_too_long_a_path_for_a_socket_is_rejected(tmp_path: Path) -> None:
     deep = tmp_path / ("a-very-long-name-" * 5)
     deep.mkdir()
-    failed = up(Run(deep), "--admin")
+    failed = OneBrokerRun(deep).try_up("--admin")
     assert failed.returncode != 0
     assert "choose a shorter --state" in failed.stderr
     assert "Traceback" not in failed.stderr

@@ -3,23 +3,18 @@ with its data."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.up_run import UpRun
 from tests.support.process import wait_holds, wait_until
 from tests.support.remoting import Response, call
 
-COMMAND = [sys.executable, "-m", "epochmq"]
-UP_S, TIMEOUT_S = 200, 240
-"""How long a quorum may take to be ready, and how long a command may take."""
 CLUSTER_INFO, APPLY_BROKER_ID, NOT_LEADER = 106, 1013, 2007
 WHO = {"clusterName": "c", "brokerName": "b"}
 GROUP = """\
@@ -30,41 +25,15 @@ spec:
 """
 
 
-class Run:
-    """A state directory and a resource file of a test."""
+class QuorumRun(UpRun):
+    """A run of a group of controllers."""
 
     def __init__(self, directory: Path) -> None:
-        self.state = directory / "state"
-        self.file = directory / "quorum.yaml"
+        super().__init__(directory, "quorum")
 
     def write(self, *spec: str) -> None:
         """Writes the resource with these fields of `spec`."""
         self.file.write_text(GROUP + "".join(f"  {line}\n" for line in spec))
-
-    def here(self, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a verb to its end."""
-        return subprocess.run(
-            [*COMMAND, verb, *arguments, "--state", str(self.state)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-
-    def ok(self, verb: str, *arguments: str) -> str:
-        """The output of a verb, which must succeed."""
-        done = self.here(verb, *arguments)
-        assert done.returncode == 0, f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
-    def up(self) -> subprocess.CompletedProcess[str]:
-        """Runs `up` detached."""
-        return self.here("up", "-f", str(self.file), "--detach", "--timeout", str(UP_S))
-
-    def status(self) -> Any:
-        """The status as JSON."""
-        return json.loads(self.ok("status", "-o", "json"))
 
     def leader(self) -> Any:
         """The one controller that leads, of those that status shows; None when there is not exactly one."""
@@ -100,16 +69,16 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[QuorumRun]:
     """A run that is stopped at the end."""
-    made = Run(tmp_path)
+    made = QuorumRun(tmp_path)
     yield made
     made.here("down")
 
 
-def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their_data(run: Run) -> None:
+def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their_data(run: QuorumRun) -> None:
     run.write("replicas: 3")
-    done = run.up()
+    done = run.try_up()
     assert done.returncode == 0, done.stderr
     assert [f"quorum-controller-{n}: Ready" in done.stdout for n in range(3)] == [True] * 3
 
@@ -133,7 +102,7 @@ def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their
     wait_holds(check_status)
     (quorum,) = shown
 
-    # Status shows what the controllers were told.
+    # Status shows what the controllers have registered.
     applied = {"appliedBrokerId": "1", "registerCheckCode": "127.0.0.1:1;t"}
     assert run.ask(APPLY_BROKER_ID, applied).code == 0
 
@@ -177,20 +146,20 @@ def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their
     # Another number of controllers is rejected, while they run and after; the same number has the data.
     for verb in ("up", "down"):
         run.write("replicas: 5")
-        done = run.up()
+        done = run.try_up()
         assert done.returncode == 1
         assert "ControllerGroup quorum: spec.replicas: 5, expected 3: the data under" in done.stderr
         if verb == "up":
             assert "quorum-controller-0: Stopped (exit status 0)" in run.ok("down")
     assert run.here("status").returncode == 3
     run.write("replicas: 3")
-    assert run.up().returncode == 0
+    assert run.try_up().returncode == 0
     wait_until(lambda: run.groups() == ["b"], what="the group is there again")
 
 
-def test_a_controller_with_a_separate_nameserver_ignores_an_invalid_change(run: Run) -> None:
+def test_a_controller_with_a_separate_nameserver_ignores_an_invalid_change(run: QuorumRun) -> None:
     run.write("replicas: 1", "nameserver: {embedded: false}")
-    done = run.up()
+    done = run.try_up()
     assert done.returncode == 0, done.stderr
     controller = run.wait_leader()
     assert controller["nameserver"] is None
@@ -200,11 +169,11 @@ def test_a_controller_with_a_separate_nameserver_ignores_an_invalid_change(run: 
     assert call(found["nameservers"][0], CLUSTER_INFO).code == 0
 
     run.write("replicas: 1", "nameserver: {embedded: false}", "config: {writeLeaseMs: soon, writeLeasMs: 1}")
-    done = run.up()
+    done = run.try_up()
     assert done.returncode == 2
     assert 'ControllerGroup quorum: spec.config.writeLeaseMs: "soon", expected a whole number' in done.stderr
     run.write("replicas: 2")
-    done = run.up()
+    done = run.try_up()
     assert done.returncode == 2
     assert "spec.replicas: 2, expected 1, 3 or 5: an even number" in done.stderr
     wait_until(lambda: run.status()["controllers"] == [controller], what="it runs as before")

@@ -3,127 +3,31 @@ drain."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.integration.up_run import COMMAND, GroupRun
 from tests.support.group_traffic import send_header
 from tests.support.process import wait_holds, wait_until
 from tests.support.remoting import call, frame, read_frame, split_address
 from tests.support.stalls import unless_stalled
 
-COMMAND = [sys.executable, "-m", "epochmq"]
-UP_S, TIMEOUT_S = 200, 240
-"""How long a group may take to be ready, and how long a command may take."""
-PATIENT = {"produce": ("--timeout", "60"), "promote": ("--timeout", "60"), "drain": ("--timeout", "60")}
-"""Longer timeouts for verbs that must not fail on a busy machine; a timeout of the caller overrides them."""
 SEND_MESSAGE_V2, SERVICE_NOT_AVAILABLE = 310, 14
-GROUP = """\
-apiVersion: epochmq.io/v1alpha1
-kind: BrokerGroup
-metadata: {name: orders}
-spec:
-  replicas: 3
-  brokerName: orders-a
-  config: {mappedFileSizeCommitLog: 33554432}
-"""
-
-
-class Run:
-    """A state directory and a resource file of a test."""
-
-    def __init__(self, directory: Path) -> None:
-        self.state = directory / "state"
-        self.file = directory / "orders.yaml"
-        self.file.write_text(GROUP)
-
-    def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs a verb to its end."""
-        patience = PATIENT.get(verb, ()) if "--timeout" not in arguments else ()
-        return subprocess.run(
-            [*COMMAND, verb, *arguments, *patience, "--state", str(self.state)],
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-
-    def ok(self, verb: str, *arguments: str, stdin: str | None = None) -> str:
-        """The output of a verb, which must succeed."""
-        done = self.here(verb, *arguments, stdin=stdin)
-        ended = f"{verb} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
-        assert done.returncode == 0, f"{ended}\n{self.logs()}"
-        return done.stdout
-
-    def logs(self) -> str:
-        """The end of every pod's log."""
-        paths = sorted((self.state / "logs").glob("*.log"))
-        return "\n".join(f"--- {path.name}\n{path.read_text()[-4000:]}" for path in paths)
-
-    def up(self) -> str:
-        """Runs `up` detached."""
-        return self.ok("up", "-f", str(self.file), "--detach", "--timeout", str(UP_S))
-
-    def group(self) -> Any:
-        """The group's status as JSON."""
-        (group,) = json.loads(self.ok("status", "-o", "json"))["brokerGroups"]
-        return group
-
-    def master(self) -> Any:
-        """The replica that is the master; None unless exactly one serves."""
-        masters = [one for one in self.group()["replicas"] if one["role"] == "master"]
-        return masters[0] if len(masters) == 1 and masters[0]["pid"] is not None else None
-
-    def wait_master(self) -> Any:
-        """`master`, once there is one."""
-        found: list[Any] = []
-
-        def there() -> bool:
-            found[:] = [self.master()]
-            return found[0] is not None
-
-        self.until(there, "a replica is the master")
-        return found[0]
-
-    def is_master(self, pod: str) -> bool:
-        """Whether this pod is the only master."""
-        master = self.master()
-        return master is not None and master["pod"] == pod
-
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        """Waits for a condition; a failure shows the pods' logs."""
-        try:
-            wait_until(condition, what=what)
-        except AssertionError as error:
-            error.add_note(self.logs())
-            raise
-
-    def whole(self) -> bool:
-        """Whether every replica is in the SyncStateSet."""
-        return bool(self.group()["phase"] == "Ready")
-
-    def bodies(self, group: str, count: int, topic: str = "orders") -> list[str]:
-        """The bodies of `count` messages that this consumer group reads."""
-        output = self.ok("consume", topic, "--group", group, "--count", str(count), "--timeout", "120")
-        return sorted(output.splitlines())
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GroupRun]:
     """A run that all tests share; each leaves every replica in the SyncStateSet."""
-    made = Run(tmp_path_factory.mktemp("groups"))
+    made = GroupRun(tmp_path_factory.mktemp("groups"))
     try:
         output = made.up()
         assert [f"orders-controller-{n}: Ready" in output for n in range(3)] == [True] * 3
@@ -175,11 +79,11 @@ class Senders:
                 count += 1
 
 
-def test_promoting_a_replica_fails_no_send(run: Run, tmp_path: Path) -> None:
+def test_promoting_a_replica_fails_no_send(run: GroupRun, tmp_path: Path) -> None:
     unless_stalled(tmp_path, lambda number: promote_all(run, f"promoted-{number}"))
 
 
-def promote_all(run: Run, topic: str) -> None:
+def promote_all(run: GroupRun, topic: str) -> None:
     """Promotes every replica in turn, while producers send."""
     run.until(run.whole, "all are in sync")
     before = run.wait_master()
@@ -210,7 +114,7 @@ def promote_all(run: Run, topic: str) -> None:
     assert run.bodies("promoted", len(senders.bodies), topic) == sorted(senders.bodies)
 
 
-def test_a_killed_master_is_replaced_and_all_messages_are_read(run: Run) -> None:
+def test_a_killed_master_is_replaced_and_all_messages_are_read(run: GroupRun) -> None:
     run.until(run.whole, "all are in sync")
     before = run.wait_master()
     run.ok("produce", "killed", stdin="".join(f"{n}\n" for n in range(50)))
@@ -246,7 +150,7 @@ def test_a_killed_master_is_replaced_and_all_messages_are_read(run: Run) -> None
     wait_holds(check)
 
 
-def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: Run) -> None:
+def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: GroupRun) -> None:
     run.until(run.whole, "all are in sync")
     master = run.wait_master()
     name = f"orders/{master['pod'].rpartition('-')[2]}"
@@ -262,7 +166,7 @@ def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: Run) -> None
     assert sorted(output.splitlines()) == ["after", "before"]
 
 
-def test_a_drained_replica_is_not_elected_until_it_is_undrained(run: Run) -> None:
+def test_a_drained_replica_is_not_elected_until_it_is_undrained(run: GroupRun) -> None:
     run.until(run.whole, "all are in sync")
     master = run.wait_master()
     output = run.ok("drain", f"orders/{master['pod'].rpartition('-')[2]}")
@@ -304,7 +208,7 @@ def test_a_drained_replica_is_not_elected_until_it_is_undrained(run: Run) -> Non
     run.until(lambda: len(run.group()["syncStateSet"]) == 3, "all are in the set again")
 
 
-def test_impossible_control_commands_are_rejected_with_a_reason(run: Run) -> None:
+def test_impossible_control_commands_are_rejected_with_a_reason(run: GroupRun) -> None:
     for verb, name, why in (
         ("promote", "orders", "orders: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"),
         ("fence", "bills/0", f"broker group bills does not run in {run.state}; running groups: orders"),

@@ -202,6 +202,7 @@ def java_command(
         "-Djava.net.preferIPv4Stack=true",
         "-Dfile.encoding=UTF-8",
         f"-Duser.home={home}",
+        f"-Djava.io.tmpdir={home}",  # mqadmin keeps copies of static topics there
         f"-Drocketmq.client.logRoot={home}/logs/rocketmqlogs",
         *OPEN_INTERNALS,
         *jvm,

@@ -29,6 +29,7 @@ SOURCES = (
     "FilterScenarios.java",
     "PopScenarios.java",
     "StaticTopicScenarios.java",
+    "BatchTopicScenarios.java",
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})

@@ -137,8 +137,8 @@ def fill(ours: BrokerNode, count: int) -> None:
     """Puts messages into the queue that the Java side reads."""
     for _ in range(count):
         assert put(ours.store, Message(body=os.urandom(900)))[0] is PutStatus.PUT_OK
-    if ours.puts.appended is not None:
-        ours.puts.appended()
+    if ours.puts.on_append is not None:
+        ours.puts.on_append()
 
 
 async def test_masters_take_turns_and_bytes_written_alone_are_truncated(tmp_path: Path) -> None:

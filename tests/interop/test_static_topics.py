@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol import fastjson
-from tests.interop.conftest import ORACLE
+from tests.interop.conftest import CLUSTERS, KINDS, ORACLE, QUICK_CHECKS
 from tests.interop.java_cluster import JavaCluster, OurNameserverCluster, java_broker
 from tests.interop.mqadmin import MqAdmin, Step
-from tests.interop.scenarios import run_scenarios
+from tests.interop.scenarios import ScenarioReport, run_scenarios
 from tests.support.cluster import Cluster, OurCluster, our_process
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
@@ -114,3 +114,35 @@ def test_queues_move_to_another_broker_and_back_under_producers_and_consumers(
     searches_all = isinstance(pair, OurCluster)
     assert report["ends"] == {"first": True, "last": True, "oldest": True, "newest": searches_all}
     assert report["resumed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_transactions_and_pop_on_a_static_topic(kind: str, tmp_path: Path) -> None:
+    """Every committed message arrives once, and what was received by POP and acknowledged does not come
+    again."""
+    with CLUSTERS[kind](tmp_path / "cluster", broker=QUICK_CHECKS) as cluster:
+        admin = MqAdmin(cluster, tmp_path / "admin")
+        try:
+            for topic in ("T_static_transactions", "T_static_pop"):
+                (outcome,) = admin.run([Step(f"updateStaticTopic -b {cluster.broker_name} -t {topic} -qn 2")])
+                assert "written to file" in outcome.out, outcome
+        finally:
+            admin.close()
+        names = ["static_transactions", "static_pop"]
+        run = run_scenarios(cluster.nameserver_address, names, tmp_path / "driver")
+    transactions = run.of("static_transactions")
+    assert {result["status"] for result in transactions["results"]} == {"SEND_OK"}
+    committed = {body for body in bodies_of(transactions) if "commit" in body}
+    assert len(committed) == 8
+    assert sorted(transactions["stored_later"]) == sorted(committed)
+    asked = {checked["body"].split(" ")[0] for checked in transactions["checked"]}
+    assert asked >= {"unknown"}
+    popped = run.of("static_pop")
+    assert sorted(popped["received"]) == sorted(popped["sent"])
+    assert set(popped["codes"]) == {0}
+    assert popped["again"] == 0
+
+
+def bodies_of(report: ScenarioReport) -> list[str]:
+    """The bodies of the transactions that a scenario sent."""
+    return [result["body"] for result in report["results"]]

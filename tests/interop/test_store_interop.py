@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from epochmq_broker.store import BatchMessage, MessageStore, PutStatus, StoreConfig, keys_of, tags_code_of
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 COUNT = 100_000
 MORE = 2000
 LOG_FILE = 16 << 20
+SMALL_LOG_FILE = 1 << 20
 QUEUE_FILE = 20 * 2000
 SLOTS, ENTRIES = 5000, 60_000
 DELAYS_MS = tuple(
@@ -41,19 +43,21 @@ Line = tuple[str, ...]
 @pytest.fixture(scope="module")
 def tool(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
     """Runs StoreTool on a directory."""
-    classes = compile_java("StoreTool.java")
+    classes = compile_java("StoreTool.java", "ToolProcess.java")
     home = tmp_path_factory.mktemp("store-tool")
 
-    def run(root: Path, *steps: str) -> None:
-        sizes = [str(size) for size in (LOG_FILE, QUEUE_FILE, SLOTS, ENTRIES)]
+    def run(root: Path, *steps: str, log_file: int = LOG_FILE) -> None:
+        sizes = [str(size) for size in (log_file, QUEUE_FILE, SLOTS, ENTRIES)]
         run_java("StoreTool", [str(root), *sizes, *steps], home=home, classes=classes, heap_mb=384)
 
     return run
 
 
-def config(root: Path) -> StoreConfig:
-    """The same file sizes as StoreTool's."""
+def config(root: Path, *, crc: bool = False) -> StoreConfig:
+    """The same file sizes as StoreTool's; `crc` as its word of that name."""
     return StoreConfig(
+        enabled_append_prop_crc=crc,
+        force_verify_prop_crc=crc,
         store_path_root_dir=str(root),
         mapped_file_size_commit_log=LOG_FILE,
         mapped_file_size_consume_queue=QUEUE_FILE,
@@ -64,8 +68,8 @@ def config(root: Path) -> StoreConfig:
     )
 
 
-def opened(root: Path) -> MessageStore:
-    store = MessageStore(config(root), STORE_HOST)
+def opened(root: Path, *, crc: bool = False) -> MessageStore:
+    store = MessageStore(config(root, crc=crc), STORE_HOST)
     store.load()
     return store
 
@@ -409,7 +413,7 @@ def test_a_java_broker_and_our_broker_exclude_each_other(tmp_path: Path) -> None
         "StoreTool",
         [str(root), *sizes, "wait:600000"],
         home=tmp_path / "home",
-        classes=compile_java("StoreTool.java"),
+        classes=compile_java("StoreTool.java", "ToolProcess.java"),
         heap_mb=128,
     )
     java.start()
@@ -424,7 +428,7 @@ def test_a_java_broker_and_our_broker_exclude_each_other(tmp_path: Path) -> None
         "StoreTool",
         [str(root), *sizes],
         home=tmp_path / "home2",
-        classes=compile_java("StoreTool.java"),
+        classes=compile_java("StoreTool.java", "ToolProcess.java"),
         heap_mb=128,
     )
     other.start()
@@ -455,3 +459,85 @@ def test_the_lock_is_released(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     LockFile(tmp_path / "lock").release()
+
+
+# The property __CRC32#
+
+
+def positions(store: MessageStore) -> list[tuple[int, int]]:
+    """(physical offset, size) of every record."""
+    return [(int(line[0]), int(line[1])) for line in our_log(store)]
+
+
+def test_each_program_checks_the_property_crc_of_the_other(tool: Callable[..., None], tmp_path: Path) -> None:
+    root, half = tmp_path / "store", 750
+    store = opened(root, crc=True)
+    write(store, 0, half)
+    store.stop()
+    # After a crash each program checks the records from the first file on.
+    (root / "abort").touch()
+    tool(root, "crc", f"log:{tmp_path / 'java'}", f"write:{half}:{half}", "halt")
+    assert len((tmp_path / "java").read_text().splitlines()) == half
+    everything: list[tuple[int, int]] = []
+    for damaged in (None, 300, 1200):
+        copy = tmp_path / f"damaged-{damaged}"
+        shutil.copytree(root, copy)
+        if damaged is not None:
+            at, size = everything[damaged]
+            with (copy / "commitlog" / f"{0:020}").open("r+b") as file:
+                file.seek(at + size - 25)  # in a property before the checksum
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes((byte[0] ^ 1,)))
+        shutil.copytree(copy, tmp_path / f"java-{damaged}")
+        tool(tmp_path / f"java-{damaged}", "crc", f"log:{tmp_path / 'after'}", "halt")
+        java_count = len((tmp_path / "after").read_text().splitlines())
+        ours = opened(copy, crc=True)
+        everything = everything or positions(ours)
+        assert all("__CRC32#=" in line[-1] for line in our_log(ours))
+        assert len(positions(ours)) == java_count == (2 * half if damaged is None else damaged)
+        ours.stop()
+
+
+def test_recovery_without_the_key_keeps_records_with_a_property_crc(
+    tool: Callable[..., None], tmp_path: Path
+) -> None:
+    tool(tmp_path / "store", "crc", "write:0:50", "halt")
+    store = opened(tmp_path / "store")
+    assert len(positions(store)) == 50
+    store.stop()
+
+
+# Several directories of the log
+
+
+def test_a_log_in_two_directories_continues_in_both_programs(
+    tool: Callable[..., None], tmp_path: Path
+) -> None:
+    root, count = tmp_path / "store", 4000
+
+    def ours() -> MessageStore:
+        paths = f"{root}/log-b,{root}/log-a"
+        store = MessageStore(
+            msgspec.structs.replace(
+                config(root), store_path_commit_log=paths, mapped_file_size_commit_log=SMALL_LOG_FILE
+            ),
+            STORE_HOST,
+        )
+        store.load()
+        return store
+
+    store = ours()
+    write(store, 0, count)
+    store.stop()
+    tool(root, "paths", f"write:{count}:{count}", "dispatched", log_file=SMALL_LOG_FILE)
+    store = ours()
+    write(store, 2 * count, count)
+    queues = [queue for queue in store.queues.values() if queue.topic == "orders"]
+    stored = [number for number in range(3 * count) if number % 5 == 0 and not 100 <= number % 500 < 110]
+    kept = [number for number in stored if not sys_flag(number) & 4]
+    assert sum(queue.max_offset for queue in queues) == len(kept)
+    files = [(file.start // SMALL_LOG_FILE, file.path.parent.name) for file in store.log.files.files]
+    assert files == [(number, f"log-{'ab'[number % 2]}") for number in range(len(files))]
+    assert len(files) > 5
+    store.stop()

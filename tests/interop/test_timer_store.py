@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -89,35 +90,32 @@ def present() -> int:
     return int(time.time() * 1000)
 
 
-def test_timer_messages_move_between_both_brokers(tmp_path: Path) -> None:
-    turns = Turns(tmp_path)
+def take_turns(turns: Turns, end: Callable[[Cluster], None]) -> list[MessageExt]:
+    """Both brokers take turns, each with new messages; `end` ends a turn.
+
+    Returns the messages that came, none of them early."""
     for name, kind in ((b"ours", OurCluster), (b"java", JavaCluster), (b"ours again", OurCluster)):
         cluster = turns.next(kind)
         now = present()
         turns.fill(cluster, name, now)
         turns.wait(cluster, now + 2000)
-        cluster.stop()
+        end(cluster)
     cluster = turns.next(JavaCluster)
     turns.wait(cluster, max(turns.due.values()))
     came = turns.read(cluster)
     cluster.abandon()
-    assert sorted(record.body for record in came) == sorted(turns.due)
     for record in came:
         assert record.store_timestamp >= turns.due[record.body], record.body
+    return came
+
+
+def test_timer_messages_move_between_both_brokers(tmp_path: Path) -> None:
+    turns = Turns(tmp_path)
+    came = take_turns(turns, lambda cluster: cluster.stop())
+    assert sorted(record.body for record in came) == sorted(turns.due)
 
 
 def test_timer_messages_survive_kills_of_both_brokers(tmp_path: Path) -> None:
     turns = Turns(tmp_path)
-    for name, kind in ((b"ours", OurCluster), (b"java", JavaCluster), (b"ours again", OurCluster)):
-        cluster = turns.next(kind)
-        now = present()
-        turns.fill(cluster, name, now)
-        turns.wait(cluster, now + 2000)
-        cluster.abandon()
-    cluster = turns.next(JavaCluster)
-    turns.wait(cluster, max(turns.due.values()))
-    came = turns.read(cluster)
-    cluster.abandon()
+    came = take_turns(turns, lambda cluster: cluster.abandon())
     assert {record.body for record in came} == turns.due.keys()
-    for record in came:
-        assert record.store_timestamp >= turns.due[record.body], record.body

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.simulation import client_world, controller_world, group_world, store_world
+from tests.simulation import acting_world, client_world, controller_world, group_world, store_world
 from tests.simulation.clockwork import ViolationError, World
 from tests.simulation.fault_plan import Plan
 from tests.simulation.shrink import shrink
@@ -40,6 +40,7 @@ KINDS = {
     "store": Kind(store_world.plan, store_world.StoreWorld),
     "controllers": Kind(controller_world.plan, controller_world.ControllerWorld),
     "groups": Kind(group_world.plan, group_world.GroupWorld),
+    "acting": Kind(acting_world.plan, acting_world.ActingWorld),
 }
 
 

@@ -4,7 +4,7 @@ connects the two as `epochmq_controller.controller.controller.Controller` does."
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from epochmq_controller.replica_groups import rules
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
@@ -26,7 +26,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     ProposalCompleted,
     ProposeEvents,
     RejectRequest,
-    RespondToLeaseRequest,
+    RespondToLeaseRequests,
     RespondToRequest,
     TimeAdvanced,
 )
@@ -172,11 +172,12 @@ class ControllerHost(PeerHost):
                 world.answer(call, (effect, number))
             case RejectRequest(token=token):
                 world.answer(self.asks.pop(token)[0], (effect, 0))
-            case RespondToLeaseRequest(token=token, lease_ms=lease_ms):
-                call, _ = self.asks.pop(token)
-                if lease_ms:
-                    world.liveness.answered(self.name, world.now - call.came_ms)
-                world.answer(call, lease_ms)
+            case RespondToLeaseRequests(tokens=tokens, lease_ms=lease_ms):
+                for lease_token in cast("list[int]", tokens):  # as `_token` made them
+                    call, _ = self.asks.pop(lease_token)
+                    if lease_ms:
+                        world.liveness.answered(self.name, world.now - call.came_ms)
+                    world.answer(call, lease_ms)
             case NotifyBroker(address=address, view=view):
                 broker = world.broker_at(address)
                 world.send(self, broker, broker.notified, view)

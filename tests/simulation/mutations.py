@@ -29,6 +29,7 @@ from epochmq_dledger.store.segments import Segments
 from tests.simulation.campaign import KINDS
 from tests.simulation.clockwork import ViolationError
 from tests.simulation.mutation import Mutation
+from tests.simulation.mutations_acting import ACTING
 from tests.simulation.mutations_groups import GROUPS
 
 FOUND = Path(__file__).with_name("mutations_found.json")
@@ -349,7 +350,7 @@ STORE = [
         "the index of whole files is not synced",
         "store",
         FileLog,
-        "_append",
+        "append_blocks",
         "self._index_due = True",
         "pass",
     ),
@@ -360,7 +361,7 @@ DISKS = [
         "a rejected append stays in the files",
         "raft",
         FileLog,
-        "append",
+        "append_blocks",
         "self._drop_after_end(marked=False)",
         "pass",
     ),
@@ -384,16 +385,16 @@ DISKS = [
         "every unreadable entry is a torn tail",
         "raft",
         file_log,
-        "_find_damage",
-        "if lost is not None:",
+        "_describe_damage",
+        "if proof is not None:",
         "if False:",
     ),
     Mutation(
         "every torn tail is damage",
         "store",
         damage_detection,
-        "find_lost_entry",
-        "if not is_blank if durable_index is None else durable_index >= index:",
+        "find_proof_of_loss",
+        "if was_written if durable_index is None else durable_index >= index:",
         "if True:",
     ),
     Mutation(
@@ -425,7 +426,7 @@ DISKS = [
         "test_scenarios_raft.test_one_round_confirms_all_waiting_reads",
         HeartbeatRounds,
         "is_due",
-        "return self._reads[0][1] > self.number or now_ms >= self.started_ms + self._retry_ms",
+        "return self._reads[0][1] > self.number or now_ms >= self.round_started_ms + self._retry_ms",
         "return self._reads[-1][1] > self.number",
     ),
     Mutation(
@@ -441,8 +442,8 @@ DISKS = [
         "test_scenarios_raft.test_a_response_to_an_earlier_leadership_confirms_nothing",
         HeartbeatRounds,
         "__init__",
-        "self.started_ms = now_ms",
-        "self.started_ms = now_ms\n    member.heartbeat_round = 0",
+        "self.round_started_ms = now_ms",
+        "self.round_started_ms = now_ms\n    member.heartbeat_round = 0",
     ),
 ]
 
@@ -558,4 +559,4 @@ CONTROLLERS = [
     ),
 ]
 
-MUTATIONS = RAFT + STORE + DISKS + CONTROLLERS + GROUPS
+MUTATIONS = RAFT + STORE + DISKS + CONTROLLERS + GROUPS + ACTING

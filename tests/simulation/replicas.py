@@ -4,9 +4,8 @@ waits for (`ha.ack_quorum`), where logs diverge and epochs start (`ha.epochs`), 
 (`ha.block_planner`), the checks of reports (`ha.replica_reports`).
 
 The drivers around them are written here a second time, with the same order of steps: `replicas.manager`,
-`replicas.role_transitions`, `replicas.heartbeats`, `ha.service`, `ha.connection`, `ha.client`,
-`ha.client_connection`, `ha.replication_waiters`. The module is longer than 600 lines because a simulated
-broker is one class: it is all of these drivers at once."""
+`replicas.role_transitions`, `ha.service`, `ha.client`, `ha.replication_waiters`. Heartbeats are in
+`replica_heartbeats`, connections in `ha_connections`."""
 
 from __future__ import annotations
 
@@ -38,19 +37,17 @@ from tests.simulation.controller_messages import master_view_of, reply_to, reque
 from tests.simulation.controllers import ControllerHost
 from tests.simulation.ha_connections import SimulatedHAConnection
 from tests.simulation.records import make_record
+from tests.simulation.replica_heartbeats import SimulatedHeartbeats
 
 if TYPE_CHECKING:
     from tests.simulation.group_world import GroupWorld
 
-IDLE_BEAT_MS = 300
 TICK_MS = 100
 CHECK_MS = 500
 RETRY_MS = 200
 TAKE_ROLE_MS = 20
-SILENCE_MS = 1500
 NOT_CAUGHT_UP_MS = 1500
 WAITERS_MAX = 1000
-GIVE_UP_MS = 10_000
 
 
 class Role(Enum):
@@ -80,7 +77,7 @@ class GroupBroker(SimulatedLogHost):
             all_ack_in_sync_state_set=True, min_in_sync_replicas=world.wanted.options["min_in_sync"]
         )
         self.channels: dict[str, Channel] = {}
-        self.wake = 0
+        self.beats = SimulatedHeartbeats(self)
         self._boot()
 
     def _boot(self) -> None:
@@ -98,9 +95,7 @@ class GroupBroker(SimulatedLogHost):
         self.waiters: deque[tuple[int, int, int]] = deque()
         """(required copies, end offset, number of the message)"""
         self.offsets = ConsumerOffsetTable(self.clock)
-        self.gave_up: tuple[int, int] | None = None
-        """The last epoch given up because of a failed disk, and when."""
-        self.started_ms = self.clock()
+        self.beats.reset()
 
     # Life ---------------------------------------------------------------------------------------------------
 
@@ -136,7 +131,7 @@ class GroupBroker(SimulatedLogHost):
             given_up_epoch=self.doubt.given_up_epoch,
         )
         self.later(luck() * 50, self.feed, messages.TimeAdvanced())
-        self.later(luck() * 50, self.beat, self.wake)
+        self.later(luck() * 50, self.beats.send, self.beats.number)
         self.later(luck() * world.write_ms, self.write)
         self.later(luck() * TICK_MS, self.tick)
         self.later(luck() * CHECK_MS, self.check)
@@ -206,7 +201,7 @@ class GroupBroker(SimulatedLogHost):
                 else:
                     self.application = what
                 self.feed(messages.IdentitySaved(what))
-                self._beat_now()
+                self.beats.send_now()
             case messages.DropApplication():
                 self.application = None
             case messages.StopWriting():
@@ -223,7 +218,7 @@ class GroupBroker(SimulatedLogHost):
                 self.world.count_event("epochs given up")
                 with contextlib.suppress(OSError):
                     self.keep_doubt(log_doubt.given_up(self.doubt, max(epoch, self.epochs.last_epoch)))
-                self._beat_now()
+                self.beats.send_now()
             case messages.AdoptSyncStateSet(members=members, set_epoch=set_epoch):
                 self.adopt(members, set_epoch)
             case messages.ProposalRejected():
@@ -275,91 +270,19 @@ class GroupBroker(SimulatedLogHost):
         """Takes a controller's notification of the master (1008)."""
         self.feed(messages.RoleNotification(master_view_of(view)))
 
-    # Heartbeats and the lease (`replicas.heartbeats`) -------------------------------------------------------
+    # The lease ----------------------------------------------------------------------------------------------
 
     @property
     def writable(self) -> bool:
         """Whether it accepts messages now."""
         return self.up and self.role is Role.MASTER and self.lease.is_open(self.clock())
 
-    def _beat_now(self) -> None:
-        self.wake += 1
-        self.beat(self.wake)
-
-    def beat(self, wake: int) -> None:
-        """Sends heartbeats to every controller; a master requests its lease with them."""
-        if wake != self.wake:
-            return
-        lease = self.lease
-        asking = lease.epoch is not None and not lease.fenced
-        pause_ms = min(max(lease.duration_ms / 3, 40), IDLE_BEAT_MS) if asking else IDLE_BEAT_MS
-        self.later(pause_ms, self.beat, wake)
-        if self.identity is None:
-            return
-        if self._is_quiet():
-            return
-        if asking and lease.leader_grants and self.disk.failed and self._may_give_up():
-            self.world.note(f"{self.name} gives its mastership up: its disk has failed")
-            lease.fence()
-            asking = False
-        for controller in self.world.controllers.values():
-            self._beat_one(controller, asking)
-        if lease.needs_renewal(self.clock()):
-            self.feed(messages.LeaseMissing())
-
-    def _is_quiet(self) -> bool:
-        return log_doubt.suspends_heartbeats(
-            grants=self.lease.leader_grants,
-            in_doubt=self.may_lack_acknowledged,
-            gives_up_epoch=self.core.gives_up_epoch if self.core is not None else None,
-            since_start_ms=self.clock() - self.started_ms,
-        )
-
-    def _may_give_up(self) -> bool:
-        """Whether the master fences itself now because of its failed disk
-        (`ControllerHeartbeats._give_up`)."""
-        epoch, now_ms = self.lease.epoch, self.clock()
-        assert epoch is not None
-        if self.gave_up is not None and (epoch == self.gave_up[0] or now_ms - self.gave_up[1] < GIVE_UP_MS):
-            return False
-        self.gave_up = epoch, now_ms
-        return True
-
-    def _beat_one(self, controller: ControllerHost, asking: bool) -> None:
-        world, lease = self.world, self.lease
-        assert self.identity is not None
-        beat = {
-            "timeout_ms": world.beat_timeout_ms,
-            "address": self.address,
-            "epoch": self.written_epoch,
-            "max_offset": self.log.end,
-            "election_priority": None,
-            "in_doubt": self.may_lack_acknowledged,
-            "confirmed_by_all": self.confirm_offset,
-        }
-        replica = (CLUSTER, self.group, self.identity.id)
-        channel = self.channels[controller.name]
-        epoch, sent_ms = lease.epoch, self.clock()
-        if not asking or epoch is None:
-            given_up = self.core.gives_up_epoch if self.core is not None else None
-            fenced = epoch if lease.fenced else given_up
-            world.send(self, controller, controller.on_heartbeat, channel, replica, beat, fenced)
-            return
-
-        def back(lease_ms: int | None) -> None:
-            if lease_ms:
-                lease.record_grant(epoch, sent_ms, lease_ms)
-                world.check_only_writer(self)
-                self.settle()
-
-        world.call(self, controller, controller.heard_asking, back, channel, replica, beat, None, epoch)
-
     def fence(self) -> None:
         """Fences a master, and reports it."""
         if self.role is Role.MASTER:
             self.world.note(f"{self.name} fences itself under epoch {self.lease.epoch}")
             self.lease.fence()
-            self._beat_now()
+            self.beats.send_now()
 
     # Roles (`replicas.role_transitions`, `ha.service`) ------------------------------------------------------
 
@@ -377,7 +300,7 @@ class GroupBroker(SimulatedLogHost):
             except OSError as failure:
                 error = str(failure)
         self.feed(messages.RoleTaken(view, error))
-        self._beat_now()
+        self.beats.send_now()
 
     def _lead(self, view: messages.MasterView, broker_id: int) -> None:
         if not log_doubt.may_lead(self.doubt, view.epoch):
@@ -566,7 +489,7 @@ class GroupBroker(SimulatedLogHost):
         self.waiters.clear()
         if self.client_connection is not None:
             self.client_connection.close_at_replica("our disk has failed")
-        self._beat_now()
+        self.beats.send_now()
         self.world.at(self.world.random.uniform(1000, 6000), self.world.restart, self, self.life)
 
     def settle(self) -> None:
@@ -643,7 +566,7 @@ class GroupBroker(SimulatedLogHost):
     def log_is_ours(self) -> None:
         """Reports that the log is no longer in doubt (`ReplicasManager._doubt_cleared`)."""
         self.feed(messages.LogCaughtUp())
-        self._beat_now()
+        self.beats.send_now()
 
     def confirmed_by_master(self, offset: int) -> None:
         """Takes the master's confirmed offset, limited to the end of this log."""

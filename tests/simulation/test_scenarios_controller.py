@@ -48,7 +48,7 @@ def test_an_expansion_is_committed_and_its_response_lost() -> None:
 
 
 def test_a_removal_is_committed_and_its_response_lost() -> None:
-    """5663, the other way: a master that does not know whether a member is out waits for it all the same."""
+    """5663, the other way: a master that does not know whether a member is out still waits for it."""
     world = settled()
     first, (_, third) = master(world), replicas(world)
     third.die()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,10 +22,18 @@ Settings = Mapping[str, Value]
 
 NEVER_BUSY: Settings = {
     "waitTimeMillsInSendQueue": 60_000,
+    "waitTimeMillsInPullQueue": 60_000,
+    "waitTimeMillsInLitePullQueue": 60_000,
+    "waitTimeMillsInAckQueue": 60_000,
+    "waitTimeMillsInTransactionQueue": 60_000,
+    "waitTimeMillsInHeartbeatQueue": 60_000,
+    "waitTimeMillsInAdminBrokerQueue": 60_000,
     "osPageCacheBusyTimeOutMills": 60_000,
     "syncFlushTimeout": 60_000,
 }
 """A busy machine must not look like a busy broker, nor its disk like a broken one."""
+NEVER_BUSY_YAML = json.dumps(dict(NEVER_BUSY))[1:-1]
+"""The same as entries of a resource's `config`, between braces."""
 
 
 def properties(settings: Settings) -> str:
@@ -143,7 +152,7 @@ class Cluster:
         self.broker_process.kill()
 
     def abandon(self) -> None:
-        """kill -9 of both, for when nobody will look at the store again."""
+        """kill -9 of both, after the last look at the store."""
         self.broker_process.kill()
         self.nameserver_process.kill()
 
@@ -198,9 +207,9 @@ class Cluster:
         self.stop()
 
 
-def our_process(role: str, config: Path) -> ManagedProcess:
+def our_process(role: str, config: Path, python: str = sys.executable) -> ManagedProcess:
     """`epochmq ROLE` (nameserver or broker), living in the folder of its configuration."""
-    command = [sys.executable, "-m", "epochmq", role, "--config", str(config)]
+    command = [python, "-m", "epochmq", role, "--config", str(config)]
     return ManagedProcess(command, name=role, directory=config.parent)
 
 

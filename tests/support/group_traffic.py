@@ -47,8 +47,8 @@ def deliver(member: Member, body: bytes = b"hello") -> None:
 
 
 def deliver_to(group: ReplicaGroup, body: bytes = b"hello", *, properties: str = "") -> Member:
-    """One message, sent to whoever is master until it is acknowledged; by whom. It may be stored more than
-    once."""
+    """Sends one message to the present master until it is acknowledged, and returns that master. The message
+    may be stored more than once."""
     header = send_header(0, f"{next(_keys):032X}")
     header["i"] += properties
     by: list[Member] = []
@@ -108,7 +108,7 @@ def epochs_of(member: Member) -> str:
 
 
 def end_of_all(group: ReplicaGroup) -> int | None:
-    """Where all logs end; None while they end differently, or somebody does not say."""
+    """Where all logs end; None while they end differently, or a broker does not respond."""
     ends = {max_offset(member) for member in group.brokers}
     return ends.pop() if len(ends) == 1 and -1 not in ends else None
 

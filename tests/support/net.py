@@ -43,7 +43,7 @@ def _ports() -> Iterator[int]:
 
 
 def loopback(octet: int = 56) -> str:
-    """An address 127.`octet`.x.y that nobody else in this test run got, and no other run gets."""
+    """An address 127.`octet`.x.y that neither this test run nor one beside it uses again."""
     number = next(_numbers.setdefault(octet, itertools.count(1)))
     block = _share() * _BLOCKS + number // 250 % _BLOCKS
     return f"127.{octet}.{block + 1}.{number % 250 + 1}"

@@ -1,5 +1,6 @@
 """A master and its replicas without a controller, as real processes: each of ours or of RocketMQ's, with a
-directory and a loopback address of its own, and one nameserver of ours."""
+directory of its own, and one nameserver, ours unless the test says otherwise. Each has a loopback address of
+its own, too, unless the test gives all of them one."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, our_process, properties
+from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, properties
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Factory, Member
+from tests.support.replica_group import Factory, Member, logs_of, our_nameserver
 
 SEND_MESSAGE_V2 = 310
 GET_BROKER_HA_STATUS = 907
@@ -27,19 +28,29 @@ class Pair:
     NAME = "broker-a"
 
     def __init__(
-        self, directory: Path, brokers: Sequence[Factory], *, broker: Settings | None = None, octet: int = 60
+        self,
+        directory: Path,
+        brokers: Sequence[Factory],
+        *,
+        broker: Settings | None = None,
+        octet: int = 60,
+        nameserver: Factory = our_nameserver,
+        nameserver_settings: Settings | None = None,
+        host: str | None = None,
     ) -> None:
         self.directory = directory
-        host = loopback(octet)
+        self._host = host
+        host = host or loopback(octet)
         port = free_port(host)
         self.nameserver = self._member(
             "nameserver",
             f"{host}:{port}",
-            lambda path: our_process("nameserver", path),
+            nameserver,
             {
                 "listenPort": port,
                 "bindAddress": host,
                 "kvConfigPath": str(directory / "nameserver" / "kvConfig.json"),
+                **(nameserver_settings or {}),
             },
         )
         self.brokers = [self._broker(i, make, broker or {}, octet) for i, make in enumerate(brokers)]
@@ -51,7 +62,7 @@ class Pair:
         return Member(name, address, path, make, make(path))
 
     def _broker(self, number: int, make: Factory, settings: Settings, octet: int) -> Member:
-        host = loopback(octet)
+        host = self._host or loopback(octet)
         port = free_port(host)
         store = self.store(number)
         return self._member(
@@ -122,11 +133,8 @@ class Pair:
             member.process.kill()
 
     def logs(self, characters: int = 3000) -> str:
-        """The end of what everybody wrote."""
-        return "\n".join(
-            f"--- {m.name} at {m.address} (status {m.process.status})\n{m.process.output(characters)}"
-            for m in self.members
-        )
+        """The end of every process's output."""
+        return logs_of(self.members, characters)
 
     def answers(self, member: Member) -> bool:
         """Whether a broker takes requests."""

@@ -44,7 +44,7 @@ def wait_holds(check: Callable[[], None], *, timeout_s: float = PATIENCE_S) -> N
         try:
             check()
             return
-        except (AssertionError, LookupError, ValueError, OSError):  # wrong, not there, or nobody there
+        except (AssertionError, LookupError, ValueError, OSError):  # wrong, missing, or no response
             if time.monotonic() >= deadline:
                 raise
         time.sleep(POLL_S)

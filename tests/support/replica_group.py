@@ -45,6 +45,14 @@ class Member:
         self.process.start()
 
 
+def logs_of(members: Sequence[Member], characters: int) -> str:
+    """The end of the output of each process."""
+    return "\n".join(
+        f"--- {one.name} at {one.address} (status {one.process.status})\n{one.process.output(characters)}"
+        for one in members
+    )
+
+
 def _loopback_place(octet: int) -> str:
     host = loopback(octet)
     return f"{host}:{free_port(host)}"
@@ -66,8 +74,8 @@ def our_nameserver(config: Path) -> ManagedProcess:
 
 
 class ReplicaGroup:
-    """`controllers` and `brokers` say who makes each of them. One nameserver. Without `places` everybody gets
-    a loopback address of its own."""
+    """`controllers` and `brokers` make one process each. One nameserver. Without `places` each
+    process has a loopback address of its own."""
 
     CLUSTER = "TestCluster"
     NAME = "group-a"
@@ -156,7 +164,7 @@ class ReplicaGroup:
                 "brokerHeartbeatInterval": 1000,
                 "syncBrokerMetadataPeriod": 1000,
                 "checkSyncStateSetPeriod": 1000,
-                # Who is killed is noticed by its connection; who is starved for a moment is to stay.
+                # The connection tells of a killed process. One that is starved for a moment is to stay.
                 "controllerHeartBeatTimeoutMills": 15_000,
                 **NEVER_BUSY,
                 **settings,
@@ -200,16 +208,13 @@ class ReplicaGroup:
             member.process.kill()
 
     def logs(self, characters: int = 2500) -> str:
-        """The end of what everybody wrote."""
-        return "\n".join(
-            f"--- {m.name} at {m.address} (status {m.process.status})\n{m.process.output(characters)}"
-            for m in self.members
-        )
+        """The end of every process's output."""
+        return logs_of(self.members, characters)
 
     # What controllers say -----------------------------------------------------------------------------------
 
     def metadata(self, member: Member) -> dict[str, str] | None:
-        """What this controller says of the group, None when it does not answer."""
+        """The metadata of the group at this controller; None when it does not respond."""
         try:
             response = call(member.address, CONTROLLER_GET_METADATA_INFO, timeout_s=2)
         except OSError:
@@ -247,8 +252,8 @@ class ReplicaGroup:
             return None
 
     def answered(self, code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Response:
-        """The answer of whoever leads the controllers. Who leads no more has not decided, and who does not
-        answer may have: ask so only for what may be done twice."""
+        """The response of the leading controller. A controller that no longer leads has not executed the
+        request; one that does not respond may have. So the request must be one that may be executed twice."""
         found: list[Response] = []
 
         def reached() -> bool:
@@ -282,7 +287,7 @@ class ReplicaGroup:
         return None
 
     def wait_replicas(self) -> dict[str, Any]:
-        """`replicas`, once somebody says."""
+        """`replicas`, once a controller leads."""
         found: list[dict[str, Any]] = []
 
         def reached() -> bool:
@@ -290,11 +295,11 @@ class ReplicaGroup:
             found[:] = [] if response is None else [response]
             return bool(found)
 
-        wait_until(reached, what="a controller tells of the group")
+        wait_until(reached, what="a leading controller knows the group")
         return found[0]
 
     def epoch(self) -> int:
-        """The master epoch, once a controller tells it."""
+        """The master epoch, once a controller leads."""
         return int(self.wait_replicas()["masterEpoch"])
 
     def routed_master(self) -> str | None:

@@ -18,7 +18,7 @@ ANSWER_S = 120
 
 
 class Sidecar:
-    """One sidecar; the process beside it is told of the socket by `settings_of`."""
+    """One sidecar. `settings_of` returns the settings by which its process opens the socket."""
 
     def __init__(self, directory: Path, *, octet: int, **settings: str | int) -> None:
         directory.mkdir(parents=True, exist_ok=True)

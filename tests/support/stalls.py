@@ -1,6 +1,6 @@
-"""Whether the machine stood still: on a busy one, or one with a slow disk, every process may. What must not
-happen in such a moment cannot be asked of it, so a test that must hold without a pause is repeated, a few
-times at most, when the machine made one."""
+"""Repeats tests that fail while the machine stalls. On a busy machine, or one with a slow disk, every process
+may pause. A test of what must happen without a pause is therefore repeated, a few times at most, if the
+machine stalled while it failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ATTEMPTS = 4
 
 
 class Stalls:
-    """Looks how long a short sleep and a small synced write take; `longest_s` is the worst."""
+    """Measures how long a short sleep and a small synced write take; `longest_s` is the longest excess."""
 
     def __init__(self, folder: Path) -> None:
         self.longest_s = 0.0
@@ -44,7 +44,7 @@ class Stalls:
 
 
 def unless_stalled(folder: Path, attempt: Callable[[int], None]) -> None:
-    """Calls it with 0, and with the next number again when it failed while the machine stood still."""
+    """Calls it with 0, and with the next number again when it failed while the machine stalled."""
     for number in range(ATTEMPTS):
         with Stalls(folder) as stalls:
             try:
@@ -52,7 +52,5 @@ def unless_stalled(folder: Path, attempt: Callable[[int], None]) -> None:
                 return
             except AssertionError as error:
                 if stalls.longest_s < STALL_S or number == ATTEMPTS - 1:
-                    error.add_note(
-                        f"attempt {number + 1}; the machine stood still {stalls.longest_s:.3f} s at most"
-                    )
+                    error.add_note(f"attempt {number + 1}; the longest stall took {stalls.longest_s:.3f} s")
                     raise

@@ -4,30 +4,55 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
-from tests.integration.chaos.group import ChaosGroup
+from tests.integration.chaos.disks import SlowDisk, SmallDisk
+from tests.integration.chaos.network import Network
 from tests.support.replica_group import Member
 
 Act = Callable[[], None]
 
 
+class FaultTargets(Protocol):
+    """The processes that faults concern, their links and their disks."""
+
+    CLIENTS: Sequence[str]
+    network: Network
+    places: list[str]
+    nameserver: Member
+    controllers: list[Member]
+    brokers: list[Member]
+    slow_disks: dict[str, SlowDisk]
+    small_disks: dict[str, SmallDisk]
+
+    def master(self) -> Member | None:
+        """The broker that is the master now."""
+        ...
+
+    def leader(self) -> Member | None:
+        """The controller that leads now."""
+        ...
+
+
 @dataclass(frozen=True)
 class ChaosFault:
-    """One fault. `what`: in words; `process`: whether it concerns a process, which `end` starts again."""
+    """One fault. `what`: in words; `process`: whether it concerns a process, which `end` starts again;
+    `alone`: no other fault may be applied at the same time."""
 
     what: str
     begin: Act
     end: Act
     process: bool = False
+    alone: bool = False
 
 
 class ChaosFaultPlan:
     """Draws faults from a shuffled list of all kinds, so that a long round has every kind again and again."""
 
-    def __init__(self, group: ChaosGroup, chance: random.Random) -> None:
+    def __init__(self, group: FaultTargets, chance: random.Random) -> None:
         self._group = group
         self._chance = chance
         self._pack: list[Callable[[], ChaosFault]] = []
@@ -41,8 +66,12 @@ class ChaosFaultPlan:
             partial(self._cut, "mute", hears=True, heard=False),
             self._slow_link,
             self._slow_disk,
-            self._full_disk,
+            *self._own_kinds(),
         ]
+
+    def _own_kinds(self) -> list[Callable[[], ChaosFault]]:
+        """The kinds that only groups of this type can have."""
+        return [self._full_disk]
 
     def draw(self) -> ChaosFault:
         """The next fault."""
@@ -78,7 +107,12 @@ class ChaosFaultPlan:
 
     def _kill(self) -> ChaosFault:
         victim = self._group.nameserver if self._chance.random() < 0.1 else self._server()
-        return ChaosFault(f"kill {victim.name}", victim.process.kill, victim.start, process=True)
+
+        def kill() -> None:
+            # Another fault may have started the victim again since this one was drawn, as another process.
+            victim.process.kill()
+
+        return ChaosFault(f"kill {victim.name}", kill, victim.start, process=True)
 
     def _kill_all(self) -> ChaosFault:
         """Kills every broker: acknowledged messages are in the files of all that were in sync."""
@@ -125,8 +159,9 @@ class ChaosFaultPlan:
             "the nameserver": ["nameserver"],
             "the clients": list(self._group.CLIENTS),
         }
+        circles = {name: members for name, members in circles.items() if members}
         clients = self._chance.random() < 0.15
-        victim = self._chance.choice(self._group.CLIENTS) if clients else self._server().name
+        victim = self._chance.choice(list(self._group.CLIENTS)) if clients else self._server().name
         names = ["everybody", "the brokers"] if clients else list(circles)
         name = self._chance.choice(names)
         others = [one for one in circles[name] if one != victim]

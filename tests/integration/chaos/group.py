@@ -38,7 +38,36 @@ SMALL: dict[str, Value] = {
 }
 
 
-class ChaosGroup(ReplicaGroup):
+class ChaosProcesses:
+    """Makes processes in network namespaces of their own; those with a slow disk have it below them."""
+
+    network: Network
+    slow_disks: dict[str, disks.SlowDisk]
+    directory: Path
+
+    def _made_by(self, role: str) -> Factory:
+        def make(config: Path) -> ManagedProcess:
+            name = config.parent.name
+            command = [sys.executable, "-m", "epochmq", role, "--config", str(config)]
+            disk = self.slow_disks.get(name)
+            return ManagedProcess(
+                self.network.command(name, command),
+                name=name,
+                directory=config.parent,
+                env=None if disk is None else disk.env,
+            )
+
+        return make
+
+    def _java(self, name: str, main: str, arguments: list[str], sources: tuple[str, ...]) -> ManagedProcess:
+        home = self.directory / name
+        command = java_command(main, arguments, home=home, classes=compile_java(*sources), heap_mb=128)
+        return ManagedProcess(
+            self.network.command(name, command), name=name, directory=home, env={"ROCKETMQ_HOME": str(home)}
+        )
+
+
+class ChaosGroup(ChaosProcesses, ReplicaGroup):
     """Three controllers, three brokers, a nameserver and the clients. While it is entered, the calling thread
     is in a namespace of its own whose links are never cut. Without `java` there are no JVMs."""
 
@@ -66,20 +95,6 @@ class ChaosGroup(ReplicaGroup):
         self.clients = self._clients() if java else []
         self._exits = ExitStack()
 
-    def _made_by(self, role: str) -> Factory:
-        def make(config: Path) -> ManagedProcess:
-            name = config.parent.name
-            command = [sys.executable, "-m", "epochmq", role, "--config", str(config)]
-            disk = self.slow_disks.get(name)
-            return ManagedProcess(
-                self.network.command(name, command),
-                name=name,
-                directory=config.parent,
-                env=None if disk is None else disk.env,
-            )
-
-        return make
-
     def _clients(self) -> list[ManagedProcess]:
         """The consumers come before the producer."""
         producer, consumers = self.CLIENTS
@@ -89,31 +104,27 @@ class ChaosGroup(ReplicaGroup):
         ]
 
     def _client(self, name: str, main: str, *arguments: str) -> ManagedProcess:
-        home = self.directory / name
-        command = java_command(
-            main,
-            [self.nameserver.address, TOPIC, str(home / "journal"), *arguments],
-            home=home,
-            classes=compile_java("ChaosProducer.java", "ChaosConsumers.java"),
-            heap_mb=128,
-        )
-        return ManagedProcess(
-            self.network.command(name, command), name=name, directory=home, env={"ROCKETMQ_HOME": str(home)}
-        )
+        journal = str(self.directory / name / "journal")
+        sources = ("ChaosProducer.java", "ChaosConsumers.java")
+        return self._java(name, main, [self.nameserver.address, TOPIC, journal, *arguments], sources)
 
     def __enter__(self) -> Self:
         with ExitStack() as exits:
             exits.enter_context(self.network)
             exits.enter_context(self.network.within(JUDGE))
-            for member in self.brokers:
-                disk = disks.SmallDisk(member.config.parent / "store")
-                exits.callback(disk.unmount)
-                self.small_disks[member.name] = disk
+            self._mount_disks(exits)
             exits.callback(self._end)
             self.start()
             self._start_clients()
             self._exits = exits.pop_all()
         return self
+
+    def _mount_disks(self, exits: ExitStack) -> None:
+        """Gives each broker a small disk of its own."""
+        for member in self.brokers:
+            disk = disks.SmallDisk(member.config.parent / "store")
+            exits.callback(disk.unmount)
+            self.small_disks[member.name] = disk
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

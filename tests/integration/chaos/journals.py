@@ -20,8 +20,8 @@ def java_body(number: int) -> bytes:
 
 
 def number_of(body: bytes) -> int | None:
-    """The number of a message of the Java producer; None for another one. Fails on a body that nobody
-    sent."""
+    """The number of a message of the Java producer; None for another one. Fails if the body is one that
+    the producer has not sent."""
     found = _BODY.fullmatch(body)
     if found is None:
         return None
@@ -30,7 +30,7 @@ def number_of(body: bytes) -> int | None:
     return number
 
 
-class _Lines:
+class JournalLines:
     """The lines of a file that grows, each once."""
 
     def __init__(self, path: Path) -> None:
@@ -59,7 +59,7 @@ class ProducerJournal:
         """How often a send ended so: a SendStatus, or the name of an exception."""
         self.last = 0
         """The greatest number it began to send."""
-        self._lines = _Lines(path)
+        self._lines = JournalLines(path)
 
     def read(self) -> None:
         """Reads what was written since the last call."""
@@ -102,7 +102,7 @@ class ConsumerJournal:
 
     def __init__(self, path: Path) -> None:
         self.seen: dict[str, dict[tuple[int, int], int]] = {who: {} for who in self.WHO}
-        self._lines = _Lines(path)
+        self._lines = JournalLines(path)
 
     def read(self) -> None:
         """Reads what was written since the last call. Fails when one offset of a queue had two bodies."""

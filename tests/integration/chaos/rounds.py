@@ -39,6 +39,20 @@ class FaultRecord:
     healed_s: float
 
 
+def applied(some: list[ChaosFault], chance: random.Random) -> str:
+    """Applies all of them, each for a drawn time, one beginning after the other. Returns what they were."""
+    now_s, plan = 0.0, list[tuple[float, Act]]()
+    for one in some:
+        plan.append((now_s, one.begin))
+        plan.append((now_s + chance.uniform(0.5, 7.0), one.end))
+        now_s += chance.uniform(0.0, 2.0)
+    began_s = time.monotonic()
+    for at_s, act in sorted(plan, key=lambda step: step[0]):
+        time.sleep(max(0.0, began_s + at_s - time.monotonic()))
+        act()
+    return " and ".join(one.what for one in some)
+
+
 @dataclass
 class ChaosRounds:
     """`with ChaosRounds(folder, seed) as rounds: rounds.run(60)`.
@@ -99,18 +113,10 @@ class ChaosRounds:
         self.check()
 
     def apply_faults(self, some: list[ChaosFault]) -> None:
-        """Applies all of them, each for a drawn time, one beginning after the other."""
-        now_s, plan = 0.0, list[tuple[float, Act]]()
-        for one in some:
-            plan.append((now_s, one.begin))
-            plan.append((now_s + self.random.uniform(0.5, 7.0), one.end))
-            now_s += self.random.uniform(0.0, 2.0)
+        """Applies all of them, and waits until they are healed."""
         began_s = time.monotonic()
-        for at_s, act in sorted(plan, key=lambda step: step[0]):
-            time.sleep(max(0.0, began_s + at_s - time.monotonic()))
-            act()
+        what = applied(some, self.random)
         ended_s = time.monotonic()
-        what = " and ".join(one.what for one in some)
         self._restart_after_full_disk(what)
         try:
             self._heal()

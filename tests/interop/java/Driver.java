@@ -36,6 +36,7 @@ public final class Driver {
         FilterScenarios.register(SCENARIOS);
         PopScenarios.register(SCENARIOS);
         StaticTopicScenarios.register(SCENARIOS);
+        BatchTopicScenarios.register(SCENARIOS);
     }
 
     interface Scenario {

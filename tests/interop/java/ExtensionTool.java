@@ -32,13 +32,7 @@ public final class ExtensionTool {
     }
 
     public static void main(String[] args) {
-        try {
-            run(args);
-        } catch (Throwable failure) {
-            failure.printStackTrace();
-            Runtime.getRuntime().halt(1);
-        }
-        System.exit(0);
+        ToolProcess.run(ExtensionTool::run, args);
     }
 
     private static void run(String[] args) throws Exception {

@@ -81,10 +81,17 @@ final class Kit {
 
     /** Creates a topic and waits until the nameserver gives its route with that many queues. */
     String createTopic(String topic, int queues) throws Exception {
+        return createTopic(topic, queues, Collections.emptyMap());
+    }
+
+    /** The same with attributes, whose keys begin with a plus. */
+    String createTopic(String topic, int queues, Map<String, String> attributes) throws Exception {
         AtomicReference<Exception> last = new AtomicReference<>();
         boolean created = awaitQuietly(120_000, () -> {
             try {
-                producer().createTopic("TBW102", topic, queues, Collections.emptyMap());
+                // The producer's own method drops the attributes.
+                producer().getDefaultMQProducerImpl().getMqClientFactory().getMQAdminImpl()
+                    .createTopic("TBW102", topic, queues, 0, attributes);
                 return true;
             } catch (MQClientException error) {
                 // The client gives each of its requests six seconds, which a busy machine may take.

@@ -8,6 +8,9 @@ public final class PatientProducer {
     public static void main(String[] args) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("patient");
         producer.setNamesrvAddr(args[0]);
+        if (args.length > 1) {
+            producer.setRetryTimesWhenSendFailed(Integer.parseInt(args[1]));
+        }
         producer.start();
         for (int number = 0; ; number++) {
             long began = System.nanoTime();
@@ -16,7 +19,7 @@ public final class PatientProducer {
                 SendResult result = producer.send(new Message("orders", Integer.toString(number).getBytes(StandardCharsets.UTF_8)));
                 outcome = result.getSendStatus().name();
             } catch (Exception error) {
-                outcome = error.getClass().getSimpleName() + ":" + String.valueOf(error.getMessage()).replace('\n', ' ');
+                outcome = error.getClass().getSimpleName() + ":" + (error.getMessage() + " " + error.getCause()).replace('\n', ' ');
             }
             System.out.println("sent " + number + " " + (System.nanoTime() - began) / 1_000_000 + " " + outcome);
             Thread.sleep(1);

@@ -49,6 +49,8 @@ final class PopScenarios {
         all.put("pop_rejections", PopScenarios::rejections);
         all.put("pop_orderly", PopScenarios::orderly);
         all.put("pop_waits", PopScenarios::waits);
+        all.put("pop_handover", PopScenarios::handover);
+        all.put("static_pop", PopScenarios::staticTopic);
     }
 
     private static MQClientInstance client(Kit kit) {
@@ -438,5 +440,127 @@ final class PopScenarios {
         kit.fact("found_ms", Kit.millisSince(started));
         kit.fact("found", describe(found));
         sender.join();
+    }
+
+    /** Until the caller has changed the master half of what is received is acknowledged; afterwards everything is. */
+    private static void handover(Kit kit) throws Exception {
+        kit.createTopic(2);
+        List<String> sent = kit.sendMany(kit.topic(), "handover-", 600);
+        PopMessageRequestHeader header = popHeader(kit);
+        header.setMaxMsgNums(4);
+        header.setInvisibleTime(8_000);
+        Set<String> before = ConcurrentHashMap.newKeySet();
+        List<String> acknowledged = new ArrayList<>();
+        Kit.awaitTrue(ARRIVAL_MS, "messages arrive", () -> {
+            takeHalf(kit, header, before, acknowledged);
+            return acknowledged.size() >= 40;
+        });
+        Thread acting = StaticTopicScenarios.acting();
+        while (acting.isAlive() && before.size() < sent.size() - 100) {
+            takeHalf(kit, header, before, acknowledged);
+        }
+        acting.join();
+        header.setMaxMsgNums(32);
+        header.setInvisibleTime(60_000);
+        List<String> after = Collections.synchronizedList(new ArrayList<>());
+        Set<String> wanted = ConcurrentHashMap.newKeySet();
+        wanted.addAll(sent);
+        acknowledged.forEach(wanted::remove);
+        Kit.awaitQuietly(ARRIVAL_MS, () -> take(kit, header, after) && after.containsAll(wanted));
+        // Until the messages that were received before the change would be visible again.
+        long over = Kit.laterThanNow(1) + 12_000;
+        Kit.awaitTrue(60_000, "time passes", () -> take(kit, header, after) && System.currentTimeMillis() > over);
+        kit.fact("sent", sent);
+        kit.fact("received_before", new ArrayList<>(before));
+        kit.fact("acknowledged_before", acknowledged);
+        kit.fact("received_after", new ArrayList<>(after));
+    }
+
+    /** Receives messages and acknowledges every second one. A master that changes may answer nothing. */
+    private static void takeHalf(Kit kit, PopMessageRequestHeader header, Set<String> received, List<String> acknowledged)
+        throws Exception {
+        try {
+            RemotingCommand response = pop(kit, header);
+            for (MessageExt message : messages(response)) {
+                boolean second = received.add(Kit.text(message)) && received.size() % 2 == 0;
+                if (second && acknowledged(kit, response, message)) {
+                    acknowledged.add(Kit.text(message));
+                }
+            }
+        } catch (org.apache.rocketmq.remoting.exception.RemotingException changing) {
+            client(kit).updateTopicRouteInfoFromNameServer(kit.topic());
+        }
+    }
+
+    /** Receives and acknowledges; true also if the master cannot be asked at present. */
+    private static boolean take(Kit kit, PopMessageRequestHeader header, List<String> found) throws Exception {
+        client(kit).updateTopicRouteInfoFromNameServer(kit.topic());
+        RemotingCommand response;
+        try {
+            response = pop(kit, header);
+        } catch (org.apache.rocketmq.remoting.exception.RemotingException changing) {
+            return true;
+        }
+        for (MessageExt message : messages(response)) {
+            found.add(Kit.text(message));
+            acknowledged(kit, response, message);
+        }
+        return true;
+    }
+
+    private static boolean acknowledged(Kit kit, RemotingCommand pop, MessageExt message) throws Exception {
+        long start = message.getQueueOffset();
+        for (String entry : pop.getExtFields().get("startOffsetInfo").split(";")) {
+            String[] parts = entry.split(" ");
+            if (parts[0].equals("0") && Integer.parseInt(parts[1]) == message.getQueueId()) {
+                start = Long.parseLong(parts[2]);
+            }
+        }
+        String name = kit.queuesOf(kit.topic()).get(0).getBrokerName();
+        String info = extraInfo(pop, message, start, "0", name);
+        String[] words = info.split(" ");
+        String topic = words[4].equals("0") ? kit.topic() : "%RETRY%" + kit.group() + "_" + kit.topic();
+        return ack(kit, topic, info, message.getQueueId(), message.getQueueOffset()).getCode() == 0;
+    }
+
+    /** Requests about a static topic whose queues were never moved. */
+    private static void staticTopic(Kit kit) throws Exception {
+        Kit.awaitTrue(60_000, "the route", () -> kit.queuesOf(kit.topic()).size() == 2);
+        List<String> sent = kit.sendMany(kit.topic(), "static-", 6);
+        MQClientInstance client = client(kit);
+        String name = client.getMQClientAPIImpl().getBrokerClusterInfo(60_000).getBrokerAddrTable().keySet()
+            .iterator().next();
+        String address = client.findBrokerAddressInPublish(name);
+        PopMessageRequestHeader header = popHeader(kit);
+        header.setInvisibleTime(5_000);
+        List<String> received = new ArrayList<>();
+        List<Integer> codes = new ArrayList<>();
+        Kit.awaitQuietly(30_000, () -> {
+            header.setBornTime(System.currentTimeMillis());
+            RemotingCommand found = client.getMQClientAPIImpl().getRemotingClient().invokeSync(
+                address, RemotingCommand.createRequestCommand(RequestCode.POP_MESSAGE, header), 60_000);
+            Map<Integer, Long> starts = new HashMap<>();
+            for (MessageExt message : messages(found)) {
+                starts.putIfAbsent(message.getQueueId(), message.getQueueOffset());
+                String info = extraInfo(found, message, starts.get(message.getQueueId()), "0", name);
+                AckMessageRequestHeader acknowledgement = new AckMessageRequestHeader();
+                acknowledgement.setTopic(kit.topic());
+                acknowledgement.setConsumerGroup(kit.group());
+                acknowledgement.setQueueId(message.getQueueId());
+                acknowledgement.setOffset(message.getQueueOffset());
+                acknowledgement.setExtraInfo(info);
+                received.add(Kit.text(message));
+                codes.add(client.getMQClientAPIImpl().getRemotingClient().invokeSync(address,
+                    RemotingCommand.createRequestCommand(RequestCode.ACK_MESSAGE, acknowledgement), 60_000).getCode());
+            }
+            return received.size() >= sent.size();
+        });
+        Kit.laterThanNow(8_000);
+        header.setBornTime(System.currentTimeMillis());
+        kit.fact("again", messages(client.getMQClientAPIImpl().getRemotingClient().invokeSync(
+            address, RemotingCommand.createRequestCommand(RequestCode.POP_MESSAGE, header), 60_000)).size());
+        kit.fact("sent", sent);
+        kit.fact("received", received);
+        kit.fact("codes", codes);
     }
 }

@@ -44,7 +44,7 @@ final class StaticTopicScenarios {
     }
 
     /** Asks the driver's caller to act, and waits until it has. */
-    private static Thread acting() {
+    static Thread acting() {
         System.out.println("{\"ready\":true}");
         System.out.flush();
         Thread waiting = new Thread(() -> {

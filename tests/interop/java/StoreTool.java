@@ -1,3 +1,5 @@
+import io.openmessaging.storage.dledger.DLedgerServer;
+import io.openmessaging.storage.dledger.store.DLedgerStore;
 import java.io.BufferedWriter;
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
@@ -29,6 +31,7 @@ import org.apache.rocketmq.store.PutMessageStatus;
 import org.apache.rocketmq.store.QueryMessageResult;
 import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
+import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.ReferredIterator;
@@ -39,7 +42,9 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
  * closes it. Arguments: ROOT LOGFILEBYTES QUEUEFILEBYTES INDEXSLOTS INDEXENTRIES, then any of
  * write:FROM:COUNT (messages by number, see `message`), log:FILE (every record), queues:FILE (every unit),
  * query:IN:OUT (lines of topic TAB key), times:IN:OUT (lines of topic TAB queue TAB epoch ms), dispatched (until all that
- * was written is in queues and index), wait:MS, halt.
+ * was written is in queues and index), wait:MS, halt. The word crc makes the store write and check the property __CRC32#;
+ * paths puts its log into two directories. dledger:PORT makes the log that of a DLedger group of one peer, n0, with its data
+ * files in ROOT/data, and waits until the peer leads and everything is committed.
  */
 public final class StoreTool {
     private static final String LONG_TOPIC = "%RETRY%" + "g".repeat(130);
@@ -51,14 +56,7 @@ public final class StoreTool {
     }
 
     public static void main(String[] args) {
-        try {
-            run(args);
-        } catch (Throwable failure) {
-            // Threads the store has started would keep the process alive.
-            failure.printStackTrace();
-            Runtime.getRuntime().halt(1);
-        }
-        System.exit(0);
+        ToolProcess.run(StoreTool::run, args);
     }
 
     private static void run(String[] args) throws Exception {
@@ -72,6 +70,21 @@ public final class StoreTool {
         config.setHaListenPort(0);
         config.setEnableCompaction(false);
         config.setTimerWheelEnable(false);
+        if (java.util.Arrays.asList(args).contains("paths")) {
+            config.setStorePathCommitLog(args[0] + "/log-b," + args[0] + "/log-a");
+        }
+        boolean checksums = java.util.Arrays.asList(args).contains("crc");
+        config.setEnabledAppendPropCRC(checksums);
+        config.setForceVerifyPropCRC(checksums);
+        for (String word : args) {
+            if (word.startsWith("dledger:")) {
+                config.setEnableDLegerCommitLog(true);
+                config.setdLegerGroup("interop");
+                config.setdLegerSelfId("n0");
+                config.setdLegerPeers("n0-127.0.0.1:" + word.substring(8));
+                config.setStorePathDLedgerCommitLog(args[0] + "/data");
+            }
+        }
         ConcurrentMap<String, org.apache.rocketmq.common.TopicConfig> topics = new ConcurrentHashMap<>();
         DefaultMessageStore store = new DefaultMessageStore(
             config, new BrokerStatsManager("interop", false), null, new BrokerConfig(), topics);
@@ -90,6 +103,9 @@ public final class StoreTool {
                 case "times": tool.times(Paths.get(words[1]), Paths.get(words[2])); break;
                 case "wait": Thread.sleep(Long.parseLong(words[1])); break;
                 case "dispatched": tool.awaitDispatched(); break;
+                case "crc": break;
+                case "paths": break;
+                case "dledger": tool.awaitLeadership(); break;
                 case "halt": Runtime.getRuntime().halt(0); break;
                 default: throw new IllegalArgumentException(args[at]);
             }
@@ -183,6 +199,17 @@ public final class StoreTool {
         }
     }
 
+    /** Until this peer leads, everything is committed and dispatched, and the queues' next offsets are known. */
+    private void awaitLeadership() throws Exception {
+        DLedgerServer server = ((DLedgerCommitLog) store.getCommitLog()).getdLedgerServer();
+        DLedgerStore ledger = server.getdLedgerStore();
+        while (!server.getMemberState().isLeader() || ledger.getCommittedIndex() < ledger.getLedgerEndIndex()) {
+            Thread.sleep(10);
+        }
+        awaitDispatched();
+        store.recoverTopicQueueTable();
+    }
+
     private static String hex(byte[] bytes) {
         StringBuilder text = new StringBuilder();
         for (byte one : bytes) {
@@ -200,7 +227,13 @@ public final class StoreTool {
                 int size = head.getByteBuffer().getInt(0);
                 int magic = head.getByteBuffer().getInt(4);
                 head.release();
-                if (magic == CommitLog.BLANK_MAGIC_CODE) {
+                boolean isBlank = magic == CommitLog.BLANK_MAGIC_CODE;
+                if (store.getCommitLog() instanceof DLedgerCommitLog) {
+                    isBlank = size == -1;
+                    offset += isBlank ? 0 : 48;
+                    size = magic - 48;
+                }
+                if (isBlank) {
                     offset += fileSize - offset % fileSize;
                     continue;
                 }

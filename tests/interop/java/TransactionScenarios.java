@@ -37,6 +37,7 @@ final class TransactionScenarios {
         all.put("transaction_immunity", TransactionScenarios::immunity);
         all.put("transaction_outage", TransactionScenarios::outage);
         all.put("transaction_churn", TransactionScenarios::churn);
+        all.put("static_transactions", TransactionScenarios::staticTopic);
     }
 
     /**
@@ -332,5 +333,27 @@ final class TransactionScenarios {
         });
         kit.fact("stored", new ArrayList<>(stored));
         kit.fact("checked", transactions.checked.size());
+    }
+
+    /**
+     * Transactions on a static topic with two queues. The client does not find the broker of such a queue when it ends
+     * a transaction (its name is that of no broker), so the checks end all of them.
+     */
+    private static void staticTopic(Kit kit) throws Exception {
+        Kit.awaitTrue(60_000, "the route", () -> kit.queuesOf(kit.topic()).size() == 2);
+        Transactions transactions = new Transactions();
+        TransactionMQProducer producer = producer(kit, kit.group(), transactions);
+        List<Map<String, Object>> results = new ArrayList<>();
+        for (int i = 0; i < 4; i++) {
+            results.add(send(producer, kit, "commit commit 1 c" + i));
+            results.add(send(producer, kit, "rollback rollback 1 r" + i));
+            results.add(send(producer, kit, "unknown commit 1 u" + i));
+            results.add(send(producer, kit, "unknown rollback 1 v" + i));
+        }
+        kit.fact("results", results);
+        kit.fact("stored", Kit.texts(kit.drain(kit.topic(), 8)));
+        Kit.laterThanNow(4_000);
+        kit.fact("stored_later", Kit.texts(kit.drain(kit.topic(), 8)));
+        kit.fact("checked", new ArrayList<>(transactions.checked));
     }
 }

@@ -1,0 +1,322 @@
+"""A slave acts for its dead master (RIP-32): consumers continue from it at their offsets and keep their
+locks, sends are rejected as RocketMQ rejects them, and the master takes over again. RocketMQ's Java client,
+nameserver and brokers take part on either side."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.interop.java_cluster import java_broker, java_nameserver
+from tests.interop.java_env import JavaProcess, compile_java
+from tests.interop.test_slave_sync import java_slave
+from tests.support.pair import SEND_MESSAGE_V2, Pair
+from tests.support.process import ManagedProcess, wait_until
+from tests.support.remoting import Response, call
+from tests.support.replica_group import Factory, our_broker, our_nameserver
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
+
+GET_ROUTE, RUNTIME_INFO, ALL_CONSUMER_OFFSETS, UPDATE_AND_CREATE_TOPIC = 105, 28, 43, 17
+END_TRANSACTION, SEND_BACK, RECALL, LOCK_BATCH, UNLOCK_BATCH, PULL = 37, 36, 370, 41, 42, 11
+UPDATE_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, MAX_OFFSET, MIN_OFFSET = 15, 14, 30, 31
+QUEUES = 3
+ACTING = {
+    "enableSlaveActingMaster": True,
+    "slaveReadEnable": True,
+    "enableAutoInSyncReplicas": True,
+    "inSyncReplicas": 2,
+    "recallMessageEnable": True,
+    "totalReplicas": 1,  # no pre-online phase: each broker goes into service at once
+    "brokerNotActiveTimeoutMillis": 5000,
+}
+SUPPORTING = {
+    "supportActingMaster": True,
+    "notifyMinBrokerIdChanged": True,
+    "scanNotActiveBrokerInterval": 500,
+}
+COMBINATIONS = [
+    pytest.param(our_nameserver, our_broker, our_broker, id="all-ours"),
+    pytest.param(java_nameserver, our_broker, our_broker, id="java-nameserver", marks=pytest.mark.soak),
+    pytest.param(our_nameserver, our_broker, java_slave, id="java-slave"),
+    pytest.param(java_nameserver, java_broker, our_broker, id="java-master-and-nameserver"),
+    pytest.param(java_nameserver, java_broker, java_slave, id="all-java", marks=pytest.mark.soak),
+]
+"""In `make test` RocketMQ's nameserver takes part beside its master."""
+LOCKS_AT_THE_SLAVE = [
+    COMBINATIONS[0],
+    COMBINATIONS[1],
+    pytest.param(
+        java_nameserver, java_broker, our_broker, id="java-master-and-nameserver", marks=pytest.mark.soak
+    ),
+    COMBINATIONS[4],
+]
+"""The locks are the acting slave's alone, so that one slave of EpochMQ shows them in `make test`."""
+
+
+@contextmanager
+def acting_pair(directory: Path, nameserver: Factory, master: Factory, slave: Factory) -> Iterator[Pair]:
+    """A master, its slave, and a topic `orders` with three queues that both know."""
+    pair = Pair(
+        directory,
+        [master, slave],
+        broker=ACTING,
+        octet=67,
+        nameserver=nameserver,
+        nameserver_settings=SUPPORTING,
+    )
+    with pair:
+        fields = {
+            "topic": "orders", "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "perm": "6",
+            "writeQueueNums": str(QUEUES), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0",
+            "order": "false",
+        }  # fmt: skip
+        wait_until(
+            lambda: call(pair.master.address, UPDATE_AND_CREATE_TOPIC, fields).code == 0, what="a topic"
+        )
+        wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), what="the slave is connected")
+        wait_until(lambda: route(pair) == ({0: pair.master.address, 1: slave_of(pair)}, 6), what="a route")
+        yield pair
+
+
+def slave_of(pair: Pair) -> str:
+    return pair.brokers[1].address
+
+
+def route(pair: Pair, topic: str = "orders") -> tuple[dict[int, str], int] | None:
+    """The brokers that a client finds, by id, and the permission of the queues."""
+    response = call(pair.nameserver.address, GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true"})
+    if response.code != 0:
+        return None
+    found = json.loads(response.body)
+    (broker,), (queues,) = found["brokerDatas"], found["queueDatas"]
+    return {int(number): at for number, at in broker["brokerAddrs"].items()}, queues["perm"]
+
+
+def is_active(address: str) -> bool:
+    """Whether a broker runs the special services, as it says itself."""
+    response = call(address, RUNTIME_INFO)
+    # RocketMQ's broker answers with an error while it starts.
+    return response.code == 0 and json.loads(response.body)["table"]["brokerActive"] == "true"
+
+
+def kill_master(pair: Pair) -> None:
+    """Kills the master; returns when clients find the slave in its place."""
+    pair.master.process.kill()
+    wait_until(lambda: route(pair) == ({0: slave_of(pair)}, 4), what="the slave has the master's place")
+
+
+def restart_master(pair: Pair) -> None:
+    """Starts the master again; returns when clients find it."""
+    pair.master.start()
+    wait_until(lambda: route(pair) == ({0: pair.master.address, 1: slave_of(pair)}, 6), what="the master")
+
+
+def fill(pair: Pair, prefix: str, count: int) -> list[str]:
+    """Sends so many messages to the master, and waits until the slave has them. Returns their bodies."""
+    bodies = [f"{prefix}-{number}" for number in range(count)]
+    for number, body in enumerate(bodies):
+        pair.deliver(body=body.encode(), queue_id=number % QUEUES)
+    pair.wait_followed()
+    return bodies
+
+
+class Consumer:
+    """A consumer of RocketMQ's Java client, as a process."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        home: Path,
+        *,
+        orderly: bool = False,
+        pause_ms: int = 0,
+        group: str = "readers",
+        topic: str = "orders",
+    ) -> None:
+        mode = "orderly" if orderly else "concurrent"
+        self.process: ManagedProcess = JavaProcess(
+            "SteadyConsumer",
+            [pair.nameserver.address, topic, group, mode, str(pause_ms)],
+            home=home,
+            classes=compile_java("SteadyConsumer.java"),
+            heap_mb=128,
+            # A lock that the broker does not renew ends after 6 s instead of 30 s.
+            jvm=[
+                "-Drocketmq.client.rebalance.lockInterval=1000",
+                "-Drocketmq.client.rebalance.lockMaxLiveTime=6000",
+                "-Drocketmq.client.rebalance.waitInterval=1000",
+            ],
+        )
+
+    def __enter__(self) -> Consumer:
+        self.process.start()
+        self.process.wait_until(lambda: "started" in self.process.output(100_000), what="started")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.stop()
+
+    @property
+    def sightings(self) -> list[tuple[int, int, str, str]]:
+        """What it has consumed: queue, offset, body, name of the broker."""
+        found = []
+        for line in self.process.output(10_000_000).splitlines():
+            words = line.split()
+            if len(words) == 6 and words[0] == "message":
+                found.append((int(words[1]), int(words[2]), words[4], words[5]))
+        return found
+
+    @property
+    def messages(self) -> list[tuple[int, int, str]]:
+        """What it has consumed: queue, offset, body."""
+        return [sighting[:3] for sighting in self.sightings]
+
+    @property
+    def bodies(self) -> list[str]:
+        """The bodies of what it has consumed."""
+        return [body for _, _, body in self.messages]
+
+
+@pytest.mark.parametrize(("nameserver", "master", "slave"), COMBINATIONS)
+def test_a_consumer_continues_from_the_slave_at_its_offsets(
+    tmp_path: Path, nameserver: Factory, master: Factory, slave: Factory
+) -> None:
+    with acting_pair(tmp_path, nameserver, master, slave) as pair:
+        assert is_active(pair.master.address)
+        assert not is_active(slave_of(pair))
+        before = fill(pair, "before", 30)
+
+        def offsets_copied() -> bool:
+            body = call(slave_of(pair), ALL_CONSUMER_OFFSETS).body
+            return b'"orders@readers":{0:10,1:10,2:10}' in body
+
+        with Consumer(pair, tmp_path / "first") as consumer:
+            wait_until(lambda: sorted(consumer.bodies) == sorted(before), what="the first messages")
+            # A consumer that stops at once may not commit the message that it has just consumed.
+            wait_until(offsets_copied, what="the slave has the offsets")
+        after = fill(pair, "after", 30)
+        kill_master(pair)
+        wait_until(lambda: is_active(slave_of(pair)), what="the slave acts")
+        with Consumer(pair, tmp_path / "second") as consumer:
+            wait_until(lambda: len(consumer.bodies) >= len(after), what="the other messages")
+            assert sorted(consumer.bodies) == sorted(after), "from the slave, and none twice"
+            # The master takes over: sends work again, and the consumer moves on to it.
+            restart_master(pair)
+            wait_until(lambda: not is_active(slave_of(pair)), what="the slave acts no longer")
+            wait_until(lambda: is_active(pair.master.address), what="the master runs the special services")
+            wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), what="the slave follows again")
+            latest = fill(pair, "latest", 30)
+            wait_until(lambda: set(latest) <= set(consumer.bodies), what="messages of the returned master")
+
+
+@pytest.mark.parametrize(("nameserver", "master", "slave"), LOCKS_AT_THE_SLAVE)
+def test_an_orderly_consumer_keeps_its_locks_at_the_slave(
+    tmp_path: Path, nameserver: Factory, master: Factory, slave: Factory
+) -> None:
+    with acting_pair(tmp_path, nameserver, master, slave) as pair:
+        sent = fill(pair, "in-order", 108)
+        with Consumer(pair, tmp_path / "consumer", orderly=True, pause_ms=300) as consumer:
+            wait_until(lambda: len(consumer.bodies) >= 12, what="the first messages")
+            kill_master(pair)
+            # This takes three times as long as a lock that is not renewed.
+            wait_until(lambda: set(consumer.bodies) == set(sent), what="all messages")
+            for queue_id in range(QUEUES):
+                offsets = [offset for queue, offset, _ in consumer.messages if queue == queue_id]
+                assert offsets == list(range(len(sent) // QUEUES)), (
+                    f"queue {queue_id}: in order, and none twice"
+                )
+            assert locked(pair, "another client") == 0, "the slave has the consumer's locks"
+
+
+def locked(pair: Pair, client: str) -> int:
+    """How many queues a client can lock at the slave; they are unlocked again."""
+    queues = [{"topic": "orders", "brokerName": Pair.NAME, "queueId": number} for number in range(QUEUES)]
+    body = json.dumps({"consumerGroup": "readers", "clientId": client, "mqSet": queues}).encode()
+    response = call(slave_of(pair), LOCK_BATCH, body=body)
+    assert response.code == 0
+    assert call(slave_of(pair), UNLOCK_BATCH, body=body).code == 0
+    return len(json.loads(response.body)["lockOKMQSet"])
+
+
+def send_to_slave(pair: Pair, properties: str = "WAIT\x01true\x02") -> Response:
+    ext = {
+        "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
+        "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    return call(slave_of(pair), SEND_MESSAGE_V2, ext, b"hello")
+
+
+@pytest.mark.parametrize(
+    ("nameserver", "master", "slave"),
+    [
+        pytest.param(our_nameserver, our_broker, our_broker, id="our-slave"),
+        pytest.param(our_nameserver, our_broker, java_slave, id="java-slave", marks=pytest.mark.soak),
+    ],
+)
+def test_an_acting_master_answers_each_request_as_rocketmq_s_does(
+    tmp_path: Path, nameserver: Factory, master: Factory, slave: Factory
+) -> None:
+    with acting_pair(tmp_path, nameserver, master, slave) as pair:
+        fill(pair, "message", 30)
+        address = slave_of(pair)
+        wait_until(lambda: pull(pair, "reader-0").code == 0, what="the slave knows the topic")
+        kill_master(pair)
+        wait_until(lambda: is_active(address), what="the slave acts")
+        # Nothing is stored.
+        for properties in ("WAIT\x01true\x02", "WAIT\x01false\x02", "DELAY\x012\x02"):
+            rejected = send_to_slave(pair, properties)
+            assert rejected.code == 14, rejected
+            assert rejected.remark is not None
+            assert "messages are put to the slave" in rejected.remark
+        back = {
+            "offset": "0",
+            "group": "reader-0",
+            "delayLevel": "0",
+            "unitMode": "false",
+            "originTopic": "orders",
+        }
+        rejected = call(address, SEND_BACK, back)
+        host = address.rpartition(":")[0]
+        assert (rejected.code, rejected.remark) == (1, f"no master available along with {host}")
+        end = {
+            "producerGroup": "producers", "tranStateTableOffset": "0", "commitLogOffset": "0",
+            "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": "x", "transactionId": "x",
+        }  # fmt: skip
+        assert call(address, END_TRANSACTION, end).code == 11
+        recall = {"topic": "orders", "recallHandle": "x", "producerGroup": "producers"}
+        assert call(address, RECALL, recall).code == 11
+        # Everything else is served.
+        assert pull(pair, "reader-1").code == 0
+        queue = {"topic": "orders", "queueId": "0"}
+        assert call(address, MAX_OFFSET, queue).ext["offset"] == "10"
+        assert call(address, MIN_OFFSET, queue).ext["offset"] == "0"
+        offset = {"consumerGroup": "reader-1", **queue}
+        assert call(address, UPDATE_CONSUMER_OFFSET, {**offset, "commitOffset": "4"}).code == 0
+        assert call(address, QUERY_CONSUMER_OFFSET, offset).ext["offset"] == "4"
+        assert locked(pair, "some client") == QUEUES
+        # A pull that waits is answered when the master returns, and its consumer moves on.
+        answers: list[Response] = []
+        held = threading.Thread(target=lambda: answers.append(pull(pair, "reader-1", offset=10, wait_s=300)))
+        held.start()
+        restart_master(pair)
+        held.join(120)
+        (released,) = answers
+        assert (released.code, released.ext["suggestWhichBrokerId"]) == (19, "0")
+        assert released.ext["nextBeginOffset"] == "10"
+        wait_until(lambda: not is_active(address), what="the slave acts no longer")
+
+
+def pull(pair: Pair, group: str, *, offset: int = 0, wait_s: int = 15) -> Response:
+    """Pulls from the first queue of the slave; waits for a message if there is none."""
+    ext = {
+        "consumerGroup": group, "topic": "orders", "queueId": "0", "queueOffset": str(offset),
+        "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(wait_s * 1000),
+        "subscription": "*", "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    return call(slave_of(pair), PULL, ext, timeout_s=wait_s + 30)

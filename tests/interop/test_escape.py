@@ -1,0 +1,171 @@
+"""The master of one group dies; its delayed messages, timer messages, popped messages and open transactions
+reach RocketMQ's clients through another group, each once. Either group is RocketMQ's or EpochMQ's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from epochmq_protocol.message import MessageExt
+from tests.interop.java_cluster import java_broker, java_nameserver
+from tests.interop.java_env import JavaProcess, compile_java
+from tests.interop.test_acting_master import ACTING, SUPPORTING, Consumer, is_active
+from tests.interop.test_slave_sync import java_slave
+from tests.support.pair import SEND_MESSAGE_V2, Pair
+from tests.support.pop_client import acknowledge, pop
+from tests.support.process import wait_until
+from tests.support.remoting import call
+from tests.support.replica_group import Factory, Member, our_broker, our_nameserver
+
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
+
+UPDATE_AND_CREATE_TOPIC, GET_ROUTE, PULL = 17, 105, 11
+QUEUES = 3
+DELAYED_S = 10
+"""Long enough to send everything and to kill the master before the first message is due."""
+INVISIBLE_MS = 10_000
+ESCAPING = {
+    **ACTING,
+    "inSyncReplicas": 1,
+    "enableRemoteEscape": True,
+    "messageDelayLevel": f"1s {DELAYED_S}s",
+    "transactionCheckInterval": 1000,
+    "transactionTimeOut": 1000,
+    "transactionCheckMax": 1000,
+}
+OTHER_NAME = "broker-b"
+
+
+@contextmanager
+def two_groups(
+    directory: Path, nameserver: Factory, slave: Factory, other: Factory
+) -> Iterator[tuple[Pair, Member]]:
+    """A master of ours and its slave; the master of the other group. Both groups have the topic `orders`."""
+    pair = Pair(
+        directory,
+        [our_broker, slave],
+        broker=ESCAPING,
+        octet=69,
+        nameserver=nameserver,
+        nameserver_settings=SUPPORTING,
+    )
+    settings = {"brokerName": OTHER_NAME, "brokerId": 0, "brokerRole": "ASYNC_MASTER"}
+    group = pair._broker(2, other, ESCAPING | settings, 69)
+    pair.brokers.append(group)
+    with pair:
+        for address in (pair.master.address, group.address):
+            create_topic(address, "orders")
+        wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), what="the slave is connected")
+        wait_until(lambda: masters(pair, "orders") == [pair.master.address, group.address], what="a route")
+        yield pair, group
+
+
+def create_topic(address: str, topic: str) -> None:
+    fields = {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "perm": "6",
+        "writeQueueNums": str(QUEUES), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
+    }  # fmt: skip
+    wait_until(lambda: call(address, UPDATE_AND_CREATE_TOPIC, fields).code == 0, what=f"the topic {topic}")
+
+
+def masters(pair: Pair, topic: str) -> list[str]:
+    """The addresses under id 0 in the route of a topic, by the names of their groups."""
+    response = call(pair.nameserver.address, GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true"})
+    if response.code != 0:
+        return []
+    brokers = sorted(json.loads(response.body)["brokerDatas"], key=lambda broker: broker["brokerName"])
+    return [broker["brokerAddrs"]["0"] for broker in brokers if "0" in broker["brokerAddrs"]]
+
+
+def send(address: str, body: str, properties: str = "") -> None:
+    ext = {
+        "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
+        "h": "0", "i": f"WAIT\x01true\x02{properties}", "j": "0", "k": "false", "m": "false",
+    }  # fmt: skip
+    response = call(address, SEND_MESSAGE_V2, ext, body.encode(), timeout_s=60)
+    assert response.code == 0, response
+
+
+def knows_topic(address: str) -> bool:
+    """Whether a slave has copied the topic."""
+    ext = {
+        "consumerGroup": "probes", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
+        "subVersion": "0", "expressionType": "TAG",
+    }  # fmt: skip
+    return call(address, PULL, ext).code == 0
+
+
+def pop_some(address: str, name: str, found: dict[str, tuple[MessageExt, str]], count: int) -> bool:
+    """POPs once. Returns whether so many messages have come."""
+    for message, info in pop(address, name, 4, INVISIBLE_MS):
+        found[message.body.decode()] = message, info
+    return len(found) >= count
+
+
+@pytest.mark.parametrize(
+    ("nameserver", "slave", "other"),
+    [
+        # In `make test` all ours is under the faults of `test_chaos`, and returns in `test_acting_handback`.
+        pytest.param(our_nameserver, our_broker, our_broker, id="all-ours", marks=pytest.mark.soak),
+        pytest.param(java_nameserver, our_broker, java_broker, id="to-java"),
+        pytest.param(our_nameserver, java_slave, our_broker, id="from-java"),
+        pytest.param(java_nameserver, java_slave, java_broker, id="java-to-java", marks=pytest.mark.soak),
+    ],
+)
+def test_messages_of_a_group_without_a_master_come_through_another_group(
+    tmp_path: Path, nameserver: Factory, slave: Factory, other: Factory
+) -> None:
+    with two_groups(tmp_path, nameserver, slave, other) as (pair, group):
+        address, decision = pair.brokers[1].address, tmp_path / "decision"
+        for number in range(2):
+            send(pair.master.address, f"popped-{number}")
+        wait_until(lambda: knows_topic(address), what="the slave knows the topic")
+        create_topic(pair.master.address, "payments")
+        producer = JavaProcess(
+            "UndecidedProducer",
+            [pair.nameserver.address, "payments", "paid", str(decision)],
+            home=tmp_path / "producer",
+            classes=compile_java("UndecidedProducer.java"),
+            heap_mb=128,
+        )
+        consumer = Consumer(pair, tmp_path / "consumer")
+        payments = Consumer(pair, tmp_path / "payments", group="cashiers", topic="payments")
+        with consumer, payments:
+            wait_until(lambda: len(consumer.bodies) == 2, what="the consumer is there")
+            producer.start()
+            try:
+                producer.wait_until(lambda: "sent" in producer.output(100_000), what="a half message")
+                popped: dict[str, tuple[MessageExt, str]] = {}
+                wait_until(
+                    lambda: pop_some(pair.master.address, Pair.NAME, popped, 2), what="messages are popped"
+                )
+                delayed = {f"delayed-{number}" for number in range(5)}
+                timed = {f"timed-{number}" for number in range(5)}
+                for body in sorted(delayed):
+                    send(pair.master.address, body, "DELAY\x012\x02")
+                for body in sorted(timed):
+                    send(pair.master.address, body, f"TIMER_DELAY_SEC\x01{DELAYED_S}\x02")
+                pair.wait_followed()
+                pair.master.process.kill()
+                wait_until(lambda: is_active(address), what="the slave acts")
+                wait_until(lambda: masters(pair, "orders") == [address, group.address], what="a new route")
+                assert acknowledge(address, *popped["popped-0"])
+                create_topic(group.address, "payments")
+                decision.touch()
+                wait_until(lambda: delayed | timed <= set(consumer.bodies), what="the delayed messages")
+                again: dict[str, tuple[MessageExt, str]] = {}
+                wait_until(lambda: pop_some(group.address, OTHER_NAME, again, 1 + 10), what="a message comes")
+                assert "popped-1" in again
+                assert again["popped-1"][0].reconsume_times == 1
+                wait_until(lambda: "paid" in payments.bodies, what="the transaction is committed")
+            finally:
+                producer.stop()
+            came = [body for body in consumer.bodies if body in delayed | timed]
+            assert sorted(came) == sorted(delayed | timed), "each once"
+            if slave is our_broker:
+                assert "popped-0" not in again, "it was acknowledged"
