@@ -45,6 +45,7 @@ from epochmq_broker.processors.table_sync import TableSyncProcessor
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.replica_control import ReplicaControl
+from epochmq_broker.replicas.request_gate import RequestGate
 from epochmq_broker.request_latencies import RequestLatencies
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.static_topics.remote_queues import RemoteQueues
@@ -91,6 +92,7 @@ class RequestProcessors:
     def __init__(self, components: ProcessorDependencies) -> None:
         self._components = components
         self._unverified: Mapping[int, RequestHandler] = {}
+        self._gate: RequestGate | None = None
         self.latencies = RequestLatencies()
         live, store, writer, tables = components.live, components.store, components.writer, components.tables
         store_host = components.store_host
@@ -241,9 +243,15 @@ class RequestProcessors:
             ).handlers(),
             **self._client.handlers(),
         }
-        handlers = ColdReadRetrier(store.reader, components.cold_reads).wrap(handlers)
-        handlers = static_topics.translate(handlers)
-        return handlers if replicas is None else replicas.gate.guard(handlers)
+        retrier = ColdReadRetrier(store.reader, components.cold_reads)
+        retried = static_topics.translate(retrier.wrap(handlers))
+        if replicas is None:
+            return retried
+        gate = self._gate = replicas.gate
+        components.pop.may_hand_out = lambda: gate.is_open
+        # A request that has to wait for the disk passes the gate again before it runs again: a switchover may
+        # have begun meanwhile.
+        return retried | gate.guard_relayed(retried) | retrier.wrap(gate.guard_held(handlers, retried))
 
     def start_polling(self) -> None:
         """Lets requests wait for messages from now on; needs a running loop."""
@@ -275,7 +283,10 @@ class RequestProcessors:
         queries = ColdReadRetrier(components.store.reader, components.cold_reads).wrap(
             self.pop_queries.handlers()
         )
-        return self._guarded({**common, **self.pull.handlers(), **self.pop.handlers(), **queries})
+        pops = self.pop.handlers()
+        if self._gate is not None:
+            pops = self._gate.guard_held(pops, pops)
+        return self._guarded({**common, **self.pull.handlers(), **pops, **queries})
 
     def vip_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """The handlers of the VIP port outside the fast paths: `common`, limited to requests for this

@@ -89,6 +89,9 @@ class PopService:
         """How long each scan of the buffer took."""
         self.on_free: list[Callable[[str, str, int], None]] = []
         """Called with (topic, group, queue id) of an orderly queue that the group may pop again."""
+        self.may_hand_out: Callable[[], bool] = lambda: True
+        """Whether a POP may hand out messages. During a switchover its checkpoint would not reach the new
+        master."""
         self.on_stop: Callable[[], None] = lambda: None
         """Called when this broker is the master no longer."""
         self.write: Callable[[Path, bytes], None] = write_state_file

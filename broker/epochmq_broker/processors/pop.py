@@ -59,6 +59,8 @@ STEP_BUDGET_S: Final = 0.003
 """How long one step of a round may block the event loop."""
 REST_PAUSE_S: Final = 0.1
 """A POP that found nothing although there are messages runs again after this time, unless it got further."""
+RERUN_PAUSE_S: Final = 0.02
+"""A waiting POP that a switchover prevents from running again tries again after this time."""
 FILTERS_MAX: Final = 10_000
 FILTER_FRESH_MS: Final = 60_000
 """How long a parsed subscription is reused. Its version is its time, by which the registry expires it."""
@@ -85,7 +87,7 @@ class PopProcessor:
     ) -> None:
         self.polling = PopLongPolling(self._rerun, lambda: live.current, store.on_arrival.append, now_ms)
         self.popper = QueuePopper(live, store, offsets, stats, pop)
-        self._sink = pop.sink
+        self._pop = pop
         self.store = store
         self.cold_reads = cold_reads
         self.topics = topics
@@ -107,9 +109,13 @@ class PopProcessor:
         if queue_id >= 0:
             loop.call_soon(self.polling.notify, topic, group, queue_id)
 
+    def may_hand_out(self) -> bool:
+        """Whether a POP may hand out messages now (`PopService.may_hand_out`)."""
+        return self._pop.may_hand_out()
+
     def pop(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Serves a POP. None: the response follows."""
-        reject_pop_on_slave(self.live.current, self._sink)
+        reject_pop_on_slave(self.live.current, self._pop.sink)
         ext = dict(command.ext or {})
         if ext.get("bornTime", "0") == "0":
             ext["bornTime"] = str(now_ms())
@@ -118,6 +124,9 @@ class PopProcessor:
         return PopRound(self, connection, command, header, wanted).run()
 
     def _rerun(self, held: HeldPop) -> None:
+        if not self.may_hand_out() and now_ms() < held.expires_ms:
+            asyncio.get_running_loop().call_later(RERUN_PAUSE_S, self._rerun, held)
+            return
         command: Command = held.request
         connection: RemotingConnection = held.connection
         try:
@@ -229,6 +238,10 @@ class PopRound:
             # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
             reader.resident_only = reader.residency if self._tries < PULL_TRIES_MAX else None
             while self._next is not None:
+                if not self._processor.may_hand_out():
+                    raise RequestError(
+                        ResponseCode.SYSTEM_BUSY, "a switchover of the master is under way; pop again"
+                    )
                 topic, queue_id = self._next
                 self._processor.popper.pop(self._header, topic, queue_id, self._wanted, self._result)
                 self._next = next(self._queues, None)

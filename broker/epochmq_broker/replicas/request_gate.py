@@ -136,16 +136,28 @@ class RequestGate:
 
     # Requests
 
-    def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """Returns the handlers, with the gate in front of those that only a master may serve."""
-        guarded = RELAYED_CODES | HELD_ONLY_CODES
-        held = HELD_CODES | HELD_ONLY_CODES
+    def guard_relayed(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        """Returns those handlers that are relayed and never held, with the gate in front of them."""
         return {
-            code: self._guarded(handler, is_held=code in held) if code in guarded else handler
+            code: self._guarded(handler, handler, is_held=False)
             for code, handler in handlers.items()
+            if code in RELAYED_CODES - HELD_CODES
         }
 
-    def _guarded(self, handler: RequestHandler, *, is_held: bool) -> RequestHandler:
+    def guard_held(
+        self, handlers: Mapping[int, RequestHandler], after_hold: Mapping[int, RequestHandler]
+    ) -> dict[int, RequestHandler]:
+        """Returns those handlers that are held during a switchover, with the gate in front of them. A request
+        that was held and is served here runs in its handler of `after_hold`."""
+        return {
+            code: self._guarded(handler, after_hold[code], is_held=True)
+            for code, handler in handlers.items()
+            if code in HELD_CODES | HELD_ONLY_CODES
+        }
+
+    def _guarded(
+        self, handler: RequestHandler, after_hold: RequestHandler, *, is_held: bool
+    ) -> RequestHandler:
         def guarded(
             connection: RemotingConnection, command: Command
         ) -> Command | Awaitable[Command | None] | None:
@@ -154,7 +166,7 @@ class RequestGate:
             if self.phase is GatePhase.RELAYING and time.monotonic() > self._until_s:
                 self.open()
                 return handler(connection, command)
-            return self._hold_or_relay(handler, connection, command)
+            return self._hold_or_relay(after_hold, connection, command)
 
         return guarded
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.pop.checkpoints import PopCheckPoint, decode_checkpoint
+from epochmq_broker.processors import pop as pop_processor
 from epochmq_broker.store.statuses import RunningFlags
 from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -460,6 +461,40 @@ async def test_what_is_in_memory_is_stored_at_the_stop(tmp_path: Path) -> None:
         point, ack = (json.loads(body) for body in revive_records(bench))
         assert (point["d"], ack["ao"]) == ([0, 1, 2], 1)
         assert bench.broker.offsets.query("g", "T", 0) == 3
+
+
+async def test_a_pop_that_a_switchover_overtakes_hands_out_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "STEP_BUDGET_S", -1.0)  # pauses after every queue
+    async with popping(tmp_path, {"enablePopBufferMerge": "true"}) as bench:
+        send(bench, 2, queue_id=0)
+        send(bench, 2, queue_id=1)
+        peer, pops, allowed = bench.peer(), bench.broker.pop, True
+        pops.may_hand_out = lambda: allowed
+        opaque = peer.send(pop_command(max_msg_nums=3))
+        handed_out = pops.buffer.checkpoints
+        allowed = False
+        response = await peer.answer(opaque)
+        assert (response.code, pops.buffer.checkpoints) == (
+            (ResponseCode.SUCCESS, 1) if handed_out else (ResponseCode.SYSTEM_BUSY, 0)
+        )
+
+
+async def test_a_waiting_pop_outlasts_a_switchover_that_fails(bench: Bench) -> None:
+    send(bench, 1)
+    await pop(bench)
+    peer, allowed = bench.peer(), True
+    bench.broker.pop.may_hand_out = lambda: allowed
+    opaque = peer.send(pop_command(poll_time=20_000))
+    await until(lambda: bench.broker.processors.pop.polling.held == 1)
+    allowed = False
+    send(bench, 1)
+    await until(lambda: bench.broker.processors.pop.polling.held == 0)
+    peer.collect()
+    assert opaque not in peer.answers
+    allowed = True
+    assert len(decode_records((await peer.answer(opaque)).body)) == 1
 
 
 async def test_what_is_in_memory_too_long_is_stored(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ class GateHarness:
         self.gate = RequestGate(self.elsewhere, SELF)
         self.here: list[Command] = []
         handlers = dict.fromkeys((*RELAYED_CODES, PULL, POP), self._handle)
-        self.handlers = self.gate.guard(handlers)
+        self.handlers = (
+            handlers | self.gate.guard_relayed(handlers) | self.gate.guard_held(handlers, handlers)
+        )
 
     def _handle(self, connection: RemotingConnection, command: Command) -> Command:
         self.here.append(command)
