@@ -11,7 +11,7 @@ topic).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
@@ -296,7 +296,7 @@ def _remark_field(remark: str | None) -> bytes:
     return b"" if remark is None else b'"remark":"%b",' % json_text(remark)
 
 
-def pull_response(
+def pull_response_head(
     opaque: int,
     code: int,
     remark: str | None = None,
@@ -307,11 +307,9 @@ def pull_response(
     max_offset: int,
     topic_sys_flag: int = 0,
     group_sys_flag: int = 0,
-    body: Sequence[bytes | memoryview] = (),
     body_size: int = 0,
 ) -> bytes:
-    """The response to a pull as a whole frame. `body`: the pieces of its body, `body_size` bytes together.
-    This is the only copy of the messages."""
+    """The response to a pull up to its body, which has `body_size` bytes."""
     header = _PULL_HEADER % (
         code,
         group_sys_flag,
@@ -324,8 +322,7 @@ def pull_response(
         _remark_field(remark),
     )
     size = len(header)
-    length = 4 + size + body_size
-    return b"".join((length.to_bytes(4, "big"), size.to_bytes(4, "big"), header, *body))
+    return b"%b%b%b" % ((4 + size + body_size).to_bytes(4, "big"), size.to_bytes(4, "big"), header)
 
 
 # ------------------------------------------------------------------------------------------------- properties

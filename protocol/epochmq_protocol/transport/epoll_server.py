@@ -341,6 +341,7 @@ class EpollTransport(asyncio.Transport):
         "_closing",
         "_counted_unsent",
         "_handle",
+        "_has_views",
         "_high",
         "_low",
         "_mask",
@@ -365,6 +366,7 @@ class EpollTransport(asyncio.Transport):
         self._protocol: asyncio.Protocol = protocol
         self._out: list[bytes | memoryview] = []
         self._out_size = 0
+        self._has_views = False  # whether some of `_out` may change or vanish when this turn has ended
         self._counted_unsent = 0  # this socket's share of the server's `unsent_bytes`
         self._queued = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
@@ -438,6 +440,20 @@ class EpollTransport(asyncio.Transport):
         if self._out_size > self._high:
             self._limit_unsent()
 
+    def write_views(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
+        """Queues pieces of `size` bytes together, for example views of mapped files. What the socket does not
+        take by the end of the turn is copied then."""
+        if self._closing:
+            return
+        self._out += pieces
+        self._out_size += size
+        self._has_views = True
+        if not self._queued:
+            self._queued = True
+            self._server.queue_send(self)
+        if self._out_size > self._high:
+            self._limit_unsent()
+
     def can_write_eof(self) -> bool:
         """A half-close is not supported."""
         return False
@@ -505,6 +521,7 @@ class EpollTransport(asyncio.Transport):
         if sent == self._out_size:
             out.clear()
             self._out_size = 0
+            self._has_views = False
             if self._counted_unsent:
                 self._count(0)
             if self._mask & select.EPOLLOUT:
@@ -549,6 +566,9 @@ class EpollTransport(asyncio.Transport):
         del self._out[:done]
         if sent:
             self._out[0] = memoryview(self._out[0])[sent:]
+        if self._has_views:
+            self._has_views = False
+            self._out[:] = [b"".join(self._out)]
 
     def _update_events(self) -> None:
         """Tells the epoll which events are wanted now."""

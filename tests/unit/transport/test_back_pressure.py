@@ -6,8 +6,9 @@ import asyncio
 import socket
 
 import msgspec
+import pytest
 
-from epochmq_protocol.frame import Command, response
+from epochmq_protocol.frame import Command, decode, encode, response
 from epochmq_protocol.transport import RemotingConnection, RemotingServer, ServerSettings
 from tests.unit.transport.peers import ECHO, LATER, Peer, ask, eventually, peer_of, serving
 
@@ -15,6 +16,11 @@ SMALL = ServerSettings(
     write_high_water_bytes=65_536, write_low_water_bytes=16_384, write_buffer_max_bytes=400_000
 )
 BODY = bytes(20_000)
+
+
+def header_frame(header: bytes) -> bytes:
+    """A frame with this header and no body, without its length."""
+    return len(header).to_bytes(4, "big") + header
 
 
 async def connect_with_small_buffers(server: RemotingServer) -> Peer:
@@ -26,7 +32,10 @@ async def connect_with_small_buffers(server: RemotingServer) -> Peer:
     return Peer(*await asyncio.open_connection(sock=raw, limit=1000))
 
 
-async def test_requests_of_a_peer_that_does_not_read_wait_and_all_get_a_response_when_it_reads() -> None:
+@pytest.mark.parametrize("views", [False, True], ids=["copied", "views"])
+async def test_requests_of_a_peer_that_does_not_read_wait_and_all_get_a_response_when_it_reads(
+    views: bool,
+) -> None:
     handled = 0
 
     def big(connection: RemotingConnection, command: Command) -> Command:
@@ -34,8 +43,16 @@ async def test_requests_of_a_peer_that_does_not_read_wait_and_all_get_a_response
         handled += 1
         return response(command, 0, body=BODY)
 
+    def fast_big(connection: RemotingConnection, header: bytes, body: bytes) -> None:
+        nonlocal handled
+        handled += 1
+        frame = encode(response(decode(header_frame(header)), 0, body=BODY))
+        at = len(frame) - len(BODY)
+        connection.write_views(frame[:at], [memoryview(frame)[at:]], len(frame))
+
     count = 1000
-    async with serving({ECHO: big}, settings=SMALL) as server:
+    fast = {ask()[8:19]: fast_big} if views else None
+    async with serving({ECHO: big}, settings=SMALL, fast=fast) as server:
         peer = await connect_with_small_buffers(server)
         sending = asyncio.ensure_future(peer.send(b"".join(ask(opaque=n) for n in range(count))))
         await eventually(lambda: bool(server.connections), "connected")

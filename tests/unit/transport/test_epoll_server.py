@@ -116,6 +116,38 @@ async def test_a_peer_that_does_not_read_pauses_its_writer_and_later_gets_every_
         assert recorder.transport.get_write_buffer_size() == 0
 
 
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not read"])
+async def test_views_may_change_after_the_turn(reads: bool) -> None:
+    async with connected() as (recorder, peer, _):
+        loop, transport = asyncio.get_running_loop(), recorder.transport
+        source, parts = bytearray(BLOCK), 1 if reads else 40
+        view = memoryview(source)
+        turns: list[str] = []
+
+        def respond(_: bytes) -> None:
+            for _ in range(parts):
+                transport.write_views([b"head", view[:1000], view[1000:]], 4 + len(BLOCK))
+            transport.write(b"last")
+            turns.append("over")
+
+        recorder.on_data = respond
+        await loop.sock_sendall(peer, b"x")
+        await until(lambda: bool(turns))
+        unsent = transport.get_write_buffer_size()
+        assert reads or unsent > len(BLOCK)
+        source[:] = bytes(len(BLOCK))
+        assert await received(peer, parts * (4 + len(BLOCK)) + 4) == (b"head" + BLOCK) * parts + b"last"
+        view.release()  # raises BufferError if the transport still has a view
+        assert transport.get_write_buffer_size() == 0
+
+
+async def test_a_closed_transport_drops_views() -> None:
+    async with connected() as (recorder, _, _):
+        recorder.transport.abort()
+        recorder.transport.write_views([b"head", memoryview(b"body")], 8)
+        assert recorder.transport.get_write_buffer_size() == 0
+
+
 async def test_paused_reading_leaves_bytes_in_the_kernel() -> None:
     async with connected() as (recorder, peer, _):
         loop = asyncio.get_running_loop()
