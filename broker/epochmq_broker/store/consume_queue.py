@@ -108,7 +108,7 @@ class ConsumeQueue:
         self.pending = PendingUnits() if pending is None else pending
         if mappings is None:
             mappings = MappingCache()
-        self.files = QueueFiles(directory / topic / str(queue_id), file_size, mappings)
+        self.files = QueueFiles(directory / f"{topic}/{queue_id}", file_size, mappings)
         self.min_offset = 0
         self.max_offset = 0
         self.max_physical = -1
