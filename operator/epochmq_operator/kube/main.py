@@ -21,6 +21,7 @@ from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, 
 from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.kopf_watch import WatchEndedError, kopf_watch, watch_resources
 from epochmq_operator.kube.lease_holder import LeadershipLostError, open_lease_holder
+from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
 from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
@@ -135,26 +136,27 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         )
         api = Api(connection, lease_holder.require)
         stack.push_async_callback(api.close)
-        metrics, cache = OperatorMetrics(), ObjectCache()
+        metrics, cache, liveness = OperatorMetrics(), ObjectCache(), Liveness()
         metrics.collect_groups(lambda: [found for kind in KINDS for found in cache.all(kind)])
         sidecar_client = await stack.enter_async_context(
             open_sidecar_client(api, by_proxy=config.sidecars == "proxy")
         )
         replicas = ReplicaObserver(cache, sidecar_client, CredentialsCache(api))
-        dependencies = ReconcilerDependencies(api, cache, replicas, metrics, config.workers)
+        dependencies = ReconcilerDependencies(api, cache, replicas, metrics, liveness, config.workers)
         reconcilers = (
             GroupReconciler(renderer, dependencies),
             AuditReconciler(config.audit_settings(), dependencies),
         )
         metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
         informers = [
-            Informer(api, cache, kind, where, SELECTOR)
+            Informer(api, cache, kind, where, SELECTOR, liveness)
             for kind in WATCHED
             for where in (*config.namespaces,) or (None,)
         ]
-        listed = lambda: all(one.listed.is_set() for one in informers)  # noqa: E731 -- a predicate
         address, port = config.metrics_address, config.metrics_port
-        await stack.enter_async_context(serve_metrics(metrics, address, port, lambda: True, listed))
+        await stack.enter_async_context(
+            serve_metrics(metrics, address, port, liveness.stuck, lambda: _unlisted(informers))
+        )
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
                 tasks.create_task(informer.run())
@@ -168,6 +170,10 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
                 cache.on_change = lambda manifest: _notify(reconcilers, manifest)
                 for reconciler in reconcilers:
                     work.create_task(reconciler.run())
+
+
+def _unlisted(informers: list[Informer]) -> list[str]:
+    return [f"{one.activity} has not listed yet" for one in informers if not one.listed.is_set()]
 
 
 def _notify(reconcilers: tuple[Reconciler, ...], manifest: Manifest) -> None:

@@ -115,25 +115,31 @@ def _number(value: object) -> float:
 
 @contextlib.asynccontextmanager
 async def serve_metrics(
-    metrics: OperatorMetrics, address: str, port: int, alive: Callable[[], bool], ready: Callable[[], bool]
+    metrics: OperatorMetrics,
+    address: str,
+    port: int,
+    stuck: Callable[[], list[str]],
+    not_ready: Callable[[], list[str]],
 ) -> AsyncIterator[int]:
-    """Serves the metrics for the length of a block; yields the port."""
+    """Serves the metrics for the length of a block; yields the port. `stuck` and `not_ready` return why
+    `/live` and `/ready` fail, one line a reason."""
 
     async def tell(request: web.Request) -> web.Response:
         return web.Response(
             body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
-    def answer(holds: Callable[[], bool]) -> Callable[[web.Request], object]:
+    def answer(reasons: Callable[[], list[str]]) -> Callable[[web.Request], object]:
         async def probe(request: web.Request) -> web.Response:
-            return web.Response(text="yes" if holds() else "no", status=200 if holds() else 503)
+            found = reasons()
+            return web.Response(text="\n".join(found) or "yes", status=503 if found else 200)
 
         return probe
 
     app = web.Application()
     app.router.add_get("/metrics", tell)
-    app.router.add_get("/live", answer(alive))  # type: ignore[arg-type]
-    app.router.add_get("/ready", answer(ready))  # type: ignore[arg-type]
+    app.router.add_get("/live", answer(stuck))  # type: ignore[arg-type]
+    app.router.add_get("/ready", answer(not_ready))  # type: ignore[arg-type]
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:

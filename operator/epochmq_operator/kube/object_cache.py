@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from epochmq_operator.kube.api import Api, ApiError, WatchEvent
+from epochmq_operator.kube.liveness import WATCH_LIMIT_S, Liveness
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of
 
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.5, 15.0
@@ -92,7 +93,17 @@ class ObjectCache:
 class Informer:
     """Keeps the cache up to date for one kind, in one namespace or in all."""
 
-    def __init__(self, api: Api, cache: ObjectCache, kind: str, namespace: str | None, selector: str) -> None:
+    def __init__(
+        self,
+        api: Api,
+        cache: ObjectCache,
+        kind: str,
+        namespace: str | None,
+        selector: str,
+        liveness: Liveness,
+    ) -> None:
+        self.activity = f"the watch of {kind} in {namespace or 'all namespaces'}"
+        self._liveness = liveness
         self._api = api
         self._cache = cache
         self._kind = kind
@@ -104,6 +115,7 @@ class Informer:
         """Lists, then watches; starts again when the watch breaks. Runs until cancelled."""
         back_off_s = BACK_OFF_FIRST_S
         while True:
+            self._liveness.begin(self.activity, WATCH_LIMIT_S)
             try:
                 items, version = await self._api.list(self._kind, self._namespace, self._selector)
                 self._cache.replace(self._kind, self._namespace, items)
@@ -118,6 +130,7 @@ class Informer:
 
     async def _watch(self, version: str) -> None:
         while True:
+            self._liveness.begin(self.activity, WATCH_LIMIT_S)
             async for event in self._api.watch(self._kind, self._namespace, self._selector, version):
                 version = str(event.object["metadata"]["resourceVersion"])
                 self._take(event)

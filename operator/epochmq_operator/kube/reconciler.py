@@ -14,6 +14,7 @@ import structlog
 from epochmq_operator.kube.api import Api, ApiError, object_path
 from epochmq_operator.kube.effect_writer import EffectWriter
 from epochmq_operator.kube.lease_holder import LeadershipLostError
+from epochmq_operator.kube.liveness import RECONCILIATION_LIMIT_S, Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.replica_observer import ReplicaObserver
@@ -41,6 +42,7 @@ class ReconcilerDependencies:
     cache: ObjectCache
     replicas: ReplicaObserver
     metrics: OperatorMetrics
+    liveness: Liveness
     workers: int
 
 
@@ -54,6 +56,7 @@ class Reconciler(abc.ABC):
         self.replicas = dependencies.replicas
         self._api = dependencies.api
         self._metrics = dependencies.metrics
+        self._liveness = dependencies.liveness
         self._writer = EffectWriter(dependencies.api, dependencies.cache, dependencies.metrics)
         self._free = asyncio.Semaphore(dependencies.workers)
         self._workers: dict[Ref, WorkerState] = {}
@@ -116,7 +119,9 @@ class Reconciler(abc.ABC):
             while self.cache.get(ref) is not None:
                 worker.wake.clear()
                 async with self._free:
-                    pause_s = await self._reconcile_once(ref, worker)
+                    activity = f"the reconciliation of {ref.kind} {ref.namespace}/{ref.name}"
+                    with self._liveness.during(activity, RECONCILIATION_LIMIT_S):
+                        pause_s = await self._reconcile_once(ref, worker)
                 try:
                     async with asyncio.timeout(pause_s):
                         await worker.wake.wait()

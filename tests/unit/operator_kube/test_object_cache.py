@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from epochmq_operator.kube.api import ApiError, WatchEvent
+from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
 from epochmq_operator.plans.objects import Ref
 
@@ -86,7 +87,7 @@ async def test_a_broken_watch_starts_again_with_a_list(fault: int, monkeypatch: 
         ([pod("q", 11)], [WatchEvent("DELETED", pod("q", 12)), WatchEvent("BOOKMARK", pod("", 13))]),
     )
     cache = ObjectCache()
-    informer = Informer(api, cache, "Pod", None, "")  # type: ignore[arg-type]
+    informer = Informer(api, cache, "Pod", None, "", Liveness())  # type: ignore[arg-type]
     task = asyncio.ensure_future(informer.run())
     async with asyncio.timeout(60):
         await api.idle.wait()

@@ -12,6 +12,7 @@ import pytest
 
 from epochmq_operator.kube.api import ApiError, object_path
 from epochmq_operator.kube.group_reconciler import GroupReconciler
+from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
@@ -79,13 +80,18 @@ class SilentSidecars:
 
 
 @asynccontextmanager
-async def running_reconciler(server: Server, *refs: Ref) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
+async def running_reconciler(
+    server: Server, *refs: Ref, liveness: Liveness | None = None
+) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
     """Runs a reconciler with only these objects of the server in its cache."""
     api: Any = server
     silent: Any = SilentSidecars()
     cache = ObjectCache()
     replicas = ReplicaObserver(cache, silent, CredentialsCache(api))
-    made = GroupReconciler(RENDERER, ReconcilerDependencies(api, cache, replicas, OperatorMetrics(), 4))
+    made = GroupReconciler(
+        RENDERER,
+        ReconcilerDependencies(api, cache, replicas, OperatorMetrics(), liveness or Liveness(), 4),
+    )
     cache.on_change = made.object_changed
     for ref in refs:
         cache.put(server.objects[object_path(ref)])
