@@ -34,6 +34,12 @@ def read_memory_bytes(membership: Path, mount: Path, physical: int) -> int:
     return min(limits)
 
 
+def limiting_folders(membership: Path, mount: Path) -> list[Path]:
+    """The folders of the control groups that limit this process's memory. In a container the first ones may
+    be missing."""
+    return [folder for folder, _ in _limit_files(membership, mount)] + [mount]
+
+
 def _limit_files(membership: Path, mount: Path) -> list[tuple[Path, str]]:
     """The folders of the control groups that limit memory, and the name of the file with the limit."""
     found = []

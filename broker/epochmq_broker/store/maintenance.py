@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from epochmq_broker.page_reclaim import own_page_reclaim
 from epochmq_broker.store.abort_file import AbortFile
 from epochmq_broker.store.appender import Appender
 from epochmq_broker.store.checkpoint import Checkpoint
@@ -68,7 +69,7 @@ class StoreMaintenance:
         self._log_worker = WorkerThread("store-flush-log")
         self._queue_worker = WorkerThread("store-flush-queues")
         self._preallocation_worker = WorkerThread("store-preallocate")
-        self._residency = PageResidency()
+        self._residency = PageResidency(own_page_reclaim().has_run)
         self._queue_expiry = QueueExpiry(
             store.queues,
             self._queue_worker,
@@ -143,9 +144,9 @@ class StoreMaintenance:
         self._store.queue_flusher.tick()
 
     def _tick_full_disk(self) -> None:
-        """Accepts messages as soon as a full disk has space again. Also clears the knowledge about pages in
+        """Accepts messages as soon as a full disk has space again. Also expires the knowledge about pages in
         memory."""
-        self._residency.clear()
+        self._residency.expire()
         if self._store.state.flags & RunningFlags.DISK_FULL:
             self._check_disk()
 

@@ -6,15 +6,15 @@ On an unreadable sector it kills the process by SIGBUS. So a read on the event l
 which raises NotResidentError if the disk would have to be read. `warm` then reads the pages on another thread
 and raises the disk's errors.
 
-`mincore` is called for a whole block at a time. A resident block counts as resident until `clear`, about a
-second.
+`mincore` is called for a whole block at a time. A resident block counts as resident while the kernel reclaims
+no pages, and for half a minute at most; while it reclaims pages, for about a second.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from typing import Final
 
@@ -27,6 +27,10 @@ BLOCK_BYTES: Final = 1 << BLOCK_BITS
 """Size of the pieces that are checked, and read from the disk, at a time."""
 SPAN_BLOCKS_MAX: Final = 16
 """Larger ranges are checked record by record."""
+KNOWN_BLOCKS_MAX: Final = 1 << 16
+"""Blocks that are known at a time: those of 16 GB of files, in about 5 MB."""
+EXPIRIES_MAX: Final = 30
+"""After so many calls of `expire` every block is checked again, whatever the kernel's counters say."""
 _READ_BYTES: Final = 1 << 20
 _NO_BLOCKS: Final[frozenset[int]] = frozenset()
 
@@ -48,9 +52,13 @@ class NotResidentError(Exception):
 
 
 class PageResidency:
-    """The blocks known to be in memory. The owner calls `clear` about once a second."""
+    """The blocks known to be in memory. The owner calls `expire` about once a second. `pages_reclaimed` tells
+    whether the kernel may have removed pages from memory since its last call."""
 
-    def __init__(self) -> None:
+    def __init__(self, pages_reclaimed: Callable[[], bool] = lambda: True) -> None:
+        self._pages_reclaimed = pages_reclaimed
+        self._count = 0  # of known blocks
+        self._expiries = 0  # calls of `expire` since the last `clear`
         self._known: dict[MappedFile | QueueFile, set[int]] = {}  # the numbers of the blocks, by file
         self._addresses: dict[mmap, int] = {}
         self._vector = ctypes.create_string_buffer(BLOCK_BYTES // PAGE_BYTES + 1)
@@ -60,6 +68,13 @@ class PageResidency:
         """Clears what is known; the next `require` checks again."""
         self._known.clear()
         self._addresses.clear()
+        self._count = self._expiries = 0
+
+    def expire(self) -> None:
+        """Clears what is known if that may have changed since the last call."""
+        self._expiries += 1
+        if self._pages_reclaimed() or self._expiries >= EXPIRIES_MAX:
+            self.clear()
 
     def require(self, file: MappedFile | QueueFile, at: int, size: int) -> None:
         """Raises NotResidentError unless these bytes are in memory."""
@@ -106,7 +121,10 @@ class PageResidency:
         start = block << BLOCK_BITS
         stop = min(start + BLOCK_BYTES, max(file.wrote, end))
         if self._is_resident(file.map, start, stop):
+            if self._count >= KNOWN_BLOCKS_MAX:
+                self.clear()
             self._known.setdefault(file, set()).add(block)
+            self._count += 1
             return
         at, end = max(at, start), min(end, stop)
         if not self._is_resident(file.map, at, end):

@@ -52,6 +52,12 @@ class Wire:
         self.written.append(data)
         self.wrote.set()
 
+    def write_views(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
+        """EpollTransport.write_views."""
+        data = b"".join(pieces)
+        assert len(data) == size
+        self.write(data)
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """asyncio.Transport.get_extra_info."""
         return {"peername": self.peer, "sockname": (HOST, 10911)}.get(name, default)

@@ -325,6 +325,53 @@ def test_blocks_known_to_be_in_memory_are_not_checked_again(
     file.close()
 
 
+class CheckedBlocks:
+    """Counts the blocks that are checked; all are in memory."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        monkeypatch.setattr(PageResidency, "_is_resident", self._is_resident)
+
+    def _is_resident(self, *_: Any) -> bool:
+        self.count += 1
+        return True
+
+
+def test_known_blocks_expire_when_pages_were_reclaimed_and_after_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, checked, reclaimed = evicted(tmp_path / "f", 4096), CheckedBlocks(monkeypatch), False
+    known = PageResidency(lambda: reclaimed)
+
+    def checks_after_expiry() -> int:
+        before = checked.count
+        known.expire()
+        known.require(file, 0, 100)
+        return checked.count - before
+
+    known.require(file, 0, 100)
+    assert [checks_after_expiry() for _ in range(page_residency.EXPIRIES_MAX)] == [
+        *[0] * (page_residency.EXPIRIES_MAX - 1),
+        1,
+    ]
+    reclaimed = True
+    assert checks_after_expiry() == 1
+    file.close()
+
+
+def test_the_number_of_known_blocks_has_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_residency, "KNOWN_BLOCKS_MAX", 2)
+    file, block = evicted(tmp_path / "f", 4 * page_residency.BLOCK_BYTES), page_residency.BLOCK_BYTES
+    CheckedBlocks(monkeypatch)
+    known = PageResidency()
+    known.require(file, 0, 2 * block)
+    assert known.knows(file, 0, 2 * block)
+    known.require(file, 2 * block, block)
+    assert known.knows(file, 2 * block, 3 * block)
+    assert not known.knows(file, 0, block)
+    file.close()
+
+
 def test_a_failed_read_names_its_file_and_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = evicted(tmp_path / "0", 8192)
 
