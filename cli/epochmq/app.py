@@ -1,5 +1,7 @@
-"""Declares the interactive verbs and their options. Their implementations are in `verbs/` and are imported on
-use."""
+"""Declares the verbs of `epochmq` and their options, and runs the interactive ones.
+
+Their implementations are in `verbs/` and are imported on use. `main` starts the processes, such as `broker`,
+itself: these verbs are declared for `--help` only."""
 
 from __future__ import annotations
 

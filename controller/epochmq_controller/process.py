@@ -1,4 +1,4 @@
-"""Runs the processes of this package: logging, configuration file, signals and exit status."""
+"""Does what the processes of this package have in common: logging, configuration, signals and exit status."""
 
 from __future__ import annotations
 

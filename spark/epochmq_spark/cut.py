@@ -1,5 +1,5 @@
 # pure: present bytes to bytes at the cut
-"""Reconstructs the files of a replica's store as they were at a cut, from the files as they are now.
+"""Computes what the files of a store held at a cut: leaves out newer bytes, and restores overwritten ones.
 
 A cut is the consistent cut of an audit of a running group. Messages below its end offset were confirmed and
 are never written again, so leaving out newer bytes gives a store like that of a broker which stopped at the

@@ -1,5 +1,6 @@
-"""`python -m epochmq_spark.volume_reader --root DIR`: serves a frozen volume over HTTP to Spark executors on
-other nodes. It never writes.
+"""Freezes a volume at a cut, and serves it over HTTP to Spark executors on other nodes. It never writes.
+
+It is started as `python -m epochmq_spark.volume_reader --root DIR`.
 
 - `POST /cut`, `{"end": offset, "epochs": base64 or null}`: freezes the volume at this cut; 409 if it is
   frozen at another one.

@@ -1,6 +1,5 @@
 # pure: how a broker gets its id and registers
-"""The state machine that gets a broker its id and registers it with the controllers, as a part of the replica
-state machine.
+"""Gets a broker its id and registers it with the controllers: a part of the replica state machine.
 
 Every phase survives a kill: the driver saves an application before it is sent, and the identity before it is
 used. After a restart the broker continues from what is on disk.

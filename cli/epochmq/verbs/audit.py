@@ -1,4 +1,6 @@
-"""Implements `epochmq audit` and `epochmq report`: checks store directories, and shows the last result."""
+"""Implements `epochmq audit`, which audits directories or a running group, and `epochmq report`.
+
+`report` says where the last report is; on Kubernetes it shows the last verdict of each audit."""
 
 from __future__ import annotations
 

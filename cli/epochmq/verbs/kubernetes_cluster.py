@@ -1,4 +1,6 @@
-"""Implements `epochmq status`, `promote`, `fence` and `drain` on a Kubernetes cluster."""
+"""Does the part of `status`, `promote`, `fence`, `drain` and `report` that concerns a Kubernetes cluster.
+
+It reads the resources, and calls the sidecars of replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prints the commands that a user can type next after `epochmq up`."""
+"""Writes the text at the end of `epochmq up`: the commands to type next, and the nameservers for clients."""
 
 from __future__ import annotations
 

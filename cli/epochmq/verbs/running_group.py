@@ -1,4 +1,6 @@
-"""Makes the cut of a broker group that runs in a state directory, for an audit of it."""
+"""Makes the cut of a broker group that runs in a state directory, from its status and epoch files.
+
+`local_readers` freezes the replicas at this cut."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Runs a nameserver: its port, its timers, and the effects of its route tables (RocketMQ
-NamesrvController)."""
+"""Runs a nameserver (`NamesrvController`): its port, its timers, and the effects of its route tables."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 # pure: which replica to elect
 """Chooses the replica to elect (`DefaultElectPolicy`), or says why none may be elected yet.
 
+The old master is elected again if it lives, otherwise the preferred replica, otherwise the newest log.
+
 A replica that lost power, whose disk failed, or whose volume was restored may lack acknowledged messages: its
 log is in doubt, and its heartbeats say so. `electable_members` passes it over while a member of the
 SyncStateSet lives whose log is not in doubt. If the logs of all live members are in doubt, a missing member

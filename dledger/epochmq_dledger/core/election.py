@@ -1,4 +1,4 @@
-"""Elects leaders: handles votes, candidacies and the heartbeats of a leader.
+"""Elects leaders: handles votes, candidacies, and the heartbeats that a leader sends to this peer.
 
 The responses to VOTE and HEART_BEAT are DLedger's (`DLedgerLeaderElector`), with one difference: a vote
 request of a newer term, or a newer leader's heartbeat, gets its final response at once. (Java first responds

@@ -1,4 +1,6 @@
-"""Holds the state that election, follower and leader share (DLedger's `MemberState`)."""
+"""Holds the state that election, follower and leader share, and makes its transitions (`MemberState`).
+
+Term, vote, role, log and committed index change only here; each transition emits its effects."""
 
 from __future__ import annotations
 

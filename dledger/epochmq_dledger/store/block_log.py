@@ -1,7 +1,8 @@
-"""Keeps a log of many small entries on disk, such as a commit log: `FileLog` with entries in blocks.
+"""Appends, receives and reads the entries of a `FileLog` by the block, for many small ones.
 
-New entries are appended as bodies and become blocks of bytes; a follower receives blocks, checks and appends
-them. Recovery reads the data files in large pieces. The files are DLedger's in every byte.
+A commit log has such entries. A block exists in memory only: new entries are appended as bodies and become
+blocks of bytes; a follower receives blocks, checks and appends them. Recovery reads the data files in large
+pieces. The files are DLedger's in every byte.
 """
 
 from __future__ import annotations

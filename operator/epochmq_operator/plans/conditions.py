@@ -1,5 +1,4 @@
-"""Builds conditions by Kubernetes' conventions: one of each type, with the observed generation, and a
-transition time that changes only with the status."""
+"""Builds conditions by Kubernetes' conventions: one of each type; its time changes only with its status."""
 
 # pure: data in, data out.
 

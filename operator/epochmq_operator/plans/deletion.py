@@ -1,4 +1,4 @@
-"""Computes the steps that delete a guarded group: only after a confirmation, and brokers before controllers.
+"""Guards groups, and computes the steps that delete one: after a confirmation, brokers before controllers.
 
 - `confirm` is done when the annotation `epochmq.io/confirm-deletion` holds the group's name, or the guard is
   off.

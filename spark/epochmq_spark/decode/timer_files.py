@@ -1,5 +1,5 @@
 # pure: bytes of the timer's files to columns
-"""Decodes the timer wheel, the timer log and the timer's checkpoint (TimerWheel, TimerLog, TimerCheckpoint).
+"""Describes the formats of the timer wheel, its log and its checkpoint (TimerWheel, TimerLog).
 
 The wheel has slots of 32 bytes, one for each unit of its precision; the slot of a time has the number (time /
 precision) mod `SLOTS`. The log has a unit of 52 bytes for each message in the wheel. A unit names the
@@ -87,13 +87,8 @@ def due_times(units: Array) -> Array:
     return units["write_time"].astype(np.int64) + units["delay"].astype(np.int64)
 
 
-def precision_of(slot_time: int, due_ms: int) -> int | None:
-    """The precision of a wheel, in ms, from one slot and the time of its last unit."""
-    return next((one for one in PRECISIONS_MS if due_ms // one == slot_time), None)
-
-
 class SlotChains:
-    """Follows the units of the timer log in their order, and knows the last unit of each slot."""
+    """Checks the chains of the units of the timer log, which name each other by slot."""
 
     def __init__(self, precision_ms: int) -> None:
         self.precision_ms = precision_ms

@@ -1,4 +1,4 @@
-"""Reads the state files of POP, filters, request modes, static topics, access control and the timer as rows:
+"""Reads the state files of POP, filters, request modes, static topics, access control and timer as rows:
 the data source `epochmq.state`."""
 
 from __future__ import annotations
