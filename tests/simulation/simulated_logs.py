@@ -270,6 +270,7 @@ class StoredLog:
         world, name = self.world, self.checker.name
         before, durable = self.end_index, self.durable_end
         lied, self.disk.lies = self.disk.lies, False
+        written = {entry.index: entry.term for entry in self.entries} if lied else {}
         if self.rots or lied:
             self.last_entries = self.entries[: durable + 1]
         failed = bool(self.disk.failed)
@@ -294,7 +295,9 @@ class StoredLog:
             world.fail(f"{name} recovers entries up to {end} of {before}, of which {durable} were durable")
         if rotten is not None:
             self._check_noticed(rotten, end, durable)
-        self.lost_without_trace = end < durable and not self.damaged
+        # A disk that lies may also bring erased entries back where later ones were lost.
+        stale = lied and any(written.get(entry.index) != entry.term for entry in entries)
+        self.lost_without_trace = (end < durable or stale) and not self.damaged
         world.count_event("unsynced entries lost", before - end)
         self.durable_end = min(durable, end)
         return end
