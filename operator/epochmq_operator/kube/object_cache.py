@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +15,8 @@ from epochmq_operator.kube.liveness import WATCH_LIMIT_S, Liveness
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of
 
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.5, 15.0
+DELETIONS_MAX = 4096
+"""So many deletions are remembered; a response is late by a request's timeout at most."""
 DROPPED = ("managedFields", "selfLink")
 
 log = structlog.get_logger()
@@ -33,11 +36,18 @@ def _version(manifest: Manifest) -> int:
     return int(text) if text.isdigit() else 0
 
 
+def _uid(manifest: Manifest) -> str:
+    return str(metadata(manifest).get("uid", ""))
+
+
 class ObjectCache:
     """Objects by namespace. `on_change` is called with each object that changed or was deleted."""
 
     def __init__(self, on_change: Callable[[Manifest], None] = lambda manifest: None) -> None:
         self._objects: dict[str, dict[Ref, dict[str, Any]]] = {}
+        self._deletions: OrderedDict[str, int] = OrderedDict()
+        """By uid the version of an object's deletion. The response to a write may arrive after the deletion
+        that followed the write."""
         self.on_change = on_change
 
     def get(self, ref: Ref) -> dict[str, Any] | None:
@@ -56,10 +66,13 @@ class ObjectCache:
                     yield ref, found
 
     def put(self, found: Mapping[str, Any]) -> None:
-        """Stores an object, unless the cache has it in the same or a later version."""
+        """Stores an object, unless the cache has it in the same or a later version or knows that it was
+        deleted after this version."""
         ref = ref_of(found)
+        if _version(found) <= self._deletions.get(_uid(found), -1):
+            return
         known = self.get(ref)
-        if known is not None and metadata(known).get("uid") == metadata(found).get("uid"):
+        if known is not None and _uid(known) == _uid(found):
             if _version(found) < _version(known):
                 return
             if _version(found) == _version(known) and _version(found):
@@ -69,23 +82,36 @@ class ObjectCache:
         self.on_change(made)
 
     def drop(self, found: Manifest) -> None:
-        """Removes a deleted object; a later object of the same name stays."""
+        """Removes a deleted object; a later object of the same name stays, and so does a later version of
+        the object: a watch also reports DELETED when an object loses the operator's label, which may return.
+        """
+        self._remember_deletion(found)
+        self._remove(found)
+
+    def _remove(self, found: Manifest) -> None:
         ref = ref_of(found)
         objects = self._objects.get(ref.namespace, {})
         known = objects.get(ref)
-        if known is None or metadata(known).get("uid") != metadata(found).get("uid"):
+        if known is None or _uid(known) != _uid(found) or _version(known) > _version(found):
             return
         del objects[ref]
         if not objects:
             del self._objects[ref.namespace]
         self.on_change(known)
 
+    def _remember_deletion(self, found: Manifest) -> None:
+        uid = _uid(found)
+        self._deletions[uid] = max(_version(found), self._deletions.pop(uid, 0))
+        if len(self._deletions) > DELETIONS_MAX:
+            self._deletions.popitem(last=False)
+
     def replace(self, kind: str, namespace: str | None, items: list[dict[str, Any]]) -> None:
-        """Stores the items of a list, and removes all other objects of the kind."""
+        """Stores the items of a list, and removes all other objects of the kind. One that was created after
+        the list was made comes back with the watch that follows."""
         listed = {ref_of(item) for item in items}
         for ref, known in list(self.all(kind)):
             if ref not in listed and namespace in (None, ref.namespace):
-                self.drop(known)
+                self._remove(known)
         for item in items:
             self.put(item)
 

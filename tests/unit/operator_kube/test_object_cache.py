@@ -9,7 +9,7 @@ import pytest
 
 from epochmq_operator.kube.api import ApiError, WatchEvent
 from epochmq_operator.kube.liveness import Liveness
-from epochmq_operator.kube.object_cache import Informer, ObjectCache
+from epochmq_operator.kube.object_cache import DELETIONS_MAX, Informer, ObjectCache
 from epochmq_operator.plans.objects import Ref
 
 
@@ -39,6 +39,47 @@ def test_a_later_object_of_the_same_name_stays() -> None:
     assert found["metadata"]["uid"] == "new"
 
 
+def test_a_late_response_does_not_bring_a_deleted_object_back() -> None:
+    cache = ObjectCache()
+    cache.put(pod("p", 5))
+    cache.drop(pod("p", 9))
+    cache.put(pod("p", 8))
+    assert cache.get(Ref("Pod", "a", "p")) is None
+
+
+def test_a_deletion_may_arrive_before_the_response_that_reports_the_object() -> None:
+    cache = ObjectCache()
+    cache.drop(pod("p", 9))
+    cache.put(pod("p", 8))
+    assert cache.get(Ref("Pod", "a", "p")) is None
+
+
+def test_an_object_that_gets_the_operators_label_again_is_known_again() -> None:
+    """A watch also reports DELETED when an object's labels no longer match."""
+    cache = ObjectCache()
+    cache.drop(pod("p", 9))
+    cache.put(pod("p", 10))
+    assert cache.get(Ref("Pod", "a", "p")) is not None
+    cache.put(pod("q", 8, uid="other"))
+    assert cache.get(Ref("Pod", "a", "q")) is not None
+
+
+def test_a_late_deletion_does_not_remove_a_later_version() -> None:
+    cache = ObjectCache()
+    cache.put(pod("p", 10))
+    cache.drop(pod("p", 9))
+    assert cache.get(Ref("Pod", "a", "p")) is not None
+
+
+def test_only_the_latest_deletions_are_remembered() -> None:
+    cache = ObjectCache()
+    for number in range(DELETIONS_MAX + 1):
+        cache.drop(pod(f"p-{number}", 9, uid=str(number)))
+    cache.put(pod("p-0", 8, uid="0"))
+    cache.put(pod("p-1", 8, uid="1"))
+    assert [ref.name for ref, _ in cache.all("Pod")] == ["p-0"]
+
+
 def test_objects_missing_in_a_list_are_removed_and_notified() -> None:
     notified = []
     cache = ObjectCache(lambda found: notified.append(found["metadata"]["name"]))
@@ -47,6 +88,14 @@ def test_objects_missing_in_a_list_are_removed_and_notified() -> None:
     cache.replace("Pod", None, [pod("q", 2), pod("r", 3)])
     assert sorted(ref.name for ref, _ in cache.all("Pod")) == ["q", "r"]
     assert notified == ["p", "q", "p", "r"]
+
+
+def test_an_object_that_is_later_than_a_list_comes_back_with_the_watch() -> None:
+    cache = ObjectCache()
+    cache.put(pod("p", 11))
+    cache.replace("Pod", None, [])
+    cache.put(pod("p", 11))
+    assert cache.get(Ref("Pod", "a", "p")) is not None
 
 
 def test_the_same_version_twice_is_notified_once() -> None:
