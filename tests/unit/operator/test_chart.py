@@ -160,6 +160,14 @@ def test_controllers_in_use_are_protected_in_the_managed_namespaces() -> None:
     assert not kinds(rendered("protectControllers=false"), "ValidatingAdmissionPolicy")
 
 
+def test_a_cluster_without_admission_policies_is_rejected() -> None:
+    """Kubernetes has ValidatingAdmissionPolicy v1 from 1.30 on."""
+    for version, accepted in (("1.29.9", False), ("1.30.0", True)):
+        found = run("template", "epochmq", str(CHART), "-n", NAMESPACE, "--kube-version", version)
+        assert (found.returncode == 0) is accepted, found.stderr
+    assert "1.30" in DOCUMENT
+
+
 def test_every_role_is_bound_to_the_operator() -> None:
     for values in ((), ("scope=namespaced", "watchNamespaces={shop}")):
         objects = rendered(*values)
