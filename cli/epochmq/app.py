@@ -337,6 +337,14 @@ def audit(
     cores: Annotated[
         int | None, typer.Option("--cores", metavar="N", min=1, help="CPU cores for Spark. [default: all]")
     ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option("--master", metavar="URL", help="Your own Spark, as for spark-submit. [default: here]"),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="Spark configuration; may be repeated."),
+    ] = None,
     state: StateOption = STATE_DEFAULT,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
@@ -354,6 +362,8 @@ def audit(
             out=out,
             cores=cores,
             metadata=metadata,
+            master=master,
+            conf=conf or [],
             as_json=output is OutputFormat.JSON,
         )
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from epochmq_protocol.epoch_entries import OFFSET_MAX
-from epochmq_spark import audit_state, drill_down, one_sided_messages, schemas, store_layout
+from epochmq_spark import audit_state, drill_down, one_sided_messages, scan_progress, schemas, store_layout
 from epochmq_spark.audit_state import AuditState
 from epochmq_spark.checks.record_copies import TAIL_KINDS
 from epochmq_spark.checks.two_histories import LISTED_BYTES_MAX, describe_histories
@@ -42,6 +42,12 @@ class AuditResult:
     state: AuditState
     tables: dict[str, DataFrame] = field(default_factory=dict)
     metadata: Any = None
+    persisted: list[DataFrame] = field(default_factory=list)
+
+    def release(self) -> None:
+        """Frees what Spark keeps of the audit. The tables can be read afterwards, but are computed again."""
+        for frame in (*self.persisted, self.findings):
+            frame.unpersist()
 
 
 def run(
@@ -52,8 +58,9 @@ def run(
     progress: Progress = lambda text: None,
     partition_bytes: int | None = None,
 ) -> AuditResult:
-    """Audits groups of replicas. Damaged files are findings, not errors. Raises ValueError if the metadata
-    are not a status, and the errors of Spark."""
+    """Audits groups of replicas in any Spark session. The executors read the replicas' locations, and need
+    this package. Damaged files are findings, not errors. The findings are computed when they are first used.
+    Raises ValueError if the metadata are not a status, and the errors of Spark."""
     from pyspark.sql import functions as f
 
     register(spark)
@@ -73,9 +80,11 @@ def run(
         "group", "replica", "at", "end", "low", "high", "detail"
     )
     epochs = load("epochmq.epochs")
+    with scan_progress.scan_progress(spark, _total_bytes(state)):
+        collected = spans.collect()
     audit_state.add_histories(
         state,
-        (row.asDict() for row in spans.collect()),
+        (row.asDict() for row in collected),
         (row.asDict() for row in epochs.collect()),
     )
     progress("comparing the replicas' logs")
@@ -98,7 +107,18 @@ def run(
     ):
         findings = findings.unionByName(more)
     findings = _with_epochs(spark, state, findings)
-    return AuditResult(findings, state, {"summary": summary, "epochs": epochs}, metadata)
+    tables = {"summary": summary, "epochs": epochs}
+    return AuditResult(findings, state, tables, metadata, [summary, logs])
+
+
+def _total_bytes(state: AuditState) -> int:
+    """The bytes that the pass over all files reads."""
+    return sum(
+        file.size
+        for contents in state.contents.values()
+        for files in (contents.log, contents.index, *(queue.files for queue in contents.queues))
+        for file in files
+    )
 
 
 def _task_bytes(spark: SparkSession, state: AuditState) -> int:

@@ -70,6 +70,7 @@ class IndexCoverage:
 
 def clear_caches() -> None:
     """Drops the cached directory listings: the next audit may find other files."""
+    files.forget_opened()
     scan_store.cache_clear()
     _index_parts.cache_clear()
     index_file_range.cache_clear()

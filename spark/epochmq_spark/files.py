@@ -4,7 +4,8 @@ Arrow.
 A location is a path or a URI. Paths and `file:` URIs are read by memory map, `http://HOST:PORT` through a
 volume reader (`epochmq_spark.volume_client`). All other URIs (`hdfs://`, `viewfs://`, `s3://`, `gs://` …) go
 through `pyarrow.fs`, whose Hadoop driver uses the configuration of the Hadoop client on this machine; ranges
-of such files are read into memory."""
+of such files are read into memory. In URIs names are escaped as usual, `%25` for a percent sign; the part
+after `?` has options of the file system, such as `endpoint_override` of S3."""
 
 from __future__ import annotations
 
@@ -13,15 +14,17 @@ import os
 import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import quote, unquote, urlparse
 
 import numpy as np
 
 from epochmq_spark import volume_client
 
 Array = Any
+OPEN_FILES_MAX = 64  # of Arrow, in each process
 MATCHES_MAX = 10_000  # locations that one pattern may match
 _MAGIC = re.compile(r"[*?\[]")
 
@@ -44,15 +47,106 @@ def local_path(location: str) -> Path | None:
 
 
 def join(location: str, *names: str) -> str:
-    """The location of a file or directory below another one."""
-    return "/".join((location.rstrip("/"), *names))
+    """The location of a file or directory below another one. In a URI of Arrow the names are escaped: topics
+    of retries have a percent sign."""
+    if not is_arrow(location):
+        return "/".join((location.rstrip("/"), *names))
+    base, mark, query = location.partition("?")
+    return "/".join((base.rstrip("/"), *(quote(name, safe="") for name in names))) + mark + query
+
+
+def name_of(location: str) -> str:
+    """The last name of a location, without escapes."""
+    if not is_arrow(location):
+        return location.rstrip("/").rsplit("/", 1)[-1]
+    return unquote(location.partition("?")[0].rstrip("/").rsplit("/", 1)[-1])
+
+
+def is_arrow(location: str) -> bool:
+    """Whether a location is read through `pyarrow.fs`."""
+    return "://" in location and not location.startswith("file:") and not volume_client.is_remote(location)
+
+
+@lru_cache(maxsize=64)
+def _file_system(root: str, query: str) -> tuple[Any, str]:
+    """The file system of a URI's scheme and host, and the path there that the host stands for: the bucket of
+    S3. Raises OSError."""
+    from pyarrow import fs
+
+    try:
+        system, path = fs.FileSystem.from_uri(f"{root}/{'?' if query else ''}{query}")
+    except (ValueError, ImportError) as error:
+        raise OSError(f"{root}: {error}") from None
+    return system, path.rstrip("/")
 
 
 def _arrow_file_system(location: str) -> tuple[Any, str]:
-    from pyarrow import fs
+    base, _, query = location.partition("?")
+    scheme, _, rest = base.partition("://")
+    host, slash, path = rest.partition("/")
+    system, root = _file_system(f"{scheme}://{host}", query)
+    return system, root + slash + unquote(path)
 
-    system, path = fs.FileSystem.from_uri(location)
-    return system, path
+
+@lru_cache(maxsize=OPEN_FILES_MAX)
+def _opened(location: str) -> tuple[Any, int]:
+    """An open file of Arrow, and its size. Opening one takes a request of its own. Raises OSError."""
+    system, name = _arrow_file_system(location)
+    file = system.open_input_file(name)
+    return file, file.size()
+
+
+def forget_opened() -> None:
+    """Closes files that are kept open: another audit may find them changed."""
+    _opened.cache_clear()
+
+
+class Listing:
+    """The entries of the directories of a store. In a file system of Arrow they come from one listing of the
+    whole store, which takes one request for each 1,000 files of an object storage."""
+
+    def __init__(self, location: str) -> None:
+        self._root = location
+        self._folders: dict[str, list[DirectoryEntry]] | None = None
+
+    def entries(self, location: str) -> list[DirectoryEntry]:
+        """The entries of a directory, by name. Raises OSError."""
+        if not is_arrow(location):
+            return entries(location)
+        if self._folders is None:
+            self._folders = self._list_all()
+        _, folder = _arrow_file_system(location)
+        _, root = _arrow_file_system(self._root)
+        if not (folder == root or folder.startswith(root.rstrip("/") + "/")):
+            return entries(location)
+        if folder not in self._folders:
+            raise FileNotFoundError(2, "no such directory", location)
+        return self._folders[folder]
+
+    def _list_all(self) -> dict[str, list[DirectoryEntry]]:
+        from pyarrow import fs
+
+        system, root = _arrow_file_system(self._root)
+        root = root.rstrip("/")
+        folders: dict[str, dict[str, DirectoryEntry]] = {root: {}}
+        for info in system.get_file_info(fs.FileSelector(root, recursive=True)):
+            is_file = info.type == fs.FileType.File
+            path = info.path.rstrip("/")
+            if not is_file:
+                folders.setdefault(path, {})
+            _add_entry(folders, root, path, DirectoryEntry(info.base_name, is_file, info.size or 0))
+        return {folder: sorted(found.values()) for folder, found in folders.items()}
+
+
+def _add_entry(
+    folders: dict[str, dict[str, DirectoryEntry]], root: str, path: str, entry: DirectoryEntry
+) -> None:
+    """Adds a file or directory to the one that contains it, and those above it. A listing of an object
+    storage may have no entries for directories."""
+    while path != root:
+        parent, _, name = path.rpartition("/")
+        folders.setdefault(parent, {}).setdefault(name, entry)
+        path, entry = parent, DirectoryEntry(parent.rpartition("/")[2], False, 0)
 
 
 def entries(location: str) -> list[DirectoryEntry]:
@@ -156,7 +250,5 @@ def read_range(location: str, start: int, end: int) -> Array:
         return np.frombuffer(mapped, np.uint8)[skip:]
     if volume_client.is_remote(location):
         return volume_client.read_range(location, start, end)
-    system, name = _arrow_file_system(location)
-    with system.open_input_file(name) as file:
-        file.seek(start)
-        return np.frombuffer(file.read(max(end - start, 0)), np.uint8)
+    file, size = _opened(location)
+    return np.frombuffer(file.read_at(max(min(end, size) - start, 0), start), np.uint8)

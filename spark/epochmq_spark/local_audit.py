@@ -1,18 +1,19 @@
-"""Runs `epochmq audit`: audits directories in a Spark session of this machine and writes the results to a
-folder."""
+"""Runs `epochmq audit`: audits directories in a Spark session and writes the results to a folder."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from epochmq_spark import audit, files, session, store_layout, store_lock
-from epochmq_spark.results import FINDINGS_FILE, REPORT_FILE, SUMMARY_FILE, summarise
+from epochmq_spark import audit, files, result_files, session, store_layout, store_lock
+from epochmq_spark.results import summarise
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def directories_in_use(replicas: Sequence[store_layout.AuditedReplica]) -> list[
 
 
 def _short_name(location: str) -> str:
-    parts = [part for part in location.split("/") if part]
+    parts = [part for part in location.partition("?")[0].split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == "store" else (parts or [location])[-1]
 
 
@@ -79,19 +80,37 @@ def run(
     cores: int | None = None,
     metadata: Any = None,
     progress: Callable[[str], None] = lambda text: None,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> AuditOutcome:
-    """Audits replicas and writes findings, summary and report to the folder."""
-    started = time.time()
+    """Audits replicas in a session of this machine, or on the Spark cluster `master`, and writes findings,
+    summary and report to the folder."""
     progress("starting Spark")
-    spark = session.local_session(cores)
-    result = audit.run(spark, replicas, metadata=metadata, progress=progress)
-    folder.mkdir(parents=True, exist_ok=True)
-    progress("writing the findings")
-    result.findings = result.findings.persist()
-    result.findings.coalesce(1).write.mode("overwrite").parquet(str(folder / FINDINGS_FILE))
-    summary, findings = summarise(result, started)
-    (folder / SUMMARY_FILE).write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    from epochmq_spark.report import page
-
-    (folder / REPORT_FILE).write_text(page.render(summary), encoding="utf-8")
+    spark = session.audit_session(cores, master=master, config=config)
+    summary, findings = run_in(spark, replicas, str(folder), metadata=metadata, progress=progress)
     return AuditOutcome(summary, findings, folder)
+
+
+def run_in(
+    spark: SparkSession,
+    replicas: Sequence[store_layout.AuditedReplica],
+    folder: str,
+    *,
+    metadata: Any = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Audits replicas in a session, and writes findings, summary and report to the folder, a path of this
+    machine or a URI of Spark. Returns the summary, and the findings that it lists. Raises OSError, also if
+    the results cannot be written."""
+    started = time.time()
+    if not result_files.is_uri(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    result = audit.run(spark, replicas, metadata=metadata, progress=progress)
+    try:
+        summary, findings = summarise(result, started)
+        progress("writing the findings")
+        result_files.write_findings(result.findings, folder)
+        result_files.write_summary(spark, summary, folder)
+    finally:
+        result.release()
+    return summary, findings

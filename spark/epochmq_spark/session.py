@@ -1,49 +1,98 @@
-"""Creates the Spark sessions of the audit: on this machine, and on a Kubernetes cluster."""
+"""Creates the Spark sessions of the audit: on this machine, on the user's own Spark, and on a Kubernetes
+cluster."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_MEMORY = "1g"
+_MASTER = re.compile(r"local(-cluster)?(\[[\d*, ]+\])?|yarn|spark://\S+|k8s://\S+")
 
 
-def local_session(cores: int | None = None, *, memory: str = DRIVER_MEMORY) -> SparkSession:
+def audit_session(
+    cores: int | None = None, *, master: str | None = None, config: Mapping[str, str] | None = None
+) -> SparkSession:
+    """The session of `epochmq audit`: on this machine, or on the cluster that `master` names. `config` is
+    Spark configuration, which overrides that of the audit."""
+    if master is None or is_local(master):
+        return local_session(cores, master=master, config=config)
+    return user_session(master, config)
+
+
+def local_session(
+    cores: int | None = None,
+    *,
+    memory: str = DRIVER_MEMORY,
+    master: str | None = None,
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
     """A session on `cores` cores of this machine (default: all), which listens on 127.0.0.1 only."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from pyspark.sql import SparkSession
-
     count = cores or os.cpu_count() or 1
-    builder = SparkSession.builder.master(f"local[{count}]").appName("epochmq audit")
-    for key, value in _spark_config(count, memory).items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return _session(master or f"local[{count}]", _spark_config(count, memory) | dict(config or {}), "ERROR")
+
+
+def user_session(master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on the user's own Spark. Without a master, `spark-submit` or its configuration names it.
+    Nothing of the user's configuration is changed."""
+    os.environ.setdefault("PYSPARK_PYTHON", "python3" if master else sys.executable)
+    return _session(master, {"spark.sql.session.timeZone": "UTC"} | dict(config or {}), "WARN")
+
+
+def is_local(master: str) -> bool:
+    """Whether a master URL means this machine."""
+    return master.startswith("local")
+
+
+def check_master(master: str | None) -> None:
+    """Raises ValueError for what is no master URL of Spark."""
+    if master is not None and not _MASTER.fullmatch(master):
+        raise ValueError(
+            f"--master {master}: expected local[N], yarn, spark://HOST:PORT or k8s://https://HOST:PORT"
+        )
+
+
+def parse_config(texts: Sequence[str]) -> dict[str, str]:
+    """Parses options `--conf KEY=VALUE`. Raises ValueError."""
+    config = {}
+    for text in texts:
+        key, assigned, value = text.partition("=")
+        if not assigned or not key.startswith("spark."):
+            raise ValueError(f"--conf {text}: expected spark.KEY=VALUE")
+        config[key] = value
+    return config
 
 
 def cluster_session(config: Mapping[str, str], address: str) -> SparkSession:
     """A session whose executors are pods. `config` is the Spark configuration that the operator chose,
     `address` the address of this pod, at which executors reach the driver."""
-    from pyspark.sql import SparkSession
-
     # With a bind address of 0.0.0.0, executors would try to connect to 0.0.0.0.
     merged = _spark_config(2, DRIVER_MEMORY) | {
         "spark.driver.host": address,
         "spark.driver.bindAddress": address,
     }
     merged["spark.task.maxFailures"] = "4"  # an executor may be lost together with its node
-    builder = SparkSession.builder.master("k8s://https://kubernetes.default.svc").appName("epochmq audit")
-    for key, value in (merged | dict(config)).items():
+    return _session("k8s://https://kubernetes.default.svc", merged | dict(config), "WARN")
+
+
+def _session(master: str | None, config: Mapping[str, str], log_level: str) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("epochmq audit")
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in config.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("WARN")
+    session.sparkContext.setLogLevel(log_level)
     return session
 
 

@@ -91,7 +91,8 @@ def decode_replicas(text: str) -> list[AuditedReplica]:
 def scan_store(location: str) -> StoreContents:
     """Lists a store directory. Everything that cannot be read is in `faults`."""
     contents = StoreContents()
-    names = _list(location, contents)
+    listing = files.Listing(location)
+    names = _list(listing, location, contents)
     if names is None:
         return contents
     here = {entry.name: entry for entry in names}
@@ -105,7 +106,7 @@ def scan_store(location: str) -> StoreContents:
     contents.has_epochs = EPOCH_FILE in here or f"{EPOCH_FILE}.bak" in here
     contents.aborted = "abort" in here
     for folder in _log_folders(location, here, contents):
-        log = _list(folder, contents)
+        log = _list(listing, folder, contents)
         if log is None:
             return contents
         contents.log += _data_files(folder, log, contents, _OFFSET_NAME)
@@ -113,20 +114,22 @@ def scan_store(location: str) -> StoreContents:
     _check_segments(files.join(location, "commitlog"), contents)
     contents.has_queues = "consumequeue" in here
     if contents.has_queues:
-        contents.queues = _list_queues(files.join(location, "consumequeue"), contents)
+        contents.queues = _list_queues(listing, files.join(location, "consumequeue"), contents)
     if "batchconsumequeue" in here:
-        topics = _list(files.join(location, "batchconsumequeue"), contents)
+        topics = _list(listing, files.join(location, "batchconsumequeue"), contents)
         contents.batch_topics = frozenset(topic.name for topic in topics or ())
     if "consumequeue_ext" in here:
-        contents.extensions = _list_queues(files.join(location, "consumequeue_ext"), contents)
+        contents.extensions = _list_queues(listing, files.join(location, "consumequeue_ext"), contents)
     if "timerlog" in here:
         folder = files.join(location, "timerlog")
-        contents.timer_log = _data_files(folder, _list(folder, contents) or [], contents, _OFFSET_NAME)
+        contents.timer_log = _data_files(
+            folder, _list(listing, folder, contents) or [], contents, _OFFSET_NAME
+        )
     if "timerwheel" in here:
         wheel = files.join(location, "timerwheel")
         contents.timer_wheel = DataFile(wheel, 0, here["timerwheel"].size)
     if "index" in here:
-        index = _list(files.join(location, "index"), contents)
+        index = _list(listing, files.join(location, "index"), contents)
         contents.index = _data_files(files.join(location, "index"), index or [], contents, _INDEX_NAME)
     return contents
 
@@ -144,9 +147,11 @@ def _log_folders(location: str, here: dict[str, files.DirectoryEntry], contents:
     return [name if name.startswith("/") else files.join(location, name) for name in found]
 
 
-def _list(location: str, contents: StoreContents) -> list[files.DirectoryEntry] | None:
+def _list(
+    listing: files.Listing, location: str, contents: StoreContents
+) -> list[files.DirectoryEntry] | None:
     try:
-        return files.entries(location)
+        return listing.entries(location)
     except (OSError, ValueError) as error:
         kind = "directory.missing" if isinstance(error, FileNotFoundError) else "directory.unreadable"
         contents.faults.append(StoreFault(kind, location, str(error)))
@@ -183,22 +188,22 @@ def _check_segments(folder: str, contents: StoreContents) -> None:
             contents.faults.append(StoreFault("log.missing-segment", after.location, detail))
 
 
-def _list_queues(folder: str, contents: StoreContents) -> list[ConsumeQueueFiles]:
+def _list_queues(listing: files.Listing, folder: str, contents: StoreContents) -> list[ConsumeQueueFiles]:
     """The files of consume queues, or of their extensions, by topic and queue."""
     queues = []
-    for topic in _list(folder, contents) or []:
+    for topic in _list(listing, folder, contents) or []:
         if topic.is_file:
             location = files.join(folder, topic.name)
             detail = "a file, expected the directory of a topic"
             contents.faults.append(StoreFault("file.foreign", location, detail))
             continue
-        for queue in _list(files.join(folder, topic.name), contents) or []:
+        for queue in _list(listing, files.join(folder, topic.name), contents) or []:
             location = files.join(folder, topic.name, queue.name)
             if queue.is_file or not queue.name.isdecimal():
                 detail = "expected a directory named after a queue id"
                 contents.faults.append(StoreFault("file.foreign", location, detail))
                 continue
-            parts = _data_files(location, _list(location, contents) or [], contents, _OFFSET_NAME)
+            parts = _data_files(location, _list(listing, location, contents) or [], contents, _OFFSET_NAME)
             queues.append(ConsumeQueueFiles(topic.name, int(queue.name), tuple(parts)))
     return queues
 

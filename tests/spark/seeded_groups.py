@@ -7,7 +7,7 @@ import asyncio
 import json
 import random
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from epochmq_broker.store import PutStatus
@@ -18,7 +18,12 @@ SETTINGS = {"maxHashSlotNum": "100", "maxIndexNum": "400", "maxMessageSize": "20
 NAME = "group-a"
 
 
-def random_message(rng: random.Random, numbers: list[int]) -> Message:
+TOPICS = ("orders", "payments")
+
+
+def random_message(
+    rng: random.Random, numbers: list[int], topics: Sequence[str] = TOPICS, queues: int = 2
+) -> Message:
     """A random message with keys and tags, in one of a few queues."""
     numbers[0] += 1
     properties = {"UNIQ_KEY": f"7F0000010A1E18B4AAC2{rng.getrandbits(32):08X}{numbers[0]:04X}"}
@@ -27,8 +32,8 @@ def random_message(rng: random.Random, numbers: list[int]) -> Message:
     if rng.random() < 0.5:
         properties["TAGS"] = rng.choice(["new", "paid", "Ünicode"])
     return Message(
-        topic=rng.choice(["orders", "payments"]),
-        queue_id=rng.randrange(2),
+        topic=rng.choice(topics),
+        queue_id=rng.randrange(queues),
         body=rng.randbytes(rng.choice([1, 40, 300, 700])),
         properties=properties,
     )
@@ -38,8 +43,16 @@ class SeededGroup:
     """A group with a history chosen by a seed."""
 
     def __init__(
-        self, root: Path, seed: int, count: int = 3, *, settings: Mapping[str, str] | None = None
+        self,
+        root: Path,
+        seed: int,
+        count: int = 3,
+        *,
+        settings: Mapping[str, str] | None = None,
+        topics: Sequence[str] = TOPICS,
+        queues: int = 2,
     ) -> None:
+        self.topics, self.queues = topics, queues
         self.rng = random.Random(seed)
         self.numbers = [0]
         self.epoch = 0
@@ -72,7 +85,7 @@ class SeededGroup:
     def write(self, node: BrokerNode, count: int) -> None:
         """Writes messages to the node."""
         for _ in range(count):
-            status, *_ = put(node.store, random_message(self.rng, self.numbers))
+            status, *_ = put(node.store, random_message(self.rng, self.numbers, self.topics, self.queues))
             assert status is PutStatus.PUT_OK, status
         if node.puts.on_append is not None:
             node.puts.on_append()

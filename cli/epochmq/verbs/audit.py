@@ -35,12 +35,21 @@ def run(
     cores: int | None,
     metadata: Path | None,
     as_json: bool,
+    master: str | None = None,
+    conf: Sequence[str] = (),
 ) -> int:
     """Audits directories, or a group that runs in the state directory; returns the exit code of the
     verdict."""
     _require_spark_and_java()
-    from epochmq_spark import local_audit
+    from epochmq_spark import local_audit, session
 
+    try:
+        config = session.parse_config(conf)
+        session.check_master(master)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if cores is not None and master is not None:
+        raise UsageError("--cores is for Spark on this machine: with --master, set its own options by --conf")
     view = _read_metadata(metadata) if metadata is not None else None
     folder = out or state / AUDITS / time.strftime("%Y%m%d-%H%M%S")
     try:
@@ -50,11 +59,24 @@ def run(
     with contextlib.ExitStack() as stack:
         running = _running_group(directories, state)
         if running is not None:
+            if master is not None and not session.is_local(master):
+                raise UsageError(
+                    f"{running} runs on this machine, and executors of {master} cannot read its directories: "
+                    "leave --master out, or audit copies in shared storage"
+                )
             replicas, view = stack.enter_context(_frozen(state, running, group, view))
         else:
             replicas = local_audit.replicas_of(directories, group)
             _reject_directories_in_use(replicas)
-        outcome = local_audit.run(replicas, folder, cores=cores, metadata=view, progress=_progress)
+        outcome = local_audit.run(
+            replicas,
+            folder,
+            cores=cores,
+            metadata=view,
+            progress=_progress,
+            master=master,
+            config=config,
+        )
     if as_json:
         sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
     else:

@@ -37,7 +37,7 @@ class EpochsReader(FileRangeReader):
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The entries. A missing file has no rows; an unreadable one has a single row with a fault."""
-        file = file_range.location.rsplit("/", 1)[-1]
+        file = files.name_of(file_range.location)
         try:
             text = files.read(file_range.location).decode("utf-8", "replace")
         except (FileNotFoundError, NotADirectoryError):

@@ -112,7 +112,7 @@ class IndexReader(FileRangeReader):
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """A file's entries. Raises OSError."""
-        name = file_range.location.rsplit("/", 1)[-1]
+        name = files.name_of(file_range.location)
         for entries in IndexFileScan(file_range.location, file_range.size, self._slots).parts():
             size = len(entries.numbers)
             columns = [

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from epochmq_spark import schemas, store_layout
+from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.checks.epoch_history import UNREAD
 from epochmq_spark.decode.summary_rows import (
     BROKEN_MAX,
@@ -106,7 +106,7 @@ def _add_index_rows(out: SummaryRows, file_range: FileRange) -> None:
         broken += found[: BROKEN_MAX - len(broken)]
     if scan.count > 1:  # RocketMQ writes 1 into the header of an index file without entries
         broken += scan.orphaned_heads(BROKEN_MAX)
-        name = file_range.location.rsplit("/", 1)[-1]
+        name = files.name_of(file_range.location)
         add_index(out, name, (scan.low_offset, scan.high_offset), broken)
 
 

@@ -1,0 +1,68 @@
+"""Writes the files of an audit: findings, summary and report. To a folder of this machine they are written by
+the driver, to a URI through Spark's Hadoop file systems (`hdfs://`, `s3a://`, `gs://` …)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from epochmq_spark import schemas
+from epochmq_spark.results import FINDINGS_FILE, REPORT_FILE, SUMMARY_FILE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCH_ROWS = 10_000
+
+
+def is_uri(folder: str) -> bool:
+    """Whether a folder is a URI, and not a path of this machine."""
+    return "://" in folder
+
+
+def write_findings(findings: DataFrame, folder: str) -> None:
+    """Writes the table of findings. For a path of this machine the driver fetches the rows part by part: on a
+    cluster, executors would write to their own disks. Raises OSError."""
+    if is_uri(folder):
+        findings.coalesce(1).write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{FINDINGS_FILE}")
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    target = Path(folder) / FINDINGS_FILE
+    rows: list[dict[str, Any]] = []
+    with pq.ParquetWriter(target, schemas.FINDINGS) as writer:
+        for row in findings.toLocalIterator(prefetchPartitions=True):
+            rows.append(row.asDict())
+            if len(rows) == BATCH_ROWS:
+                writer.write_table(pa.Table.from_pylist(rows, schema=schemas.FINDINGS))
+                rows = []
+        writer.write_table(pa.Table.from_pylist(rows, schema=schemas.FINDINGS))
+
+
+def write_summary(spark: SparkSession, summary: Mapping[str, Any], folder: str) -> None:
+    """Writes the JSON summary and the report. Raises OSError."""
+    from epochmq_spark.report import page
+
+    _write(spark, folder, SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
+    _write(spark, folder, REPORT_FILE, page.render(summary))
+
+
+def _write(spark: SparkSession, folder: str, name: str, text: str) -> None:
+    if not is_uri(folder):
+        (Path(folder) / name).write_text(text, encoding="utf-8")
+        return
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(f"{folder.rstrip('/')}/{name}")
+    try:
+        stream = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).create(path, True)
+        try:
+            stream.write(bytearray(text.encode()))
+        finally:
+            stream.close()
+    except Py4JJavaError as error:
+        raise OSError(f"{path.toString()}: {error.java_exception.getMessage()}") from None

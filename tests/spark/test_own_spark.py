@@ -1,0 +1,87 @@
+"""Tests audits on the user's own Spark: with executors that are processes of their own, by `spark-submit`,
+and by the options of `epochmq audit`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
+pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
+from epochmq.app import run
+from epochmq_spark import results
+from tests.spark import group_copies, seeded_groups
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT_S = 300
+
+
+def test_spark_submit_runs_the_audit_on_executors_and_logs_its_events(tmp_path: Path) -> None:
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 8)
+    _, paths, injected = group_copies.damaged(source, tmp_path / "groups", "bit_in_body", 8)
+    events = tmp_path / "events"
+    events.mkdir()
+    config = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.executor.memory": "600m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+    }
+    options = [text for key, value in config.items() for text in ("--conf", f"{key}={value}")]
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).parent / "spark-submit"),
+            *("--master", "local-cluster[1,1,1024]", *options),
+            str(ROOT / "examples/audit_with_spark_submit.py"),
+            *("--out", (tmp_path / "out put").as_uri()),
+            *(f"{path.name}={path.as_uri()}" for path in paths),
+        ],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr[-3000:]
+    assert f"record.checksum: a body does not match its CRC: replica {injected.replica}" in done.stdout
+    out = tmp_path / "out put"
+    assert json.loads((out / results.SUMMARY_FILE).read_text())["findingCounts"] == {"record.checksum": 1}
+    assert (out / results.REPORT_FILE).read_text().startswith("<!doctype html>")
+    assert list((out / results.FINDINGS_FILE).glob("*.parquet"))
+    log = next(path for path in events.rglob("*") if path.is_file() and path.stat().st_size)
+    executors = {
+        event["Executor ID"]
+        for event in map(json.loads, log.read_text().splitlines())
+        if event["Event"] == "SparkListenerExecutorAdded"
+    }
+    assert executors - {"driver"}
+
+
+def test_the_command_takes_a_master_and_configuration(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 9)
+    former = spark.conf.get("spark.sql.shuffle.partitions")
+    arguments = ["audit", *map(str, source), "--out", str(tmp_path / "out"), "-o", "json"]
+    try:
+        code = run([*arguments, "--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=3"])
+        assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(former))
+    assert code == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "healthy"
+    assert spark.read.parquet(str(tmp_path / "out" / results.FINDINGS_FILE)).count() == 0
+    assert not spark.sparkContext._jsc.getPersistentRDDs()
