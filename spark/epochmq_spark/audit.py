@@ -435,6 +435,7 @@ def replica_rows(result: AuditResult) -> list[Row]:
                 "logStart": extent.start if extent else None,
                 "logEnd": extent.end if extent else None,
                 "commonEnd": extent.common_end if extent else None,
+                "confirmOffset": histories[key].confirmed if extent else None,
                 "leading": bool(extent and extent.leading),
                 "epochs": [list(entry) for entry in histories[key].entries] if extent else [],
                 "epochTimes": [

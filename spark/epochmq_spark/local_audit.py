@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from epochmq_spark import audit, files, result_files, session, store_layout, store_lock
-from epochmq_spark.results import summarise
+from epochmq_spark.results import LISTED_MAX, REPORTED_MAX, summarise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,10 +107,10 @@ def run_in(
         Path(folder).mkdir(parents=True, exist_ok=True)
     result = audit.run(spark, replicas, metadata=metadata, progress=progress)
     try:
-        summary, findings = summarise(result, started)
+        summary, findings = summarise(result, started, REPORTED_MAX)
         progress("writing the findings")
         result_files.write_findings(result.findings, folder)
-        result_files.write_summary(spark, summary, folder)
+        result_files.write_summary(spark, summary, folder, findings)
     finally:
         result.release()
-    return summary, findings
+    return summary, findings[:LISTED_MAX]

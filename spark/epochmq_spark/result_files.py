@@ -4,7 +4,7 @@ the driver, to a URI through Spark's Hadoop file systems (`hdfs://`, `s3a://`, `
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,12 +42,14 @@ def write_findings(findings: DataFrame, folder: str) -> None:
         writer.write_table(pa.Table.from_pylist(rows, schema=schemas.FINDINGS))
 
 
-def write_summary(spark: SparkSession, summary: Mapping[str, Any], folder: str) -> None:
-    """Writes the JSON summary and the report. Raises OSError."""
+def write_summary(
+    spark: SparkSession, summary: Mapping[str, Any], folder: str, listed: Sequence[Mapping[str, Any]]
+) -> None:
+    """Writes the JSON summary, and the report with the findings `listed`. Raises OSError."""
     from epochmq_spark.report import page
 
     _write(spark, folder, SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
-    _write(spark, folder, REPORT_FILE, page.render(summary))
+    _write(spark, folder, REPORT_FILE, page.render(summary, listed))
 
 
 def _write(spark: SparkSession, folder: str, name: str, text: str) -> None:

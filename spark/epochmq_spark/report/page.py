@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
-from epochmq_spark.findings import KINDS, sentence
-from epochmq_spark.report import plots
-from epochmq_spark.schemas import FINDINGS
+from epochmq_spark.findings import KINDS
+from epochmq_spark.report import finding_list, plots
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884;
@@ -22,12 +21,27 @@ th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .verdict { padding: .2rem .7rem; border-radius: .3rem; color: #fff; }
 .scroll { overflow-x: auto; } svg { max-width: 100%; height: auto; } svg text { fill: currentColor; }
+svg text.in-bar { fill: #111; }
 .error { color: var(--damaged); } .warning { color: var(--undecided); }
+.mark { stroke-width: 2; } .mark.error { stroke: var(--damaged); } .mark.warning { stroke: var(--undecided); }
+.mark.note { stroke: currentColor; } circle.error { fill: var(--damaged); }
+circle.warning { fill: var(--undecided); } circle.note, .confirm { fill: currentColor; }
+.legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.5rem; font-size: 13px; }
+.swatch { display: inline-block; width: .9rem; height: .9rem; vertical-align: -2px; margin-right: 2px; }
+th button { all: unset; cursor: pointer; font-weight: bold; } th button:focus-visible,
+.scroll:focus-visible { outline: 2px solid currentColor; outline-offset: 2px; }
+th[aria-sort=ascending] button::after { content: " ▲"; }
+th[aria-sort=descending] button::after { content: " ▼"; }
+.filters { display: flex; flex-wrap: wrap; gap: .4rem 1.2rem; margin: .6rem 0; }
+@media (prefers-color-scheme: dark) { :root { --damaged: #ff7b83; --undecided: #e6b450; --healthy: #57c07a; }
+  .verdict { color: #111; } }
 """
 
 
-def render(summary: Mapping[str, Any]) -> str:
-    """The page for a summary (`verdict.summary`)."""
+def render(summary: Mapping[str, Any], listed: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """The page for a summary (`verdict.summary`). `listed` are the findings to show; those of the summary if
+    it is None."""
+    shown = summary["findings"] if listed is None else listed
     verdict = summary["verdict"]
     when = datetime.fromtimestamp(summary.get("startedAt", 0) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     groups = sorted({one["group"] for one in summary["replicas"]})
@@ -37,13 +51,15 @@ def render(summary: Mapping[str, Any]) -> str:
         f"<title>Audit of {escape(', '.join(groups))}: {verdict}</title><style>{STYLE}</style>",
         f"<h1>Audit of {escape(', '.join(groups))}: <span class='verdict' ",
         f"style='background:var(--{verdict})'>{verdict}</span></h1>",
-        f"<p>{when}, {summary.get('seconds', '?')} s, {len(summary['replicas'])} replicas.</p>",
+        f"<p>{when}, {summary.get('seconds', '?')} s, {len(summary['replicas'])} replicas; "
+        f"EpochMQ {escape(str(summary.get('version', 'of an unknown version')))}.</p>",
     ]
     for group in groups:
         members = [one for one in summary["replicas"] if one["group"] == group]
-        found = [row for row in summary["findings"] if row["group"] == group]
+        found = [row for row in shown if row["group"] == group]
         parts += [
             f"<h2>{escape(group)}: epochs and logs, by offset</h2>",
+            plots.legend(),
             plots.logs(members, found),
             f"<h2>{escape(group)}: epochs over time</h2>",
             plots.epochs(members),
@@ -53,14 +69,16 @@ def render(summary: Mapping[str, Any]) -> str:
         if any(found):
             parts += [f"<h2>{escape(group)}: findings by offset</h2>", plots.findings(members, found)]
     parts += _coverage(summary)
-    parts += ["<h2>Findings</h2>", _counts(summary["findingCounts"]), _findings(summary["findings"])]
+    parts += ["<h2>Findings</h2>", _counts(summary["findingCounts"])]
+    parts += finding_list.render(shown, sum(summary["findingCounts"].values()))
     return "\n".join(parts) + "\n"
 
 
 def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{title}</th>" for title in titles)
+    head = "".join(f"<th scope='col'>{title}</th>" for title in titles)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<div class='scroll'><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div class='scroll' tabindex='0'>{table}</div>"
 
 
 def _cell(value: Any) -> str:
@@ -74,9 +92,12 @@ def _replicas(members: Sequence[Mapping[str, Any]]) -> str:
     rows = []
     for one in members:
         epochs = ", ".join(f"{epoch} from {start}" for epoch, start in one["epochs"])
-        cells = [one["replica"], one["place"], one["logStart"], one["logEnd"], one["commonEnd"], epochs]
+        cells = [one["replica"], one["place"], one["logStart"], one["logEnd"], one["commonEnd"]]
+        cells += [one.get("confirmOffset"), epochs]
         rows.append([_cell(value) for value in cells])
-    return _table(["replica", "location", "log start", "log end", "common end", "epochs"], rows)
+    return _table(
+        ["replica", "location", "log start", "log end", "common end", "confirm offset", "epochs"], rows
+    )
 
 
 COVERED = {
@@ -125,11 +146,3 @@ def _counts(counts: Mapping[str, int]) -> str:
         for kind, count in counts.items()
     ]
     return _table(["severity", "kind", "meaning", "count"], rows)
-
-
-def _findings(found: Sequence[Mapping[str, Any]]) -> str:
-    if not found:
-        return ""
-    empty = dict.fromkeys(FINDINGS.names)
-    items = "".join(f"<li>{escape(sentence(empty | dict(row)))}</li>" for row in found)
-    return f"<h2>The first {len(found)} findings</h2><ol>{items}</ol>"

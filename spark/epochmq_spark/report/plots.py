@@ -1,15 +1,20 @@
 # pure: numbers to SVG
-"""Draws the plots of the report as SVG: logs and epochs as bars, findings as marks."""
+"""Draws the plots of the report as SVG: logs and epochs as bars, findings as marks. Findings that would
+overlap are one mark, so a plot has a bounded size."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
 
 WIDTH, LEFT, BAR, GAP = 960, 150, 22, 14
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f")
+MARK_WIDTH = 3  # pixels; findings that are nearer to each other share a mark
+SEVERITIES = ("error", "warning", "note")
+DASHES = {"error": "", "warning": "6 3", "note": "2 3"}  # tells severities apart without colours
 
 
 class _Scale:
@@ -45,10 +50,13 @@ def logs(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]
                 f"<title>{title}</title></rect>"
             )
             if epoch is not None and end - x > 24:
-                parts.append(_text((x + end) / 2, y + 15, str(epoch), "middle"))
-        for finding in found:
-            if finding.get("replica") == one["replica"] and finding.get("start_offset") is not None:
-                parts.append(_mark(scale(finding["start_offset"]), y, finding))
+                parts.append(_text((x + end) / 2, y + 15, str(epoch), "middle", "in-bar"))
+        own = [finding for finding in found if finding.get("replica") == one["replica"]]
+        parts += [_mark(x, y, group) for x, group in _grouped(scale, own)]
+        if one.get("confirmOffset"):
+            x = scale(one["confirmOffset"])
+            title = f"confirm offset {one['confirmOffset']}"
+            parts.append(f"<path class='confirm' d='M{x:.1f} {y}l-5 -8h10z'><title>{title}</title></path>")
     return "".join(parts) + _axis(scale, height - 22) + "</svg>"
 
 
@@ -65,10 +73,9 @@ def findings(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, 
         parts.append(_text(LEFT - 8, y + 14, kind, "end"))
         parts.append(f"<path d='M{LEFT} {y + 10}H{WIDTH - 10}' stroke='#8884'/>")
         parts += [
-            f"<circle cx='{scale(one['start_offset']):.1f}' cy='{y + 10}' r='4' fill='#c62f3b'>"
-            f"<title>{escape(one['replica'])}, {one['start_offset']}</title></circle>"
-            for one in found
-            if one["kind"] == kind and one.get("start_offset") is not None
+            f"<circle class='{group[0]['severity']}' cx='{x:.1f}' cy='{y + 10}' r='4'>"
+            f"<title>{escape(_title(group))}</title></circle>"
+            for x, group in _grouped(scale, [one for one in found if one["kind"] == kind])
         ]
     return "".join(parts) + _axis(scale, height - 22) + "</svg>"
 
@@ -99,7 +106,7 @@ def epochs(members: Sequence[Mapping[str, Any]]) -> str:
                 f"<title>epoch {epoch} from {_time(time)}</title></rect>"
             )
             if right - x > 24:
-                parts.append(_text((x + right) / 2, y + 15, str(epoch), "middle"))
+                parts.append(_text((x + right) / 2, y + 15, str(epoch), "middle", "in-bar"))
     parts.append(f"<path d='M{LEFT} {height - 22}H{WIDTH - 10}' stroke='currentColor'/>")
     parts += [_text(LEFT, height - 6, _time(low), "start"), _text(WIDTH - 10, height - 6, _time(high), "end")]
     return "".join(parts) + "</svg>"
@@ -116,16 +123,59 @@ def _open(height: int, title: str) -> str:
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str) -> str:
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{escape(text)}</text>"
+def _text(x: float, y: float, text: str, anchor: str, kind: str = "label") -> str:
+    return f"<text class='{kind}' x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}'>{escape(text)}</text>"
 
 
-def _mark(x: float, y: int, finding: Mapping[str, Any]) -> str:
-    title = f"{finding['kind']} at {finding['start_offset']}"
-    return (
-        f"<path d='M{x:.1f} {y - 4}v{BAR + 8}' stroke='#c62f3b' stroke-width='2'>"
-        f"<title>{escape(title)}</title></path>"
+def _grouped(
+    scale: _Scale, found: Iterable[Mapping[str, Any]]
+) -> list[tuple[float, list[Mapping[str, Any]]]]:
+    """Findings by the place of their mark, the most severe first."""
+    by_place: dict[int, list[Mapping[str, Any]]] = {}
+    for one in found:
+        if one.get("start_offset") is not None:
+            by_place.setdefault(round(scale(one["start_offset"]) / MARK_WIDTH), []).append(one)
+    for group in by_place.values():
+        group.sort(key=lambda one: SEVERITIES.index(one["severity"]))
+    return [(place * MARK_WIDTH, group) for place, group in sorted(by_place.items())]
+
+
+def _title(group: Sequence[Mapping[str, Any]]) -> str:
+    first = group[0]
+    text = f"{first['severity']}: {first['kind']} at {first['start_offset']}, {first['replica']}"
+    if len(group) == 1:
+        return text
+    kinds = ", ".join(
+        f"{count} {kind}" for kind, count in Counter(one["kind"] for one in group).most_common(5)
     )
+    return f"{len(group)} findings near {first['start_offset']}: {kinds}"
+
+
+def _mark(x: float, y: int, group: Sequence[Mapping[str, Any]]) -> str:
+    severity = group[0]["severity"]
+    return (
+        f"<path class='mark {severity}' d='M{x:.1f} {y - 4}v{BAR + 8}' "
+        f"stroke-dasharray='{DASHES[severity]}'><title>{escape(_title(group))}</title></path>"
+    )
+
+
+def legend() -> str:
+    """What colours and marks mean, as a list."""
+    bars = "".join(f"<span class='swatch' style='background:{colour}'></span>" for colour in COLOURS[:4])
+    items = [
+        f"{bars} epochs; the number is in the bar, or under the pointer",
+        "<span class='swatch' style='background:#999'></span> bytes without an epoch",
+    ]
+    items += [
+        f"<svg width='12' height='18' aria-hidden='true'><path class='mark {severity}' d='M6 1v16' "
+        f"stroke-dasharray='{DASHES[severity]}'/></svg> {severity}"
+        for severity in SEVERITIES
+    ]
+    items.append(
+        "<svg width='12' height='12' aria-hidden='true'><path class='confirm' d='M6 11l-5 -8h10z'/></svg> "
+        "confirm offset of the checkpoint"
+    )
+    return "<ul class='legend' aria-label='legend'>" + "".join(f"<li>{item}</li>" for item in items) + "</ul>"
 
 
 def _axis(scale: _Scale, y: int) -> str:
