@@ -66,7 +66,8 @@ kube-down: install
 	$(BIN)/python -m tests.kubernetes.testbed down
 
 # Re-resolves the lock files from pyproject.toml; run it after changing a dependency. The images are built from
-# those for the runtime, the operator, the audit and the build; all agree with requirements.lock.
+# those for the runtime, the operator, the audit and the build; these agree with requirements.lock. The S3 server of
+# the tests has its own environment, because its packages contradict the operator's.
 COMPILE := $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 BUILD_REQUIRES := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")
 
@@ -75,6 +76,7 @@ lock: install
 	$(COMPILE) -c requirements.lock pyproject.toml -o requirements-runtime.lock
 	$(COMPILE) -c requirements.lock --extra operator pyproject.toml -o requirements-operator.lock
 	$(COMPILE) -c requirements.lock --extra spark pyproject.toml -o requirements-spark.lock
+	echo 'moto[server]==5.2.5' | $(COMPILE) - -o requirements-s3-server.lock
 	$(BIN)/python -c '$(BUILD_REQUIRES)' | $(COMPILE) -c requirements.lock - -o requirements-build.lock
 
 clean:

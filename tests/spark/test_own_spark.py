@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -85,3 +85,18 @@ def test_the_command_takes_a_master_and_configuration(
     assert json.loads(capsys.readouterr().out)["verdict"] == "healthy"
     assert spark.read.parquet(str(tmp_path / "out" / results.FINDINGS_FILE)).count() == 0
     assert not spark.sparkContext._jsc.getPersistentRDDs()
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_notebook_audits_stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 10)
+    notebook = json.loads((ROOT / "examples" / "audit.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    example = '["a=/mnt/a/store", "b=/mnt/b/store", "c=/mnt/c/store"]'
+    assert example in cells[0]
+    for cell in cells:
+        exec(cell.replace(example, repr([str(path) for path in source])), names)
+    assert names["summary"]["verdict"] == "healthy"
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
