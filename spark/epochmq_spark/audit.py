@@ -101,7 +101,7 @@ def run(
         _rows_as_findings(summary),
         _compare_queues(state, summary),
         _compare_keys(state, summary),
-        _compare_offsets(load("epochmq.offsets"), summary, state.batch_topics),
+        _compare_offsets(state, load("epochmq.offsets"), summary),
         _check_epoch_starts(spark, state),
         _check_features(spark, state),
     ):
@@ -153,12 +153,14 @@ def _with_epochs(spark: SparkSession, state: AuditState, findings: DataFrame) ->
     return joined.withColumn("epoch", f.coalesce("epoch", "of_epoch")).select(*schemas.FINDINGS.names)
 
 
-def _findings_per_row(frame: DataFrame, check: RowCheck) -> DataFrame:
+def _findings_per_row(state: AuditState, frame: DataFrame, check: RowCheck) -> DataFrame:
     """The findings of a check of each row. A file that cannot be read any more is a finding, too."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
+    run_id = state.run_id
+
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drill_down.clear_caches()
+        drill_down.start_task(run_id)
         reported: set[tuple[str, str, str]] = set()
         for batch in batches:
             for row in batch.to_pylist():
@@ -233,7 +235,7 @@ def _compare_blocks(spark: SparkSession, state: AuditState, summary: DataFrame) 
     )
     logs = {group: state.logs_of(group) for group in state.histories}
     return _findings_per_row(
-        suspects, lambda row: drill_down.compare_block(row["group"], row["at"], logs[row["group"]])
+        state, suspects, lambda row: drill_down.compare_block(row["group"], row["at"], logs[row["group"]])
     )
 
 
@@ -308,7 +310,7 @@ def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
         queue = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], ranges, row["queue_end"])
         return drill_down.compare_queue_range(logs[key], queue)
 
-    return _findings_per_row(suspects, check)
+    return _findings_per_row(state, suspects, check)
 
 
 def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
@@ -354,10 +356,10 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
         coverage = drill_down.IndexCoverage(row["low"], row["high"], row["group_low"], row["group_high"])
         return drill_down.compare_index_block(log, row["at"], coverage) if log else []
 
-    return _findings_per_row(suspects, check)
+    return _findings_per_row(state, suspects, check)
 
 
-def _compare_offsets(offsets: DataFrame, summary: DataFrame, batch_topics: frozenset[str]) -> DataFrame:
+def _compare_offsets(state: AuditState, offsets: DataFrame, summary: DataFrame) -> DataFrame:
     """Finds consumer offsets beyond the end that any replica has for the queue, but for topics with batch
     consume queues. For frozen volumes this is the present end, because consumers keep consuming after the
     cut."""
@@ -375,11 +377,11 @@ def _compare_offsets(offsets: DataFrame, summary: DataFrame, batch_topics: froze
     ahead = (
         offsets.where("consumer_group is not null or fault is not null")
         .join(ends, keys, "left")
-        .where(f.col("topic").isNull() | ~f.col("topic").isin(*batch_topics))
+        .where(f.col("topic").isNull() | ~f.col("topic").isin(*state.batch_topics))
         .where(f.col("fault").isNotNull() | (f.col("offset") > f.col("queue_end")))
         .select("group", "replica", "consumer_group", "topic", "queue_id", "offset", "queue_end", "fault")
     )
-    return _findings_per_row(ahead, offset_finding)
+    return _findings_per_row(state, ahead, offset_finding)
 
 
 def offset_finding(row: Row) -> list[Row]:
@@ -403,7 +405,7 @@ def _check_epoch_starts(spark: SparkSession, state: AuditState) -> DataFrame:
         near = [(one["epoch"], one["start"]) for one in row["epoch_starts"]]
         return drill_down.check_epoch_starts(logs[row["group"], row["replica"]], near)
 
-    return _findings_per_row(frame, check)
+    return _findings_per_row(state, frame, check)
 
 
 def _check_features(spark: SparkSession, state: AuditState) -> DataFrame:
@@ -416,7 +418,7 @@ def _check_features(spark: SparkSession, state: AuditState) -> DataFrame:
         return check_feature(row["feature"], logs[row["group"], row["replica"]])
 
     tasks = max(min(len(rows), TASKS_PER_CORE * spark.sparkContext.defaultParallelism), 1)
-    return _findings_per_row(frame.repartition(tasks), check)
+    return _findings_per_row(state, frame.repartition(tasks), check)
 
 
 def replica_rows(result: AuditResult) -> list[Row]:

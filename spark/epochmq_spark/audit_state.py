@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from epochmq_spark import files, store_layout, verdict, volume_client
 from epochmq_spark.checks import controller_view, epoch_history
@@ -34,6 +35,7 @@ class AuditState:
     histories: dict[str, list[ReplicaHistory]] = field(default_factory=dict)
     extents: dict[ReplicaKey, LogExtent] = field(default_factory=dict)
     broker_ids: dict[ReplicaKey, int] = field(default_factory=dict)  # of brokerIdentity
+    run_id: str = field(default_factory=lambda: uuid4().hex)  # tells this audit from others
 
     @property
     def batch_topics(self) -> frozenset[str]:

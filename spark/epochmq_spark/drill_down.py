@@ -68,6 +68,16 @@ class IndexCoverage:
         return (self.group_low, self.group_high) if stopped else (self.low, self.high - 1)
 
 
+_runs: list[str] = [""]  # the audit whose listings are cached
+
+
+def start_task(run_id: str) -> None:
+    """Drops what was cached for another audit. Tasks of one audit in one process share the listings."""
+    if _runs[0] != run_id:
+        clear_caches()
+        _runs[0] = run_id
+
+
 def clear_caches() -> None:
     """Drops the cached directory listings: the next audit may find other files."""
     files.forget_opened()

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -137,7 +138,8 @@ class FileRangeReader(DataSourceReader):
         """The ranges to read of a replica."""
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Splits the ranges into ranges of at most `partitionBytes`, and packs these up to `taskBytes`."""
+        """Splits the ranges into ranges of at most `partitionBytes`, packs these up to `taskBytes`, and
+        orders the partitions so that those of different replicas take turns."""
         partitions: list[FileRangePartition] = []
         ranges: list[FileRange] = []
         cost = 0
@@ -152,7 +154,7 @@ class FileRangeReader(DataSourceReader):
                     cost += part_cost
         if ranges:
             partitions.append(FileRangePartition(tuple(ranges)))
-        return partitions or [FileRangePartition(())]
+        return interleaved(partitions) or [FileRangePartition(())]
 
     @abstractmethod
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
@@ -162,6 +164,19 @@ class FileRangeReader(DataSourceReader):
         """The rows of a partition."""
         for file_range in partition.ranges:
             yield from self.batches(file_range)
+
+
+def interleaved(partitions: Sequence[FileRangePartition]) -> list[FileRangePartition]:
+    """The partitions in an order in which replicas take turns. Spark starts tasks in this order, so all
+    volumes are read at the same time."""
+    turns: Counter[tuple[str, str]] = Counter()
+    numbered = []
+    for partition in partitions:
+        first = partition.ranges[0]
+        key = first.group, first.replica
+        numbered.append((turns[key], partition))
+        turns[key] += 1
+    return [partition for _, partition in sorted(numbered, key=lambda one: one[0])]
 
 
 def positive_option(options: Mapping[str, str], name: str, default: int) -> int:
