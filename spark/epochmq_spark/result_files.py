@@ -4,6 +4,7 @@ the driver, to a URI through Spark's Hadoop file systems (`hdfs://`, `s3a://`, `
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +23,16 @@ def is_uri(folder: str) -> bool:
     return "://" in folder
 
 
+class ResultsNotWrittenError(OSError):
+    """The results of an audit could not be written. The message names the file and the reason."""
+
+    def __init__(self, location: object, reason: object) -> None:
+        super().__init__(f"{location} could not be written: {reason}; choose another folder with --out")
+
+
 def write_findings(findings: DataFrame, folder: str) -> None:
     """Writes the table of findings. For a path of this machine the driver fetches the rows part by part: on a
-    cluster, executors would write to their own disks. Raises OSError."""
+    cluster, executors would write to their own disks. Raises ResultsNotWrittenError."""
     if is_uri(folder):
         findings.coalesce(1).write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{FINDINGS_FILE}")
         return
@@ -33,19 +41,24 @@ def write_findings(findings: DataFrame, folder: str) -> None:
 
     target = Path(folder) / FINDINGS_FILE
     rows: list[dict[str, Any]] = []
-    with pq.ParquetWriter(target, schemas.FINDINGS) as writer:
-        for row in findings.toLocalIterator(prefetchPartitions=True):
-            rows.append(row.asDict())
-            if len(rows) == BATCH_ROWS:
-                writer.write_table(pa.Table.from_pylist(rows, schema=schemas.FINDINGS))
-                rows = []
-        writer.write_table(pa.Table.from_pylist(rows, schema=schemas.FINDINGS))
+    try:
+        with pq.ParquetWriter(target, schemas.FINDINGS) as writer:
+            for row in findings.toLocalIterator(prefetchPartitions=True):
+                rows.append(row.asDict())
+                if len(rows) == BATCH_ROWS:
+                    writer.write_table(pa.Table.from_pylist(rows, schema=schemas.FINDINGS))
+                    rows = []
+            writer.write_table(pa.Table.from_pylist(rows, schema=schemas.FINDINGS))
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise ResultsNotWrittenError(target, reason) from None
 
 
 def write_summary(
     spark: SparkSession, summary: Mapping[str, Any], folder: str, listed: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Writes the JSON summary, and the report with the findings `listed`. Raises OSError."""
+    """Writes the JSON summary, and the report with the findings `listed`. Raises
+    ResultsNotWrittenError."""
     from epochmq_spark.report import page
 
     _write(spark, folder, SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
@@ -54,7 +67,10 @@ def write_summary(
 
 def _write(spark: SparkSession, folder: str, name: str, text: str) -> None:
     if not is_uri(folder):
-        (Path(folder) / name).write_text(text, encoding="utf-8")
+        try:
+            (Path(folder) / name).write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ResultsNotWrittenError(Path(folder) / name, error.strerror) from None
         return
     from py4j.protocol import Py4JJavaError
 
@@ -67,4 +83,4 @@ def _write(spark: SparkSession, folder: str, name: str, text: str) -> None:
         finally:
             stream.close()
     except Py4JJavaError as error:
-        raise OSError(f"{path.toString()}: {error.java_exception.getMessage()}") from None
+        raise ResultsNotWrittenError(path.toString(), error.java_exception.getMessage()) from None

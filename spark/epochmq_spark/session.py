@@ -47,6 +47,14 @@ def user_session(master: str | None = None, config: Mapping[str, str] | None = N
     return _session(master, {"spark.sql.session.timeZone": "UTC"} | dict(config or {}), "WARN")
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """The errors of Spark: of its session, of a task, and of Java."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
 def is_local(master: str) -> bool:
     """Whether a master URL means this machine."""
     return master.startswith("local")

@@ -41,7 +41,7 @@ def run(
     """Audits directories, or a group that runs in the state directory; returns the exit code of the
     verdict."""
     _require_spark_and_java()
-    from epochmq_spark import local_audit, session
+    from epochmq_spark import local_audit, result_files, session
 
     try:
         config = session.parse_config(conf)
@@ -68,20 +68,29 @@ def run(
         else:
             replicas = local_audit.replicas_of(directories, group)
             _reject_directories_in_use(replicas)
-        outcome = local_audit.run(
-            replicas,
-            folder,
-            cores=cores,
-            metadata=view,
-            progress=_progress,
-            master=master,
-            config=config,
-        )
+        try:
+            outcome = local_audit.run(
+                replicas,
+                folder,
+                cores=cores,
+                metadata=view,
+                progress=_progress,
+                master=master,
+                config=config,
+            )
+        except (result_files.ResultsNotWrittenError, *session.spark_errors()) as error:
+            print_error(_first_line(error))
+            return ExitCode.FAILED
     if as_json:
         sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
     else:
         _print(outcome)
     return outcome.exit_code
+
+
+def _first_line(error: Exception) -> str:
+    """An error in one line. Spark's have the stack traces of executors behind it."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _running_group(arguments: list[str], state: Path) -> str | None:
