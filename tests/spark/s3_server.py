@@ -25,7 +25,7 @@ CACHE = ROOT / ".cache" / "s3-server"
 INSTALL_TIMEOUT_S = 300
 BUCKET = "stores"
 _ADDRESS = re.compile(r"Running on http://([\d.]+:\d+)")
-_REQUEST = re.compile(r'"(?P<method>[A-Z]+) (?P<path>\S+) HTTP/1\.1')
+_REQUEST = re.compile(r'"(?:\x1b\[[\d;]*m)*(?P<method>[A-Z]+) (?P<path>\S+) HTTP/1\.1')
 
 
 class S3MissingError(Exception):

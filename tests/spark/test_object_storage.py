@@ -52,7 +52,7 @@ def upload(server: s3_server.S3Server, paths: list[Path], name: str) -> list[sto
 def test_a_group_with_retry_topics_is_healthy_and_damage_is_found(
     server: s3_server.S3Server, tmp_path: Path
 ) -> None:
-    paths = create_group(tmp_path, 41, 20)
+    paths = create_group(tmp_path, 41, 2)
     replicas = upload(server, paths, "healthy")
     replicas = [
         store_layout.AuditedReplica(one.group, one.name, one.location.replace("50% of it", "50%25%20of%20it"))
@@ -75,14 +75,14 @@ def test_a_group_with_retry_topics_is_healthy_and_damage_is_found(
 def test_the_requests_of_an_audit_are_one_listing_and_one_read_of_each_file(
     server: s3_server.S3Server, tmp_path: Path
 ) -> None:
-    replicas = upload(server, create_group(tmp_path, 42, 40), "counted")
+    replicas = upload(server, create_group(tmp_path, 42, 36), "counted")
     location = replicas[0].location.replace("50% of it", "50%25%20of%20it")
     drill_down.clear_caches()
     before = len(server.requests())
     contents = store_layout.scan_store(location)
     listed = s3_server.kinds(server.requests()[before:])
     assert contents.faults == []
-    assert len(contents.queues) > 100
+    assert len(contents.queues) > 80
     assert listed["listing"] <= 2
     assert listed.total() <= 3
     segment = contents.log[0]

@@ -17,6 +17,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 from epochmq.app import run
 from epochmq_spark import results
+from epochmq_spark.findings import KINDS
 from tests.spark import group_copies, seeded_groups
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 
 
+@pytest.mark.soak
 def test_spark_submit_runs_the_audit_on_executors_and_logs_its_events(tmp_path: Path) -> None:
     source = seeded_groups.create_healthy_group(tmp_path / "healthy", 8)
     _, paths, injected = group_copies.damaged(source, tmp_path / "groups", "bit_in_body", 8)
@@ -34,6 +36,8 @@ def test_spark_submit_runs_the_audit_on_executors_and_logs_its_events(tmp_path: 
     events.mkdir()
     config = {
         "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
         "spark.eventLog.dir": events.as_uri(),
         "spark.executor.memory": "600m",
         "spark.sql.shuffle.partitions": "2",
@@ -46,7 +50,7 @@ def test_spark_submit_runs_the_audit_on_executors_and_logs_its_events(tmp_path: 
             str(Path(sys.executable).parent / "spark-submit"),
             *("--master", "local-cluster[1,1,1024]", *options),
             str(ROOT / "examples/audit_with_spark_submit.py"),
-            *("--out", (tmp_path / "out put").as_uri()),
+            *("--out", (tmp_path / "out").as_uri()),
             *(f"{path.name}={path.as_uri()}" for path in paths),
         ],
         env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
@@ -56,8 +60,8 @@ def test_spark_submit_runs_the_audit_on_executors_and_logs_its_events(tmp_path: 
         check=False,
     )
     assert done.returncode == 4, done.stderr[-3000:]
-    assert f"record.checksum: a body does not match its CRC: replica {injected.replica}" in done.stdout
-    out = tmp_path / "out put"
+    assert f"error: record.checksum: {KINDS['record.checksum'][1]}: replica {injected.replica}" in done.stdout
+    out = tmp_path / "out"
     assert json.loads((out / results.SUMMARY_FILE).read_text())["findingCounts"] == {"record.checksum": 1}
     assert (out / results.REPORT_FILE).read_text().startswith("<!doctype html>")
     assert list((out / results.FINDINGS_FILE).glob("*.parquet"))
