@@ -50,6 +50,10 @@ def run(
         raise UsageError(str(error)) from None
     if cores is not None and master is not None:
         raise UsageError("--cores is for Spark on this machine: with --master, set its own options by --conf")
+    expected: tuple[type[Exception], ...] = (
+        result_files.ResultsNotWrittenError,
+        *session.spark_errors(),
+    )
     view = _read_metadata(metadata) if metadata is not None else None
     folder = out or state / AUDITS / time.strftime("%Y%m%d-%H%M%S")
     try:
@@ -78,7 +82,7 @@ def run(
                 master=master,
                 config=config,
             )
-        except (result_files.ResultsNotWrittenError, *session.spark_errors()) as error:
+        except expected as error:
             print_error(_first_line(error))
             return ExitCode.FAILED
     if as_json:
