@@ -131,6 +131,8 @@ def scan_store(location: str) -> StoreContents:
     if "index" in here:
         index = _list(listing, files.join(location, "index"), contents)
         contents.index = _data_files(files.join(location, "index"), index or [], contents, _INDEX_NAME)
+        if contents.aborted and contents.index and contents.index[-1].size == 0:
+            contents.index.pop()  # the broker was creating it; its start deletes an empty one
     return contents
 
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -214,6 +214,24 @@ def test_the_driver_s_termination_message_fits_and_names_the_first_findings() ->
     data = kubernetes_driver.report_data(summary, "<html>")
     assert len(json.loads(data["data"]["summary.json"])["findings"]) == kubernetes_driver.SUMMARY_FINDINGS_MAX
     assert "report.html.gz" in data["binaryData"]
+
+
+@pytest.mark.parametrize("how", ["runs", "was killed", "has stopped"])
+def test_an_index_file_that_a_broker_is_just_creating_is_no_finding(
+    how: str, group: Group, tmp_path: Path
+) -> None:
+    """A broker creates a file with 0 bytes and then sets its size. A broker that has stopped leaves none."""
+    source = group(1001)
+    end = record_ends(source[0])[-1]
+    paths = group_copies.copied(source, tmp_path, "creating")
+    replicas = group_copies.replicas("creating", paths)
+    (paths[1] / "index" / "99991231235959999").touch()
+    if how != "has stopped":
+        (paths[1] / "abort").touch()
+    with frozen(replicas, [end] * 3) if how == "runs" else nullcontext(replicas) as shown:
+        found = inprocess.without_notes(inprocess.run(shown))
+    expected = {(paths[1].name, "file.unreadable")} if how == "has stopped" else set()
+    assert {(row["replica"], row["kind"]) for row in found} == expected
 
 
 def test_an_index_with_one_key_only_is_reconstructed_within_5_s(tmp_path: Path) -> None:
