@@ -34,10 +34,10 @@ def read_memory_bytes(membership: Path, mount: Path, physical: int) -> int:
     return min(limits)
 
 
-def limiting_folders(membership: Path, mount: Path) -> list[Path]:
+def limiting_folders() -> list[Path]:
     """The folders of the control groups that limit this process's memory. In a container the first ones may
     be missing."""
-    return [folder for folder, _ in _limit_files(membership, mount)] + [mount]
+    return [folder for folder, _ in _limit_files(_MEMBERSHIP, _MOUNT)] + [_MOUNT]
 
 
 def _limit_files(membership: Path, mount: Path) -> list[tuple[Path, str]]:

@@ -8,8 +8,6 @@ from typing import Final
 from epochmq_broker.memory_limit import limiting_folders, memory_bytes, physical_bytes
 
 _VMSTAT: Final = Path("/proc/vmstat")
-_MOUNT: Final = Path("/sys/fs/cgroup")
-_MEMBERSHIP: Final = Path("/proc/self/cgroup")
 _COUNTERS: Final = (b"pgsteal_", b"drop_pagecache ")
 _GROUP_COUNTERS: Final = (b"pgsteal ",)
 
@@ -47,6 +45,6 @@ def _counters(path: Path, names: tuple[bytes, ...]) -> bytes:
 
 def own_page_reclaim() -> PageReclaim:
     """The counters that concern this process."""
-    stats = (folder / "memory.stat" for folder in limiting_folders(_MEMBERSHIP, _MOUNT))
+    stats = (folder / "memory.stat" for folder in limiting_folders())
     group = next((path for path in stats if path.exists()), None)
     return PageReclaim(_VMSTAT, group, is_limited=memory_bytes() < physical_bytes())

@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 from epochmq_broker.store.batch_queue_end import bisect_end, read_unit, scan_end
 from epochmq_broker.store.batch_unit import UNIT, UNIT_BYTES, BatchUnit, InnerBatch, inner_batch_of
 from epochmq_broker.store.consume_queue import ConsumeQueue, ExpiredUnits
+from epochmq_broker.store.galloping_search import first_that
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
 from epochmq_broker.store.queue_files import MappingCache, QueueFile, QueueFiles
@@ -282,18 +283,9 @@ class BatchConsumeQueue(ConsumeQueue):
     def number_ending_after(self, physical: int) -> int:
         """Number of the first unit whose record ends after this physical offset, `end_number` without one.
         The search starts at the end, where the offset usually is."""
-        first, high, step = self.first_number, self.end_number, 1
-        while high - step > first and self._ends_after(high - step, physical):
-            high -= step
-            step *= 2
-        low = max(first, high - step)
-        while low < high:
-            middle = (low + high) // 2
-            if self._ends_after(middle, physical):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return first_that(
+            lambda number: self._ends_after(number, physical), self.first_number, self.end_number
+        )
 
     def _ends_after(self, number: int, physical: int) -> bool:
         unit = self._unit(number)

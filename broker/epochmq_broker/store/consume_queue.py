@@ -19,6 +19,7 @@ from typing import ClassVar, Final, NamedTuple
 
 from epochmq_broker.store import record
 from epochmq_broker.store.extension_unit import ExtensionUnit
+from epochmq_broker.store.galloping_search import first_that
 from epochmq_broker.store.key_hash import KeyHasher
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
@@ -371,18 +372,7 @@ class ConsumeQueue:
     def first_ending_after(self, physical: int, low: int, high: int) -> int:
         """Smallest offset in [low, high) whose record ends after this physical offset, `high` without one.
         The search starts at the end, where the offset usually is."""
-        step = 1
-        while high - step > low and self._ends_after(high - step, physical):
-            high -= step
-            step *= 2
-        low = max(low, high - step)
-        while low < high:
-            middle = (low + high) // 2
-            if self._ends_after(middle, physical):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return first_that(lambda offset: self._ends_after(offset, physical), low, high)
 
     def _ends_after(self, offset: int, physical: int) -> bool:
         start, size = self._position_and_size(offset)
