@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from epochmq_protocol.epoch_entries import OFFSET_MAX
-from epochmq_spark import audit_state, drill_down, one_sided_messages, scan_progress, schemas, store_layout
+from epochmq_spark import (
+    audit_state,
+    bounded_tables,
+    drill_down,
+    one_sided_messages,
+    scan_progress,
+    schemas,
+    store_layout,
+)
 from epochmq_spark.audit_state import AuditState
 from epochmq_spark.checks.record_copies import TAIL_KINDS
 from epochmq_spark.checks.two_histories import LISTED_BYTES_MAX, describe_histories
@@ -24,7 +32,6 @@ from epochmq_spark.sources.file_ranges import PARTITION_BYTES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-TASKS_PER_CORE = 4
 TASK_BYTES_MAX = 1 << 30
 EPOCHS_TIMED_MAX = 1000  # epochs of a replica for which the report shows the time of the first message
 
@@ -35,8 +42,8 @@ RowCheck = Callable[[Row], list[Row]]
 
 @dataclass
 class AuditResult:
-    """The result of an audit: a table of findings, which may be large, the driver's state of the groups, the
-    tables `summary` and `epochs`, and the metadata that were supplied."""
+    """The result of an audit: a table of findings, the driver's state of the groups, the tables `summary` and
+    `epochs`, and the metadata that were supplied."""
 
     findings: DataFrame
     state: AuditState
@@ -76,9 +83,7 @@ def run(
     options["taskBytes"] = str(_task_bytes(spark, state))
     progress("reading logs, consume queues and indexes")
     summary = load("epochmq.summary").persist()
-    spans = summary.where(f"kind = '{SummaryKind.SPAN}'").select(
-        "group", "replica", "at", "end", "low", "high", "detail"
-    )
+    spans = bounded_tables.runs_of_logs(summary)
     epochs = load("epochmq.epochs")
     with scan_progress.scan_progress(spark, _total_bytes(state)):
         collected = spans.collect()
@@ -106,9 +111,10 @@ def run(
         _check_features(spark, state),
     ):
         findings = findings.unionByName(more)
-    findings = _with_epochs(spark, state, findings)
+    findings = findings.persist()
+    listed = _with_epochs(spark, state, bounded_tables.listed_findings(findings))
     tables = {"summary": summary, "epochs": epochs}
-    return AuditResult(findings, state, tables, metadata, [summary, logs])
+    return AuditResult(listed, state, tables, metadata, [summary, logs, findings])
 
 
 def _total_bytes(state: AuditState) -> int:
@@ -125,7 +131,7 @@ def _task_bytes(spark: SparkSession, state: AuditState) -> int:
     """The bytes that one task reads. Starting a task costs as much as reading about 100 MB; each core gets a
     few tasks."""
     total = sum(file.size for contents in state.contents.values() for file in contents.log)
-    share = total // (TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
+    share = total // (bounded_tables.TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     return min(max(share, PARTITION_BYTES), TASK_BYTES_MAX)
 
 
@@ -234,9 +240,14 @@ def _compare_blocks(spark: SparkSession, state: AuditState, summary: DataFrame) 
         .select("group", "at")
     )
     logs = {group: state.logs_of(group) for group in state.histories}
-    return _findings_per_row(
-        state, suspects, lambda row: drill_down.compare_block(row["group"], row["at"], logs[row["group"]])
-    )
+
+    def check(row: Row) -> list[Row]:
+        if row["unlisted"]:
+            return bounded_tables.not_compared(row, "the blocks of the logs that differ", row["at"] * size)
+        return drill_down.compare_block(row["group"], row["at"], logs[row["group"]])
+
+    first = bounded_tables.first_of_each(suspects, ["group"], ["at"])
+    return _findings_per_row(state, first, check)
 
 
 def _rows_as_findings(summary: DataFrame) -> DataFrame:
@@ -266,9 +277,10 @@ def _rows_as_findings(summary: DataFrame) -> DataFrame:
         message_id="detail",
         store_timestamp="high",
     )
+    more_bad = of(SummaryKind.MORE_BAD_RECORDS, "more", start_offset="at", detail="detail")
     chains = of(SummaryKind.BROKEN_CHAIN, "index.broken-chain", start_offset="end", file="detail")
     unreadable = of(SummaryKind.UNREADABLE_FILE, "file.unreadable", detail="detail")
-    return bad.unionByName(chains).unionByName(unreadable)
+    return bad.unionByName(more_bad).unionByName(chains).unionByName(unreadable)
 
 
 def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
@@ -306,11 +318,16 @@ def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
         key = row["group"], row["replica"]
         if key not in logs or key not in with_queues:
             return []
+        if row["unlisted"]:
+            return bounded_tables.not_compared(row, "the parts of consume queues that differ from the log")
         ranges = [(one["first"], one["end"]) for one in row["log_ranges"]]
         queue = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], ranges, row["queue_end"])
         return drill_down.compare_queue_range(logs[key], queue)
 
-    return _findings_per_row(state, suspects, check)
+    order = ["topic", "queue_id", "at"]
+    return _findings_per_row(
+        state, bounded_tables.first_of_each(suspects, ["group", "replica"], order), check
+    )
 
 
 def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
@@ -353,10 +370,15 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
 
     def check(row: Row) -> list[Row]:
         log = logs.get((row["group"], row["replica"]))
+        if row["unlisted"]:
+            return bounded_tables.not_compared(
+                row, "the parts of the index that differ from the log", row["at"] * size
+            )
         coverage = drill_down.IndexCoverage(row["low"], row["high"], row["group_low"], row["group_high"])
         return drill_down.compare_index_block(log, row["at"], coverage) if log else []
 
-    return _findings_per_row(state, suspects, check)
+    first = bounded_tables.first_of_each(suspects, ["group", "replica"], ["at"])
+    return _findings_per_row(state, first, check)
 
 
 def _compare_offsets(state: AuditState, offsets: DataFrame, summary: DataFrame) -> DataFrame:
@@ -417,7 +439,7 @@ def _check_features(spark: SparkSession, state: AuditState) -> DataFrame:
     def check(row: Row) -> list[Row]:
         return check_feature(row["feature"], logs[row["group"], row["replica"]])
 
-    tasks = max(min(len(rows), TASKS_PER_CORE * spark.sparkContext.defaultParallelism), 1)
+    tasks = max(min(len(rows), bounded_tables.TASKS_PER_CORE * spark.sparkContext.defaultParallelism), 1)
     return _findings_per_row(state, frame.repartition(tasks), check)
 
 

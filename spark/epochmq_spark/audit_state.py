@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from epochmq_spark import files, store_layout, verdict, volume_client
+from epochmq_spark import files, log_spans, store_layout, verdict, volume_client
 from epochmq_spark.checks import controller_view, epoch_history
-from epochmq_spark.checks.epoch_history import EpochStart, LogSpan, ReplicaHistory
+from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.decode.index_entries import INDEX_HEADER_BYTES, index_header
 from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
@@ -53,7 +53,7 @@ class AuditState:
                 self.replicas[group, one.name],
                 self.extents[group, one.name],
                 dispatched_end(one),
-                tuple(one.holes),
+                tuple(one.holes + one.broken_runs),
             )
             for one in self.histories[group]
         ]
@@ -140,8 +140,9 @@ def add_histories(
             )
     for row in spans:
         if (history := histories.get((row["group"], row["replica"]))) is not None:
-            span = LogSpan(row["at"], row["end"], row["low"], row["high"], row["detail"])
-            history.spans.append(span)
+            history.spans.append(log_spans.span_of_row(row))
+    for history in histories.values():
+        history.spans = log_spans.join_spans(history.spans)
     by_file: dict[ReplicaKey, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for row in sorted(epochs, key=lambda row: row["line"]):
         by_file[row["group"], row["replica"]][row["file"]].append(row)

@@ -97,6 +97,8 @@ def _of_log(state: AuditState, key: ReplicaKey, one: ReplicaCoverage) -> None:
         (_offsets(low, high), "this part of the log cannot be read") for low, high in sorted(history.unread)
     ]
     one.left_out += [(_offsets(low, high), "no valid record") for low, high in history.holes]
+    why = "more breaks than are listed, with no valid record in each"
+    one.left_out += [(f"breaks in {_offsets(low, high)}", why) for low, high in history.broken_runs]
     if extent.end <= extent.start:
         return
     others = [

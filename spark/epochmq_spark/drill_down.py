@@ -10,7 +10,13 @@ from functools import lru_cache
 from typing import Any
 
 from epochmq_spark import files, store_layout
-from epochmq_spark.checks.consume_queues import QueueLimits, QueueMessage, QueueUnit, compare_queue
+from epochmq_spark.checks.consume_queues import (
+    LISTED_MAX,
+    QueueLimits,
+    QueueMessage,
+    QueueUnit,
+    compare_queue,
+)
 from epochmq_spark.checks.duplicate_messages import SentMessage, find_duplicates
 from epochmq_spark.checks.index_keys import IndexFileRange, KeyedMessage, compare_keys
 from epochmq_spark.checks.log_extent import LogExtent
@@ -132,11 +138,6 @@ def compare_queue_range(log: AuditedLog, queue: QueueRange) -> list[Row]:
                 int(row[w.STORE_TIME]),
             )
     units = _read_units(log.replica, queue, low, high)
-    elsewhere = {
-        unit.physical: text
-        for unit in units.values()
-        if unit.physical not in messages and (text := _describe_record_at(log, unit.physical))
-    }
     limits = QueueLimits(
         log.extent.start,
         log.extent.end,
@@ -145,6 +146,14 @@ def compare_queue_range(log: AuditedLog, queue: QueueRange) -> list[Row]:
         log.holes,
         compare_tags=topic != SCHEDULE_TOPIC,
     )
+    lost = [
+        unit.physical
+        for _, unit in sorted(units.items())
+        if unit.physical not in messages and not limits.is_in_hole(unit.physical)
+    ]
+    elsewhere = {
+        physical: text for physical in lost[:LISTED_MAX] if (text := _describe_record_at(log, physical))
+    }
     key = log.replica.group, log.replica.name, queue.topic, queue.queue_id
     return compare_queue(key, list(messages.values()), units, limits, elsewhere)
 

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from epochmq_spark.findings import finding
@@ -49,6 +53,27 @@ class QueueLimits:
     holes: Sequence[tuple[int, int]] = ()
     compare_tags: bool = True
 
+    @cached_property
+    def _joined_holes(self) -> list[tuple[int, int]]:
+        """The holes in ascending order, without overlaps."""
+        joined: list[tuple[int, int]] = []
+        for start, end in sorted(self.holes):
+            if joined and start <= joined[-1][1]:
+                joined[-1] = joined[-1][0], max(joined[-1][1], end)
+            else:
+                joined.append((start, end))
+        return joined
+
+    def is_in_hole(self, physical: int) -> bool:
+        """Whether a physical offset lies in a hole."""
+        at = bisect_right(self._joined_holes, physical, key=itemgetter(0)) - 1
+        return at >= 0 and physical < self._joined_holes[at][1]
+
+    def has_hole_between(self, low: int, high: int) -> bool:
+        """Whether a hole starts between two physical offsets."""
+        at = bisect_right(self._joined_holes, low, key=itemgetter(0))
+        return at < len(self._joined_holes) and self._joined_holes[at][0] < high
+
 
 def compare_queue(
     queue: QueueKey,
@@ -75,7 +100,7 @@ def compare_queue(
     findings += _skipped_offsets(queue, by_offset, units, limits)
     by_physical = {message.physical: message for message in messages}
     for offset, unit in sorted(units.items()):
-        if unit.physical >= limits.log_start and not _in_hole(unit.physical, limits):
+        if unit.physical >= limits.log_start and not limits.is_in_hole(unit.physical):
             findings += _check_unit(queue, offset, unit, by_offset, by_physical, limits, elsewhere)
     behind = 0
     for offset, message in sorted(by_offset.items()):
@@ -147,22 +172,16 @@ def _skipped_offsets(
     findings: list[Row] = []
     if not by_offset:
         return findings
-    for offset in range(min(by_offset) + 1, max(by_offset)):
-        unit = units.get(offset)
-        if offset in by_offset or (unit is not None and _in_hole(unit.physical, limits)):
-            continue
-        before = max((one for one in by_offset if one < offset), default=offset)
-        after = min((one for one in by_offset if one > offset), default=offset)
+    for before, after in pairwise(sorted(by_offset)):
         low, high = by_offset[before].physical, by_offset[after].physical
-        if any(low < start < high for start, _ in limits.holes):
+        if after == before + 1 or limits.has_hole_between(low, high):
             continue
-        columns = {"queue_offset": offset, "start_offset": low, "end_offset": high}
-        findings.append(_of_queue(queue, "queue-offset.skipped", **columns))
+        columns = {"start_offset": low, "end_offset": high}
+        for offset in range(before + 1, after):
+            unit = units.get(offset)
+            if unit is None or not limits.is_in_hole(unit.physical):
+                findings.append(_of_queue(queue, "queue-offset.skipped", queue_offset=offset, **columns))
     return findings
-
-
-def _in_hole(physical: int, limits: QueueLimits) -> bool:
-    return any(start <= physical < end for start, end in limits.holes)
 
 
 def _of_queue(queue: QueueKey, kind: str, **more: Any) -> Row:

@@ -15,24 +15,10 @@ from typing import Any
 from epochmq_protocol.epoch_entries import OFFSET_MAX, EpochEntry, truncation_point
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
+from epochmq_spark.log_spans import UNREAD, LogSpan
 
 Row = dict[str, Any]
 EpochStart = tuple[int, int]  # epoch, start offset
-
-
-UNREAD = "unread"
-"""The `stop` of a span that could not be read. It may contain records."""
-
-
-@dataclass(frozen=True)
-class LogSpan:
-    """A run of records in [start, end), the store times (ms) of the first and the last, and why it ends."""
-
-    start: int
-    end: int
-    first_time: int
-    last_time: int
-    stop: str
 
 
 @dataclass
@@ -51,6 +37,8 @@ class ReplicaHistory:
     frozen: bool = False  # a view of a volume at a cut: the broker may run
     unread: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
     holes: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
+    broken_runs: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges with more breaks than are listed; set by `find_extent`."""
     start: int = 0  # set by `find_extent`
     end: int = 0  # set by `find_extent`
 
@@ -77,8 +65,8 @@ class ReplicaHistory:
 
 
 def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = frozenset()) -> list[Row]:
-    """Sets `start`, `end`, `unread` and `holes` of a history; returns findings about gaps between its spans.
-    Ranges that cannot be read are reported by another check.
+    """Sets `start`, `end`, `unread`, `holes` and `broken_runs` of a history; returns findings about gaps
+    between its spans. Ranges that cannot be read are reported by another check.
 
     Records beyond the end of the log that are older than those before them were left by a truncation. But
     records behind a damaged one are older, too, if the clock was set back between them. They belong to the
@@ -87,7 +75,7 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
     findings: list[Row] = []
     at = history.log_start
     history.start = at
-    history.holes = []
+    history.holes, history.broken_runs = [], []
     last_time = 0
     stop = "zeros"
     history.unread = [(span.start, span.end) for span in history.spans if span.stop == UNREAD]
@@ -103,7 +91,7 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
                 )
                 continue
             kind = "log.hole" if stop == "zeros" else "log.broken-record"
-            detail = {
+            reason = {
                 "zeros": None,
                 "magic": "no valid magic number",
                 "offset": "the record's own physical offset is another one",
@@ -112,8 +100,13 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
             history.holes.append((at, span.start))
             if not any(low < span.start and at < high for low, high in history.unread):
                 findings.append(
-                    finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=detail)
+                    finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=reason)
                 )
+        if span.breaks:
+            history.broken_runs.append((span.start, span.end))
+            columns = {"start_offset": span.start, "end_offset": span.end}
+            detail = f"{span.breaks} of log.broken-record or log.hole"
+            findings.append(finding(group, history.name, "more", **columns, detail=detail))
         stop = span.stop
         at = max(at, span.end)
         last_time = span.last_time or last_time
@@ -149,7 +142,7 @@ def holders_of(
         for one in members
         if one is not history
         and one.start <= offset < one.end
-        and not any(start <= offset < end for start, end in one.holes)
+        and not any(start <= offset < end for start, end in one.holes + one.broken_runs)
         and epoch_at(one, offset) == epoch
     ]
 

@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import zlib
+from typing import Final
+
+LINES_MAX: Final = 100_000  # a line is an election
+FAULTS_MAX: Final = 10  # lines that are named
 
 
 def parse_epoch_text(text: str) -> tuple[list[tuple[int, int]], str | None]:
@@ -12,8 +16,11 @@ def parse_epoch_text(text: str) -> tuple[list[tuple[int, int]], str | None]:
     if not text.strip():
         return [], "empty"
     lines = text.splitlines()
+    if len(lines) > LINES_MAX:
+        return [], f"{len(lines)} lines, expected at most {LINES_MAX}"
     entries: list[tuple[int, int]] = []
     faults: list[str] = []
+    broken = 0
     for number, line in enumerate(lines[2:], 3):
         if not line:
             continue
@@ -21,7 +28,11 @@ def parse_epoch_text(text: str) -> tuple[list[tuple[int, int]], str | None]:
             epoch, start = line.split("-")
             entries.append((int(epoch), int(start)))
         except ValueError:
-            faults.append(f"line {number} is {line[:40]!r}, expected epoch-startOffset")
+            broken += 1
+            if broken <= FAULTS_MAX:
+                faults.append(f"line {number} is {line[:40]!r}, expected epoch-startOffset")
+    if broken > FAULTS_MAX:
+        faults.append(f"{broken - FAULTS_MAX} more such lines")
     try:
         count, checksum = int(lines[0]), int(lines[1])
     except (ValueError, IndexError):

@@ -15,6 +15,7 @@ from epochmq_spark.decode.summary_rows import (
     add_records,
     add_spans,
     add_units,
+    spans_of,
 )
 
 
@@ -30,7 +31,7 @@ def main() -> None:
         w.walk(data, 0, len(data), 0, len(data), rows, spans, state)
         out = SummaryRows("warm", "warm")
         add_records(out, data, rows[: state[w.RECORDS]], 0)
-        add_spans(out, spans[: state[w.SPANS]], 0)
+        add_spans(out, spans_of(spans[: state[w.SPANS]], 0))
         one = np.ones(1, np.int64)
         add_units(out, "warm", 0, QueueUnits(one - 1, one - 1, one, one), 0)
         add_index_keys(out, one, one, SummaryKind.KEYS_BY_LOG)

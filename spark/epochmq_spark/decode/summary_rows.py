@@ -9,9 +9,11 @@ commit log and `entry` rows from the index.
 Kinds of rows (`SummaryKind`) and their columns (`schemas.SUMMARY`). `end` is exclusive unless noted:
 
 - span: `at`, `end` the physical offsets of a run of records, `count` the number of records, `low`, `high` the
-  store times of the first and the last, `detail` why it ends ("unread": the range could not be read)
+  store times of the first and the last, `first` the number of breaks in it (if a range has too many to list
+  them), `detail` why it ends ("unread": the range could not be read)
 - bad: `at`, `end` the physical offsets of a record whose body does not match its CRC, `topic`, `queue_id` and
-  `low` its queue offset, `high` its store time, `detail` its unique key
+  `low` its queue offset, `high` its store time, `detail` its unique key; at most BAD_MAX of a range
+- more-bad: `at` the first such record that has no row, `count` their number in the range, `detail` a text
 - block: `at` the number of the block, `end` the end of its last record, `count` the bytes of the records that
   begin in it, `digest` of these records, `low`, `high` their store times (the lowest is the greatest integer
   if no record has a time)
@@ -43,10 +45,12 @@ from epochmq_spark import schemas
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.index_entries import IndexEntries
 from epochmq_spark.decode.queue_units import QueueUnits
+from epochmq_spark.log_spans import RUNS_OF_RANGE_MAX, LogSpan, join_spans
 
 BLOCK_BITS: Final = 20
 BUCKET_BITS: Final = 12
 BROKEN_MAX: Final = 100  # entries of one index file that are listed
+BAD_MAX: Final = 200  # records of a range with a wrong checksum that are listed
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _INT: Final = np.int64
 _SPREAD_QUEUES: Final = np.int64(0x1E3779B97F4A7C15)
@@ -60,6 +64,7 @@ class SummaryKind(StrEnum):
 
     SPAN = "span"
     BAD_RECORD = "bad"
+    MORE_BAD_RECORDS = "more-bad"
     BLOCK = "block"
     UNITS_BY_LOG = "queue"
     UNITS_BY_QUEUE = "unit"
@@ -71,10 +76,12 @@ class SummaryKind(StrEnum):
 
 
 class SummaryRows:
-    """Collects the summary rows of one replica."""
+    """Collects the summary rows of one range of a replica's files."""
 
     def __init__(self, group: str, replica: str) -> None:
         self._who = (group, replica)
+        self._bad = 0  # records with a wrong checksum
+        self._first_unlisted = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in schemas.SUMMARY.names[2:]}
 
     def __len__(self) -> int:
@@ -112,8 +119,23 @@ class SummaryRows:
         self._columns["first"].extend([None] * size if first is None else np.asarray(first).tolist())
         self._columns["detail"].extend(detail or [None] * size)
 
+    def first_bad(self, offsets: Array) -> int:
+        """Counts records with a wrong checksum at these physical offsets; how many of them are to be
+        listed."""
+        listed = min(max(BAD_MAX - self._bad, 0), len(offsets))
+        if self._bad <= BAD_MAX < self._bad + len(offsets):
+            self._first_unlisted = int(offsets[listed])
+        self._bad += len(offsets)
+        return listed
+
     def batch(self) -> pa.RecordBatch:
         """All rows, as one batch."""
+        if self._bad > BAD_MAX:
+            zero: Any = [0]
+            count: Any = [self._bad - BAD_MAX]
+            at: Any = [self._first_unlisted]
+            detail: list[str | None] = [f"{self._bad - BAD_MAX} of record.checksum"]
+            self.add(SummaryKind.MORE_BAD_RECORDS, at, at, count, zero, zero, zero, detail=detail)
         size = len(self)
         columns = {"group": [self._who[0]] * size, "replica": [self._who[1]] * size, **self._columns}
         return pa.RecordBatch.from_pydict(columns, schema=schemas.SUMMARY)
@@ -136,7 +158,8 @@ def add_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
     _add_queues(out, data, rows, offsets)
     _add_keys(out, data, rows, base)
     bad = np.flatnonzero(rows[:, w.CRC_OK] == 0)
-    if len(bad):
+    if len(bad) and (listed := out.first_bad(offsets[bad])):
+        bad = bad[:listed]
         chosen = rows[bad]
         out.add(
             SummaryKind.BAD_RECORD,
@@ -295,16 +318,31 @@ def add_index_keys(out: SummaryRows, hashes: Array, positions: Array, kind: Summ
     )
 
 
-def add_spans(out: SummaryRows, spans: Array, base: int) -> None:
-    """Adds rows of kind span, for the spans of `walk`."""
-    if len(spans):
-        out.add(
-            SummaryKind.SPAN,
-            spans[:, w.SPAN_START] + base,
-            spans[:, w.SPAN_END] + base,
-            spans[:, w.SPAN_RECORDS],
-            np.zeros(len(spans), _INT),
-            spans[:, w.SPAN_FIRST_TIME],
-            spans[:, w.SPAN_LAST_TIME],
-            detail=[w.STOP_NAMES[stop] for stop in spans[:, w.SPAN_STOP]],
+def spans_of(spans: Array, base: int) -> list[LogSpan]:
+    """The spans of `walk`."""
+    return [
+        LogSpan(
+            base + int(row[w.SPAN_START]),
+            base + int(row[w.SPAN_END]),
+            int(row[w.SPAN_FIRST_TIME]),
+            int(row[w.SPAN_LAST_TIME]),
+            w.STOP_NAMES[row[w.SPAN_STOP]],
+            int(row[w.SPAN_RECORDS]),
         )
+        for row in spans
+    ]
+
+
+def add_spans(out: SummaryRows, spans: Sequence[LogSpan]) -> None:
+    """Adds rows of kind span for the spans of a range."""
+    runs = join_spans(spans, RUNS_OF_RANGE_MAX)
+    columns: Any = (
+        [one.start for one in runs],
+        [one.end for one in runs],
+        [one.records for one in runs],
+        [0] * len(runs),
+        [one.first_time for one in runs],
+        [one.last_time for one in runs],
+    )
+    breaks: Any = [one.breaks for one in runs]
+    out.add(SummaryKind.SPAN, *columns, first=breaks, detail=[one.stop for one in runs])

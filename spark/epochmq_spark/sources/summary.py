@@ -10,7 +10,6 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from epochmq_spark import files, schemas, store_layout
-from epochmq_spark.checks.epoch_history import UNREAD
 from epochmq_spark.decode.summary_rows import (
     BROKEN_MAX,
     SummaryKind,
@@ -20,7 +19,9 @@ from epochmq_spark.decode.summary_rows import (
     add_records,
     add_spans,
     add_units,
+    spans_of,
 )
+from epochmq_spark.log_spans import UNREAD, LogSpan
 from epochmq_spark.sources.consumequeue import queue_file_ranges, read_units
 from epochmq_spark.sources.file_ranges import (
     INDEX_FILE,
@@ -80,6 +81,7 @@ class SummaryReader(FileRangeReader):
         its file. For a range of a log there is also a row SPAN with the detail UNREAD for the whole range,
         beside the rows of what was read before the error."""
         out = SummaryRows(file_range.group, file_range.replica)
+        spans: list[LogSpan] = []
         try:
             if file_range.file_kind == QUEUE_FILE:
                 units = read_units(file_range)
@@ -89,12 +91,13 @@ class SummaryReader(FileRangeReader):
             else:
                 for chunk in read_chunks(file_range, _BUFFER):
                     add_records(out, chunk.data, chunk.rows, chunk.base)
-                    add_spans(out, chunk.spans, chunk.base)
+                    spans += spans_of(chunk.spans, chunk.base)
         except OSError as error:
             _add_unreadable(out, file_range, error)
             if file_range.file_kind == LOG_FILE:
-                ends = [file_range.base + file_range.begin], [file_range.base + file_range.end]
-                out.add(SummaryKind.SPAN, *ends, *([0],) * 4, detail=[UNREAD])
+                begin, end = file_range.base + file_range.begin, file_range.base + file_range.end
+                spans.append(LogSpan(begin, end, 0, 0, UNREAD))
+        add_spans(out, spans)
         if len(out):
             yield out.batch()
 

@@ -7,8 +7,9 @@ import pytest
 pytest.importorskip("pyarrow", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq_spark.checks import controller_view, epoch_history
-from epochmq_spark.checks.epoch_history import LogSpan, ReplicaHistory
+from epochmq_spark.checks.epoch_history import ReplicaHistory
 from epochmq_spark.decode.epoch_file import parse_epoch_text
+from epochmq_spark.log_spans import LogSpan
 
 
 def log(name: str, end: int, *entries: tuple[int, int], start: int = 0) -> ReplicaHistory:
@@ -95,3 +96,13 @@ def test_a_broken_epoch_file_has_a_fault(text: str) -> None:
 def test_metadata_of_another_shape_are_rejected(metadata: object) -> None:
     with pytest.raises(ValueError, match="expected"):
         controller_view.parse_views(metadata)
+
+
+def test_a_damaged_epoch_file_costs_a_bounded_number_of_rows_and_characters() -> None:
+    entries, fault = parse_epoch_text("3\n7\n" + "?" * 50 + "\n1-0\n" + "x\n" * 90_000)
+    assert entries == [(1, 0)]
+    assert fault is not None
+    assert "89991 more such lines" in fault
+    assert len(fault) < 2000
+    entries, fault = parse_epoch_text("1-0\n" * 200_000)
+    assert (entries, fault) == ([], "200000 lines, expected at most 100000")

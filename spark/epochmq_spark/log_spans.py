@@ -1,0 +1,104 @@
+# pure: runs of records, bounded
+"""Joins the spans of a log to runs without a gap, and bounds their number.
+
+A healthy log is one run, however long it is. Each break begins another run. Beyond a bound, runs are merged,
+and only the number of the breaks between them is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+RUNS_MAX: Final = 1000  # of a log, in the memory of the driver
+RUNS_OF_RANGE_MAX: Final = 64  # of a range of a log, in one task
+
+UNREAD: Final = "unread"
+"""The `stop` of a span that could not be read. It may contain records."""
+
+
+@dataclass(frozen=True)
+class LogSpan:
+    """Records in [start, end), physical offsets; the store times (ms) of the first and the last, 0 if they
+    have none; why the span ends; the number of the records. There are no gaps between the records but for
+    `breaks`."""
+
+    start: int
+    end: int
+    first_time: int
+    last_time: int
+    stop: str
+    records: int = 0
+    breaks: int = 0
+
+    def with_next(self, other: LogSpan, breaks: int = 0) -> LogSpan:
+        """This span and one that starts at its end or, with a number of breaks, behind it."""
+        return LogSpan(
+            self.start,
+            max(self.end, other.end),
+            self.first_time or other.first_time,
+            other.last_time or self.last_time,
+            other.stop,
+            self.records + other.records,
+            self.breaks + other.breaks + breaks,
+        )
+
+
+def span_of_row(row: Mapping[str, Any]) -> LogSpan:
+    """The span of a summary row of the kind span."""
+    return LogSpan(
+        row["at"], row["end"], row["low"], row["high"], row["detail"], row["count"], row["first"] or 0
+    )
+
+
+def row_of_span(span: LogSpan) -> dict[str, Any]:
+    """The columns of a summary row that `span_of_row` reads."""
+    return {
+        "at": span.start,
+        "end": span.end,
+        "count": span.records,
+        "low": span.first_time,
+        "high": span.last_time,
+        "first": span.breaks,
+        "detail": span.stop,
+    }
+
+
+def join_spans(spans: Iterable[LogSpan], runs_max: int = RUNS_MAX) -> list[LogSpan]:
+    """The runs of a log, of spans in any order: at most `runs_max`, two for those beyond, and as many that
+    could not be read.
+
+    Records that are older than those before them may be left of a truncation, so they are never merged with
+    others. A span without a record only tells what follows the run before it."""
+    runs: list[LogSpan] = []
+    unread: list[LogSpan] = []
+    merged: dict[bool, LogSpan] = {}  # by whether they are older
+    last: bool | None = None  # the key in `merged` of the last span; None: it is in `runs`
+    time = 0  # of the last record that is not older
+    older = False
+    end = -1
+    for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        if span.stop == UNREAD:
+            if unread and (unread[-1].end >= span.start or len(unread) >= runs_max):
+                unread[-1] = replace(unread[-1], end=max(unread[-1].end, span.end))
+            else:
+                unread.append(span)
+            continue
+        follows = span.start == end
+        if not follows:
+            if span.end == span.start and end >= 0:
+                continue
+            older = 0 < span.first_time < time
+        if follows and last is None:
+            runs[-1] = runs[-1].with_next(span)
+        elif follows and last is not None:
+            merged[last] = merged[last].with_next(span)
+        elif len(runs) < runs_max:
+            runs.append(span)
+            last = None
+        else:
+            merged[older] = merged[older].with_next(span, 1) if older in merged else span
+            last = older
+        end = span.end
+        time = time if older else span.last_time or time
+    return runs + list(merged.values()) + unread
