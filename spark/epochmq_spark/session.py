@@ -55,6 +55,17 @@ def spark_errors() -> tuple[type[Exception], ...]:
     return PySparkException, Py4JError
 
 
+def describe_error(error: Exception) -> str:
+    """An error in one line. Those of Spark have the stack traces of executors behind it."""
+    text = str(error)
+    if isinstance(error, spark_errors()) and "No space left on device" in text:
+        return (
+            "Spark has no space left for its own files: free some in the folder spark.local.dir (/tmp unless "
+            "it is set), or name another one with --conf spark.local.dir=DIR"
+        )
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
 def is_local(master: str) -> bool:
     """Whether a master URL means this machine."""
     return master.startswith("local")

@@ -35,12 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(f"--metadata {chosen.metadata}: {error}", EXIT_USAGE)
     replicas = local_audit.replicas_of(chosen.replicas, chosen.group)
     spark = session.user_session()
+    expected: tuple[type[Exception], ...] = (OSError, ValueError, *session.spark_errors())
     try:
         summary, findings = local_audit.run_in(
             spark, replicas, chosen.out, metadata=metadata, progress=_progress
         )
-    except (OSError, ValueError) as error:
-        return _failed(str(error), EXIT_FAILED)
+    except expected as error:
+        return _failed(session.describe_error(error), EXIT_FAILED)
     finally:
         spark.stop()
     for row in findings:

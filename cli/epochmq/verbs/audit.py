@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 AUDITS = "audits"
 GROUP_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")  # a name of a resource
+JAVA_VERSION_MIN = 17
+JAVA_ANSWER_MAX_S = 20
 LEFT_OUT_PRINTED = 20  # what was left out; the summary and the report have all of it
 
 
@@ -83,18 +87,13 @@ def run(
                 config=config,
             )
         except expected as error:
-            print_error(_first_line(error))
+            print_error(session.describe_error(error))
             return ExitCode.FAILED
     if as_json:
         sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
     else:
         _print(outcome)
     return outcome.exit_code
-
-
-def _first_line(error: Exception) -> str:
-    """An error in one line. Spark's have the stack traces of executors behind it."""
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _running_group(arguments: list[str], state: Path) -> str | None:
@@ -191,13 +190,35 @@ def _former_verdict(status: Mapping[str, Any]) -> str:
 
 
 def _require_spark_and_java() -> None:
-    """Raises UsageError if PySpark or Java is missing."""
+    """Raises UsageError if PySpark or Java is missing, or Java is too old. Like Spark, it takes the Java of
+    JAVA_HOME, if that is set."""
     try:
         import pyspark  # noqa: F401
     except ImportError:
         raise UsageError("the audit needs PySpark: pip install 'epochmq[spark]'") from None
-    if shutil.which("java") is None:
-        raise UsageError("the audit needs a Java runtime, 17 or newer: there is no java on the PATH")
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java")) if home else "java")
+    if java is None:
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the PATH"
+        raise UsageError(f"the audit needs a Java runtime, {JAVA_VERSION_MIN} or newer: {where}")
+    version = _java_version(java)
+    if version is not None and version < JAVA_VERSION_MIN:
+        raise UsageError(
+            f"the audit needs a Java runtime, {JAVA_VERSION_MIN} or newer: {java} is Java {version}; "
+            "set JAVA_HOME to the directory of another one"
+        )
+
+
+def _java_version(java: str) -> int | None:
+    """The major version of a Java runtime; None if it does not say."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=JAVA_ANSWER_MAX_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else None
 
 
 def _read_metadata(path: Path) -> Any:
