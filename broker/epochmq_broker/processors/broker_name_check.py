@@ -41,8 +41,11 @@ _NAME_FIELDS: dict[int, str] = {
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "bname",
     RequestCode.NOTIFICATION: "bname",
     RequestCode.POLLING_INFO: "bname",
+    RequestCode.GET_TOPIC_CONFIG: "bname",
+    RequestCode.UPDATE_AND_CREATE_TOPIC: "bname",
+    RequestCode.DELETE_TOPIC_IN_BROKER: "bname",
 }
-"""Requests about messages and queues, and the field with the broker's name."""
+"""Requests about messages, queues and topics, and the field with the broker's name."""
 
 
 def names_another_broker(named: str, broker_name: str) -> bool:

@@ -58,20 +58,39 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resources: [controllergroups]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [epochmq.io]
-  resources: [brokergroups/status, controllergroups/status, brokergroupaudits/status]
+  resources: [brokergroups/status, controllergroups/status]
   verbs: [patch]
 - apiGroups: [epochmq.io]
-  resources: [brokergroups/finalizers, controllergroups/finalizers, brokergroupaudits/finalizers]
+  resources: [brokergroups/finalizers, controllergroups/finalizers]
   verbs: [update]
+{{- if .Values.features.audits }}
 - apiGroups: [epochmq.io]
   resources: [brokergroupaudits]
   verbs: [get, list, watch]
+- apiGroups: [epochmq.io]
+  resources: [brokergroupaudits/status]
+  verbs: [patch]
+- apiGroups: [epochmq.io]
+  resources: [brokergroupaudits/finalizers]
+  verbs: [update]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [roles, rolebindings]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [snapshot.storage.k8s.io]
   resources: [volumesnapshots]
   verbs: [create, patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [create, patch]
+{{- end }}
+{{- with include "epochmq.entities" . | fromJsonArray }}
+- apiGroups: [epochmq.io]
+  resources: {{ toJson . }}
+  verbs: [get, list, watch, patch]
+- apiGroups: [epochmq.io]
+  resources: [{{ range $i, $one := . }}{{ if $i }}, {{ end }}{{ $one }}/status{{ end }}]
+  verbs: [patch]
+{{- end }}
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
@@ -86,7 +105,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, create, patch, delete]
+  verbs: [get, list, watch, delete]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch]
@@ -99,12 +118,30 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   resourceNames: {{ toJson . }}
   verbs: [get]
 {{- end }}
+{{- if has "*" .Values.readSecrets }}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
+{{- else if .Values.readSecrets }}
+- apiGroups: [""]
+  resources: [secrets]
+  resourceNames: {{ toJson .Values.readSecrets }}
+  verbs: [get]
+{{- end }}
 {{- end -}}
 
-{{/* The rights for removing deletion guards. */}}
+{{/* The plurals of the enabled kinds that describe topics and users, as JSON. */}}
+{{- define "epochmq.entities" -}}
+{{- $found := list -}}
+{{- if .Values.features.topics }}{{ $found = append $found "topics" }}{{ end -}}
+{{- if .Values.features.users }}{{ $found = append $found "users" }}{{ end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{/* The rights for removing finalizers. */}}
 {{- define "epochmq.releaseRules" -}}
 - apiGroups: [epochmq.io]
-  resources: [brokergroups, controllergroups]
+  resources: [brokergroups, controllergroups, topics, users]
   verbs: [list, patch]
 {{- end -}}
 

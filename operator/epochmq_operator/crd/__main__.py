@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from epochmq_operator.crd import audit_definition, audit_reference, definition, reference, to_yaml
-from epochmq_operator.resources import KINDS
+from epochmq_operator.crd import all_definitions, to_yaml, whole_reference
 
 ROOT = Path(__file__).resolve().parents[3]
 DEFINITIONS = "charts/epochmq-operator/files/crds"
@@ -15,11 +14,8 @@ REFERENCE = "docs/resources.md"
 
 def made() -> dict[str, str]:
     """The text of every generated file, by its path in the repository."""
-    files = {
-        f"{DEFINITIONS}/{one['metadata']['name']}.yaml": to_yaml([one])
-        for one in (*(definition(kind) for kind in KINDS), audit_definition())
-    }
-    return {**files, REFERENCE: "\n".join((reference(), *audit_reference()))}
+    files = {f"{DEFINITIONS}/{one['metadata']['name']}.yaml": to_yaml([one]) for one in all_definitions()}
+    return {**files, REFERENCE: "\n".join(whole_reference())}
 
 
 def stale(root: Path) -> list[str]:

@@ -23,6 +23,7 @@ COMMON_KEYWORDS = (
     "maximum",
     "minLength",
     "maxLength",
+    "minItems",
     "maxItems",
     "maxProperties",
     "pattern",

@@ -32,6 +32,8 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "BrokerGroup": (GROUP_VERSION, "brokergroups"),
     "ControllerGroup": (GROUP_VERSION, "controllergroups"),
     "BrokerGroupAudit": (GROUP_VERSION, "brokergroupaudits"),
+    "Topic": (GROUP_VERSION, "topics"),
+    "User": (GROUP_VERSION, "users"),
     "Pod": ("v1", "pods"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "Secret": ("v1", "secrets"),

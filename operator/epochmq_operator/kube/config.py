@@ -12,6 +12,9 @@ from pydantic.alias_generators import to_camel
 
 from epochmq_operator.audits.manifests import AuditSettings
 from epochmq_operator.manifests import ManifestSettings
+from epochmq_operator.resources import KINDS
+from epochmq_operator.resources.audit import AUDIT_KIND
+from epochmq_operator.resources.entities import TOPIC_KIND, USER_KIND
 from epochmq_protocol.errors import ConfigError
 
 PROPERTY = re.compile(r"\s*[a-zA-Z]+\s*=")
@@ -55,6 +58,9 @@ class OperatorConfig(BaseModel):
     metrics_port: Annotated[
         int, Field(ge=0, le=65535, description="Port for metrics and probes; 0: any.")
     ] = 8080
+    audits: Annotated[bool, Field(description="Whether BrokerGroupAudits are served.")] = True
+    topics: Annotated[bool, Field(description="Whether Topics are served.")] = True
+    users: Annotated[bool, Field(description="Whether Users are served.")] = True
     workers: Annotated[
         int, Field(ge=1, le=100, description="Number of groups that are reconciled at a time.")
     ] = 16
@@ -71,6 +77,12 @@ class OperatorConfig(BaseModel):
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Field(description="Lowest level of log lines.")
     ] = "info"
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of resources that the operator serves, groups first."""
+        optional = {AUDIT_KIND: self.audits, TOPIC_KIND: self.topics, USER_KIND: self.users}
+        return (*KINDS, *(kind for kind, served in optional.items() if served))
 
     def audit_settings(self) -> AuditSettings:
         """The settings for audits."""

@@ -1,4 +1,4 @@
-"""Watches groups and audits by kopf, on a thread of its own.
+"""Watches groups, audits, topics and users by kopf, on a thread of its own.
 
 Every event of a resource goes into the cache, which wakes the resource's worker. Event handlers alone make
 kopf write nothing to a resource: no annotations, no finalizers, no progress.
@@ -22,9 +22,10 @@ from epochmq_operator.kube.connection import ClusterConnection
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.resources import API_VERSION, KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
+from epochmq_operator.resources.entities import ENTITY_KINDS
 from epochmq_protocol.errors import EpochMQError
 
-WATCHED_KINDS = (*KINDS, AUDIT_KIND)
+WATCHED_KINDS = (*KINDS, AUDIT_KIND, *ENTITY_KINDS)
 LOOK_AGAIN_S = 5.0
 """The time between two requests for the kinds that are defined."""
 FAILED_AGAIN_S = 1.0
@@ -42,22 +43,31 @@ class WatchEndedError(EpochMQError):
 
 
 async def watch_resources(
-    api: Api, watch: WatchKinds, *, look_again_s: float = LOOK_AGAIN_S, wait_s: float = STOPPED_WITHIN_S
+    api: Api,
+    watch: WatchKinds,
+    wanted: frozenset[str] = frozenset(WATCHED_KINDS),
+    *,
+    look_again_s: float = LOOK_AGAIN_S,
+    wait_s: float = STOPPED_WITHIN_S,
 ) -> None:
-    """Watches the resources of all kinds that are defined in the cluster, until cancelled. Definitions may be
-    installed, deleted and installed again at any time. WatchEndedError when kopf ends."""
+    """Watches the resources of those `wanted` kinds that are defined in the cluster, until cancelled.
+    Definitions may be installed, deleted and installed again at any time. WatchEndedError when kopf ends."""
     while True:
-        kinds = await _defined_kinds(api)
-        if kinds != frozenset(WATCHED_KINDS):
-            missing = sorted(frozenset(WATCHED_KINDS) - kinds)
-            log.warning("definitions are not installed, waiting for them", kinds=missing)
-        await _watch_while_defined(api, kinds, watch, look_again_s, wait_s)
+        kinds = await _defined_kinds(api, wanted)
+        if kinds != wanted:
+            log.warning("definitions are not installed, waiting for them", kinds=sorted(wanted - kinds))
+        await _watch_while_defined(api, kinds, wanted, watch, look_again_s, wait_s)
 
 
 async def _watch_while_defined(
-    api: Api, kinds: frozenset[str], watch: WatchKinds, look_again_s: float, wait_s: float
+    api: Api,
+    kinds: frozenset[str],
+    wanted: frozenset[str],
+    watch: WatchKinds,
+    look_again_s: float,
+    wait_s: float,
 ) -> None:
-    """Watches these kinds until other kinds are defined.
+    """Watches these kinds until others of the `wanted` kinds are defined.
 
     kopf runs on a thread of its own: on ours it would handle the signals, and cancel tasks that it did not
     start."""
@@ -73,7 +83,7 @@ async def _watch_while_defined(
     if kinds:
         threading.Thread(target=run, name="kopf", daemon=True).start()
     try:
-        while not ended.is_set() and await _defined_kinds(api) == kinds:
+        while not ended.is_set() and await _defined_kinds(api, wanted) == kinds:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(look_again_s):
                     await ended.wait()
@@ -86,8 +96,8 @@ async def _watch_while_defined(
             await ended.wait()
 
 
-async def _defined_kinds(api: Api) -> frozenset[str]:
-    """The kinds of `WATCHED_KINDS` that the API server knows."""
+async def _defined_kinds(api: Api, wanted: frozenset[str]) -> frozenset[str]:
+    """The `wanted` kinds that the API server knows."""
     while True:
         try:
             found = await api.get(f"/apis/{API_VERSION}")
@@ -98,7 +108,7 @@ async def _defined_kinds(api: Api) -> frozenset[str]:
             await asyncio.sleep(FAILED_AGAIN_S)
             continue
         kinds = {one.get("kind") for one in found.get("resources") or () if "/" not in one.get("name", "")}
-        return frozenset(kinds & set(WATCHED_KINDS))
+        return wanted & kinds
 
 
 def kopf_watch(namespaces: list[str], cache: ObjectCache, connection: ClusterConnection) -> WatchKinds:

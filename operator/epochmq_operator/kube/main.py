@@ -13,11 +13,14 @@ from typing import Any
 import structlog
 
 from epochmq_operator import manifests
+from epochmq_operator.entities.entity_reconciliation import ENTITY_FINALIZER
 from epochmq_operator.kube.api import Api, ApiError
 from epochmq_operator.kube.audit_reconciler import AuditReconciler
+from epochmq_operator.kube.broker_client import BrokerClient
 from epochmq_operator.kube.comparison_cache import ComparisonCache
 from epochmq_operator.kube.config import OperatorConfig, load_config
 from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, from_kubeconfig, in_cluster
+from epochmq_operator.kube.entity_reconciler import EntityReconciler
 from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.kopf_watch import WatchEndedError, kopf_watch, watch_resources
 from epochmq_operator.kube.lease_holder import LeadershipLostError, open_lease_holder
@@ -33,12 +36,15 @@ from epochmq_operator.plans.objects import FINALIZER, Manifest, Ref, ref_of
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
+from epochmq_operator.resources.entities import ENTITY_KINDS
 
 SELECTOR = f"{manifests.MANAGED_BY}={manifests.MANAGER}"
 WATCHED = (
     *(one.kind for one in manifests.OBJECT_KINDS),
-    *("Pod", "PersistentVolumeClaim", "Role", "RoleBinding"),
+    *("Pod", "PersistentVolumeClaim"),
 )
+WATCHED_FOR_AUDITS = ("Role", "RoleBinding")
+OWN_FINALIZERS = (FINALIZER, ENTITY_FINALIZER)
 LISTED_WITHIN_S = 120.0
 LIST_AGAIN_S = 1.0
 
@@ -65,8 +71,8 @@ def run(path: str | None, overrides: dict[str, str]) -> int:
 
 
 def remove_deletion_guards(path: str | None, overrides: dict[str, str]) -> int:
-    """Removes the deletion guard, the operator's finalizer, of all groups in the configuration's namespaces.
-    No other program removes it, and a guarded group cannot be deleted."""
+    """Removes the operator's finalizers of all groups, topics and users in the configuration's namespaces. No
+    other program removes them, and a resource with a finalizer cannot be deleted."""
     config = load_config(path, overrides)
     _log(config.log_level)
     asyncio.run(_remove_deletion_guards(config, connect(config)))
@@ -76,14 +82,14 @@ def remove_deletion_guards(path: str | None, overrides: dict[str, str]) -> int:
 async def _remove_deletion_guards(config: OperatorConfig, connection: ClusterConnection) -> None:
     api = Api(connection)
     try:
-        for kind in KINDS:
+        for kind in (*KINDS, *ENTITY_KINDS):
             for where in (*config.namespaces,) or (None,):
-                for found in (await api.list(kind, where, ""))[0]:
-                    if FINALIZER in finalizers(found):
-                        rest = tuple(one for one in finalizers(found) if one != FINALIZER)
+                for found in await _list_defined(api, kind, where):
+                    rest = tuple(one for one in finalizers(found) if one not in OWN_FINALIZERS)
+                    if rest != finalizers(found):
                         version = str(found["metadata"]["resourceVersion"])
                         await api.put_finalizers(ref_of(found), version, rest)
-                        log.info("removed the deletion guard", resource=str(ref_of(found)))
+                        log.info("removed the finalizer", resource=str(ref_of(found)))
     finally:
         await api.close()
 
@@ -143,14 +149,18 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         )
         replicas = ReplicaObserver(cache, sidecar_client, CredentialsCache(api))
         dependencies = ReconcilerDependencies(api, cache, replicas, metrics, liveness, config.workers)
-        reconcilers = (
-            GroupReconciler(renderer, dependencies),
-            AuditReconciler(config.audit_settings(), dependencies),
-        )
+        reconcilers: list[Reconciler] = [GroupReconciler(renderer, dependencies)]
+        if config.audits:
+            reconcilers.append(AuditReconciler(config.audit_settings(), dependencies))
+        entities = [kind for kind in config.kinds if kind in ENTITY_KINDS]
+        if entities:
+            broker_client = BrokerClient()
+            stack.push_async_callback(broker_client.close)
+            reconcilers.append(EntityReconciler(entities, broker_client, dependencies))
         metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
         informers = [
             Informer(api, cache, kind, where, SELECTOR, liveness)
-            for kind in WATCHED
+            for kind in (*WATCHED, *(WATCHED_FOR_AUDITS if config.audits else ()))
             for where in (*config.namespaces,) or (None,)
         ]
         address, port = config.metrics_address, config.metrics_port
@@ -160,7 +170,8 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
                 tasks.create_task(informer.run())
-            tasks.create_task(watch_resources(api, kopf_watch(config.namespaces, cache, connection)))
+            watch = kopf_watch(config.namespaces, cache, connection)
+            tasks.create_task(watch_resources(api, watch, frozenset(config.kinds)))
             await lease_holder.acquire()
             async with lease_holder.released_at_exit(), asyncio.TaskGroup() as work:
                 metrics.leads.set(1)
@@ -176,7 +187,7 @@ def _unlisted(informers: list[Informer]) -> list[str]:
     return [f"{one.activity} has not listed yet" for one in informers if not one.listed.is_set()]
 
 
-def _notify(reconcilers: tuple[Reconciler, ...], manifest: Manifest) -> None:
+def _notify(reconcilers: list[Reconciler], manifest: Manifest) -> None:
     for reconciler in reconcilers:
         reconciler.object_changed(manifest)
 
@@ -193,18 +204,26 @@ async def _load_resources(api: Api, cache: ObjectCache, config: OperatorConfig) 
     ControllerGroup is delivered it would seem to be missing, and one whose broker groups are not would seem
     unused."""
     async with asyncio.timeout(LISTED_WITHIN_S):
-        for kind in (*KINDS, AUDIT_KIND):
+        for kind in config.kinds:
             for where in (*config.namespaces,) or (None,):
                 for found in await _list_all(api, kind, where):
                     cache.put(found)
 
 
+async def _list_defined(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
+    """The resources of a kind; none if the kind is not defined in this cluster."""
+    try:
+        return (await api.list(kind, where, ""))[0]
+    except ApiError as error:
+        if error.status == 404:
+            return []
+        raise
+
+
 async def _list_all(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
     while True:
         try:
-            return (await api.list(kind, where, ""))[0]
+            return await _list_defined(api, kind, where)
         except ApiError as error:
-            if error.status == 404:  # the kind is not defined in this cluster
-                return []
             log.warning("cannot list resources", kind=kind, namespace=where, error=str(error))
             await asyncio.sleep(LIST_AGAIN_S)

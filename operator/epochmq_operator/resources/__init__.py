@@ -1,6 +1,7 @@
 """The resources of the API group `epochmq.io/v1alpha1`.
 
-- `model`: the BrokerGroup and ControllerGroup models; `audit`: the BrokerGroupAudit model.
+- `model`: the BrokerGroup and ControllerGroup models; `audit`: the BrokerGroupAudit model; `entities`: the
+  Topic and User models.
 - `owned_keys`: RocketMQ configuration keys that only the operator may set.
 - `rules`: validation rules that span fields or compare a resource with its earlier state.
 - `loader`: reads YAML text into these models.

@@ -36,6 +36,8 @@ NESTING_MAX = 32
 
 UNSUPPORTED_KINDS = {
     "BrokerGroupAudit": "it is for Kubernetes; audit directories with: epochmq audit DIR…",
+    "Topic": "it is for Kubernetes; create topics with: mqadmin updateTopic",
+    "User": "it is for Kubernetes; create users with: mqadmin createUser",
 }
 """Kinds of the API group that this loader rejects, each with the reason."""
 

@@ -13,6 +13,7 @@ from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.nameserver.processor import NamesrvProcessor
 from epochmq_operator.pod_rendering import REPLICATION_DEFAULTS
 from epochmq_operator.resources import audit, load_resources
+from epochmq_operator.resources.entities import ENTITY_KINDS
 from epochmq_protocol.codes import RequestCode
 from epochmq_spark import schemas
 from epochmq_spark.findings import KINDS, FindingSeverity
@@ -110,8 +111,11 @@ def test_every_resource_in_the_pages_loads() -> None:
             if not block.startswith("apiVersion: epochmq.io"):
                 continue
             found += 1
-            if yaml.safe_load(block)["kind"] == audit.AUDIT_KIND:
-                audit.BrokerGroupAudit.model_validate(yaml.safe_load(block))
+            document = yaml.safe_load(block)
+            if document["kind"] == audit.AUDIT_KIND:
+                audit.BrokerGroupAudit.model_validate(document)
+            elif document["kind"] in ENTITY_KINDS:
+                ENTITY_KINDS[document["kind"]].model_validate(document)
             else:
                 assert load_resources([(page.name, block)]).groups
     assert found >= 5

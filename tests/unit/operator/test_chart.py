@@ -16,10 +16,9 @@ import pytest
 import yaml
 
 from epochmq_broker.sidecar.metrics import HELP
-from epochmq_operator.crd import audit_definition, definition
+from epochmq_operator.crd import all_definitions
 from epochmq_operator.kube import config
 from epochmq_operator.manifests import ManifestSettings
-from epochmq_operator.resources import KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "epochmq-operator"
@@ -138,6 +137,29 @@ def test_no_right_is_a_wildcard_runs_commands_in_pods_or_lists_secrets() -> None
     }
 
 
+def test_a_feature_that_is_off_has_no_rights(tmp_path: Path) -> None:
+    off = [f"features.{name}=false" for name in ("audits", "topics", "users")]
+    (wide,) = kinds(rendered(*off), "ClusterRole")
+    granted = rights(wide)
+    resources = {resource.partition("/")[0] for _, resource, _ in granted}
+    optional = {"brokergroupaudits", "topics", "users", "roles", "rolebindings", "volumesnapshots"}
+    assert not optional & resources
+    assert ("", "pods", "create") not in granted
+    assert loaded(tmp_path / "off", *off).kinds == ("BrokerGroup", "ControllerGroup")
+    (wide,) = kinds(rendered("features.users=false"), "ClusterRole")
+    assert ("epochmq.io", "topics/status", "patch") in rights(wide)
+    assert not any("users" in resource for _, resource, _ in rights(wide))
+
+
+def test_secrets_of_users_are_read_by_name_and_never_listed() -> None:
+    (wide,) = kinds(rendered("readSecrets={shop,orders-auth}"), "ClusterRole")
+    (rule,) = (one for one in wide["rules"] if one["resources"] == ["secrets"])
+    assert (rule["resourceNames"], rule["verbs"]) == (["shop", "orders-auth"], ["get"])
+    (wide,) = kinds(rendered("readSecrets={*}"), "ClusterRole")
+    (rule,) = (one for one in wide["rules"] if one["resources"] == ["secrets"])
+    assert (rule.get("resourceNames"), rule["verbs"]) == (None, ["get"])
+
+
 def test_a_namespaced_operator_needs_no_cluster_role() -> None:
     objects = rendered("scope=namespaced", "crds.install=false", *PROMETHEUS)
     assert {one["kind"] for one in objects if "namespace" not in one["metadata"]} == set()
@@ -189,7 +211,7 @@ def test_every_role_is_bound_to_the_operator() -> None:
 
 def test_the_release_installs_the_definitions_and_keeps_them() -> None:
     found = {one["metadata"]["name"]: one for one in kinds(rendered(), "CustomResourceDefinition")}
-    for wanted in (*(definition(kind) for kind in KINDS), audit_definition()):
+    for wanted in all_definitions():
         there = found.pop(wanted["metadata"]["name"])
         assert there["spec"] == wanted["spec"]
         assert there["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}

@@ -12,9 +12,10 @@ from epochmq_operator.kube import liveness as module
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
+from tests.support.fake_api_server import FakeApiServer
 from tests.support.net import loopback
 from tests.unit.operator_kube.test_object_cache import Watching, pod
-from tests.unit.operator_kube.test_reconciler import QUORUM, Server, resource, running_reconciler, until
+from tests.unit.operator_kube.test_reconciler import QUORUM, resource, running_reconciler, until
 
 HOST = loopback(93)
 
@@ -64,7 +65,7 @@ async def test_the_probe_names_what_is_stuck() -> None:
         assert await probe("/ready") == (503, "not listed")
 
 
-class SilentServer(Server):
+class SilentServer(FakeApiServer):
     """An API server whose writes never end."""
 
     def __init__(self, *objects: dict[str, Any]) -> None:
@@ -92,7 +93,7 @@ async def test_a_reconciliation_that_never_ends_is_stuck() -> None:
 
 async def test_a_pause_between_reconciliations_is_not_stuck() -> None:
     clock = Clock()
-    liveness, server = Liveness(clock), Server(resource(QUORUM, replicas=1))
+    liveness, server = Liveness(clock), FakeApiServer(resource(QUORUM, replicas=1))
     async with running_reconciler(server, QUORUM, liveness=liveness):
         await until(lambda: server.applied)
         clock.now_s += 100_000

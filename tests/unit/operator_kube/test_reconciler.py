@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from epochmq_operator.kube.api import ApiError, object_path
+from epochmq_operator.kube.api import object_path
 from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
@@ -18,7 +17,8 @@ from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
-from epochmq_operator.plans.objects import Manifest, Ref, ref_of
+from epochmq_operator.plans.objects import Ref
+from tests.support.fake_api_server import FakeApiServer
 from tests.unit.operator_plans.fake_api import NAMESPACE, RENDERER
 
 QUORUM = Ref("ControllerGroup", NAMESPACE, "orders")
@@ -37,39 +37,6 @@ def resource(ref: Ref, **spec: Any) -> dict[str, Any]:
     }
 
 
-class Server:
-    """An API server. Writes change its objects; `applied` lists the applied ones."""
-
-    def __init__(self, *objects: dict[str, Any]) -> None:
-        self.objects = {object_path(ref_of(one)): one for one in objects}
-        self.applied: list[Ref] = []
-        self._versions = 0
-        for one in objects:
-            self._store(one)
-
-    def _store(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        self._versions += 1
-        stored = copy.deepcopy(dict(manifest))
-        stored["metadata"]["resourceVersion"] = str(self._versions)
-        self.objects[object_path(ref_of(stored))] = stored
-        return copy.deepcopy(stored)
-
-    async def get(self, path: str) -> dict[str, Any]:
-        if path not in self.objects:
-            raise ApiError(404, f"{path} is not there")
-        return copy.deepcopy(self.objects[path])
-
-    async def apply(self, manifest: Manifest) -> dict[str, Any]:
-        self.applied.append(ref_of(manifest))
-        return self._store(manifest)
-
-    async def put_status(self, ref: Ref, version: str, status: Mapping[str, Any]) -> dict[str, Any]:
-        return self._store({**await self.get(object_path(ref)), "status": status})
-
-    async def create(self, manifest: Manifest) -> dict[str, Any]:
-        return dict(manifest)
-
-
 class SilentSidecars:
     """Replicas that report nothing."""
 
@@ -81,7 +48,7 @@ class SilentSidecars:
 
 @asynccontextmanager
 async def running_reconciler(
-    server: Server, *refs: Ref, liveness: Liveness | None = None
+    server: FakeApiServer, *refs: Ref, liveness: Liveness | None = None
 ) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
     """Runs a reconciler with only these objects of the server in its cache."""
     api: Any = server
@@ -122,7 +89,7 @@ async def test_a_foreign_object_without_the_label_is_not_taken_over(labels: dict
         "kind": "Service",
         "metadata": {"name": SERVICE.name, "namespace": NAMESPACE, "uid": "theirs", "labels": labels},
     }
-    server = Server(resource(QUORUM, replicas=1), theirs)
+    server = FakeApiServer(resource(QUORUM, replicas=1), theirs)
     async with running_reconciler(server, QUORUM) as (reconciler, cache):
         await until(lambda: phase(cache, QUORUM) == "Blocked")
         assert SERVICE not in server.applied
@@ -135,7 +102,7 @@ async def test_a_foreign_object_without_the_label_is_not_taken_over(labels: dict
 
 
 async def test_existing_controllers_that_are_not_in_the_cache_are_not_taken_over() -> None:
-    server = Server(resource(QUORUM, replicas=1), resource(ORDERS, replicas=1))
+    server = FakeApiServer(resource(QUORUM, replicas=1), resource(ORDERS, replicas=1))
     async with running_reconciler(server, ORDERS):
         await until(lambda: Ref("StatefulSet", NAMESPACE, "orders-broker") in server.applied)
     assert QUORUM not in server.applied
@@ -143,7 +110,7 @@ async def test_existing_controllers_that_are_not_in_the_cache_are_not_taken_over
 
 
 async def test_a_resource_whose_deletion_was_missed_is_removed() -> None:
-    server = Server(resource(QUORUM, replicas=1))
+    server = FakeApiServer(resource(QUORUM, replicas=1))
     async with running_reconciler(server) as (_, cache):
         cache.put(server.objects.pop(object_path(QUORUM)))
         await until(lambda: cache.get(QUORUM) is None)
