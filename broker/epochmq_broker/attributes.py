@@ -18,18 +18,17 @@ from epochmq_protocol.topics import TopicConfig
 
 MESSAGE_TYPE = "message.type"
 QUEUE_TYPE, BATCH_CQ = "queue.type", "BatchCQ"
+CLEANUP_POLICY, COMPACTION = "cleanup.policy", "COMPACTION"
 LONG_MAX = (1 << 63) - 1
 
 
 class Attribute(msgspec.Struct, frozen=True):
-    """The rule for one attribute: a set of texts, or (if `choices` is empty) an integer in [low, high].
-    `unsupported`: a text that RocketMQ knows and this broker does not implement."""
+    """The rule for one attribute: a set of texts, or (if `choices` is empty) an integer in [low, high]."""
 
     changeable: bool
     choices: tuple[str, ...] = ()
     low: int = 0
     high: int = 0
-    unsupported: str | None = None
 
     def verify(self, value: str) -> None:
         """Raises RequestError if the value is not allowed."""
@@ -47,7 +46,7 @@ class Attribute(msgspec.Struct, frozen=True):
 
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     QUEUE_TYPE: Attribute(False, (BATCH_CQ, "SimpleCQ")),
-    "cleanup.policy": Attribute(False, ("COMPACTION", "DELETE"), unsupported="COMPACTION"),
+    CLEANUP_POLICY: Attribute(False, (COMPACTION, "DELETE")),
     MESSAGE_TYPE: Attribute(True, ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
     "reserve.time": Attribute(True, (), -1, LONG_MAX),
 }
@@ -57,6 +56,11 @@ GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
 def is_batch_cq(topic: TopicConfig) -> bool:
     """Whether a topic has batch consume queues (QueueTypeUtils.isBatchCq)."""
     return (topic.attributes or {}).get(QUEUE_TYPE) == BATCH_CQ
+
+
+def is_compacted(topic: TopicConfig) -> bool:
+    """Whether of each key only the newest message of a topic is kept (CleanupPolicyUtils.isCompaction)."""
+    return (topic.attributes or {}).get(CLEANUP_POLICY) == COMPACTION
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:
@@ -105,11 +109,6 @@ def alter_attributes(
             raise _rejected(f"attempt to update an unchangeable attribute. key: {key}")
         if sign == "+":
             attribute.verify(value)
-            if value == attribute.unsupported:
-                others = [choice for choice in attribute.choices if choice != value]
-                raise _rejected(
-                    f"{key}={value} is not supported by this broker: expected {', '.join(others)}"
-                )
             result[key] = value
         else:
             del result[key]

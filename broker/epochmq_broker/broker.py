@@ -29,6 +29,7 @@ from epochmq_broker.client_ports import ClientPorts
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.compaction.compaction_service import CompactionService
 from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.escape.bridge import EscapeBridge
@@ -128,6 +129,9 @@ class Broker:
         )
         self.transactions.metrics.write = tables.file_writer.write
         self.pop = self._make_pop(store_host)
+        self.compaction = CompactionService(
+            live, self.store, self.topics, self.cold_reads, self.client, lambda: self.slave_sync.master
+        )
         self.remote_queues = RemoteQueues(live, self.client)
         self.special_services = MasterServices(
             self.escape,
@@ -173,6 +177,7 @@ class Broker:
                 self.replica_control,
                 self.cold_reads,
                 self.cold_control,
+                self.compaction,
                 self.remote_queues,
                 self.timer,
                 self.transactions,
@@ -242,6 +247,7 @@ class Broker:
             self.replicas.load()
         self.tables.files.load()  # recovery asks for the types of queues
         self.store.load()
+        self.compaction.load()
         self.replica_control.load()
         self.ha.load()
         self.delays.load()
@@ -261,6 +267,7 @@ class Broker:
         self.topics.on_change.append(self._topics_changed)
         self.tables.static_topics.on_change.append(self._mappings_changed)
         self.cold_reads.start()
+        self.compaction.start()
         if self.timer is not None:
             self.timer.run()
         self.processors.start_polling()
@@ -288,6 +295,7 @@ class Broker:
         await self.ports.stop()
         await self.slave_sync.stop()
         await self.ha.stop()
+        await self.compaction.stop()
         self.cold_reads.stop()
         self.periodic_tasks.stop()
         if self._phase is BrokerPhase.RUNNING:

@@ -292,6 +292,13 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     mapper_file_size_batch_consume_queue: Annotated[int, Meta(ge=BATCH_UNIT_BYTES)] = (
         300_000 * BATCH_UNIT_BYTES
     )
+    enable_compaction: bool = True
+    compaction_mapped_file_size: Annotated[int, Meta(ge=4096, le=2**31 - 1)] = 100 * 1024 * 1024
+    compaction_cq_mapped_file_size: Annotated[int, Meta(ge=4 * BATCH_UNIT_BYTES, le=2**31 - 1)] = (
+        10 * 1024 * 1024
+    )
+    compaction_schedule_internal: Positive = 15 * 60 * 1000
+    max_offset_map_size: Positive = 100 * 1024 * 1024  # bytes
     flush_disk_type: Literal["ASYNC_FLUSH", "SYNC_FLUSH"] = "ASYNC_FLUSH"
     sync_flush_timeout: Positive = 5000
     flush_interval_commit_log: Positive = 500

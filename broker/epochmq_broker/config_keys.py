@@ -36,7 +36,7 @@ _NAMES = """
     commercialBaseCount commercialSizePerMsg
     commitCommitLogLeastPages commitCommitLogThoroughInterval commitIntervalCommitLog
     commitLogForceSwapMapInterval commitLogSwapMapInterval commitLogSwapMapReserveFileNum
-    compactionCqMappedFileSize compactionMappedFileSize compactionScheduleInternal compactionThreadNum
+    compactionThreadNum
     compressedRegister configManagerVersion configName connectTimeoutMillis
     consumerFallbehindThreshold consumerManagerThreadPoolQueueCapacity consumerManageThreadPoolNums
     correctLogicMinOffsetForceInterval
@@ -45,7 +45,7 @@ _NAMES = """
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
     dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAsyncReput enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
-    enableCleanExpiredOffset enableCompaction enableDetailStat
+    enableCleanExpiredOffset enableDetailStat
     enableFastChannelEventProcess enableNetWorkFlowControl
     enableNotifyBeforePopCalculateLag
     enablePopLog enableReconnectForGoAway
@@ -63,7 +63,7 @@ _NAMES = """
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     mappedFileSwapEnable maxAsyncPutMessageRequests
     maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
-    maxOffsetMapSize maxReconnectIntervalTimeSeconds
+    maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     memTableFlushIntervalMs metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
     metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
@@ -112,6 +112,7 @@ _FIXED_NAMES = """
     authenticationStrategy authenticationWhitelist authorizationEnabled
     authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
     bindAddress brokerClusterName brokerIP1 brokerIP2 brokerId brokerName brokerRole clientIP
+    compactionCqMappedFileSize compactionMappedFileSize enableCompaction
     enableControllerMode enableLmq enableMultiDispatch enableSlaveActingMaster enabledAppendPropCRC
     haListenPort
     initAuthenticationUser innerClientAuthenticationCredentials listenPort mappedFileSizeCommitLog

@@ -11,6 +11,7 @@ from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool, ColdReadRetrier
+from epochmq_broker.compaction.compaction_service import CompactionService
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.ha.service import HAService
@@ -75,6 +76,7 @@ class ProcessorDependencies:
     replica_control: ReplicaControl
     cold_reads: ColdReadPool
     cold_control: ColdPullControl
+    compaction: CompactionService
     remote_queues: RemoteQueues
     timer: TimerService | None
     transactions: TransactionService
@@ -125,6 +127,7 @@ class RequestProcessors:
             tables.filters,
             components.cold_reads,
             components.cold_control,
+            components.compaction,
             self.static_pulls,
             self.latencies,
         )

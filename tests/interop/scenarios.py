@@ -30,6 +30,7 @@ SOURCES = (
     "PopScenarios.java",
     "StaticTopicScenarios.java",
     "BatchTopicScenarios.java",
+    "CompactionScenarios.java",
 )
 # Scenarios that measure time run by themselves, after the others.
 ALONE = frozenset({"long_poll"})

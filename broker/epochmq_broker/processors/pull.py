@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import PULL_TRIES_MAX, ColdReadPool
+from epochmq_broker.compaction.compacted_queue import CompactedQueue
+from epochmq_broker.compaction.compaction_service import CompactionService
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
@@ -95,6 +97,7 @@ class PullProcessor:
         filters: ConsumerFilterTable,
         cold_reads: ColdReadPool,
         cold_control: ColdPullControl,
+        compaction: CompactionService,
         static_pulls: StaticPulls,
         latencies: RequestLatencies,
     ) -> None:
@@ -107,6 +110,8 @@ class PullProcessor:
         cold_control.rerun = self._rerun_unheld
         self._filtered_gets = FilteredGets(live, store.reader, cold_reads)
         self.hold = PullHoldService(self._rerun)
+        self._compaction = compaction
+        compaction.on_append = self.hold.message_arrived
         self._live = live
         self._store = store
         self._topics = topics
@@ -202,7 +207,14 @@ class PullProcessor:
             # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
             get = self._get_resident if tries < PULL_TRIES_MAX else self._store.get
             result = self._reset(request) if self._offsets.has_resets else None
-            if result is None and wanted.select is None:
+            compacted = None
+            if topic.attributes:
+                compacted = self._compaction.queue_of(request.topic, request.queue_id)
+            if result is None and compacted is not None:
+                result = self._get_compacted(connection, request, group, topic, wanted, compacted, held=held)
+                if result is None:
+                    return None
+            elif result is None and wanted.select is None:
                 queue = self._store.queue(request.topic, request.queue_id)
                 result = get(queue, request.queue_offset, request.max_msg_nums, tags=wanted.tags)
             elif result is None:
@@ -405,6 +417,46 @@ class PullProcessor:
         """The messages that an expression selects. None: the response follows in a later turn of the event
         loop. Raises RequestError."""
 
+        done = self._responder(connection, request, group, topic, wanted, held=held)
+        queue = self._store.queue(request.topic, request.queue_id)
+        found = self._filtered_gets.begin(
+            queue, request.queue_offset, request.max_msg_nums, wanted, connection, done
+        )
+        if found is None and not request.flag & FLAG_ONEWAY:
+            connection.defer(request.opaque, request.code)
+        return found
+
+    def _get_compacted(
+        self,
+        connection: RemotingConnection,
+        request: FastPullRequest,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        wanted: MessageFilter,
+        queue: CompactedQueue,
+        *,
+        held: bool,
+    ) -> GetResult | None:
+        """The messages of a compacted queue. As in RocketMQ the client filters them. None: the response
+        follows in a later turn of the event loop. Raises RequestError."""
+        done = self._responder(connection, request, group, topic, wanted, held=held)
+        found = self._compaction.get(queue, request.queue_offset, request.max_msg_nums, done)
+        if found is None and not request.flag & FLAG_ONEWAY:
+            connection.defer(request.opaque, request.code)
+        return found
+
+    def _responder(
+        self,
+        connection: RemotingConnection,
+        request: FastPullRequest,
+        group: SubscriptionGroupConfig,
+        topic: TopicConfig,
+        wanted: MessageFilter,
+        *,
+        held: bool,
+    ) -> Callable[[GetResult | Exception], None]:
+        """A function that responds to a pull with what was found, or with an error."""
+
         def done(result: GetResult | Exception) -> None:
             if connection.closed:
                 return
@@ -416,13 +468,7 @@ class PullProcessor:
             if frame is not None and not request.flag & FLAG_ONEWAY:
                 connection.respond_encoded(request.opaque, frame)
 
-        queue = self._store.queue(request.topic, request.queue_id)
-        found = self._filtered_gets.begin(
-            queue, request.queue_offset, request.max_msg_nums, wanted, connection, done
-        )
-        if found is None and not request.flag & FLAG_ONEWAY:
-            connection.defer(request.opaque, request.code)
-        return found
+        return done
 
     def _commit(self, request: FastPullRequest, result: GetResult, *, held: bool) -> None:
         """Stores the group's offsets: the next one that it pulls, and the one that it says it has
@@ -449,15 +495,16 @@ class PullProcessor:
         if hold_ms <= 0 or request.flag & FLAG_ONEWAY or self.hold.is_full:
             return False
         connection.defer(request.opaque, request.code, polls=True)
+        compacted = self._compaction.queue_of(request.topic, request.queue_id)
         pull = HeldPull(
-            self._store.queue(request.topic, request.queue_id),
+            self._store.queue(request.topic, request.queue_id) if compacted is None else compacted,
             request.queue_offset,
             wanted.tags,
             asyncio.get_running_loop().time() + min(hold_ms, HOLD_MAX_MS) / 1000,
             connection,
             request,
         )
-        if wanted.select is not None:
+        if wanted.select is not None and compacted is None:
             pull.selects_new = self._new_message_test(request, wanted)
         self.hold.hold(pull)
         return True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochmq_broker.attributes import is_batch_cq
+from epochmq_broker.attributes import is_batch_cq, is_compacted
 from epochmq_broker.clock import now_ms
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import InnerMessage, MessageWriter, PutResult
@@ -271,8 +271,7 @@ class SendProcessor:
 
     def _check_message(self, topic: TopicConfig, message: InnerMessage) -> None:
         properties = message.properties
-        compacted = (topic.attributes or {}).get("cleanup.policy") == "COMPACTION"
-        if compacted and not (properties.get("KEYS") or "").strip():
+        if is_compacted(topic) and not (properties.get("KEYS") or "").strip():
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
         if self._live.current.reject_transaction_message and is_transactional(message):
             raise RequestError(

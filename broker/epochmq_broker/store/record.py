@@ -142,7 +142,7 @@ def crc_property_of(record: bytes) -> bytes:
     return crc_property(zlib.crc32(record))
 
 
-def is_intact(log: mmap, at: int, size: int) -> bool | None:
+def is_intact(log: mmap | bytes, at: int, size: int) -> bool | None:
     """Whether a record matches its property `__CRC32#`, which covers everything before it. None for a record
     without the property, such as one from before enabledAppendPropCRC; False if only zeros are in its
     place, as a power loss leaves them."""
@@ -154,7 +154,7 @@ def is_intact(log: mmap, at: int, size: int) -> bool | None:
 
 
 def parse(
-    log: mmap,
+    log: mmap | bytes,
     at: int,
     end: int,
     offset: int,
@@ -228,7 +228,7 @@ def parse(
     )
 
 
-def properties_at(log: mmap, at: int, size: int) -> bytes:
+def properties_at(log: mmap | bytes, at: int, size: int) -> bytes:
     """The stored properties of the record of `size` bytes at this position; empty if no whole record starts
     here."""
     if size < HEAD_V4.size + 3 or at + size > len(log):

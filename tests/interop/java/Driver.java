@@ -37,6 +37,7 @@ public final class Driver {
         PopScenarios.register(SCENARIOS);
         StaticTopicScenarios.register(SCENARIOS);
         BatchTopicScenarios.register(SCENARIOS);
+        CompactionScenarios.register(SCENARIOS);
     }
 
     interface Scenario {

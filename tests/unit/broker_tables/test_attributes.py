@@ -64,10 +64,11 @@ def test_allowed_changes(
         ({}, {"message.type": "FIFO"}, "wrong format key: essage.type"),
         ({}, {"-message.type": ""}, "attempt to delete a nonexistent key: message.type"),
         ({}, {"+queue.type": "BatchCQ"}, "attempt to update an unchangeable attribute. key: queue.type"),
+        (None, {"+cleanup.policy": "KEEP"}, "value is not in set: [COMPACTION, DELETE]"),
         (
-            None,
+            {},
             {"+cleanup.policy": "COMPACTION"},
-            "cleanup.policy=COMPACTION is not supported by this broker: expected DELETE",
+            "attempt to update an unchangeable attribute. key: cleanup.policy",
         ),
         ({}, {"+nothing": "1"}, "unsupported key: nothing"),
         ({}, {"+reserve.time": "-2"}, "value is not in range(-1, 9223372036854775807)"),
