@@ -21,7 +21,13 @@ from enum import StrEnum
 
 import msgspec
 
-from epochmq_operator.resources import BrokerGroup, ConfigValue, ControllerGroup, GroupResource
+from epochmq_operator.resources import (
+    REPLICAS_MAX,
+    BrokerGroup,
+    ConfigValue,
+    ControllerGroup,
+    GroupResource,
+)
 from epochmq_protocol.signatures import SessionCredentials
 
 NAMESERVER_PORT = 9876
@@ -74,10 +80,6 @@ NAMESERVER_DEFAULTS: Mapping[str, ConfigValue] = {
 }
 """The configuration of nameservers, unless `spec.config` sets the key. Both keys only concern groups whose
 brokers have `enableSlaveActingMaster`."""
-
-SAFE_REPLICAS = 3
-"""From this number of replicas on, `minInSyncReplicas` is 2: one replica may be missing, and an acknowledged
-message still is on two disks, so that it survives the loss of either."""
 
 MASTER_BROKER_ID = 0
 """RocketMQ's broker id of the master, whichever replica that is."""
@@ -249,6 +251,18 @@ def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
     """The pods of a group, in start order. A controller group has one nameserver for each controller, in the
     controller's process or in a pod of its own; broker groups that name the ControllerGroup register there. A
     broker group without a ControllerGroup has one nameserver of its own."""
+    return _pods_of_replicas(group, group.spec.replicas)
+
+
+def possible_pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
+    """The pods that the group has when it is scaled up as far as possible without a change of what its pods
+    are configured with. Another number of controllers is such a change."""
+    if isinstance(group, ControllerGroup):
+        return pods_of(group)
+    return _pods_of_replicas(group, REPLICAS_MAX)
+
+
+def _pods_of_replicas(group: GroupResource, replicas: int) -> tuple[PodIdentity, ...]:
     if isinstance(group, ControllerGroup):
         return _controller_pods(group)
     brokers = tuple(
@@ -264,7 +278,7 @@ def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
                 PodPort("ha", BROKER_HA_PORT),
             ),
         )
-        for ordinal in range(group.spec.replicas)
+        for ordinal in range(replicas)
     )
     return brokers if group.nameservers_of is not None else (_nameserver_pod(group, 0), *brokers)
 
@@ -317,12 +331,16 @@ def broker_pod_name(group: str, ordinal: int | str) -> str:
 
 
 def render_pods(
-    group: GroupResource, places: Mapping[str, PodPlacement], controllers: ControllerGroup | None = None
+    group: GroupResource,
+    places: Mapping[str, PodPlacement],
+    controllers: ControllerGroup | None = None,
+    identities: tuple[PodIdentity, ...] | None = None,
 ) -> tuple[Pod, ...]:
-    """The group's pods, in start order. `controllers` is the ControllerGroup of a broker group
-    (`nameservers_of`), if it has one. `places` has an entry for each name in `pods_of` of both groups;
-    KeyError otherwise."""
-    identities = pods_of(group)
+    """The group's pods, in start order; `identities` are those of `pods_of`, or of `possible_pods_of`.
+    `controllers` is the ControllerGroup of a broker group (`nameservers_of`), if it has one. `places` has an
+    entry for each of the identities, and for each name in `pods_of(controllers)`; KeyError otherwise."""
+    if identities is None:
+        identities = pods_of(group)
     if isinstance(group, ControllerGroup):
         peers = ";".join(
             f"{_peer_id(identity)}-{places[identity.name].address}:{CONTROLLER_PORT}"
@@ -461,10 +479,8 @@ def _role_config(group: BrokerGroup, ordinal: int, controllers: tuple[str, ...])
     if group.controlled_by is None:  # the only replica is always the master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
     defaults = dict(REPLICATION_DEFAULTS)
-    if group.spec.min_in_sync_replicas is not None:  # while a group scales up it has fewer replicas
-        defaults["minInSyncReplicas"] = min(group.spec.min_in_sync_replicas, group.spec.replicas)
-    elif group.spec.replicas >= SAFE_REPLICAS:
-        defaults["minInSyncReplicas"] = 2
+    if group.min_in_sync > 1:
+        defaults["minInSyncReplicas"] = group.min_in_sync
     unset = {key: value for key, value in defaults.items() if key not in group.spec.config}
     return {
         "enableControllerMode": True,
@@ -480,7 +496,7 @@ def _master_slave_config(group: BrokerGroup, ordinal: int) -> dict[str, ConfigVa
     defaults = dict(MASTER_SLAVE_DEFAULTS)
     if group.has_acting_master:
         defaults |= ACTING_MASTER_DEFAULTS
-    copies = min(spec.min_in_sync_replicas or 1, spec.replicas)
+    copies = group.min_in_sync
     if copies > 1:
         defaults["inSyncReplicas"] = copies
     waits = copies > 1 or "inSyncReplicas" in spec.config

@@ -1,4 +1,4 @@
-"""Decides which pods restart next, of a group whose changed pods restart one after another.
+"""Decides which pods restart next on one machine, of a group whose changed pods restart one after another.
 
 In the mode MasterSlave the slaves restart first, the highest ordinal first, and the master, which is replica
 0, restarts last. Each restarts only while all other brokers of the group are ready: while the master is away,
@@ -34,9 +34,3 @@ def next_restarts(brokers: Iterable[BrokerInTurn]) -> list[str]:
     if not all(one.ready for one in known):
         return []
     return [max(outdated, key=lambda one: one.ordinal).name]
-
-
-def restart_sequence(brokers: Iterable[BrokerInTurn]) -> list[str]:
-    """The outdated brokers in the order in which they should restart."""
-    outdated = (one for one in brokers if one.outdated)
-    return [one.name for one in sorted(outdated, key=lambda one: one.ordinal, reverse=True)]

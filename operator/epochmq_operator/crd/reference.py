@@ -21,8 +21,9 @@ from epochmq_operator.resources import (
     BrokerGroupSpec,
     ControllerGroupSpec,
 )
+from epochmq_operator.resources.documents import KUBERNETES_ONLY
 from epochmq_operator.resources.loader import EXPECTED, EXPECTED_OF_CONTROLLERS
-from epochmq_operator.resources.model import KUBERNETES_ONLY, fields_of
+from epochmq_operator.resources.model import fields_of
 
 HEAD = f"""\
 # Resources

@@ -44,6 +44,16 @@ _COMMON: dict[str, Any] = {
         "than spec.replicas.",
         "type": "integer",
     },
+    "pinnedImage": {
+        "description": "Image of the pods, which the group keeps although the operator's setting changes; "
+        "empty while spec.image names one.",
+        "type": "string",
+    },
+    "adopted": {
+        "description": "Digest of what the pod templates follow from that an earlier release applied; absent "
+        "when all are of this release.",
+        "type": "string",
+    },
     "readyReplicas": {"description": "Number of ready replicas.", "type": "integer"},
     "selector": {"description": "Label selector of the replicas' pods.", "type": "string"},
     "conditions": CONDITIONS,

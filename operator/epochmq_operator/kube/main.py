@@ -134,6 +134,7 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         differences=ComparisonCache(manifests.differences),
         possible_objects=manifests.possible_objects,
         keep_immutable_fields=manifests.keep_immutable_fields,
+        default_image=lambda group: manifests.default_image(group, settings),
     )
     me = f"{config.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     async with contextlib.AsyncExitStack() as stack:

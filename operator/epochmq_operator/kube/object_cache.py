@@ -27,7 +27,14 @@ def drop_unused_fields(found: Mapping[str, Any]) -> dict[str, Any]:
     meta = {key: value for key, value in metadata(found).items() if key not in DROPPED}
     if found.get("kind") == "Pod":
         spec = found.get("spec") or {}
-        return {**found, "metadata": meta, "spec": {"nodeName": spec.get("nodeName")}}
+        used = {
+            "nodeName": spec.get("nodeName"),
+            "containers": [
+                {"name": one.get("name"), "image": one.get("image")} for one in spec.get("containers") or ()
+            ],
+            "volumes": [one for one in spec.get("volumes") or () if "configMap" in one],
+        }
+        return {**found, "metadata": meta, "spec": used}
     return {**found, "metadata": meta}
 
 

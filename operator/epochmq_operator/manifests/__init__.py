@@ -21,6 +21,7 @@ from epochmq_operator.manifests.names import (
     replica_service,
     selector,
 )
+from epochmq_operator.manifests.pod import default_image
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ManifestSettings",
     "admin_address",
     "claim_name",
+    "default_image",
     "differences",
     "headless_service",
     "keep_immutable_fields",

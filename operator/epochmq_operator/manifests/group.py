@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from epochmq_operator.manifests.kept_templates import content_digest, template_annotations, template_inputs
 from epochmq_operator.manifests.names import (
     address,
     component_selector,
     components_of,
+    config_map_name,
     headless_service,
     labels,
 )
@@ -18,6 +22,7 @@ from epochmq_operator.manifests.pod import (
     CONFIG_DIRECTORY,
     VOLUME_DIRECTORY,
     auth_secret,
+    default_image,
     pod_template,
     sidecar_placement,
 )
@@ -29,6 +34,7 @@ from epochmq_operator.pod_rendering import (
     PodPlacement,
     component_name,
     pods_of,
+    possible_pods_of,
     render_pods,
 )
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
@@ -46,9 +52,17 @@ def render_kubernetes_pods(
     controllers cannot be used under them. A group in the mode MasterSlave uses its nameservers only.
     ValueError for a broker group without."""
     group = _with_controllers(group, controllers)
-    members = [group, *([controllers] if controllers is not None and isinstance(group, BrokerGroup) else [])]
-    places = {identity.name: _placement(one, identity) for one in members for identity in pods_of(one)}
-    return render_pods(group, places, controllers if isinstance(group, BrokerGroup) else None)
+    return _pods(group, controllers, pods_of(group))
+
+
+def _pods(
+    group: GroupResource, controllers: ControllerGroup | None, identities: tuple[PodIdentity, ...]
+) -> tuple[Pod, ...]:
+    places = {identity.name: _placement(group, identity) for identity in identities}
+    if not isinstance(group, BrokerGroup) or controllers is None:
+        return render_pods(group, places, None, identities)
+    places |= {identity.name: _placement(controllers, identity) for identity in pods_of(controllers)}
+    return render_pods(group, places, controllers, identities)
 
 
 def _with_controllers(group: GroupResource, controllers: ControllerGroup | None) -> GroupResource:
@@ -79,18 +93,24 @@ def render_manifests(
     are not included, because it is a resource of its own. Equal groups give the same objects, byte for byte.
     """
     group = _with_controllers(group, controllers)
-    rendered = render_kubernetes_pods(group, controllers, settings)
+    names = {identity.name for identity in pods_of(group)}
+    possible = _pods(group, controllers, possible_pods_of(group))
+    image = group.spec.image or default_image(group, settings)
+    inputs = template_inputs(group, controllers, image)
     before: list[JsonObject] = []
     sets: list[JsonObject] = []
     for component in components_of(group):
-        own = tuple(pod for pod in rendered if pod.component is component)
-        before += [_service_account(group, component), _config_map(group, component, own)]
+        of_component = [pod for pod in possible if pod.component is component]
+        own = tuple(pod for pod in of_component if pod.name in names)
+        data = _config_files(of_component)
+        before += [_service_account(group, component), _config_map(group, component, data)]
         before += services(group, component, own)
         if settings.network_policies:
             before.append(network_policy(group, component, own[0], settings))
         if component is not Component.CONTROLLER or len(own) >= BUDGET_FROM:
             before.append(_budget(group, component))
-        sets.append(_stateful_set(group, component, own, settings))
+        template = pod_template(group, own[0], content_digest(data), settings)
+        sets.append(_stateful_set(group, component, own, template, template_annotations(inputs, template)))
     return (*before, *sets)
 
 
@@ -111,9 +131,16 @@ def _service_account(group: GroupResource, component: Component) -> JsonObject:
     return {**_object("v1", "ServiceAccount", group, component), "automountServiceAccountToken": False}
 
 
-def _config_map(group: GroupResource, component: Component, pods: tuple[Pod, ...]) -> JsonObject:
-    data = {file.path.rpartition("/")[2]: file.text for pod in pods for file in pod.files}
-    return {**_object("v1", "ConfigMap", group, component), "data": data}
+def _config_files(pods: Iterable[Pod]) -> dict[str, str]:
+    return {file.path.rpartition("/")[2]: file.text for pod in pods for file in pod.files}
+
+
+def _config_map(group: GroupResource, component: Component, data: dict[str, str]) -> JsonObject:
+    """The configuration of a component, also of pods that it does not have yet: so scaling up changes no
+    template. A running pod keeps its configuration, because another one has another name."""
+    found = _object("v1", "ConfigMap", group, component)
+    found["metadata"]["name"] = config_map_name(group.name, component, content_digest(data))
+    return {**found, "immutable": True, "data": data}
 
 
 def _budget(group: GroupResource, component: Component) -> JsonObject:
@@ -128,12 +155,18 @@ def _budget(group: GroupResource, component: Component) -> JsonObject:
 
 
 def _stateful_set(
-    group: GroupResource, component: Component, pods: tuple[Pod, ...], settings: ManifestSettings
+    group: GroupResource,
+    component: Component,
+    pods: tuple[Pod, ...],
+    template: JsonObject,
+    annotations: dict[str, str],
 ) -> JsonObject:
     """The update strategy is OnDelete, because a StatefulSet does not know the order in which pods may
     restart."""
+    found = _object("apps/v1", "StatefulSet", group, component)
+    found["metadata"]["annotations"] = annotations
     return {
-        **_object("apps/v1", "StatefulSet", group, component),
+        **found,
         "spec": {
             "replicas": len(pods),
             "serviceName": headless_service(group.name, component),
@@ -145,7 +178,7 @@ def _stateful_set(
                 "whenScaled": "Retain",
             },
             "selector": {"matchLabels": component_selector(group, component)},
-            "template": pod_template(group, pods[0], settings),
+            "template": template,
             "volumeClaimTemplates": [_claim(group, component, volume.name) for volume in pods[0].volumes],
         },
     }

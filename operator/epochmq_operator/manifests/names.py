@@ -30,6 +30,11 @@ GROUP_LABEL = f"{API_GROUP}/group"
 COMPONENT_LABEL = f"{API_GROUP}/component"
 CONFIG_HASH_ANNOTATION = f"{API_GROUP}/config-hash"
 """An annotation of pods: a digest of the configuration that the pod was started with."""
+TEMPLATE_ANNOTATION = f"{API_GROUP}/template"
+"""An annotation of StatefulSets: a digest of the pod template as the operator rendered it."""
+INPUTS_ANNOTATION = f"{API_GROUP}/template-inputs"
+"""An annotation of StatefulSets: a digest of what the pod template follows from: the spec, the image and the
+controllers. A new release of the operator may render another template from the same inputs."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "epochmq-operator"
 
@@ -66,6 +71,11 @@ def nameserver_service(group: str) -> str:
 def replica_service(group: str, ordinal: int) -> str:
     """The Service of one broker, for clients outside the cluster."""
     return broker_pod_name(group, ordinal)
+
+
+def config_map_name(group: str, component: Component, digest: str) -> str:
+    """The name of the ConfigMap with the configuration that has this digest."""
+    return f"{component_name(group, component)}-{digest}"
 
 
 def claim_name(volume: str, pod: str) -> str:
@@ -113,8 +123,9 @@ def components_of(group: GroupResource) -> tuple[Component, ...]:
 
 
 def possible_objects(group: GroupResource) -> frozenset[tuple[str, str]]:
-    """(kind, name) of every object that a group of this name and kind can ever have, whatever its spec. The
-    operator deletes those that exist, have the labels of `selector`, and are not wanted."""
+    """(kind, name) of every object that a group of this name and kind can ever have, whatever its spec,
+    except ConfigMaps, whose names depend on their content. The operator deletes those that exist, have the
+    labels of `selector`, and are not wanted."""
     if isinstance(group, ControllerGroup):
         components = [Component.CONTROLLER, Component.NAMESERVER]
         found = {("Service", nameserver_service(group.name))}
@@ -123,6 +134,6 @@ def possible_objects(group: GroupResource) -> frozenset[tuple[str, str]]:
         found = {("Service", replica_service(group.name, ordinal)) for ordinal in range(REPLICAS_MAX)}
     for component in components:
         name = component_name(group.name, component)
-        found |= {(kind.kind, name) for kind in OBJECT_KINDS if kind.kind != "Service"}
+        found |= {(kind.kind, name) for kind in OBJECT_KINDS if kind.kind not in ("Service", "ConfigMap")}
         found.add(("Service", headless_service(group.name, component)))
     return frozenset(found)

@@ -5,10 +5,14 @@ their names and addresses, is in their configuration files, which each pod finds
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
-from epochmq_operator.manifests.names import CONFIG_HASH_ANNOTATION, component_selector, labels
+from epochmq_operator.manifests.names import (
+    CONFIG_HASH_ANNOTATION,
+    component_selector,
+    config_map_name,
+    labels,
+)
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, SidecarPlacement, component_name
 from epochmq_operator.resources import BrokerGroup, GroupResource, Spread
@@ -74,13 +78,11 @@ def auth_secret(group: GroupResource) -> str | None:
     return group.spec.auth_secret if isinstance(group, BrokerGroup) else None
 
 
-def config_hash(pod: Pod) -> str:
-    """A digest of a pod's configuration."""
-    return hashlib.sha256("\0".join(file.text for file in pod.files).encode()).hexdigest()[:16]
-
-
-def pod_template(group: GroupResource, first: Pod, settings: ManifestSettings) -> JsonObject:
-    """The template of all pods of a component, given the first of them."""
+def pod_template(
+    group: GroupResource, first: Pod, config_digest: str, settings: ManifestSettings
+) -> JsonObject:
+    """The template of all pods of a component, given the first of them and the digest of the component's
+    configuration."""
     component = first.component
     containers = [_main_container(group, first, settings)]
     if first.sidecar is not None:
@@ -99,7 +101,7 @@ def pod_template(group: GroupResource, first: Pod, settings: ManifestSettings) -
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": containers,
-        "volumes": _volumes(group, first),
+        "volumes": _volumes(group, first, config_map_name(group.name, component, config_digest)),
         **_scheduling(group, component),
     }
     if settings.image_pull_secrets:
@@ -110,7 +112,7 @@ def pod_template(group: GroupResource, first: Pod, settings: ManifestSettings) -
             "annotations": {
                 **group.spec.pod_annotations,
                 "kubectl.kubernetes.io/default-container": str(component),
-                CONFIG_HASH_ANNOTATION: config_hash(first),
+                CONFIG_HASH_ANNOTATION: config_digest,
             },
         },
         "spec": spec,
@@ -118,11 +120,11 @@ def pod_template(group: GroupResource, first: Pod, settings: ManifestSettings) -
 
 
 def _container(
-    name: str, args: tuple[str, ...], own_name: str, image: str, group: GroupResource
+    name: str, args: tuple[str, ...], own_name: str, group: GroupResource, settings: ManifestSettings
 ) -> JsonObject:
     return {
         "name": name,
-        "image": image,
+        "image": group.spec.image or default_image(group, settings),
         "imagePullPolicy": str(group.spec.image_pull_policy),
         "command": [COMMAND],
         "args": [arg.replace(f"/{own_name}.", f"/{OWN_NAME}.") for arg in args],
@@ -135,16 +137,16 @@ def _container(
     }
 
 
-def _image(group: GroupResource, component: Component, settings: ManifestSettings) -> str:
-    own = settings.broker_image if component is Component.BROKER else settings.controller_image
-    return group.spec.image or own
+def default_image(group: GroupResource, settings: ManifestSettings) -> str:
+    """The image of the group's pods if its spec names none."""
+    return settings.broker_image if isinstance(group, BrokerGroup) else settings.controller_image
 
 
 def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) -> JsonObject:
     resources = group.spec.resources
     auth = pod.component is Component.BROKER and auth_secret(group) is not None
     container = {
-        **_container(str(pod.component), pod.args, pod.name, _image(group, pod.component, settings), group),
+        **_container(str(pod.component), pod.args, pod.name, group, settings),
         "ports": [{"name": port.name, "containerPort": port.number} for port in pod.ports],
         "resources": {
             kind: {name: str(amount) for name, amount in sorted(amounts.items())}
@@ -214,7 +216,7 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
     if _secrets(group):
         mounts.append({"name": "admin-secrets", "mountPath": SECRETS_DIRECTORY, "readOnly": True})
     return {
-        **_container("admin", pod.sidecar.args, pod.name, _image(group, pod.component, settings), group),
+        **_container("admin", pod.sidecar.args, pod.name, group, settings),
         "ports": [{"name": pod.sidecar.port.name, "containerPort": pod.sidecar.port.number}],
         "resources": {"requests": dict(SIDECAR_REQUESTS)},
         "volumeMounts": mounts,
@@ -226,9 +228,9 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
     }
 
 
-def _volumes(group: GroupResource, pod: Pod) -> list[JsonObject]:
+def _volumes(group: GroupResource, pod: Pod, config_map: str) -> list[JsonObject]:
     volumes: list[JsonObject] = [
-        {"name": "config", "configMap": {"name": component_name(group.name, pod.component)}},
+        {"name": "config", "configMap": {"name": config_map}},
         {"name": "run", "emptyDir": {}},
         {"name": "tmp", "emptyDir": {}},
     ]

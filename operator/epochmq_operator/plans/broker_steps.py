@@ -12,7 +12,13 @@ nothing to all replicas in sync.
   replica. Waits until the other N−1 are ready and in sync, there is a master, and the controllers have a
   leader (which a group in the mode MasterSlave does not need).
 - `ready`: all replicas are ready, and there is a master.
-- `shrink`: the StatefulSet has no more replicas than the spec. Never starts: not supported yet.
+- `restart-POD`: the pod has the template of its StatefulSet, by the rules in `restarts`. A pod that is not
+  ready comes before `join-N`. A ready pod waits for the controllers, too, which restart first.
+- `configurations`: no ConfigMap of a former configuration is left.
+- `leave-N`: replica N has gone, and the SyncStateSet has no more members than the target.
+- `shrink-N`: the status records N as the target number of replicas; `replicas` then removes the replica with
+  the highest ordinal, whose preStop hook hands a mastership over. Waits like `grow-N`. A number of copies
+  that N replicas could not have is lowered before, by an update of all replicas.
 - `held`: no immutable field (such as a volume's size) is to change. Never starts.
 
 The number of replicas comes from the spec, or from the target in the status, never from the StatefulSet: a
@@ -30,16 +36,27 @@ from pydantic import ValidationError
 
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER
 from epochmq_operator.plans.common_steps import (
-    deletions_of_stuck_pods,
     immutable_changes_step,
     objects_step,
+    pods_by_name,
     sets_step,
     target_replicas,
     unready_pods,
+    unused_config_maps_step,
+    waiting_update_step,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState, compare_object, surplus
 from epochmq_operator.plans.effects import Effect
-from epochmq_operator.plans.objects import Manifest, Owner, metadata, owner_of, status_of
+from epochmq_operator.plans.objects import (
+    PAUSED,
+    Manifest,
+    Owner,
+    annotation,
+    metadata,
+    owner_of,
+    spec_of,
+    status_of,
+)
 from epochmq_operator.plans.observed_state import (
     ObservedPod,
     ObservedQuorum,
@@ -50,21 +67,28 @@ from epochmq_operator.plans.observed_state import (
     observed_replica_group,
     pods_of_set,
 )
+from epochmq_operator.plans.pinned_image import pinned_image, with_image
 from epochmq_operator.plans.plan_steps import PlanState, PlanStep, was_created
-from epochmq_operator.plans.renderer import Renderer, applicable_manifests
+from epochmq_operator.plans.renderer import NO_MANIFESTS, ApplicableManifests, Renderer, applicable_manifests
+from epochmq_operator.plans.reported_states import ReportedBrokerState
+from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
+from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.pod_rendering import Component, component_name
-from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup
-from epochmq_operator.restart_order import BrokerInTurn, restart_sequence
+from epochmq_operator.resources import API_VERSION, REPLICAS_MAX, BrokerGroup, ControllerGroup
 
 LISTED_PODS_MAX = 3
+BLOCKED_PHASE = "Blocked"
+"""The phase of a group whose plan only a person can continue."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedBrokerGroup:
     """A broker group and everything that its steps and its status are computed from. `group` names its
     controllers, even if the resource does not. `count` is the target number of replicas. `quorum_missing`
-    says why its controllers cannot be used. `manifests` are rendered for `count`, but keep immutable fields
-    as they are; `immutable_changes` lists these."""
+    says why its controllers cannot be used. `rendered` are its manifests for `count`. `image` is the image of
+    its pods if the spec names none. `controllers_wait` says what its controllers still have to do before its
+    replicas restart; empty if nothing. `unready_brokers` are the pods whose brokers report that they are not
+    ready."""
 
     group: BrokerGroup
     owner: Owner
@@ -75,10 +99,17 @@ class ObservedBrokerGroup:
     controller_pods: tuple[ObservedPod | None, ...]
     quorum: ObservedQuorum
     replica_group: ObservedReplicaGroup
-    manifests: tuple[Manifest, ...] = ()
-    immutable_changes: tuple[str, ...] = ()
+    rendered: ApplicableManifests = NO_MANIFESTS
     quorum_missing: str = ""
     own: Mapping[str, Any] = field(default_factory=dict)
+    image: str | None = None
+    controllers_wait: str = ""
+    unready_brokers: frozenset[str] = frozenset()
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """The manifests of its objects."""
+        return self.rendered.manifests
 
     @property
     def set_name(self) -> str:
@@ -91,17 +122,29 @@ class ObservedBrokerGroup:
         return sum(1 for pod in self.pods if pod is not None and pod.ready)
 
     @property
+    def restart_order(self) -> PodsByName:
+        """The pods in the order of their restarts, except that the master is the last: the highest ordinal
+        first."""
+        return dict(reversed(pods_by_name(self.set_name, self.pods).items()))
+
+    @property
     def outdated(self) -> list[str]:
-        """The pods that have an older template than their StatefulSet, in the order in which they should
-        restart: in the mode MasterSlave the master is the last."""
-        brokers = [
-            BrokerInTurn(pod.name, ordinal, pod.outdated, pod.ready)
-            for ordinal, pod in enumerate(self.pods)
-            if pod is not None
-        ]
+        """The pods that have an older template than their StatefulSet, in the order of their restarts."""
+        found = [pod.name for pod in self.restart_order.values() if pod is not None and pod.outdated]
+        return sorted(found, key=lambda name: name == self.replica_group.master)
+
+    @property
+    def in_sync_pods(self) -> frozenset[str]:
+        """The pods in the SyncStateSet; in the mode MasterSlave those that report that they are ready."""
+        return frozenset(self.replica_group.in_sync_pods)
+
+    def serves(self, pod: ObservedPod) -> bool:
+        """Whether the group may miss this pod although Kubernetes does not find it ready: its sidecar may
+        fail while its broker works."""
         if self.group.is_master_slave:
-            return restart_sequence(brokers)
-        return [broker.name for broker in brokers if broker.outdated]
+            return pod.name not in self.unready_brokers
+        kept = self.replica_group
+        return not kept.known or (kept.master_id is not None and pod.name in self.in_sync_pods)
 
     @property
     def in_sync(self) -> bool | None:
@@ -122,8 +165,11 @@ def with_controllers_named(group: BrokerGroup) -> BrokerGroup:
 
 
 def with_replicas(group: BrokerGroup, count: int) -> BrokerGroup:
-    """The group with this number of replicas."""
+    """The group with this number of replicas. Before it scales down it needs no more copies of a message than
+    the spec asks for."""
     least = group.spec.min_in_sync_replicas
+    if least is None and count > group.spec.replicas:
+        least = group.min_in_sync
     update = {"replicas": count, "min_in_sync_replicas": None if least is None else min(least, count)}
     return group.model_copy(update={"spec": group.spec.model_copy(update=update)})
 
@@ -131,6 +177,7 @@ def with_replicas(group: BrokerGroup, count: int) -> BrokerGroup:
 def own_controllers(group: BrokerGroup) -> dict[str, Any]:
     """The manifest of the ControllerGroup of a broker group that names none."""
     default = group.default_controllers()
+    policy = group.spec.update_policy.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return {
         "apiVersion": API_VERSION,
         "kind": "ControllerGroup",
@@ -139,14 +186,15 @@ def own_controllers(group: BrokerGroup) -> dict[str, Any]:
             "namespace": group.metadata.namespace,
             "labels": {MANAGED_BY: MANAGER},
         },
-        "spec": {"replicas": default.spec.replicas},
+        "spec": {"replicas": default.spec.replicas, **({"updatePolicy": policy} if policy else {})},
     }
 
 
 def observed_broker_group(
-    renderer: Renderer, observed: ObservedState, group: BrokerGroup, *, created: bool
+    renderer: Renderer, observed: ObservedState, group: BrokerGroup, gate: UpdateGate
 ) -> ObservedBrokerGroup:
     """Collects everything about the group from the observed state."""
+    created = gate.created
     named = with_controllers_named(group)
     name = named.spec.controller_group or group.name
     own = own_controllers(group) if group.spec.controller_group is None else {}
@@ -158,11 +206,11 @@ def observed_broker_group(
     pods = pods_of_set(observed, stateful_set, count)
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = component_name(name, Component.CONTROLLER)
-    manifests, immutable_changes = (
-        applicable_manifests(renderer, observed, with_replicas(named, count), controllers)
-        if controllers
-        else ((), ())
-    )
+    image = pinned_image(renderer, observed, named, stateful_set, gate)
+    rendered = NO_MANIFESTS
+    if controllers is not None:
+        effective = with_image(with_replicas(named, count), image)
+        rendered = applicable_manifests(renderer, observed, effective, controllers, gate)
     quorum = observed_quorum(observed, tuple(f"{controller_set}-{n}" for n in range(controller_count)))
     broker_pods = tuple(f"{stateful_set}-{n}" for n in range(count))
     return ObservedBrokerGroup(
@@ -177,11 +225,33 @@ def observed_broker_group(
         replica_group=observed_master_slave(observed, broker_pods)
         if group.is_master_slave
         else observed_replica_group(observed, quorum, broker_pods, group.broker_name, group.spec.cluster),
-        manifests=manifests,
-        immutable_changes=immutable_changes,
+        rendered=rendered,
         quorum_missing=waits_for,
         own=own,
+        image=image,
+        controllers_wait=_unfinished_change(observed, name),
+        unready_brokers=frozenset(
+            pod
+            for pod in broker_pods
+            if isinstance(state := observed.states.get(pod), ReportedBrokerState) and not state.ready
+        ),
     )
+
+
+def _unfinished_change(observed: ObservedState, controllers: str) -> str:
+    """What the operator still has to do for a changed ControllerGroup; empty if nothing, or if a person has
+    to do something first."""
+    resource = observed.object("ControllerGroup", controllers) or {}
+    status = status_of(resource)
+    plan = PlanState.of(status)
+    if spec_of(resource).get("paused") is True or annotation(resource, PAUSED) == "true":
+        return ""
+    if status.get("observedGeneration") != metadata(resource).get("generation"):
+        return f"the change of ControllerGroup {controllers} comes first"
+    blocked = status.get("phase") == BLOCKED_PHASE
+    if plan is None or plan.finished or blocked or plan.name == "heal":
+        return ""
+    return f"ControllerGroup {controllers} comes first: {plan.message}"
 
 
 def _controllers(observed: ObservedState, name: str, *, own: bool) -> tuple[ControllerGroup | None, str]:
@@ -216,14 +286,41 @@ def broker_steps(
         return
     yield from _object_steps(renderer, observed, observed_group)
     wanted = observed_group.group.spec.replicas
+    broken = next_broken_pod(observed_group.restart_order, observed_group.serves, observed_group.in_sync_pods)
+    if broken is not None:
+        yield restart_step(observed, observed_group.set_name, broken, "")
     if observed_group.count < wanted:
         if observed_group.count > 1:
             yield _join(observed_group, observed_group.count)
         yield _grow(observed_group, observed_group.count + 1)
-    yield _ready(observed, observed_group)
+    yield _ready(observed_group)
+    yield _leave(observed, observed_group)
+    yield from _restart_steps(observed, observed_group)
+    yield waiting_update_step(observed_group.rendered)
     if observed_group.count > wanted:
-        yield _shrink(observed_group)
-    yield immutable_changes_step(observed_group.immutable_changes)
+        yield _shrink(observed_group, observed_group.count - 1)
+    yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
+    yield immutable_changes_step(observed_group.rendered.immutable_changes)
+
+
+def _restart_steps(observed: ObservedState, observed_group: ObservedBrokerGroup) -> Iterator[PlanStep]:
+    """The step that restarts the next ready pod with an older template."""
+    leads = observed_group.replica_group.master
+    if observed_group.group.is_master_slave:
+        leads = f"{observed_group.set_name}-0"
+    following = next_ready_pod(observed_group.restart_order, observed_group.in_sync_pods, leads)
+    if following.pod is None:
+        return
+    if observed_group.rendered.update_waits_for:
+        yield waiting_update_step(observed_group.rendered, started=True)
+        return
+    waits_for = observed_group.controllers_wait or following.waits_for
+    if not waits_for and not observed_group.group.is_master_slave:
+        if observed_group.quorum.leader is None:
+            waits_for = "the controllers report no leader"
+        elif observed_group.replica_group.master_id is None:
+            waits_for = "the group has no master"
+    yield restart_step(observed, observed_group.set_name, following.pod, waits_for)
 
 
 def _controllers_step(
@@ -264,12 +361,9 @@ def _object_steps(
     unwanted = surplus(
         observed, renderer, observed_group.group, observed_group.manifests, observed_group.owner
     )
-    yield objects_step(replace(compared, surplus=unwanted))
-    yield sets_step(
-        observed,
-        ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner),
-        observed_group.created,
-    )
+    compared_sets = ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner)
+    yield objects_step(replace(compared, surplus=unwanted), compared_sets)
+    yield sets_step(observed, compared_sets, observed_group.created)
 
 
 def _grow(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
@@ -278,12 +372,12 @@ def _grow(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
         False,
         "AddingReplica",
         f"adds {observed_group.set_name}-{size - 1}",
-        _unsafe_to_grow(observed_group),
+        _unsafe_to_scale(observed_group),
         target=size,
     )
 
 
-def _unsafe_to_grow(observed_group: ObservedBrokerGroup) -> str:
+def _unsafe_to_scale(observed_group: ObservedBrokerGroup) -> str:
     unready = unready_pods(observed_group.pods, observed_group.set_name)
     if unready:
         return "; ".join(unready)
@@ -310,7 +404,7 @@ def _join(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
     return PlanStep(f"join-{size}", done, "AwaitingReplica", f"waits until {name} is ready and in sync")
 
 
-def _ready(observed: ObservedState, observed_group: ObservedBrokerGroup) -> PlanStep:
+def _ready(observed_group: ObservedBrokerGroup) -> PlanStep:
     unready = unready_pods(observed_group.pods, observed_group.set_name)
     masterless = observed_group.replica_group.known and observed_group.replica_group.master_id is None
     return PlanStep(
@@ -318,18 +412,34 @@ def _ready(observed: ObservedState, observed_group: ObservedBrokerGroup) -> Plan
         not unready and not masterless,
         "AwaitingReady",
         f"waits until every replica is ready and one is the master: {'; '.join(unready[:LISTED_PODS_MAX])}",
-        effects=deletions_of_stuck_pods(observed_group.pods, observed.namespace),
     )
 
 
-def _shrink(observed_group: ObservedBrokerGroup) -> PlanStep:
-    wanted = observed_group.group.spec.replicas
+def _leave(observed: ObservedState, observed_group: ObservedBrokerGroup) -> PlanStep:
+    """Waits for a replica that a scale-down removes. Later ones are removed one after another, so there is at
+    most one, unless somebody else scaled the StatefulSet up."""
+    leaving = [
+        name
+        for ordinal in range(observed_group.count, REPLICAS_MAX)
+        if observed.object("Pod", name := f"{observed_group.set_name}-{ordinal}") is not None
+    ]
+    members = len(observed_group.replica_group.sync_state_set)
+    elected = not observed_group.group.is_master_slave
+    message = f"waits until {', '.join(leaving)} has gone" if leaving else "waits for the SyncStateSet"
     return PlanStep(
-        "shrink",
+        f"leave-{observed_group.count + 1}",
+        not leaving and not (elected and members > observed_group.count),
+        "AwaitingRemoval",
+        message,
+    )
+
+
+def _shrink(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
+    return PlanStep(
+        f"shrink-{size}",
         False,
-        "ScaleDown",
-        f"removes replicas until {wanted} are left",
-        f"scaling down is not supported yet: the group keeps its {observed_group.count} replicas; set "
-        f"spec.replicas to {observed_group.count}",
-        blocked=True,
+        "RemovingReplica",
+        f"removes {observed_group.set_name}-{size}, whose volume stays",
+        _unsafe_to_scale(observed_group),
+        target=size,
     )

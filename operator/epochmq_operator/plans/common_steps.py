@@ -6,17 +6,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from epochmq_operator.manifests.kept_templates import mounted_config_maps, template_spec
 from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState
 from epochmq_operator.plans.effects import Delete
-from epochmq_operator.plans.objects import Manifest, Ref, status_of
+from epochmq_operator.plans.objects import (
+    APPLIED,
+    Manifest,
+    Owner,
+    annotation,
+    is_deleting,
+    metadata,
+    owner_of,
+    spec_of,
+    status_of,
+)
 from epochmq_operator.plans.observed_state import ObservedPod, ObservedState, claims_of_set
 from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.renderer import ApplicableManifests
 from epochmq_operator.resources import REPLICAS_MAX
 
 TARGET = "targetReplicas"
 """The field of a group's status with the number of replicas that the group is to have at present. While a
 group scales up it is below `spec.replicas`. The operator records it before it changes the StatefulSet."""
 
+WAITING_UPDATE = "approval"
+"""The name of the step of an update that may not restart pods now."""
 REVERTING = "RevertingDrift"
 """The reason of a step that only reverts what others changed."""
 
@@ -57,18 +71,14 @@ def unready_pods(pods: Sequence[ObservedPod | None], stateful_set: str) -> list[
     return lines
 
 
-def deletions_of_stuck_pods(pods: Sequence[ObservedPod | None], namespace: str) -> tuple[Delete, ...]:
-    """Deletions of the pods that cannot run with their template and whose StatefulSet has another template by
-    now."""
-    return tuple(
-        Delete(Ref("Pod", namespace, pod.name), pod.uid)
-        for pod in pods
-        if pod is not None and pod.stuck and pod.outdated
-    )
+def pods_by_name(stateful_set: str, pods: Sequence[ObservedPod | None]) -> dict[str, ObservedPod | None]:
+    """The pods of a StatefulSet, given by ordinal, by name."""
+    return {f"{stateful_set}-{ordinal}": pod for ordinal, pod in enumerate(pods)}
 
 
-def objects_step(compared: ComparedObjects) -> PlanStep:
-    """The step that is done when everything but the StatefulSets is up to date."""
+def objects_step(compared: ComparedObjects, sets: ComparedObjects) -> PlanStep:
+    """The step that is done when everything but the StatefulSets is up to date. `sets` are the StatefulSets:
+    a new configuration is a new object, which is no repair if they are to use it."""
     done = compared.done
     message = "applies the objects that the pods need"
     if not done and not any(one.state is ObjectState.MISSING for one in compared.all):
@@ -80,7 +90,7 @@ def objects_step(compared: ComparedObjects) -> PlanStep:
         message,
         compared.waits_for,
         bool(compared.foreign),
-        compared.changed,
+        compared.changed or sets.changed,
         compared.effects,
     )
 
@@ -88,8 +98,11 @@ def objects_step(compared: ComparedObjects) -> PlanStep:
 def sets_step(observed: ObservedState, compared: ComparedObjects, created: bool) -> PlanStep:
     """The step that is done when the StatefulSets are up to date. For a new group it does not create a
     StatefulSet beside volume claims of more replicas than it will have."""
-    done = not compared.not_up_to_date
+    unnoticed = [one.ref.name for one in compared.all if _is_unnoticed(observed.objects.get(one.ref))]
+    done = not compared.not_up_to_date and not unnoticed
     waits_for, blocked = compared.waits_for, bool(compared.foreign)
+    if not compared.not_up_to_date and unnoticed:
+        waits_for = f"Kubernetes has not yet handled the change of {', '.join(unnoticed)}"
     missing = [one for one in compared.all if one.state is ObjectState.MISSING]
     for one in missing:
         claims, count = claims_of_set(observed, one.manifest), count_of(one.manifest) or 0
@@ -108,6 +121,58 @@ def sets_step(observed: ObservedState, compared: ComparedObjects, created: bool)
     changed = compared.changed
     reason = REVERTING if compared.drifted else "StartingReplicas"
     return PlanStep("replicas", done, reason, message, waits_for, blocked, changed, compared.effects)
+
+
+def _is_unnoticed(stateful_set: Manifest | None) -> bool:
+    """Whether Kubernetes has not handled the StatefulSet's present generation. Until then its status does not
+    say which pods are outdated."""
+    found = stateful_set or {}
+    generation, handled = metadata(found).get("generation"), status_of(found).get("observedGeneration")
+    return isinstance(generation, int) and isinstance(handled, int) and handled < generation
+
+
+def unused_config_maps_step(observed: ObservedState, manifests: Sequence[Manifest], owner: Owner) -> PlanStep:
+    """The step that is done when the group has no ConfigMap of a former configuration: one that is not among
+    its `manifests` and that no StatefulSet and no pod mounts."""
+    used = {str(metadata(one).get("name")) for one in manifests if one.get("kind") == "ConfigMap"}
+    for ref, found in observed.objects.items():
+        if ref.namespace == observed.namespace and ref.kind in ("Pod", "StatefulSet"):
+            used |= mounted_config_maps(spec_of(found) if ref.kind == "Pod" else template_spec(found))
+    unused = sorted(
+        (
+            Delete(ref, str(metadata(found).get("uid", "")))
+            for ref, found in observed.objects.items()
+            if ref.kind == "ConfigMap" and ref.namespace == observed.namespace and ref.name not in used
+            if _belongs(found, owner) and not is_deleting(found)
+        ),
+        key=lambda one: one.ref,
+    )
+    return PlanStep(
+        "configurations",
+        not unused,
+        "RemovingConfigurations",
+        "removes former configurations: " + ", ".join(one.ref.name for one in unused),
+        effects=tuple(unused),
+    )
+
+
+def waiting_update_step(rendered: ApplicableManifests, *, started: bool = False) -> PlanStep:
+    """The step that is done when no update waits for a maintenance window or a person. `started`: pods have
+    still to be restarted for an update that began before."""
+    return PlanStep(
+        WAITING_UPDATE,
+        not (rendered.held or started),
+        "Update",
+        "waits until the update may restart pods",
+        rendered.update_waits_for,
+        blocked=True,
+    )
+
+
+def _belongs(found: Manifest, owner: Owner) -> bool:
+    """Whether the operator made the object for this owner."""
+    master = owner_of(found)
+    return master is not None and master.uid == owner.uid and annotation(found, APPLIED) is not None
 
 
 def immutable_changes_step(immutable_changes: Sequence[str]) -> PlanStep:

@@ -5,6 +5,9 @@
   claims of another number of controllers. A StatefulSet that somebody else scaled is scaled back: the number
   of controllers in a configuration is never that of the StatefulSet.
 - `ready`: all pods are ready, and one controller leads.
+- `restart-POD`: the pod has the template of its StatefulSet, by the rules in `restarts`; separate nameservers
+  come before controllers. A pod that is not ready comes before `ready`.
+- `configurations`: no ConfigMap of a former configuration is left.
 - `members`: as many controllers run as the spec asks for. Never starts: not supported yet.
 - `held`: as for a broker group.
 
@@ -20,12 +23,14 @@ from dataclasses import dataclass, replace
 
 from epochmq_operator.plans.common_steps import (
     count_of,
-    deletions_of_stuck_pods,
     immutable_changes_step,
     objects_step,
+    pods_by_name,
     sets_step,
     target_replicas,
     unready_pods,
+    unused_config_maps_step,
+    waiting_update_step,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
@@ -37,8 +42,11 @@ from epochmq_operator.plans.observed_state import (
     observed_quorum,
     pods_of_set,
 )
+from epochmq_operator.plans.pinned_image import pinned_image, with_image
 from epochmq_operator.plans.plan_steps import PlanStep
-from epochmq_operator.plans.renderer import Renderer, applicable_manifests
+from epochmq_operator.plans.renderer import ApplicableManifests, Renderer, applicable_manifests
+from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
+from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.pod_rendering import Component, component_name
 from epochmq_operator.resources import ControllerGroup
 
@@ -47,17 +55,22 @@ from epochmq_operator.resources import ControllerGroup
 class ObservedControllerGroup:
     """A controller group and everything that its steps and its status are computed from. `group` has as many
     replicas as its target; `wanted` is the number in the spec; `others` are the pods of its other
-    StatefulSets."""
+    StatefulSets. `rendered` are its manifests, `image` is the image of its pods if the spec names none."""
 
     group: ControllerGroup
     wanted: int
     owner: Owner
     created: bool
-    manifests: tuple[Manifest, ...]
-    immutable_changes: tuple[str, ...]
+    rendered: ApplicableManifests
+    image: str | None
     pods: tuple[ObservedPod | None, ...]
     others: tuple[tuple[str, tuple[ObservedPod | None, ...]], ...]
     quorum: ObservedQuorum
+
+    @property
+    def manifests(self) -> tuple[Manifest, ...]:
+        """The manifests of its objects."""
+        return self.rendered.manifests
 
     @property
     def set_name(self) -> str:
@@ -76,6 +89,23 @@ class ObservedControllerGroup:
         return [pod.name for pod in pods if pod is not None and pod.outdated]
 
     @property
+    def leaderless(self) -> bool:
+        """Whether controllers respond and none leads."""
+        return self.quorum.answered > 0 and self.quorum.leader is None
+
+    @property
+    def restart_orders(self) -> list[tuple[str, PodsByName]]:
+        """The StatefulSets in the order of their restarts, each with its pods, the highest ordinal first."""
+        sets = [*self.others, (self.set_name, self.pods)]
+        return [(name, dict(reversed(pods_by_name(name, pods).items()))) for name, pods in sets]
+
+    def serves(self, pod: ObservedPod) -> bool:
+        """Whether the quorum may miss this pod although Kubernetes does not find it ready: its sidecar may
+        fail while its controller works."""
+        others = sum(1 for other in self.pods if other is not None and other.ready and other is not pod)
+        return not self.leaderless and others * 2 <= len(self.pods)
+
+    @property
     def unready_pods(self) -> list[str]:
         """One line for each pod of the group that is not ready."""
         lines = unready_pods(self.pods, self.set_name)
@@ -85,17 +115,19 @@ class ObservedControllerGroup:
 
 
 def observed_controller_group(
-    renderer: Renderer, observed: ObservedState, group: ControllerGroup, *, created: bool
+    renderer: Renderer, observed: ObservedState, group: ControllerGroup, gate: UpdateGate
 ) -> ObservedControllerGroup:
     """Collects everything about the group from the observed state."""
+    created = gate.created
     name = component_name(group.name, Component.CONTROLLER)
     wanted = group.spec.replicas
     count = target_replicas(observed, observed.resource, name, wanted, created=created)
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
-    manifests, immutable_changes = applicable_manifests(renderer, observed, effective, None)
+    image = pinned_image(renderer, observed, group, name, gate)
+    rendered = applicable_manifests(renderer, observed, with_image(effective, image), None, gate)
     others = tuple(
         (other, pods_of_set(observed, other, count_of(one) or 0))
-        for one in manifests
+        for one in rendered.manifests
         if one.get("kind") == "StatefulSet" and (other := str(metadata(one).get("name"))) != name
     )
     return ObservedControllerGroup(
@@ -103,8 +135,8 @@ def observed_controller_group(
         wanted=wanted,
         owner=Owner("ControllerGroup", group.name, str(metadata(observed.resource).get("uid", ""))),
         created=created,
-        manifests=manifests,
-        immutable_changes=immutable_changes,
+        rendered=rendered,
+        image=image,
         pods=pods_of_set(observed, name, count),
         others=others,
         quorum=observed_quorum(observed, tuple(f"{name}-{n}" for n in range(count))),
@@ -121,25 +153,29 @@ def controller_steps(
     unwanted = surplus(
         observed, renderer, observed_group.group, observed_group.manifests, observed_group.owner
     )
-    yield objects_step(replace(compared, surplus=unwanted))
-    yield _check_claims(
-        observed,
-        observed_group,
-        sets_step(
-            observed,
-            ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner),
-            observed_group.created,
-        ),
-    )
-    leaderless = observed_group.quorum.answered > 0 and observed_group.quorum.leader is None
-    pods = (*observed_group.pods, *(pod for _, more in observed_group.others for pod in more))
+    compared_sets = ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner)
+    yield objects_step(replace(compared, surplus=unwanted), compared_sets)
+    yield _check_claims(observed, observed_group, sets_step(observed, compared_sets, observed_group.created))
+    for set_name, pods in observed_group.restart_orders:
+        broken = next_broken_pod(pods, observed_group.serves, _ready_names(pods))
+        if broken is not None:
+            yield restart_step(observed, set_name, broken, "")
     yield PlanStep(
         "ready",
-        not observed_group.unready_pods and not leaderless,
+        not observed_group.unready_pods and not observed_group.leaderless,
         "AwaitingReady",
         "waits until every controller is ready and one leads",
-        effects=deletions_of_stuck_pods(pods, observed.namespace),
     )
+    for set_name, pods in observed_group.restart_orders:
+        following = next_ready_pod(pods, _ready_names(pods), observed_group.quorum.leader or "")
+        if following.pod is not None:
+            if observed_group.rendered.update_waits_for:
+                yield waiting_update_step(observed_group.rendered, started=True)
+                return
+            unknown = "" if observed_group.quorum.leader else "the controllers report no leader"
+            yield restart_step(observed, set_name, following.pod, following.waits_for or unknown)
+    yield waiting_update_step(observed_group.rendered)
+    yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
     if len(observed_group.pods) != observed_group.wanted:
         yield PlanStep(
             "members",
@@ -150,7 +186,11 @@ def controller_steps(
             f"running; set spec.replicas to {len(observed_group.pods)}",
             blocked=True,
         )
-    yield immutable_changes_step(observed_group.immutable_changes)
+    yield immutable_changes_step(observed_group.rendered.immutable_changes)
+
+
+def _ready_names(pods: PodsByName) -> frozenset[str]:
+    return frozenset(name for name, pod in pods.items() if pod is not None and pod.ready)
 
 
 def _check_claims(

@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from epochmq_operator.plans.broker_steps import ObservedBrokerGroup
-from epochmq_operator.plans.common_steps import TARGET, unready_pods
+from epochmq_operator.plans.broker_steps import BLOCKED_PHASE, ObservedBrokerGroup
+from epochmq_operator.plans.common_steps import TARGET, WAITING_UPDATE, unready_pods
 from epochmq_operator.plans.conditions import Condition, ConditionType, timestamp
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
 from epochmq_operator.plans.observed_state import ObservedActingMaster
+from epochmq_operator.plans.pinned_image import PINNED_IMAGE
 from epochmq_operator.plans.plan_steps import PlanProgress
+from epochmq_operator.plans.renderer import ADOPTED
 
 LISTED_MAX = 5
 
@@ -26,8 +28,9 @@ class ResourcePhase(StrEnum):
     READY = "Ready"
     SCALING = "Scaling"
     UPDATING = "Updating"
+    UPDATE_PENDING = "UpdatePending"
     HEALING = "Healing"
-    BLOCKED = "Blocked"
+    BLOCKED = BLOCKED_PHASE
     DEGRADED = "Degraded"
     PAUSED = "Paused"
     DELETING = "Deleting"
@@ -37,6 +40,7 @@ class ResourcePhase(StrEnum):
 PHASES: Mapping[str, ResourcePhase] = {
     "create": ResourcePhase.CREATING,
     "scale-up": ResourcePhase.SCALING,
+    "scale-down": ResourcePhase.SCALING,
     "update": ResourcePhase.UPDATING,
     "repair": ResourcePhase.HEALING,
     "heal": ResourcePhase.HEALING,
@@ -50,6 +54,8 @@ def phase_of(progress: PlanProgress, *, ready: bool, paused: bool) -> ResourcePh
     if paused:
         return ResourcePhase.PAUSED
     if progress.unfinished and progress.state is not None:
+        if progress.step is not None and progress.step.name == WAITING_UPDATE:
+            return ResourcePhase.UPDATE_PENDING
         if progress.step is not None and progress.step.blocked:
             return ResourcePhase.DELETING if progress.state.name == "delete" else ResourcePhase.BLOCKED
         return PHASES.get(progress.state.name, ResourcePhase.UPDATING)
@@ -90,7 +96,7 @@ def degraded(progress: PlanProgress, wrong: list[str], rejection: str, *, create
     if (
         progress.step is not None
         and progress.step.blocked
-        and progress.step.name not in ("shrink", "members", "held")
+        and progress.step.name not in ("members", "held", WAITING_UPDATE)
     ):
         return Condition(
             ConditionType.DEGRADED, True, f"{progress.step.reason}Blocked", progress.step.waits_for
@@ -205,6 +211,11 @@ def _acting_status(acting: ObservedActingMaster) -> dict[str, Any]:
     }
 
 
+def _template_status(image: str | None, adopted: str | None) -> dict[str, Any]:
+    """The status fields about the pods' templates."""
+    return {PINNED_IMAGE: image or "", **({ADOPTED: adopted} if adopted is not None else {})}
+
+
 def broker_status(
     observed_group: ObservedBrokerGroup, target: int | None, selector: str, old: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -226,6 +237,7 @@ def broker_status(
         "selector": selector,
         **kept,
         **({"actingMaster": _acting_status(acting)} if acting is not None else {}),
+        **_template_status(observed_group.image, observed_group.rendered.adopted),
         "controllerGroup": observed_group.group.spec.controller_group,
     }
 
@@ -279,5 +291,6 @@ def controller_status(
         "ready": f"{observed_group.ready}/{observed_group.wanted}",
         "selector": selector,
         **kept,
+        **_template_status(observed_group.image, observed_group.rendered.adopted),
         "brokerGroups": sorted(users),
     }

@@ -22,6 +22,8 @@ PAUSED = "epochmq.io/paused"
 """The annotation that pauses a group, like `spec.paused`."""
 CONFIRM_DELETION = "epochmq.io/confirm-deletion"
 """The annotation that confirms the deletion of a guarded group; its value is the group's name."""
+APPROVE_UPDATE = "epochmq.io/approve-update"
+"""The annotation that starts an update which waits for a person; its value names the update."""
 FINALIZER = "epochmq.io/deletion-guard"
 """The deletion guard: the finalizer that keeps a group until its deletion is confirmed and its steps are
 done. Groups without the guard have no finalizer: they can be deleted while no operator runs."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata
+from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
+from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata, spec_of
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedControllerState,
@@ -60,7 +61,8 @@ class ObservedState:
 @dataclass(frozen=True, slots=True)
 class ObservedPod:
     """The pod of a replica. `unready_reason` says why it is not ready; `stuck`: it needs another template to
-    run; `outdated`: its template is not its StatefulSet's present one."""
+    run; `outdated`: its template is not its StatefulSet's present one; `deleting`: it is being deleted.
+    `image` is that of its main container; `config_maps` are those that it mounts."""
 
     name: str
     uid: str
@@ -68,6 +70,9 @@ class ObservedPod:
     unready_reason: str
     stuck: bool
     outdated: bool
+    deleting: bool = False
+    image: str = ""
+    config_maps: frozenset[str] = frozenset()
 
 
 def pods_of_set(observed: ObservedState, stateful_set: str, count: int) -> tuple[ObservedPod | None, ...]:
@@ -99,6 +104,9 @@ def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
         unready_reason="" if ready else _unready_reason(status, conditions, stuck, deleting=deleting),
         stuck=bool(stuck) and not deleting,
         outdated=revision is not None and own is not None and own != revision,
+        deleting=deleting,
+        image=image_of(spec_of(pod)),
+        config_maps=mounted_config_maps(spec_of(pod)),
     )
 
 

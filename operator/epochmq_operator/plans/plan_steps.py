@@ -28,7 +28,8 @@ class PlanStep:
     reason of its Event, in CamelCase; `message` says in a sentence what it does. `blocked`: only a person can
     resolve what it waits for.
     `changed`: the operator wants a new state of an object; no one else has changed it. `target`: the step
-    records this number of replicas in the status; the steps before it then bring the objects up to date."""
+    records this number of replicas in the status; the steps before it then bring the objects up to date.
+    `occurrence` distinguishes steps of one name in one plan, each of which makes its own Event."""
 
     name: str
     done: bool
@@ -39,6 +40,7 @@ class PlanStep:
     changed: bool = False
     effects: tuple[Effect, ...] = ()
     target: int | None = None
+    occurrence: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ def advance(
         key = _key(uid, state, "blocked", str(generation))
         events.append(CreateEvent(EventType.WARNING, f"{step.reason}Blocked", step.waits_for, key))
     elif state != before and not step.waits_for:
-        events.append(CreateEvent(EventType.NORMAL, step.reason, step.message, _key(uid, state)))
+        more = [step.occurrence] if step.occurrence else []
+        events.append(CreateEvent(EventType.NORMAL, step.reason, step.message, _key(uid, state, *more)))
     return PlanProgress(state, step, tuple(events), () if step.waits_for else step.effects)
 
 

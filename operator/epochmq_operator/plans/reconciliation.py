@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from epochmq_operator.plans import group_status
 from epochmq_operator.plans.broker_steps import broker_steps, observed_broker_group
+from epochmq_operator.plans.common_steps import WAITING_UPDATE
 from epochmq_operator.plans.conditions import Condition, ConditionType, merge_conditions
 from epochmq_operator.plans.controller_steps import controller_steps, observed_controller_group
 from epochmq_operator.plans.deletion import deletion_steps, finalizers, guard_step
@@ -38,6 +39,7 @@ from epochmq_operator.plans.plan_steps import (
     was_created,
 )
 from epochmq_operator.plans.renderer import Renderer
+from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
 
 UNFINISHED_DELAY_S = 1.0
@@ -48,10 +50,14 @@ IDLE_DELAY_S = 10.0
 PLAN_NAMES: Mapping[str, str] = {
     "grow": "scale-up",
     "join": "scale-up",
+    "leave": "scale-down",
     "shrink": "scale-down",
     "members": "membership",
     "guard": "update",
     "held": "update",
+    WAITING_UPDATE: "update",
+    "restart": "update",
+    "configurations": "update",
     "ready": "heal",
     "controllers": "repair",
     "objects": "repair",
@@ -69,10 +75,10 @@ def reconcile(renderer: Renderer, observed: ObservedState, now: float) -> Reconc
     group, fault = _model(resource)
     if group is None:
         return _invalid(observed, before, fault, now)
-    created = was_created(before)
+    gate = UpdateGate.of(resource, group.spec.update_policy, now, created=was_created(before))
     if isinstance(group, BrokerGroup):
-        return _brokers(renderer, observed, group, before, now, created=created)
-    return _controllers(renderer, observed, group, before, now, created=created)
+        return _brokers(renderer, observed, group, before, gate)
+    return _controllers(renderer, observed, group, before, gate)
 
 
 def _brokers(
@@ -80,14 +86,10 @@ def _brokers(
     observed: ObservedState,
     group: BrokerGroup,
     before: PlanState | None,
-    now: float,
-    *,
-    created: bool,
+    gate: UpdateGate,
 ) -> ReconciliationResult:
-    observed_group = observed_broker_group(renderer, observed, group, created=created)
-    progress = _advanced(
-        observed, before, broker_steps(renderer, observed, observed_group), now, created=created
-    )
+    observed_group = observed_broker_group(renderer, observed, group, gate)
+    progress = _advanced(observed, before, broker_steps(renderer, observed, observed_group), gate)
     statistics = group_status.broker_status(
         observed_group,
         progress.target,
@@ -97,7 +99,7 @@ def _brokers(
     conditions = group_status.broker_conditions(
         observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
     )
-    return _outcome(observed, progress, statistics, conditions, now)
+    return _outcome(observed, progress, statistics, conditions, gate.now)
 
 
 def _controllers(
@@ -105,14 +107,10 @@ def _controllers(
     observed: ObservedState,
     group: ControllerGroup,
     before: PlanState | None,
-    now: float,
-    *,
-    created: bool,
+    gate: UpdateGate,
 ) -> ReconciliationResult:
-    observed_group = observed_controller_group(renderer, observed, group, created=created)
-    progress = _advanced(
-        observed, before, controller_steps(renderer, observed, observed_group), now, created=created
-    )
+    observed_group = observed_controller_group(renderer, observed, group, gate)
+    progress = _advanced(observed, before, controller_steps(renderer, observed, observed_group), gate)
     statistics = group_status.controller_status(
         observed_group,
         _selector(observed_group.manifests, observed_group.set_name),
@@ -122,7 +120,7 @@ def _controllers(
     conditions = group_status.controller_conditions(
         observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
     )
-    return _outcome(observed, progress, statistics, conditions, now)
+    return _outcome(observed, progress, statistics, conditions, gate.now)
 
 
 def is_paused(resource: Manifest) -> bool:
@@ -146,7 +144,7 @@ def _model(resource: Manifest) -> tuple[GroupResource | None, str]:
 
 
 def _advanced(
-    observed: ObservedState, before: PlanState | None, steps: Iterable[PlanStep], now: float, *, created: bool
+    observed: ObservedState, before: PlanState | None, steps: Iterable[PlanStep], gate: UpdateGate
 ) -> PlanProgress:
     """The progress by the first of these steps that is not done, the deletion guard first; none while
     paused."""
@@ -155,7 +153,7 @@ def _advanced(
         return PlanProgress(before, None)
     guard = guard_step(resource, wanted=spec_of(resource).get("deletionGuard") is True)
     undone = next((one for one in itertools.chain([guard], steps) if not one.done), None)
-    return _next(observed, before, undone, _plan_name(undone, created=created), now)
+    return _next(observed, before, undone, _plan_name(undone, created=gate.created), gate.now)
 
 
 def _next(

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
 
-from epochmq_operator.resources import cron
+from epochmq_operator.resources.documents import DocumentModel, enum_by_value
 from epochmq_operator.resources.model import (
     DNS_LABEL,
     IMAGE,
@@ -17,33 +16,22 @@ from epochmq_operator.resources.model import (
     TOLERATIONS_MAX,
     DnsLabel,
     DnsName,
-    DocumentModel,
     Label,
     LabelKey,
     ObjectMetadata,
     PullPolicy,
     Toleration,
-    enum_by_value,
 )
 from epochmq_operator.resources.rules import ValidationRule
+from epochmq_operator.resources.update_policy import SCHEDULE, SCHEDULE_LENGTH_MAX, checked_schedule
 
 AUDIT_KIND = "BrokerGroupAudit"
-SCHEDULE = r"^[0-9*/,-]+( [0-9*/,-]+){4}$"
 CPU = r"^[1-9][0-9]*m?$"
 MEMORY = r"^[1-9][0-9]{0,5}(Mi|Gi)$"
-SCHEDULE_LENGTH_MAX = 100
 EXECUTORS_MAX = 32
 CORES_MAX = 16
 TIMEOUT_S_MIN, TIMEOUT_S_MAX = 60, 7 * 24 * 3600
 HISTORY_MAX = 20
-
-
-def _schedule(text: str) -> str:
-    try:
-        cron.parse_schedule(text)
-    except ValueError as error:
-        raise PydanticCustomError("refused", "{why}", {"why": str(error)}) from None
-    return text
 
 
 Memory = Annotated[str, Field(max_length=10, pattern=MEMORY)]
@@ -86,7 +74,9 @@ class BrokerGroupAuditSpec(DocumentModel):
         DnsLabel, Field(max_length=NAME_LENGTH_MAX, description="Name of the BrokerGroup. Immutable.")
     ]
     schedule: Annotated[
-        Annotated[str, Field(max_length=SCHEDULE_LENGTH_MAX, pattern=SCHEDULE), AfterValidator(_schedule)]
+        Annotated[
+            str, Field(max_length=SCHEDULE_LENGTH_MAX, pattern=SCHEDULE), AfterValidator(checked_schedule)
+        ]
         | None,
         Field(
             description="Cron schedule in UTC: minute, hour, day, month, day of the week. Without it the "

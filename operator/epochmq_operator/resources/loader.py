@@ -80,6 +80,12 @@ EXPECTED: Mapping[str, str] = {
     "spec.admin": "a mapping with tokenSecret, tlsSecret or both",
     "spec.admin.tokenSecret": "the name of a Secret",
     "spec.admin.tlsSecret": "the name of a Secret",
+    "spec.updatePolicy": "a mapping with operatorChanges, approval and windows",
+    "spec.updatePolicy.operatorChanges": "Keep or Follow",
+    "spec.updatePolicy.approval": "Automatic or Supervised",
+    "spec.updatePolicy.windows": "a list of windows",
+    "spec.updatePolicy.windows[].schedule": "five fields of cron, such as 0 3 * * 6",
+    "spec.updatePolicy.windows[].minutes": "a whole number from 5 to 10080",
     "spec.paused": "true or false",
     "spec.deletionGuard": "true or false",
 }

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from epochmq_operator.resources.documents import DocumentModel, enum_by_value, kubernetes_only
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, key_owner
+from epochmq_operator.resources.update_policy import UpdatePolicySpec
 
 API_GROUP = "epochmq.io"
 VERSION = "v1alpha1"
@@ -36,6 +37,9 @@ prefix. Topic names have at most 127 characters."""
 CONTROLLER_COUNTS = (1, 3, 5)
 REPLICAS_MAX = 9
 """More replicas make a group slower, and hardly safer."""
+SAFE_REPLICAS = 3
+"""From this number of replicas on, `minInSyncReplicas` is 2: one replica may be missing, and an acknowledged
+message still is on two disks, so that it survives the loss of either."""
 CONFIG_KEYS_MAX = 300
 LABELS_MAX = 32
 TOLERATIONS_MAX = 32
@@ -55,8 +59,6 @@ LABEL_KEY = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Z
 AN_EVEN_NUMBER = "an even number of controllers tolerates no more failures than one fewer"
 COUNTS_IN_WORDS = "1, 3 or 5"
 
-KUBERNETES_ONLY = "x-kubernetes-only"
-"""Marks, in a field's JSON schema, a field that the local runtime ignores."""
 SCHEMA = "x-schema"
 """In a field's JSON schema: the schema that Kubernetes gets instead."""
 
@@ -94,19 +96,6 @@ def _own_label(key: str) -> str:
     if key.partition("/")[0].endswith(("epochmq.io", "kubernetes.io")):
         raise PydanticCustomError("refused", "expected no key of epochmq.io or kubernetes.io")
     return key
-
-
-class DocumentModel(BaseModel):
-    """A part of a document. Unknown fields are rejected, values are not converted, and instances are
-    immutable."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
-
-
-def enum_by_value(kind: type[StrEnum]) -> BeforeValidator:
-    """Converts a member's value to the member: strict mode accepts members only, and documents hold
-    values."""
-    return BeforeValidator(lambda value: kind(value) if value in list(kind) else value)
 
 
 def fields_of(model: type[BaseModel]) -> list[str]:
@@ -171,10 +160,6 @@ Quantity = Annotated[
 ]
 
 
-def _kubernetes_only(description: str, **constraints: Any) -> Any:
-    return Field(description=description, json_schema_extra={KUBERNETES_ONLY: True}, **constraints)
-
-
 class ObjectMetadata(DocumentModel):
     """Kubernetes' object metadata. Fields that the API server adds are accepted and ignored."""
 
@@ -205,18 +190,18 @@ class StorageSpec(DocumentModel):
 
     size: Annotated[
         str,
-        _kubernetes_only(
+        kubernetes_only(
             "Size of each pod's volume. It can grow but not shrink.", max_length=20, pattern=SIZE
         ),
     ] = "10Gi"
     storage_class_name: Annotated[
         DnsName | None,
-        _kubernetes_only("StorageClass. Default: the cluster's. Immutable.", max_length=253),
+        kubernetes_only("StorageClass. Default: the cluster's. Immutable.", max_length=253),
     ] = None
     retention: Annotated[
         Retention,
         enum_by_value(Retention),
-        _kubernetes_only(
+        kubernetes_only(
             "What happens to the volumes when the group is deleted. A new group of the same name uses "
             "retained volumes."
         ),
@@ -227,27 +212,27 @@ class ResourcesSpec(DocumentModel):
     """Resource requests and limits of the pod's main container."""
 
     requests: Annotated[
-        dict[LabelKey, Quantity], _kubernetes_only("Resources that the scheduler reserves.", max_length=8)
+        dict[LabelKey, Quantity], kubernetes_only("Resources that the scheduler reserves.", max_length=8)
     ] = {}
     limits: Annotated[
-        dict[LabelKey, Quantity], _kubernetes_only("Upper limits of resources.", max_length=8)
+        dict[LabelKey, Quantity], kubernetes_only("Upper limits of resources.", max_length=8)
     ] = {}
 
 
 class Toleration(DocumentModel):
     """A toleration of a node's taint, as in Kubernetes."""
 
-    key: Annotated[str | None, _kubernetes_only("The taint's key. Default: all keys.", max_length=316)] = None
+    key: Annotated[str | None, kubernetes_only("The taint's key. Default: all keys.", max_length=316)] = None
     operator: Annotated[
-        Literal["Exists", "Equal"], _kubernetes_only("Whether the taint's value is compared.")
+        Literal["Exists", "Equal"], kubernetes_only("Whether the taint's value is compared.")
     ] = "Equal"
-    value: Annotated[str | None, _kubernetes_only("The taint's value.", max_length=63)] = None
+    value: Annotated[str | None, kubernetes_only("The taint's value.", max_length=63)] = None
     effect: Annotated[
         Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None,
-        _kubernetes_only("The tolerated effect. Default: all effects."),
+        kubernetes_only("The tolerated effect. Default: all effects."),
     ] = None
     toleration_seconds: Annotated[
-        int | None, _kubernetes_only("How long NoExecute is tolerated. Default: without limit.", ge=0)
+        int | None, kubernetes_only("How long NoExecute is tolerated. Default: without limit.", ge=0)
     ] = None
 
 
@@ -257,11 +242,11 @@ class AdminSpec(DocumentModel):
 
     token_secret: Annotated[
         DnsName | None,
-        _kubernetes_only("Secret whose `token` holds valid tokens, one a line.", max_length=253),
+        kubernetes_only("Secret whose `token` holds valid tokens, one a line.", max_length=253),
     ] = None
     tls_secret: Annotated[
         DnsName | None,
-        _kubernetes_only(
+        kubernetes_only(
             "Secret with `tls.crt`, `tls.key` and `ca.crt`: the port uses TLS, and certificates signed by "
             "`ca.crt` are accepted like tokens.",
             max_length=253,
@@ -274,21 +259,19 @@ class WorkloadSpec(DocumentModel):
 
     image: Annotated[
         str | None,
-        _kubernetes_only(
-            "Image of the pods. Default: the operator's setting.", max_length=500, pattern=IMAGE
-        ),
+        kubernetes_only("Image of the pods. Default: the operator's setting.", max_length=500, pattern=IMAGE),
     ] = None
     image_pull_policy: Annotated[
-        PullPolicy, enum_by_value(PullPolicy), _kubernetes_only("When a node pulls the image.")
+        PullPolicy, enum_by_value(PullPolicy), kubernetes_only("When a node pulls the image.")
     ] = PullPolicy.IF_NOT_PRESENT
-    storage: Annotated[StorageSpec, _kubernetes_only("The volume of each pod.")] = StorageSpec()
+    storage: Annotated[StorageSpec, kubernetes_only("The volume of each pod.")] = StorageSpec()
     resources: Annotated[
-        ResourcesSpec, _kubernetes_only("Resource requests and limits of the pods' main container.")
+        ResourcesSpec, kubernetes_only("Resource requests and limits of the pods' main container.")
     ] = ResourcesSpec(requests={"cpu": "50m", "memory": "128Mi"})
     host_spread: Annotated[
         Spread,
         enum_by_value(Spread),
-        _kubernetes_only(
+        kubernetes_only(
             "Keeps the group's pods on different nodes. With `Required` a pod stays pending rather than "
             "share a node."
         ),
@@ -296,29 +279,32 @@ class WorkloadSpec(DocumentModel):
     zone_spread: Annotated[
         Spread,
         enum_by_value(Spread),
-        _kubernetes_only("Spreads the group's pods evenly over zones (`topology.kubernetes.io/zone`)."),
+        kubernetes_only("Spreads the group's pods evenly over zones (`topology.kubernetes.io/zone`)."),
     ] = Spread.PREFERRED
     node_selector: Annotated[
         dict[LabelKey, Label],
-        _kubernetes_only("Labels that the pods' nodes must have.", max_length=LABELS_MAX),
+        kubernetes_only("Labels that the pods' nodes must have.", max_length=LABELS_MAX),
     ] = {}
     tolerations: Annotated[
-        list[Toleration], _kubernetes_only("Tolerations of the pods.", max_length=TOLERATIONS_MAX)
+        list[Toleration], kubernetes_only("Tolerations of the pods.", max_length=TOLERATIONS_MAX)
     ] = []
     pod_labels: Annotated[
-        dict[OwnLabelKey, Label], _kubernetes_only("Additional labels of the pods.", max_length=LABELS_MAX)
+        dict[OwnLabelKey, Label], kubernetes_only("Additional labels of the pods.", max_length=LABELS_MAX)
     ] = {}
     pod_annotations: Annotated[
         dict[OwnLabelKey, Annotated[str, Field(max_length=1024)]],
-        _kubernetes_only("Additional annotations of the pods.", max_length=LABELS_MAX),
+        kubernetes_only("Additional annotations of the pods.", max_length=LABELS_MAX),
     ] = {}
-    admin: Annotated[AdminSpec, _kubernetes_only("Who may use the pods' admin port.")] = AdminSpec()
-    paused: Annotated[bool, _kubernetes_only("The operator updates the status and changes nothing else.")] = (
+    admin: Annotated[AdminSpec, kubernetes_only("Who may use the pods' admin port.")] = AdminSpec()
+    update_policy: Annotated[
+        UpdatePolicySpec, kubernetes_only("When and for what the operator restarts running pods.")
+    ] = UpdatePolicySpec()
+    paused: Annotated[bool, kubernetes_only("The operator updates the status and changes nothing else.")] = (
         False
     )
     deletion_guard: Annotated[
         bool,
-        _kubernetes_only(
+        kubernetes_only(
             "A deletion waits until the annotation `epochmq.io/confirm-deletion` holds the group's name."
         ),
     ] = False
@@ -384,14 +370,14 @@ class BrokerGroupSpec(WorkloadSpec):
     ] = {}
     external_services: Annotated[
         bool,
-        _kubernetes_only(
+        kubernetes_only(
             "A Service of type LoadBalancer for each replica. Clients then get the replicas' names instead "
             "of their pods' addresses."
         ),
     ] = False
     auth_secret: Annotated[
         DnsName | None,
-        _kubernetes_only(
+        kubernetes_only(
             "Secret whose `auth.properties` holds the passwords of access control: RocketMQ's keys "
             "initAuthenticationUser and innerClientAuthenticationCredentials, one a line.",
             max_length=253,
@@ -457,6 +443,15 @@ class BrokerGroup(DocumentModel):
         its own."""
         needs_own = self.spec.replicas > 1 and not self.is_master_slave
         return self.spec.controller_group or (self.name if needs_own else None)
+
+    @property
+    def min_in_sync(self) -> int:
+        """The number of replicas that must have a message before it is acknowledged, unless `spec.config`
+        sets another one. While a group scales up it has fewer replicas than the spec says."""
+        wanted = self.spec.min_in_sync_replicas
+        if wanted is None:
+            wanted = 2 if self.spec.replicas >= SAFE_REPLICAS and not self.is_master_slave else 1
+        return min(wanted, self.spec.replicas)
 
     @property
     def is_master_slave(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from epochmq_operator.restart_order import BrokerInTurn, next_restarts, restart_sequence
+from epochmq_operator.restart_order import BrokerInTurn, next_restarts
 
 SIZE = 3
 
@@ -22,7 +22,7 @@ def test_slaves_restart_one_after_another_and_the_master_last() -> None:
         order += names
         assert next_restarts(brokers(outdated - {int(names[0][1:])}, {int(names[0][1:])})) == []
         outdated -= {int(name[1:]) for name in names}
-    assert order == ["b2", "b1", "b0"] == restart_sequence(brokers({0, 1, 2}))
+    assert order == ["b2", "b1", "b0"]
 
 
 def test_no_ready_broker_restarts_while_another_is_not_ready() -> None:

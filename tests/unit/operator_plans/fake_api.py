@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from epochmq_operator import manifests
+from epochmq_operator.manifests import ManifestSettings
+from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
 from epochmq_operator.plans.effects import (
     Apply,
     CreateEvent,
@@ -19,7 +22,7 @@ from epochmq_operator.plans.effects import (
     ReconciliationResult,
     SetFinalizers,
 )
-from epochmq_operator.plans.objects import Owner, Ref, metadata, owner_of, ref_of, with_owner
+from epochmq_operator.plans.objects import Owner, Ref, digest, metadata, owner_of, ref_of, with_owner
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.reconciliation import reconcile
 from epochmq_operator.plans.renderer import Renderer
@@ -69,12 +72,25 @@ def differences(wanted: Any, seen: Any, path: str = "") -> list[str]:
 
 
 RENDERER = Renderer(render, differences)
+SETTINGS = ManifestSettings("epochmq/broker:1", "epochmq/controller:1", "epochmq-system")
+
+
+def manifest_renderer(settings: ManifestSettings = SETTINGS) -> Renderer:
+    """The renderer of a real operator with these settings."""
+    return Renderer(
+        render=lambda group, controllers: manifests.render_manifests(group, controllers, settings),
+        differences=manifests.differences,
+        possible_objects=manifests.possible_objects,
+        keep_immutable_fields=manifests.keep_immutable_fields,
+        default_image=lambda group: manifests.default_image(group, settings),
+    )
 
 
 @dataclass
 class FakeApi:
     """The cluster. `created`, `deleted` and `events` record writes by name; `writes` counts all writes of the
-    operator. `applied` lists the manifests that it applied, by object."""
+    operator. `applied` lists the manifests that it applied, by object. `unready` pods are not ready, `behind`
+    are those of replicas that are not in sync. Images and configurations that contain `bad` do not run."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     created: Counter[str] = field(default_factory=Counter)
@@ -84,6 +100,7 @@ class FakeApi:
     writes: int = 0
     now: float = 1_800_000_000.0
     unready: set[str] = field(default_factory=set)
+    behind: set[str] = field(default_factory=set)
     silent: bool = False
     leaders: dict[str, str] = field(default_factory=dict)
     masters: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -210,8 +227,8 @@ class FakeApi:
 
     def _pods(self, ref: Ref, stateful_set: dict[str, Any]) -> None:
         count = stateful_set["spec"]["replicas"]
-        image = stateful_set["spec"]["template"].get("image", "good")
-        revision = f"{ref.name}-{image}"
+        template = copy.deepcopy(stateful_set["spec"]["template"])
+        revision = f"{ref.name}-{digest(template)}"
         stateful_set["status"] = {"updateRevision": revision}
         for pod, _ in list(self.objects.items()):
             base, _, number = pod.name.rpartition("-")
@@ -229,7 +246,7 @@ class FakeApi:
                 owner = {"kind": "StatefulSet", "name": ref.name, "uid": stateful_set["metadata"]["uid"]}
                 made = {
                     "kind": "Pod",
-                    "image": image,
+                    "spec": template.get("spec") or {"containers": [{"image": template.get("image", "")}]},
                     "metadata": {
                         "name": pod.name,
                         "namespace": NAMESPACE,
@@ -240,13 +257,27 @@ class FakeApi:
                 self._store(pod, made)
                 continue
             found = self.objects[pod]
-            good = found["image"] == "good" and pod.name not in self.unready
-            waiting = {} if found["image"] == "good" else {"state": {"waiting": {"reason": "ErrImagePull"}}}
+            fault = self._fault(found)
+            good = not fault and pod.name not in self.unready
+            waiting = {"state": {"waiting": {"reason": fault}}} if fault else {}
             found["status"] = {
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": str(good)}],
                 "containerStatuses": [waiting],
             }
+
+    def _fault(self, pod: Mapping[str, Any]) -> str:
+        """Why the pod's container does not run; "" if it does."""
+        if "bad" in image_of(pod["spec"]):
+            return "ErrImagePull"
+        for name in mounted_config_maps(pod["spec"]):
+            config_map = self.objects.get(Ref("ConfigMap", NAMESPACE, name))
+            if config_map is None:
+                return "ContainerCreating"
+            text = config_map["data"].get(f"{metadata(pod)['name']}.conf")
+            if text is None or "bad" in text:
+                return "CrashLoopBackOff"
+        return ""
 
     def _ready(self, name: str) -> bool:
         found = self.objects.get(Ref("Pod", NAMESPACE, name), {})
@@ -268,8 +299,9 @@ class FakeApi:
             if ref.kind == "BrokerGroup":
                 members = self.members(found)
                 master, epoch = self.masters.get(ref.name, ("", 0))
-                if members and master not in members and self._leader(found):
-                    self.masters[ref.name] = (members[0], epoch + 1)
+                candidates = [pod for pod in members if pod not in self.behind]
+                if candidates and master not in members and self._leader(found):
+                    self.masters[ref.name] = (candidates[0], epoch + 1)
 
     def _leader(self, group: dict[str, Any]) -> str | None:
         return self.leaders.get(self._quorum(group))
@@ -294,8 +326,9 @@ class FakeApi:
                 continue
             members = self.members(found)
             master, epoch = self.masters.get(ref.name, ("", 0))
-            ids = [int(pod.rpartition("-")[2]) + 1 for pod in members]
-            for pod, broker_id in zip(members, ids, strict=True):
+            ids = {pod: int(pod.rpartition("-")[2]) + 1 for pod in members}
+            in_sync = [broker_id for pod, broker_id in ids.items() if pod not in self.behind or pod == master]
+            for pod, broker_id in ids.items():
                 role = "master" if pod == master else "replica"
                 reported[pod] = ReportedBrokerState(
                     broker_name=ref.name, broker_id=broker_id, role=role, master_epoch=epoch
@@ -304,7 +337,7 @@ class FakeApi:
                 broker_name=ref.name,
                 master_broker_id=int(master.rpartition("-")[2]) + 1 if master in members else None,
                 master_epoch=epoch,
-                sync_state_set=ids,
+                sync_state_set=in_sync,
             )
             groups.setdefault(self._quorum(found), []).append(kept)
         for controllers, leader in self.leaders.items():

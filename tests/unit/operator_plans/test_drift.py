@@ -8,29 +8,19 @@ from typing import Any
 
 import pytest
 
-from epochmq_operator import manifests
-from epochmq_operator.manifests import ManifestSettings
 from epochmq_operator.plans.objects import Ref
-from epochmq_operator.plans.renderer import Renderer
-from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi
+from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 OWN = Ref("ControllerGroup", NAMESPACE, "orders")
 BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
 CONTROLLERS = Ref("StatefulSet", NAMESPACE, "orders-controller")
-SETTINGS = ManifestSettings("epochmq/broker:1", "epochmq/controller:1", "epochmq-system")
-RENDERER = Renderer(
-    render=lambda group, controllers: manifests.render_manifests(group, controllers, SETTINGS),
-    differences=manifests.differences,
-    possible_objects=manifests.possible_objects,
-    keep_immutable_fields=manifests.keep_immutable_fields,
-)
 WRONG = [0, 1, 2, 5, 9]
 
 
 def ready_group(replicas: int = 3) -> FakeApi:
     """A cluster with a ready group and its controllers."""
-    api = FakeApi(renderer=RENDERER)
+    api = FakeApi(renderer=manifest_renderer())
     api.put("BrokerGroup", "orders", {"replicas": replicas})
     api.settle()
     return api

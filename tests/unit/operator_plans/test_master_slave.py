@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from epochmq_operator.plans.objects import Ref, metadata
-from epochmq_operator.plans.observed_state import ObservedState
-from epochmq_operator.plans.reconciliation import reconcile
+from epochmq_operator.plans.objects import Ref
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedEscape,
@@ -14,7 +12,7 @@ from epochmq_operator.plans.reported_states import (
     ReportedState,
 )
 from epochmq_operator.pod_rendering import broker_pod_name
-from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi
+from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
 
 PAIR = Ref("BrokerGroup", NAMESPACE, "pair")
 SINCE_MS = 1_799_999_000_000
@@ -135,16 +133,27 @@ def test_a_group_grows_without_a_leading_controller_while_its_master_serves() ->
     assert api.status(PAIR)["syncStateSet"] == [0, 1, 2]
 
 
-def test_pods_to_restart_are_listed_with_the_master_last() -> None:
+def test_an_update_restarts_the_slaves_and_then_the_master() -> None:
     api = ready_pair(3)
-    for ref, found in api.objects.items():
-        if ref.kind == "StatefulSet" and ref.name == "pair-broker":
-            found["status"] = {**found.get("status", {}), "updateRevision": "new"}
-        if ref.kind == "Pod" and ref.name.startswith("pair-broker"):
-            metadata(found).setdefault("labels", {})["controller-revision-hash"] = "old"
-    observed = ObservedState(api.objects[PAIR], api.objects, api.states())
-    result = reconcile(api.renderer, observed, api.now)
-    status = next(one.status for one in result.effects if hasattr(one, "status"))
-    (message,) = (one["message"] for one in status["conditions"] if one["type"] == "Progressing")
-    assert message.endswith("pair-broker-2; pair-broker-1; pair-broker-0"), message
-    assert "in this order" in message
+    api.renderer = manifest_renderer()
+    api.settle()
+    api.events.clear()
+    api.put("BrokerGroup", "pair", {"mode": "MasterSlave", "replicas": 3, "image": "mine:2"})
+    api.settle()
+    messages = [one.message for one in api.events.values() if one.reason == "RestartingPod"]
+    assert [message.partition(":")[0] for message in messages] == [
+        f"restarts pair-broker-{ordinal}" for ordinal in (2, 1, 0)
+    ]
+
+
+def test_an_update_waits_for_a_slave_that_reports_that_it_is_not_ready() -> None:
+    api = ready_pair(3)
+    api.roles = {1: broker("slave", ready=False)}
+    api.put("BrokerGroup", "pair", {"mode": "MasterSlave", "replicas": 3, "config": {"image": "good:2"}})
+    for _ in range(10):
+        api.tick()
+        api.operate()
+    assert "RestartingPod" not in api.reasons()
+    api.roles = {}
+    api.settle()
+    assert api.reasons().count("RestartingPod") == 3

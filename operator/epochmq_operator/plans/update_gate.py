@@ -1,0 +1,53 @@
+"""Decides whether an update of a group may begin and may restart pods: `spec.updatePolicy`.
+
+An update that may not begin yet changes nothing: the StatefulSets keep their templates, so that a pod which
+restarts for another reason comes back as it was."""
+
+# pure: data in, data out.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epochmq_operator.plans.conditions import timestamp
+from epochmq_operator.plans.objects import APPROVE_UPDATE, Manifest, annotation, metadata
+from epochmq_operator.resources.cron import parse_schedule
+from epochmq_operator.resources.update_policy import OperatorChanges, UpdateApproval, UpdatePolicySpec
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGate:
+    """Who or what may start updates of a `resource`, such as `brokergroup orders`. `approved` is the update
+    that a person approved; `now` is in seconds since 1970. A group that is being created has no update."""
+
+    policy: UpdatePolicySpec
+    resource: str
+    approved: str | None
+    now: float
+    created: bool
+
+    @classmethod
+    def of(cls, resource: Manifest, policy: UpdatePolicySpec, now: float, *, created: bool) -> UpdateGate:
+        """The gate of this resource."""
+        name = f"{str(resource.get('kind')).lower()} {metadata(resource).get('name')}"
+        return cls(policy, name, annotation(resource, APPROVE_UPDATE), now, created)
+
+    @property
+    def follows_operator(self) -> bool:
+        """Whether another rendering of the same inputs is an update."""
+        return self.policy.operator_changes is OperatorChanges.FOLLOW
+
+    def closed_because(self, update: str) -> str:
+        """What this update waits for; empty: it may begin, and restart pods now. A person may approve an
+        update also outside of the windows."""
+        if not self.created or self.approved == update:
+            return ""
+        approve = f"kubectl annotate --overwrite {self.resource} {APPROVE_UPDATE}={update}"
+        if self.policy.approval is UpdateApproval.SUPERVISED:
+            return f"updates are supervised: to start this one, {approve}"
+        if self.policy.is_open(self.now):
+            return ""
+        begins = [parse_schedule(window.schedule).next_after(self.now) for window in self.policy.windows]
+        first = min((one for one in begins if one is not None), default=None)
+        when = f"begins at {timestamp(first)}" if first is not None else "never begins"
+        return f"the next maintenance window {when}; to update now, {approve}"

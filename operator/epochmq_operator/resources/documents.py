@@ -1,0 +1,31 @@
+"""Defines what all parts of a document have in common: how they are validated, and how their fields are
+declared."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+KUBERNETES_ONLY = "x-kubernetes-only"
+"""Marks, in a field's JSON schema, a field that the local runtime ignores."""
+
+
+class DocumentModel(BaseModel):
+    """A part of a document. Unknown fields are rejected, values are not converted, and instances are
+    immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel)
+
+
+def enum_by_value(kind: type[StrEnum]) -> BeforeValidator:
+    """Converts a member's value to the member: strict mode accepts members only, and documents hold
+    values."""
+    return BeforeValidator(lambda value: kind(value) if value in list(kind) else value)
+
+
+def kubernetes_only(description: str, **constraints: Any) -> Any:
+    """A field that the local runtime ignores."""
+    return Field(description=description, json_schema_extra={KUBERNETES_ONLY: True}, **constraints)
