@@ -80,7 +80,7 @@ def version(there: JsonObject) -> object:
         ("StatefulSet", {"spec": {"replicas": 7}}, "spec.replicas"),
         ("StatefulSet", {"spec": {"updateStrategy": {"type": "RollingUpdate"}}}, "spec.updateStrategy.type"),
         ("Service", {"spec": {"selector": {"epochmq.io/group": "x"}}}, "spec.selector.epochmq.io/group"),
-        ("ConfigMap", {"data": {"a-b-broker-0.conf": "listenPort=1"}}, "data.a-b-broker-0.conf"),
+        ("ConfigMap", {"metadata": {"labels": {"epochmq.io/group": None}}}, "metadata.labels"),
         ("NetworkPolicy", {"spec": {"ingress": [{}]}}, "spec.ingress"),
         ("PodDisruptionBudget", {"spec": {"maxUnavailable": 3}}, "spec.maxUnavailable"),
         ("ServiceAccount", {"metadata": {"labels": {"epochmq.io/group": None}}}, "metadata.labels"),

@@ -36,6 +36,8 @@ from pydantic import ValidationError
 
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER
 from epochmq_operator.plans.common_steps import (
+    BLOCKED_PHASE,
+    PENDING_PHASE,
     immutable_changes_step,
     objects_step,
     pods_by_name,
@@ -77,8 +79,8 @@ from epochmq_operator.pod_rendering import Component, component_name
 from epochmq_operator.resources import API_VERSION, REPLICAS_MAX, BrokerGroup, ControllerGroup
 
 LISTED_PODS_MAX = 3
-BLOCKED_PHASE = "Blocked"
-"""The phase of a group whose plan only a person can continue."""
+WAITING_PHASES = (BLOCKED_PHASE, PENDING_PHASE)
+"""The phases of a ControllerGroup that waits for a person or a maintenance window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ def _unfinished_change(observed: ObservedState, controllers: str) -> str:
         return ""
     if status.get("observedGeneration") != metadata(resource).get("generation"):
         return f"the change of ControllerGroup {controllers} comes first"
-    blocked = status.get("phase") == BLOCKED_PHASE
+    blocked = status.get("phase") in WAITING_PHASES
     if plan is None or plan.finished or blocked or plan.name == "heal":
         return ""
     return f"ControllerGroup {controllers} comes first: {plan.message}"

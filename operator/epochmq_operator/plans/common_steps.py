@@ -29,6 +29,10 @@ TARGET = "targetReplicas"
 """The field of a group's status with the number of replicas that the group is to have at present. While a
 group scales up it is below `spec.replicas`. The operator records it before it changes the StatefulSet."""
 
+BLOCKED_PHASE = "Blocked"
+"""The phase of a group whose plan only a person can continue."""
+PENDING_PHASE = "UpdatePending"
+"""The phase of a group whose update may not restart pods now."""
 WAITING_UPDATE = "approval"
 """The name of the step of an update that may not restart pods now."""
 REVERTING = "RevertingDrift"

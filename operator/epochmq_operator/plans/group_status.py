@@ -9,8 +9,14 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from epochmq_operator.plans.broker_steps import BLOCKED_PHASE, ObservedBrokerGroup
-from epochmq_operator.plans.common_steps import TARGET, WAITING_UPDATE, unready_pods
+from epochmq_operator.plans.broker_steps import ObservedBrokerGroup
+from epochmq_operator.plans.common_steps import (
+    BLOCKED_PHASE,
+    PENDING_PHASE,
+    TARGET,
+    WAITING_UPDATE,
+    unready_pods,
+)
 from epochmq_operator.plans.conditions import Condition, ConditionType, timestamp
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
 from epochmq_operator.plans.observed_state import ObservedActingMaster
@@ -28,7 +34,7 @@ class ResourcePhase(StrEnum):
     READY = "Ready"
     SCALING = "Scaling"
     UPDATING = "Updating"
-    UPDATE_PENDING = "UpdatePending"
+    UPDATE_PENDING = PENDING_PHASE
     HEALING = "Healing"
     BLOCKED = BLOCKED_PHASE
     DEGRADED = "Degraded"
