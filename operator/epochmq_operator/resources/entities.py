@@ -10,15 +10,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from epochmq_operator.resources.documents import DocumentModel, enum_by_value
 from epochmq_operator.resources.model import (
     DNS_NAME,
     NAME_LENGTH_MAX,
     NAMESPACE,
     DnsLabel,
     DnsName,
-    DocumentModel,
     ObjectMetadata,
-    enum_by_value,
 )
 from epochmq_operator.resources.rules import ValidationRule
 from epochmq_protocol.topics import PERM_READ, PERM_WRITE, TOPIC_LENGTH_MAX
