@@ -3,21 +3,48 @@ the group needs, and ends well once the faults are over. The manifests are those
 
 from __future__ import annotations
 
+import copy
+import re
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
+from epochmq_operator.manifests import ManifestSettings
+from epochmq_operator.manifests.kept_templates import template_annotations
 from epochmq_operator.plans.effects import Apply, Delete, Effect
 from epochmq_operator.plans.objects import Ref
+from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.pod_rendering import broker_pod_name
-from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
+from epochmq_operator.resources import ControllerGroup, GroupResource
+from tests.unit.operator_plans.fake_api import NAMESPACE, SETTINGS, FakeApi, manifest_renderer
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
 CONTROLLERS = Ref("StatefulSet", NAMESPACE, "orders-controller")
+LATER = ManifestSettings("epochmq/broker:2", "epochmq/controller:2", "epochmq-system")
+NIGHTS = [{"schedule": "0 3 * * *", "minutes": 60}]
 GOOD, BAD = {"fileReservedTime": 48}, {"fileReservedTime": "bad"}
+
+
+def release_of(settings: ManifestSettings) -> Renderer:
+    """The renderer of a release with these settings. The later one renders other templates."""
+    plain = manifest_renderer(settings)
+    if settings is SETTINGS:
+        return plain
+
+    def render(group: GroupResource, controllers: ControllerGroup | None) -> list[dict[str, Any]]:
+        made = [copy.deepcopy(dict(one)) for one in plain.render(group, controllers)]
+        for one in made:
+            if one["kind"] == "StatefulSet":
+                one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 77
+                marks = template_annotations({}, one["spec"]["template"])
+                one["metadata"]["annotations"]["epochmq.io/template"] = marks["epochmq.io/template"]
+        return made
+
+    return replace(plain, render=render)
 
 
 class WatchedApi(FakeApi):
@@ -99,6 +126,35 @@ class UpdateHistory(RuleBasedStateMachine):
         """A user changes the number of replicas."""
         self._put(replicas=replicas)
 
+    @rule(policy=st.sampled_from([{}, {"approval": "Supervised"}, {"windows": NIGHTS}]))
+    def supervise(self, policy: dict[str, Any]) -> None:
+        """A user says when updates may run."""
+        self._put(updatePolicy=policy)
+
+    @rule(approved=st.booleans())
+    def approve(self, approved: bool) -> None:
+        """A user approves the update that waits, or takes the approval back."""
+        message = str(self.api.status(ORDERS).get("conditions"))
+        found = re.search(r"approve-update=([0-9a-f]+)", message)
+        self.api.annotate(ORDERS, approve_update=found[1] if found and approved else "")
+
+    @rule(hours=st.integers(1, 30))
+    def wait(self, hours: int) -> None:
+        """Time passes."""
+        self.api.now += hours * 3600
+
+    @rule(release=st.sampled_from([SETTINGS, LATER]))
+    def replace_operator(self, release: ManifestSettings) -> None:
+        """An operator of another release, with other defaults, takes over."""
+        self.api.renderer = release_of(release)
+
+    @rule(number=st.integers(0, 20))
+    def remove_object(self, number: int) -> None:
+        """Somebody deletes an object of the operator."""
+        there = sorted(ref for ref in self.api.objects if ref.kind in ("ConfigMap", "StatefulSet"))
+        if there:
+            self.api.remove(there[number % len(there)])
+
     @rule(effects=st.integers(0, 4), ticks=st.integers(0, 3))
     def work(self, effects: int, ticks: int) -> None:
         """An operator runs until it has carried out this many effects."""
@@ -138,13 +194,14 @@ class UpdateHistory(RuleBasedStateMachine):
     @rule(count=st.integers(0, 5))
     def scale(self, count: int) -> None:
         """Somebody scales the StatefulSet."""
-        self.api.scale(BROKERS, count)
+        if BROKERS in self.api.objects:
+            self.api.scale(BROKERS, count)
 
     def teardown(self) -> None:
         """After the faults the group is as desired."""
         api = self.api
         api.unready, api.behind, api.silent = set(), set(), False
-        self._put(config=GOOD, image="mine:3")
+        self._put(config=GOOD, image="mine:3", updatePolicy={})
         api.settle(300)
         status, wanted = api.status(ORDERS), self.spec["replicas"]
         assert (status["phase"], status["ready"]) == ("Ready", f"{wanted}/{wanted}")
@@ -161,7 +218,7 @@ class UpdateHistory(RuleBasedStateMachine):
 
 TestUpdateHistory = UpdateHistory.TestCase
 TestUpdateHistory.settings = settings(
-    max_examples=25,
+    max_examples=40,
     stateful_step_count=20,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
