@@ -56,6 +56,13 @@ PACKAGES: Final = (
         ("tests/unit/broker", "tests/unit/broker_tables"),
         ("tests/integration/test_send_and_pull.py", "tests/integration/test_kill.py"),
     ),
+    MutatedPackage(
+        "acting",
+        "broker/epochmq_broker/acting",
+        ("tests/unit/acting",),
+        ("tests/integration/test_pre_online.py",),
+    ),
+    MutatedPackage("escape", "broker/epochmq_broker/escape", ("tests/unit/escape",), ()),
 )
 
 

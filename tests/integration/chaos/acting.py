@@ -7,6 +7,7 @@ import json
 import random
 import re
 import signal
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -242,18 +243,9 @@ class ActingFaultPlan(ChaosFaultPlan):
         self._groups = groups
         self.escaped = 0
         """Messages that left for another group during the faults that begin with a master's end."""
-        self._kinds = [
-            self._end_of_a_master,
-            self._kill,
-            self._kill_all,
-            self._hang,
-            self._stop,
-            partial(self._cut, "cut off", hears=False, heard=False),
-            partial(self._cut, "deaf", hears=False, heard=True),
-            partial(self._cut, "mute", hears=True, heard=False),
-            self._slow_link,
-            self._slow_disk,
-        ]
+
+    def _own_kinds(self) -> list[Callable[[], ChaosFault]]:
+        return [self._end_of_a_master]
 
     def essential(self) -> list[ChaosFault]:
         """One fault of each family, in a drawn order."""

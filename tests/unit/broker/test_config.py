@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from epochmq_broker.config import (
@@ -53,6 +54,29 @@ def test_defaults_are_those_of_java() -> None:
     assert len(config.delays_ms) == 18
     assert config.delays_ms[-1] == 7_200_000
     assert config.broker_name
+
+
+def test_the_defaults_of_groups_with_an_acting_master_are_those_of_java() -> None:
+    config = from_properties({}).config
+    shown = {field.encode_name: getattr(config, field.name) for field in msgspec.structs.fields(config)}
+    expected = {
+        "enableSlaveActingMaster": False,
+        "enableRemoteEscape": False,
+        "skipPreOnline": False,
+        "slaveReadEnable": False,
+        "lockInStrictMode": False,
+        "compatibleWithOldNameSrv": True,
+        "brokerHeartbeatInterval": 1000,
+        "sendHeartbeatTimeoutMillis": 1000,
+        "brokerNotActiveTimeoutMillis": 10_000,
+        "syncBrokerMemberGroupPeriod": 1000,
+        "registerNameServerPeriod": 30_000,
+        "totalReplicas": 1,
+        "consumerOffsetUpdateVersionStep": 500,
+        "delayOffsetUpdateVersionStep": 200,
+        "syncMasterFlushOffsetWhenStartup": False,
+    }
+    assert {key: shown[key] for key in expected} == expected
 
 
 @pytest.mark.parametrize(

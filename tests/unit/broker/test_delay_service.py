@@ -77,6 +77,16 @@ async def test_deliveries_continue_after_a_restart_at_the_written_offset(tmp_pat
         assert bench.count(SCHEDULE, 2) == 1
 
 
+async def test_the_data_version_increments_every_so_many_deliveries(tmp_path: Path) -> None:
+    """A returning master tells by it whether the acting master's offsets are newer."""
+    async with running(tmp_path, LEVELS | {"delayOffsetUpdateVersionStep": "2"}) as bench:
+        delays = bench.broker.delays
+        for delivered, counter in ((1, 0), (2, 1)):
+            delay(bench, 1)
+            await until(lambda delivered=delivered: delays.offsets.get(1) == delivered)  # type: ignore[misc]
+            assert delays.data_version.counter == counter
+
+
 async def test_offsets_outside_their_queue_are_moved_to_its_nearer_end(bench: Bench, tmp_path: Path) -> None:
     delay(bench, 3)
     path = tmp_path / "config" / "delayOffset.json"

@@ -26,6 +26,7 @@ from epochmq_protocol.topics import (
     RegisterBrokerBody,
     TopicQueueMappingDetail,
 )
+from tests.unit.broker.kit import until
 
 FIRST, SECOND = "127.53.8.1:9876", "127.53.8.2:9876"
 
@@ -43,6 +44,8 @@ class Nameservers:
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, Command]] = []
+        self.oneways: list[tuple[str, int, float]] = []
+        """Address, code and time limit in milliseconds of each of them that gets no response."""
         self.dead: set[str] = set()
         self.hanging: set[str] = set()
         self.order_config: dict[str, str] = {}
@@ -81,6 +84,7 @@ class Nameservers:
         """RemotingClient.oneway."""
         if addr in self.dead:
             raise CallTimeoutError(f"{addr} is dead")
+        self.oneways.append((addr, command.code, timeout_ms))
         async with self._changed:
             self.requests.append((addr, command))
             self._changed.notify_all()
@@ -293,6 +297,49 @@ async def test_with_an_acting_master_the_broker_sends_heartbeats_and_their_timeo
     else:
         assert not heartbeat.body
     assert heartbeat.ext == fields
+    await bench.registration.stop()
+
+
+@pytest.fixture
+def pauses_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The pauses of the registration's tasks, which are short now."""
+    found: list[float] = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        found.append(seconds)
+        await sleep(0.001)
+
+    monkeypatch.setattr(registration.asyncio, "sleep", pause)
+    return found
+
+
+async def test_heartbeats_go_one_way_every_interval_to_each_nameserver(pauses_s: list[float]) -> None:
+    bench = Bench(
+        enableSlaveActingMaster="true",
+        brokerHeartbeatInterval="700",
+        sendHeartbeatTimeoutMillis="300",
+        compatibleWithOldNameSrv="false",
+    )
+    bench.registration.start()
+    servers = bench.servers
+    await servers.until(lambda: {addr for addr, *_ in servers.oneways} == {FIRST, SECOND})
+    assert {tuple(rest) for _, *rest in servers.oneways} == {(RequestCode.BROKER_HEARTBEAT, 300)}
+    assert set(pauses_s) == {0.7}
+    await bench.registration.stop()
+
+
+async def test_without_an_acting_master_no_heartbeat_is_sent(pauses_s: list[float]) -> None:
+    """A registration alone keeps such a broker, for the time that nameservers choose."""
+    bench = Bench()
+    bench.registration.start()
+    assert await bench.registration.wait_until_registered(60_000)
+    header = RegisterBrokerRequestHeader.decode(bench.servers.requests[0][1].ext)
+    assert header.heartbeat_timeout_millis is None
+    assert header.enable_acting_master is False
+    some = pauses_s.count(1.0) + 10
+    await until(lambda: pauses_s.count(1.0) >= some)
+    assert bench.servers.oneways == []
     await bench.registration.stop()
 
 

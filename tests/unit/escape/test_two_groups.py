@@ -27,7 +27,7 @@ from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData
 from epochmq_protocol.topics import PERM_READ, TopicConfig
 from tests.support.net import free_port, loopback
 from tests.unit.broker.kit import UNIQ_KEY, Bench, until
-from tests.unit.broker_pop.support import ack_command, extra_info, pop, pop_command
+from tests.unit.broker_pop.support import ack_command, change_command, extra_info, pop, pop_command
 from tests.unit.transactions.support import GROUP, HALF, OP
 
 REVIVE = "rmq_sys_REVIVE_LOG_TestCluster"
@@ -242,6 +242,23 @@ async def test_popped_messages_of_an_acting_master_are_revived_by_the_other_grou
     assert records.parse_properties(came.properties)["1ST_POP_TIME"] == str(header.pop_time)
     revive_queues = {queue_id for queue_id in range(8) if groups.other.count(REVIVE, queue_id)}
     assert len(revive_queues) == 1  # the acknowledgement has met its checkpoint
+    assert groups.acting.count(REVIVE) == 0
+
+
+async def test_a_changed_invisible_time_leaves_as_a_checkpoint_and_an_acknowledgement(
+    groups: TwoGroups,
+) -> None:
+    groups.put(body=b"sooner", TAGS="a")
+    groups.act()
+    (message,), header = await pop(groups.acting, invisible_time=100_000, queue_id=0)
+    peer = groups.acting.peer()
+    answer = await peer.answer(peer.send(change_command(extra_info(header, message, 0), message, 1000)))
+    assert answer.code == 0
+    assert groups.escaped("checkpoint") == 3
+    await until(lambda: groups.arrived("%RETRY%g_T"))
+    (came,) = groups.arrived("%RETRY%g_T")
+    assert (came.body, came.reconsume_times) == (b"sooner", 1)
+    assert came.store_timestamp < header.pop_time + 100_000
     assert groups.acting.count(REVIVE) == 0
 
 
