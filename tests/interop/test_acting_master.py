@@ -5,7 +5,9 @@ nameserver and brokers take part on either side."""
 from __future__ import annotations
 
 import json
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +17,12 @@ import pytest
 from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_slave_sync import java_slave
+from tests.support.cluster import Settings
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import Response, call
 from tests.support.replica_group import Factory, our_broker, our_nameserver
+from tests.support.stalls import unless_stalled
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
@@ -26,14 +30,15 @@ GET_ROUTE, RUNTIME_INFO, ALL_CONSUMER_OFFSETS, UPDATE_AND_CREATE_TOPIC = 105, 28
 END_TRANSACTION, SEND_BACK, RECALL, LOCK_BATCH, UNLOCK_BATCH, PULL = 37, 36, 370, 41, 42, 11
 UPDATE_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, MAX_OFFSET, MIN_OFFSET = 15, 14, 30, 31
 QUEUES = 3
-ACTING = {
+NOT_ACTIVE_MS = 5000
+ACTING: Settings = {
     "enableSlaveActingMaster": True,
     "slaveReadEnable": True,
     "enableAutoInSyncReplicas": True,
     "inSyncReplicas": 2,
     "recallMessageEnable": True,
     "totalReplicas": 1,  # no pre-online phase: each broker goes into service at once
-    "brokerNotActiveTimeoutMillis": 5000,
+    "brokerNotActiveTimeoutMillis": NOT_ACTIVE_MS,
 }
 SUPPORTING = {
     "supportActingMaster": True,
@@ -60,12 +65,14 @@ LOCKS_AT_THE_SLAVE = [
 
 
 @contextmanager
-def acting_pair(directory: Path, nameserver: Factory, master: Factory, slave: Factory) -> Iterator[Pair]:
+def acting_pair(
+    directory: Path, nameserver: Factory, master: Factory, slave: Factory, settings: Settings | None = None
+) -> Iterator[Pair]:
     """A master, its slave, and a topic `orders` with three queues that both know."""
     pair = Pair(
         directory,
         [master, slave],
-        broker=ACTING,
+        broker={**ACTING, **(settings or {})},
         octet=67,
         nameserver=nameserver,
         nameserver_settings=SUPPORTING,
@@ -80,7 +87,7 @@ def acting_pair(directory: Path, nameserver: Factory, master: Factory, slave: Fa
             lambda: call(pair.master.address, UPDATE_AND_CREATE_TOPIC, fields).code == 0, what="a topic"
         )
         wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), what="the slave is connected")
-        wait_until(lambda: route(pair) == ({0: pair.master.address, 1: slave_of(pair)}, 6), what="a route")
+        wait_until(lambda: shows_both(pair), what="a route")
         yield pair
 
 
@@ -98,6 +105,11 @@ def route(pair: Pair, topic: str = "orders") -> tuple[dict[int, str], int] | Non
     return {int(number): at for number, at in broker["brokerAddrs"].items()}, queues["perm"]
 
 
+def shows_both(pair: Pair) -> bool:
+    """Whether clients find the master, writable, and its slave."""
+    return route(pair) == ({0: pair.master.address, 1: slave_of(pair)}, 6)
+
+
 def is_active(address: str) -> bool:
     """Whether a broker runs the special services, as it says itself."""
     response = call(address, RUNTIME_INFO)
@@ -105,16 +117,21 @@ def is_active(address: str) -> bool:
     return response.code == 0 and json.loads(response.body)["table"]["brokerActive"] == "true"
 
 
+def shows_acting_master(pair: Pair) -> bool:
+    """Whether clients find the slave in the master's place, read-only."""
+    return route(pair) == ({0: slave_of(pair)}, 4)
+
+
 def kill_master(pair: Pair) -> None:
     """Kills the master; returns when clients find the slave in its place."""
     pair.master.process.kill()
-    wait_until(lambda: route(pair) == ({0: slave_of(pair)}, 4), what="the slave has the master's place")
+    wait_until(lambda: shows_acting_master(pair), what="the slave has the master's place")
 
 
 def restart_master(pair: Pair) -> None:
     """Starts the master again; returns when clients find it."""
     pair.master.start()
-    wait_until(lambda: route(pair) == ({0: pair.master.address, 1: slave_of(pair)}, 6), what="the master")
+    wait_until(lambda: shows_both(pair), what="the master")
 
 
 def fill(pair: Pair, prefix: str, count: int) -> list[str]:
@@ -320,3 +337,39 @@ def pull(pair: Pair, group: str, *, offset: int = 0, wait_s: int = 15) -> Respon
         "subscription": "*", "subVersion": "0", "expressionType": "TAG",
     }  # fmt: skip
     return call(slave_of(pair), PULL, ext, timeout_s=wait_s + 30)
+
+
+@pytest.mark.parametrize(
+    ("nameserver", "master", "slave"),
+    [
+        pytest.param(java_nameserver, our_broker, our_broker, id="java-nameserver"),
+        pytest.param(our_nameserver, java_broker, our_broker, id="java-master", marks=pytest.mark.soak),
+    ],
+)
+def test_heartbeats_keep_a_broker_in_the_route_and_silence_removes_it(
+    tmp_path: Path, nameserver: Factory, master: Factory, slave: Factory
+) -> None:
+    """With the requests of version 5: heartbeats (904) and polls of the group (901)."""
+    settings: Settings = {"compatibleWithOldNameSrv": False}
+    with acting_pair(tmp_path, nameserver, master, slave, settings) as pair:
+
+        def kept(_number: int) -> None:
+            # Registrations come every 10 s only.
+            until_s = time.monotonic() + 3 * NOT_ACTIVE_MS / 1000
+
+            def over() -> bool:
+                assert shows_both(pair), "heartbeats keep both brokers"
+                return time.monotonic() > until_s
+
+            wait_until(lambda: shows_both(pair), what="both brokers are listed")
+            wait_until(over, what="three times the time-out")
+
+        unless_stalled(tmp_path, kept)
+        pair.master.process.signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: shows_acting_master(pair), what="the silent master is removed")
+            wait_until(lambda: is_active(slave_of(pair)), what="the slave acts")
+        finally:
+            pair.master.process.signal(signal.SIGCONT)
+        wait_until(lambda: shows_both(pair), what="the master registers again")
+        wait_until(lambda: not is_active(slave_of(pair)), what="the slave acts no longer")

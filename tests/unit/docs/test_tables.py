@@ -97,6 +97,15 @@ def test_every_finding_is_in_the_audits_table_with_its_severity() -> None:
     assert {*FindingSeverity} == {"error", "warning", "note"}
 
 
+def test_every_behaviour_of_an_acting_master_has_a_test() -> None:
+    """`test_links` checks that the tests exist."""
+    text = (DOCS / "develop" / "acting-master.md").read_text()
+    section = text[text.index("## Behaviours and their tests") :]
+    rows = re.findall(r"^\| (?!behaviour \||---)([^|]+) \| ([^|]+) \|$", section, re.MULTILINE)
+    assert len(rows) > 70
+    assert [behaviour for behaviour, tests in rows if not re.search(r"`\S+\.py(::\w+)?`", tests)] == []
+
+
 def test_every_column_of_findings_is_listed() -> None:
     text = (DOCS / "audit.md").read_text()
     listed = re.search(r"Columns of `findings.parquet`: ([^.]+)\.", text)
