@@ -127,8 +127,16 @@ JAVAS = (java_nameserver, (java_broker, java_slave), java_broker)
     ("nameserver", "brokers", "other", "spread_s"),
     [
         pytest.param(*OURS, 12, id="all-ours"),
+        pytest.param(
+            java_nameserver, (our_broker, our_broker), our_broker, 12,
+            id="ours-with-javas-nameserver", marks=pytest.mark.soak,
+        ),
         # A returning master of RocketMQ's needs up to 20 s.
         pytest.param(*JAVAS, 45, id="all-java", marks=pytest.mark.soak),
+        pytest.param(
+            our_nameserver, (java_broker, java_slave), java_broker, 45,
+            id="javas-with-our-nameserver", marks=pytest.mark.soak,
+        ),
         pytest.param(
             our_nameserver, (java_broker, our_broker), our_broker, 45,
             id="javas-master-returns-to-ours", marks=pytest.mark.soak,
