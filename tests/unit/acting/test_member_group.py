@@ -102,12 +102,12 @@ def test_the_master_obeys_neither_notifications_nor_polls() -> None:
     assert found.min_broker_id == 0
 
 
-def test_an_acting_master_hands_over_to_a_slave_with_a_smaller_id() -> None:
+def test_an_acting_master_stops_when_a_slave_with_a_smaller_id_is_listed() -> None:
     """That slave follows no master, and neither does this one."""
-    for hand_over in ("poll", "notification"):
+    for source in ("poll", "notification"):
         found = following(2)
         assert RunSpecialServices(True) in found.poll_answered(NS, {2: SECOND}, 1000, 1001)
-        if hand_over == "poll":
+        if source == "poll":
             effects = found.poll_answered(NS, SLAVES, 2000, 2001)
         else:
             effects = found.min_id_changed(MinBrokerIdChange(1, FIRST, ha_address="a:10912"), 2000)
