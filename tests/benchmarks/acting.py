@@ -28,7 +28,7 @@ from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_slave_sync import java_slave
 from tests.support.cluster import START_TIMEOUT_S, Settings
 from tests.support.pair import SEND_MESSAGE_V2, Pair
-from tests.support.process import wait_until
+from tests.support.process import ProcessFailedError, wait_until
 from tests.support.remoting import Response, call
 from tests.support.replica_group import Factory, our_broker, our_nameserver
 
@@ -46,6 +46,7 @@ HELD_MESSAGES = 3
 CONSUMER = Path(__file__).resolve().parent / "java" / "ActingConsumer.java"
 TIMEOUT_S = 60.0
 CHECK_EVERY_S = 0.005
+STARTS_MAX = 5
 
 FULL: Plan = {"rounds": 5}
 QUICK: Plan = {"rounds": 1}
@@ -221,8 +222,15 @@ class _Consumption:
         )
 
     def start(self) -> None:
-        self.process.start()
-        self.process.wait_until(lambda: "started" in self.process.output(10_000_000), what="started")
+        """Starts it; again if the client's first requests to the nameserver fail, which ends its start."""
+        for attempt in range(1, STARTS_MAX + 1):
+            self.process.start()
+            try:
+                self.process.wait_until(lambda: "started" in self.process.output(10_000_000), what="started")
+                return
+            except ProcessFailedError:
+                if attempt == STARTS_MAX:
+                    raise
 
     def messages(self) -> list[tuple[int, str, int]]:
         """(time in ns, name of the broker, queue) of every consumed message, by CLOCK_MONOTONIC."""
