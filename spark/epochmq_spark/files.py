@@ -1,11 +1,12 @@
-"""Reads files and directories at a location: on this machine, of a volume reader, or in a file system of
-Arrow.
+"""Reads files and directories at a location: on this machine, of a volume reader, of HDFS, or in a file
+system of Arrow.
 
 A location is a path or a URI. Paths and `file:` URIs are read by memory map, `http://HOST:PORT` through a
-volume reader (`epochmq_spark.volume_client`). All other URIs (`hdfs://`, `viewfs://`, `s3://`, `gs://` …) go
-through `pyarrow.fs`, whose Hadoop driver uses the configuration of the Hadoop client on this machine; ranges
-of such files are read into memory. In URIs names are escaped as usual, `%25` for a percent sign; the part
-after `?` has options of the file system, such as `endpoint_override` of S3."""
+volume reader (`epochmq_spark.volume_client`), `webhdfs://` and `swebhdfs://` over HTTP
+(`epochmq_spark.webhdfs_client`). All other URIs (`hdfs://`, `viewfs://`, `s3://`, `gs://` …) go through
+`pyarrow.fs`, whose Hadoop driver uses the configuration of the Hadoop client on this machine; ranges of such
+files are read into memory. In URIs names are escaped as usual, `%25` for a percent sign; the part after `?`
+has options of the file system, such as `endpoint_override` of S3."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from urllib.parse import quote, unquote, urlparse
 
 import numpy as np
 
-from epochmq_spark import volume_client
+from epochmq_spark import volume_client, webhdfs_client
 
 Array = Any
 OPEN_FILES_MAX = 64  # of Arrow, in each process
@@ -47,9 +48,9 @@ def local_path(location: str) -> Path | None:
 
 
 def join(location: str, *names: str) -> str:
-    """The location of a file or directory below another one. In a URI of Arrow the names are escaped: topics
-    of retries have a percent sign."""
-    if not is_arrow(location):
+    """The location of a file or directory below another one. In a URI of Arrow or HDFS the names are escaped:
+    topics of retries have a percent sign."""
+    if not _has_escapes(location):
         return "/".join((location.rstrip("/"), *names))
     base, mark, query = location.partition("?")
     return "/".join((base.rstrip("/"), *(quote(name, safe="") for name in names))) + mark + query
@@ -57,14 +58,18 @@ def join(location: str, *names: str) -> str:
 
 def name_of(location: str) -> str:
     """The last name of a location, without escapes."""
-    if not is_arrow(location):
+    if not _has_escapes(location):
         return location.rstrip("/").rsplit("/", 1)[-1]
     return unquote(location.partition("?")[0].rstrip("/").rsplit("/", 1)[-1])
 
 
+def _has_escapes(location: str) -> bool:
+    return "://" in location and not location.startswith("file:") and not volume_client.is_remote(location)
+
+
 def is_arrow(location: str) -> bool:
     """Whether a location is read through `pyarrow.fs`."""
-    return "://" in location and not location.startswith("file:") and not volume_client.is_remote(location)
+    return _has_escapes(location) and not webhdfs_client.is_webhdfs(location)
 
 
 @lru_cache(maxsize=64)
@@ -160,6 +165,8 @@ def entries(location: str) -> list[DirectoryEntry]:
         return sorted(listed)
     if volume_client.is_remote(location):
         return sorted(DirectoryEntry(*one) for one in volume_client.entries(location))
+    if webhdfs_client.is_webhdfs(location):
+        return sorted(DirectoryEntry(*one) for one in webhdfs_client.entries(location))
     from pyarrow import fs
 
     system, folder = _arrow_file_system(location)
@@ -207,6 +214,8 @@ def read(location: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
             data = file.read(bytes_max + 1)
     elif volume_client.is_remote(location):
         data = volume_client.read(location)
+    elif webhdfs_client.is_webhdfs(location):
+        data = webhdfs_client.read(location, bytes_max + 1)
     else:
         system, name = _arrow_file_system(location)
         with system.open_input_file(name) as file:
@@ -250,5 +259,7 @@ def read_range(location: str, start: int, end: int) -> Array:
         return np.frombuffer(mapped, np.uint8)[skip:]
     if volume_client.is_remote(location):
         return volume_client.read_range(location, start, end)
+    if webhdfs_client.is_webhdfs(location):
+        return webhdfs_client.read_range(location, start, end)
     file, size = _opened(location)
     return np.frombuffer(file.read_at(max(min(end, size) - start, 0), start), np.uint8)

@@ -13,7 +13,8 @@ pytest.importorskip("pyspark", reason="missing: what the audit needs (make insta
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq_spark import drill_down, files, local_audit, store_layout
-from tests.spark import damage, s3_server, seeded_groups
+from tests.spark import damage, named_stores, s3_server, seeded_groups
+from tests.spark.damage_kit import overwrite
 from tests.unit.spark import inprocess
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
@@ -90,6 +91,33 @@ def test_the_requests_of_an_audit_are_one_listing_and_one_read_of_each_file(
     for at in (0, 5000, 40_000):
         files.read_range(segment.location, at, at + 64)
     assert s3_server.kinds(server.requests()[before:]) == {"head": 1, "read": 3}
+
+
+@pytest.mark.soak
+def test_a_group_with_2000_queues_is_healthy_and_damage_is_found(
+    server: s3_server.S3Server, tmp_path: Path
+) -> None:
+    """The requests: for each replica one listing for each 1,000 files and one more, by the driver, by the
+    source and by the drill-down; and of each file its size and its bytes."""
+    paths = named_stores.create(tmp_path, 670)
+    replicas = [
+        store_layout.AuditedReplica("group-a", path.name, server.upload(path, f"many/{path.name}/store"))
+        for path in paths
+    ]
+    numbers = [sum(1 for one in path.rglob("*") if one.is_file()) for path in paths]
+    assert min(numbers) > 2000
+    before = len(server.requests())
+    assert inprocess.without_notes(inprocess.run(replicas)) == []
+    made = s3_server.kinds(server.requests()[before:])
+    print(f"{numbers} files: {dict(made)} requests")
+    assert made["listing"] <= 8 * sum(number // 1000 + 1 for number in numbers)
+    retried = [one for one in damage.records(paths[1]) if one.message.topic == "%RETRY%readers"][7]
+    overwrite(retried.path, retried.at + 88, b"\xff")
+    server.replace(f"many/r2/store/commitlog/{retried.path.name}", retried.path.read_bytes())
+    found = inprocess.without_notes(inprocess.run(replicas))
+    assert {(row["replica"], row["kind"], row["start_offset"]) for row in found} == {
+        ("r2", "record.checksum", retried.offset)
+    }
 
 
 def test_a_server_that_cannot_be_reached_is_a_finding(server: s3_server.S3Server) -> None:
