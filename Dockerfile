@@ -75,6 +75,8 @@ RUN mkdir -p /usr/share/man/man1 \
 FROM java AS spark
 COPY --from=spark-installed /opt/epochmq /opt/epochmq
 COPY --chmod=0755 images/spark-entrypoint.sh /usr/local/bin/spark-entrypoint
+# The application for `spark-submit` and SparkApplication: local:///opt/epochmq/audit.py
+COPY spark/epochmq_spark/spark_submit.py /opt/epochmq/audit.py
 USER 10001:10001
 ENTRYPOINT ["spark-entrypoint"]
 CMD ["audit", "--help"]

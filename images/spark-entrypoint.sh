@@ -1,7 +1,8 @@
 #!/bin/sh
-# The entrypoint of the audit image. `driver` and `reader` run the pods of an audit, with their arguments. `executor` is
-# the command that Spark on Kubernetes requires of an image; the driver configures it by SPARK_* variables. All other
-# arguments go to the command `epochmq`. Each of them replaces this shell, so that it is process 1 and gets its signals.
+# The entrypoint of the audit image. `driver --job` and `reader` run the pods of an audit, with their arguments. `driver`
+# with other arguments and `executor` are the commands that Spark on Kubernetes requires of an image; Spark configures
+# them by SPARK_* variables. All other arguments go to the command `epochmq`. Each of them replaces this shell, so that it
+# is process 1 and gets its signals.
 set -eu
 # The walk is compiled when the image is built. numba needs its cache in a writable folder.
 if [ -n "${NUMBA_CACHE_DIR:-}" ] && [ -d /opt/epochmq/numba ] && [ "${1:-}" != reader ]; then
@@ -10,6 +11,10 @@ fi
 case "${1:-}" in
 driver)
     shift
+    if [ "${1:-}" != --job ]; then # of `spark-submit --deploy-mode cluster` and of the Spark operator
+        exec spark-submit --conf "spark.driver.bindAddress=$SPARK_DRIVER_BIND_ADDRESS" \
+            --conf "spark.executorEnv.SPARK_DRIVER_POD_IP=$SPARK_DRIVER_BIND_ADDRESS" --deploy-mode client "$@"
+    fi
     exec python3 -m epochmq_spark.kubernetes_driver "$@"
     ;;
 reader)

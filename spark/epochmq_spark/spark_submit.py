@@ -58,3 +58,7 @@ def _failed(text: str, code: int) -> int:
 
 def _progress(text: str) -> None:
     print(f"audit: {text} …", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from epochmq_operator.audits.manifests import RUN_LABEL
 from epochmq_operator.crd import audit_definition
+from epochmq_operator.manifests.names import COMPONENT_LABEL
 from tests.kubernetes.operator_process import Groups, define
 from tests.kubernetes.snapshot_driver import CLASS as CLONING
 from tests.kubernetes.snapshot_driver import snapshot_driver
@@ -48,7 +50,7 @@ def definitions(cluster: Cluster) -> None:
 
 @pytest.fixture(scope="module")
 def spark(cluster: Cluster) -> str:
-    """The image of audits on every node. It has 1.4 GB, so only the long tests use it."""
+    """The image of audits on every node. It has 1.4 GB, so only one test that is not long uses it."""
     return cluster.load_project_images(["spark"])["spark"]
 
 
@@ -135,6 +137,14 @@ def remains(groups: Groups) -> list[str]:
 def names(groups: Groups, kinds: str) -> list[str]:
     """The names of the objects of these kinds in the namespace."""
     return groups.cluster.kubectl("get", kinds, "--namespace", groups.namespace, "--output=name").split()
+
+
+def running_components(groups: Groups) -> set[str]:
+    """The components of an audit of which a pod runs."""
+    pods = groups.cluster.core.list_namespaced_pod(
+        groups.namespace, label_selector=f"{COMPONENT_LABEL},{RUN_LABEL}"
+    ).items
+    return {one.metadata.labels[COMPONENT_LABEL] for one in pods if one.status.phase == "Running"}
 
 
 def clean(groups: Groups) -> None:
@@ -255,7 +265,6 @@ def test_an_audit_that_fails_or_is_deleted_leaves_nothing(groups: Groups) -> Non
     assert groups.status("BrokerGroup", "orders")["phase"] == "Ready"
 
 
-@pytest.mark.soak
 @pytest.mark.usefixtures("spark")
 def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
     groups: Groups, release: str
@@ -268,6 +277,11 @@ def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
     groups.ready("orders", 2)
     with load(groups, "orders"):
         groups.apply(AUDIT, "nightly", {"brokerGroup": "orders", "timeoutSeconds": PATIENCE_S})
+        cluster.wait(
+            lambda: {"driver", "executor"} <= running_components(groups),
+            PATIENCE_S,
+            "the driver and an executor run as pods",
+        )
         entry = ended(groups, "nightly", 1)
     assert (entry["verdict"], entry["errors"], entry["warnings"]) == ("healthy", 0, 0), entry
     assert "report.html.gz" in groups.get("ConfigMap", entry["report"])["binaryData"]
