@@ -34,7 +34,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "epochmq.image" -}}
+{{- with .Values.image.digest -}}
+{{- printf "%s@%s" $.Values.image.repository . -}}
+{{- else -}}
 {{- printf "%s:%s" .Values.image.repository (include "epochmq.tag" .) -}}
+{{- end -}}
 {{- end -}}
 
 {{/* The namespaces that the operator manages, as JSON; empty for all. */}}
@@ -152,17 +156,15 @@ helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}
 
 {{- define "epochmq.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-seccompProfile:
-  type: RuntimeDefault
+{{- $made := dict "runAsNonRoot" true "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- if ne (toString .Values.podUser) "assigned" -}}
+{{- $user := int64 .Values.podUser -}}
+{{- $made = merge $made (dict "runAsUser" $user "runAsGroup" $user "fsGroup" $user) -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $made .Values.podSecurityContext) -}}
 {{- end -}}
 
 {{- define "epochmq.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $made := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- toYaml (mergeOverwrite $made .Values.securityContext) -}}
 {{- end -}}

@@ -19,14 +19,13 @@ import yaml
 from epochmq_operator.audits.cut import GroupCut
 from epochmq_operator.manifests import MANAGED_BY, MANAGER, JsonObject, claim_name
 from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL
+from epochmq_operator.manifests.settings import USER_ID
 from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_operator.resources import API_GROUP
 from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
 from epochmq_operator.resources.quantities import parse_quantity
 
 RUN_LABEL = f"{API_GROUP}/run"
-USER_ID = 10001
-"""The user id of the processes in EpochMQ's images, which owns the brokers' files."""
 READER_PORT = 9885
 DRIVER_PORT, BLOCK_MANAGER_PORT = 7078, 7079
 """The ports of Spark's driver and of its block managers."""
@@ -50,6 +49,8 @@ class AuditSettings:
     image: str | None = None
     image_pull_secrets: tuple[str, ...] = ()
     network_policies: bool = True
+    pod_user: int | None = USER_ID
+    """The user and group of pods; None leaves them to the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,8 +240,11 @@ def _pod_spec(settings: AuditSettings, container: JsonObject) -> JsonObject:
         "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
+            **(
+                {"runAsUser": settings.pod_user, "runAsGroup": settings.pod_user}
+                if settings.pod_user is not None
+                else {}
+            ),
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],

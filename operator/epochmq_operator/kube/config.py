@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from epochmq_operator.audits.manifests import AuditSettings
 from epochmq_operator.manifests import ManifestSettings
+from epochmq_operator.manifests.settings import USER_ID
 from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
 from epochmq_operator.resources.entities import TOPIC_KIND, USER_KIND
@@ -58,6 +59,10 @@ class OperatorConfig(BaseModel):
     metrics_port: Annotated[
         int, Field(ge=0, le=65535, description="Port for metrics and probes; 0: any.")
     ] = 8080
+    pod_user: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["assigned"],
+        Field(description="User and group of pods; `assigned`: the cluster assigns them."),
+    ] = USER_ID
     audits: Annotated[bool, Field(description="Whether BrokerGroupAudits are served.")] = True
     topics: Annotated[bool, Field(description="Whether Topics are served.")] = True
     users: Annotated[bool, Field(description="Whether Users are served.")] = True
@@ -86,7 +91,13 @@ class OperatorConfig(BaseModel):
 
     def audit_settings(self) -> AuditSettings:
         """The settings for audits."""
-        return AuditSettings(self.audit_image, tuple(self.image_pull_secrets), self.network_policies)
+        return AuditSettings(
+            self.audit_image, tuple(self.image_pull_secrets), self.network_policies, self._pod_user
+        )
+
+    @property
+    def _pod_user(self) -> int | None:
+        return None if self.pod_user == "assigned" else self.pod_user
 
     def settings(self, own_namespace: str) -> ManifestSettings:
         """The settings for groups. ConfigError without images."""
@@ -101,6 +112,7 @@ class OperatorConfig(BaseModel):
             monitoring_namespaces=tuple(self.monitoring_namespaces),
             network_policies=self.network_policies,
             image_pull_secrets=tuple(self.image_pull_secrets),
+            pod_user=self._pod_user,
         )
 
 

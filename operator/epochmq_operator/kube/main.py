@@ -158,6 +158,7 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
             broker_client = BrokerClient()
             stack.push_async_callback(broker_client.close)
             reconcilers.append(EntityReconciler(entities, broker_client, dependencies))
+            metrics.collect_entities(lambda: [found for kind in entities for found in cache.all(kind)])
         metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
         informers = [
             Informer(api, cache, kind, where, SELECTOR, liveness)

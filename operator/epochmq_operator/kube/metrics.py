@@ -12,7 +12,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from epochmq_operator.audits.runs import history_of, seconds_of
-from epochmq_operator.plans.objects import Manifest, Ref
+from epochmq_operator.entities.entity_status import EntityRecord
+from epochmq_operator.plans.objects import Manifest, Ref, status_of
 
 RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
@@ -44,6 +45,10 @@ class OperatorMetrics:
     def collect_groups(self, groups: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Exports each group's phase and replicas."""
         self.registry.register(_GroupCollector(groups))
+
+    def collect_entities(self, entities: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        """Exports whether each topic and user is as desired."""
+        self.registry.register(_EntityCollector(entities))
 
     def collect_audits(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Exports each audit's last verdict."""
@@ -107,6 +112,29 @@ class _GroupCollector(Collector):
             if ref.kind == "BrokerGroup":
                 epoch.add_metric(names, _number(status.get("masterEpoch")))
         return [phase, ready, epoch]
+
+
+class _EntityCollector(Collector):
+    def __init__(self, entities: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        self._entities = entities
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        labels = ["kind", "namespace", "name"]
+        ready = GaugeMetricFamily(
+            "epochmq_entity_ready", "Whether a topic or user is as desired in every group", labels=labels
+        )
+        drifts = GaugeMetricFamily(
+            "epochmq_entity_drifts", "Changes of a topic or user that were reverted", labels=labels
+        )
+        for ref, found in self._entities():
+            status = status_of(found)
+            if not status:
+                continue
+            names = [ref.kind, ref.namespace, ref.name]
+            ready.add_metric(names, 1 if status.get("phase") == "Ready" else 0)
+            records = EntityRecord.of(status).groups.values()
+            drifts.add_metric(names, sum(one.drifts for one in records))
+        return [ready, drifts]
 
 
 def _number(value: object) -> float:

@@ -17,8 +17,6 @@ from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, SidecarPlacement, component_name
 from epochmq_operator.resources import BrokerGroup, GroupResource, Spread
 
-USER_ID = 10001
-"""The user of the images, in which no file is accessible to root alone."""
 CONFIG_DIRECTORY = "/etc/epochmq"
 VOLUME_DIRECTORY = "/var/lib/epochmq"
 RUN_DIRECTORY = "/run/epochmq"
@@ -92,14 +90,7 @@ def pod_template(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S[component],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER_ID,
-            "runAsGroup": USER_ID,
-            "fsGroup": USER_ID,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": settings.pod_security,
         "containers": containers,
         "volumes": _volumes(group, first, config_map_name(group.name, component, config_digest)),
         **_scheduling(group, component),
@@ -217,7 +208,7 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
         mounts.append({"name": "admin-secrets", "mountPath": SECRETS_DIRECTORY, "readOnly": True})
     return {
         **_container("admin", pod.sidecar.args, pod.name, group, settings),
-        "ports": [{"name": pod.sidecar.port.name, "containerPort": pod.sidecar.port.number}],
+        "ports": [{"name": _admin_port_name(group), "containerPort": pod.sidecar.port.number}],
         "resources": {"requests": dict(SIDECAR_REQUESTS)},
         "volumeMounts": mounts,
         "startupProbe": _probe(listens, START_PERIOD_S, SIDECAR_START_PROBES_MAX),
@@ -226,6 +217,11 @@ def _sidecar_container(group: GroupResource, pod: Pod, settings: ManifestSetting
             "terminationGracePeriodSeconds": SIDECAR_GRACE_S,
         },
     }
+
+
+def _admin_port_name(group: GroupResource) -> str:
+    """The name of the sidecar's port, by which Prometheus knows whether it serves TLS."""
+    return "admin-tls" if group.spec.admin.tls_secret else "admin"
 
 
 def _volumes(group: GroupResource, pod: Pod, config_map: str) -> list[JsonObject]:

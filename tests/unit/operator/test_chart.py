@@ -18,13 +18,20 @@ import yaml
 from epochmq_broker.sidecar.metrics import HELP
 from epochmq_operator.crd import all_definitions
 from epochmq_operator.kube import config
+from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.manifests import ManifestSettings
+from tools import dashboards
 
 ROOT = Path(__file__).resolve().parents[3]
 CHART = ROOT / "charts" / "epochmq-operator"
 DOCUMENT = (ROOT / "docs" / "kubernetes.md").read_text()
 NAMESPACE = "epochmq-system"
-PROMETHEUS = ("monitoring.podMonitor.enabled=true", "monitoring.prometheusRule.enabled=true")
+PROMETHEUS = (
+    "monitoring.podMonitor.enabled=true",
+    "monitoring.prometheusRule.enabled=true",
+    "monitoring.namespaces={monitoring}",
+)
+AGGREGATED = "rbac.authorization.k8s.io/aggregate-to-"
 
 
 def helm() -> str:
@@ -53,8 +60,14 @@ def hook(one: dict[str, Any]) -> str | None:
 
 
 def kinds(objects: list[dict[str, Any]], kind: str, when: str | None = None) -> list[dict[str, Any]]:
-    """The kinds of the release's objects, or of those that a hook creates."""
-    return [one for one in objects if one["kind"] == kind and hook(one) == when]
+    """The release's objects of a kind, or those that a hook creates, without the aggregated roles."""
+    return [one for one in objects if one["kind"] == kind and hook(one) == when and not aggregated_to(one)]
+
+
+def aggregated_to(one: dict[str, Any]) -> set[str]:
+    """Kubernetes' roles to which an object is added."""
+    labels = one["metadata"].get("labels", {})
+    return {label.removeprefix(AGGREGATED) for label in labels if label.startswith(AGGREGATED)}
 
 
 def rejection(*values: str) -> str:
@@ -160,6 +173,21 @@ def test_secrets_of_users_are_read_by_name_and_never_listed() -> None:
     assert (rule.get("resourceNames"), rule["verbs"]) == (None, ["get"])
 
 
+def test_kubernetes_own_roles_get_the_resources() -> None:
+    def granted(*values: str) -> list[tuple[set[str], set[Right]]]:
+        return [(to, rights(one)) for one in rendered(*values) if (to := aggregated_to(one))]
+
+    (editors, edit), (viewers, view) = granted()
+    assert (editors, viewers) == ({"admin", "edit"}, {"view"})
+    plurals = {one["spec"]["names"]["plural"] for one in all_definitions()}
+    assert view == {("epochmq.io", plural, verb) for plural in plurals for verb in ("get", "list", "watch")}
+    assert {("epochmq.io", plural, "create") for plural in plurals} <= edit
+    assert ("epochmq.io", "brokergroups/scale", "patch") in edit
+    assert not {resource for _, resource, _ in edit if resource.endswith("/status")}
+    assert granted("aggregatedRoles=false") == []
+    assert granted("scope=namespaced", "crds.install=false") == []
+
+
 def test_a_namespaced_operator_needs_no_cluster_role() -> None:
     objects = rendered("scope=namespaced", "crds.install=false", *PROMETHEUS)
     assert {one["kind"] for one in objects if "namespace" not in one["metadata"]} == set()
@@ -237,6 +265,46 @@ def test_operator_pods_are_restricted_and_prefer_different_nodes() -> None:
     assert "podAntiAffinity" in deployment["spec"]["template"]["spec"]["affinity"]
     assert kinds(objects, "PodDisruptionBudget")[0]["spec"]["maxUnavailable"] == 1
     assert kinds(rendered("replicas=1"), "PodDisruptionBudget") == []
+
+
+def test_all_pods_run_as_the_given_user_or_as_the_one_that_the_cluster_assigns(tmp_path: Path) -> None:
+    def users(*values: str) -> set[Any]:
+        objects = rendered(*values)
+        (deployment,), (job,) = kinds(objects, "Deployment"), kinds(objects, "Job", "post-delete")
+        pods = (deployment["spec"]["template"]["spec"], job["spec"]["template"]["spec"])
+        settings = loaded(tmp_path / "users", *values).settings(NAMESPACE)
+        contexts = [*(pod["securityContext"] for pod in pods), settings.pod_security]
+        return {context.get(key) for context in contexts for key in ("runAsUser", "runAsGroup", "fsGroup")}
+
+    assert users() == {10001}
+    assert users("podUser=1000680000") == {1000680000}
+    assert users("podUser=assigned") == {None}
+    (deployment,) = kinds(rendered("podSecurityContext.supplementalGroups={7}"), "Deployment")
+    context = deployment["spec"]["template"]["spec"]["securityContext"]
+    assert (context["supplementalGroups"], context["runAsNonRoot"]) == ([7], True)
+
+
+def test_an_image_by_digest_and_more_environment() -> None:
+    digest = "sha256:" + "0123456789abcdef" * 4
+    objects = rendered(f"image.digest={digest}", "extraEnv[0].name=A", "extraEnv[0].value=b")
+    (deployment,) = kinds(objects, "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"epochmq/operator@{digest}"
+    assert {"name": "A", "value": "b"} in container["env"]
+    assert "digest" in rejection("image.digest=latest")
+
+
+def test_only_monitoring_reaches_the_operators_port() -> None:
+    (policy,) = kinds(rendered("monitoring.namespaces={watch}"), "NetworkPolicy")
+    (deployment,) = kinds(rendered(), "Deployment")
+    selected = policy["spec"]["podSelector"]["matchLabels"].items()
+    assert selected <= deployment["spec"]["template"]["metadata"]["labels"].items()
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8080}]
+    assert rule["from"] == [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "watch"}}}]
+    (policy,) = kinds(rendered(), "NetworkPolicy")
+    assert policy["spec"]["ingress"] == []
+    assert kinds(rendered("networkPolicies=false"), "NetworkPolicy") == []
 
 
 def test_the_test_pod_has_the_operators_rights_and_no_others() -> None:
@@ -354,7 +422,7 @@ def test_the_schema_has_exactly_the_values() -> None:
 
 def test_alerts_use_existing_metrics_and_say_what_to_do() -> None:
     (rule,) = kinds(rendered(*PROMETHEUS), "PrometheusRule")
-    known = {f"epochmq_{name}" for name in HELP} | {"epochmq_operator_leads"}
+    known = known_metrics()
     alerts = [one for group in rule["spec"]["groups"] for one in group["rules"]]
     assert len(alerts) > 5
     for one in alerts:
@@ -370,4 +438,52 @@ def test_pod_monitors_select_the_operator_and_every_group() -> None:
     assert own["spec"]["podMetricsEndpoints"][0]["port"] == "http"
     assert groups["spec"]["namespaceSelector"] == {"any": True}
     assert groups["spec"]["selector"]["matchLabels"] == {"app.kubernetes.io/managed-by": "epochmq-operator"}
-    assert groups["spec"]["podMetricsEndpoints"][0]["port"] == "admin"
+    plain, tls = groups["spec"]["podMetricsEndpoints"]
+    assert (plain["port"], plain.get("scheme")) == ("admin", None)
+    assert (tls["port"], tls["scheme"]) == ("admin-tls", "https")
+    assert tls["tlsConfig"] == {"insecureSkipVerify": True}
+    assert own["spec"]["podMetricsEndpoints"][0]["honorLabels"], "the groups' namespaces are in the series"
+
+
+def test_a_pod_monitor_that_the_network_policies_would_block_is_rejected() -> None:
+    assert "needs monitoring.namespaces" in rejection("monitoring.podMonitor.enabled=true")
+    assert kinds(rendered("monitoring.podMonitor.enabled=true", "networkPolicies=false"), "PodMonitor")
+
+
+def test_dashboards_are_up_to_date_and_use_existing_metrics() -> None:
+    assert dashboards.stale() == []
+    known = known_metrics()
+    made = kinds(rendered("monitoring.dashboards.enabled=true"), "ConfigMap")
+    found = {
+        name: json.loads(text)
+        for one in made
+        if "grafana_dashboard" in one["metadata"]["labels"]
+        for name, text in one["data"].items()
+    }
+    assert set(found) == {
+        f"epochmq-{name}.json" for name in ("group", "topic", "controller", "operator", "audit")
+    }
+    for dashboard in found.values():
+        expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+        queries = [one["definition"] for one in dashboard["templating"]["list"] if one["type"] == "query"]
+        for text in (*expressions, *queries):
+            used = set(re.findall(r"\b(?:epochmq|rocketmq)_[a-z_]+", text))
+            assert used, text
+            assert used <= known, text
+            assert all(text.count(a) == text.count(b) for a, b in ("()", "{}", "[]")), text
+        chosen = {one["name"] for one in dashboard["templating"]["list"]}
+        assert set(re.findall(r"\$(\w+)", "".join(expressions))) <= chosen
+
+
+def known_metrics() -> set[str]:
+    """The names of all series: of sidecars, of the operator, and RocketMQ's."""
+    metrics = OperatorMetrics()
+    for collect in (metrics.collect_groups, metrics.collect_audits, metrics.collect_entities):
+        collect(list)
+    own = {
+        family.name + suffix
+        for family in metrics.registry.collect()
+        for suffix in ("", "_total", "_bucket", "_count")
+    }
+    rocketmq = set(re.findall(r"`(rocketmq_[a-z_]+)`", (ROOT / "docs" / "admin.md").read_text()))
+    return {f"epochmq_{name}" for name in HELP} | own | rocketmq
