@@ -27,6 +27,14 @@ STORE_FAULTS: Final = {
 RoleName = Literal["master", "replica", "none"]
 
 
+def store_faults(flags: int, disk_used_ratio: float) -> tuple[str, ...]:
+    """What is wrong with the store by its flags; of a full disk also how full it is (0 to 1)."""
+    found = {flag: text for flag, text in STORE_FAULTS.items() if flags & flag}
+    if RunningFlags.DISK_FULL in found:
+        found[RunningFlags.DISK_FULL] += f", {disk_used_ratio:.0%} used"
+    return tuple(found.values())
+
+
 class BrokerView:
     """The state of one broker. On a replica `poller` keeps the data about the master up to date."""
 
@@ -96,7 +104,7 @@ class BrokerView:
             drained=components.replica_control.state.drained,
             learner=config.async_learner,
             in_doubt=ha.doubt.current.in_doubt,
-            store_faults=tuple(text for flag, text in STORE_FAULTS.items() if store.state.flags & flag),
+            store_faults=store_faults(store.state.flags, store.disk_used_ratio),
             leading_controller=replicas.state_machine.leader if replicas is not None else None,
             following=step is HAClientPhase.FOLLOWING,
             step=step.value if step is not None else "",

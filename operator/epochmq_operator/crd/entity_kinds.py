@@ -9,7 +9,7 @@ from typing import Any
 
 from epochmq_operator.crd.schema import Schema
 from epochmq_operator.crd.simple_kind import SimpleKind, number, text
-from epochmq_operator.crd.status import CONDITIONS, column
+from epochmq_operator.crd.status import CONDITIONS, REASON, column
 from epochmq_operator.resources.entities import (
     ENTITY_RULES,
     EXPECTED_OF_ENTITIES,
@@ -62,7 +62,7 @@ _STATE = (
     column("Synced", ".status.synced"),
     column("Phase", ".status.phase"),
     column("Age", ".metadata.creationTimestamp", "date"),
-    column("Reason", ".status.conditions[?(@.type=='Ready')].message", priority=1),
+    REASON,
 )
 _TOPIC_COLUMNS: list[dict[str, Any]] = [
     column("Topic", ".status.name"),

@@ -126,10 +126,13 @@ def column(name: str, path: str, kind: str = "string", **more: Any) -> dict[str,
     return {"name": name, "type": kind, "jsonPath": path, **more}
 
 
+REASON = column("Reason", ".status.conditions[?(@.type=='Ready')].message", priority=1)
+"""Why the resource is not ready, in the words of the sidecars or brokers."""
 _READY = column("Ready", ".status.ready", description="Ready pods, of all pods")
 _LAST = [
     column("Phase", ".status.phase"),
     column("Age", ".metadata.creationTimestamp", "date"),
+    REASON,
 ]
 COLUMNS: dict[str, list[dict[str, Any]]] = {
     "BrokerGroup": [

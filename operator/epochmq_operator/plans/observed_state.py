@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
@@ -20,6 +20,8 @@ from epochmq_operator.plans.reported_states import (
 )
 from epochmq_operator.pod_rendering import MASTER_BROKER_ID
 
+NOT_READY = "is not ready"
+REASON_LENGTH_MAX = 300
 STUCK_REASONS = frozenset(
     {
         "CrashLoopBackOff",
@@ -80,7 +82,18 @@ def pods_of_set(observed: ObservedState, stateful_set: str, count: int) -> tuple
     owner = observed.object("StatefulSet", stateful_set) or {}
     revision = (owner.get("status") or {}).get("updateRevision")
     found = (observed.object("Pod", f"{stateful_set}-{n}") for n in range(count))
-    return tuple(None if pod is None else observed_pod(pod, revision) for pod in found)
+    pods = (None if pod is None else observed_pod(pod, revision) for pod in found)
+    return tuple(None if pod is None else _with_reported_reason(pod, observed) for pod in pods)
+
+
+def _with_reported_reason(pod: ObservedPod, observed: ObservedState) -> ObservedPod:
+    """The pod with the reasons that its sidecar gives, if it runs and Kubernetes only knows that it is not
+    ready."""
+    state = observed.states.get(pod.name)
+    if pod.unready_reason != NOT_READY or state is None or not state.not_ready:
+        return pod
+    reasons = "; ".join(state.not_ready)[:REASON_LENGTH_MAX]
+    return replace(pod, unready_reason=f"{NOT_READY}: {reasons}")
 
 
 def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
@@ -122,7 +135,7 @@ def _unready_reason(
         return f"cannot be scheduled: {scheduled.get('message', 'no reason given')}"
     if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
         return "is on a node that does not respond"
-    return "is not ready" if status.get("phase") == "Running" else "has not started"
+    return NOT_READY if status.get("phase") == "Running" else "has not started"
 
 
 CLAIM_ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,5})\Z")

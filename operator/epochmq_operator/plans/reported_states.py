@@ -34,7 +34,8 @@ class ReportedBrokerState(
 ):
     """The state of a broker. `broker_id` is its permanent id, None until it has one. Offsets and `lag_bytes`
     are bytes of the log. `confirmed_by_all`: every member of the SyncStateSet has the log up to the master's
-    confirm offset. `controlled`: controllers decide its role. `group`: None without an acting master."""
+    confirm offset. `not_ready` says why `ready` is false. `controlled`: controllers decide its role. `group`:
+    None without an acting master."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -53,6 +54,7 @@ class ReportedBrokerState(
     address: str | None = None
     ha_address: str | None = None
     ready: bool = False
+    not_ready: list[str] = []
     controlled: bool = True
     group: ReportedMemberGroup | None = None
 
@@ -87,6 +89,7 @@ class ReportedControllerState(
     term: int | None = None
     leader: str | None = None
     committed_index: int | None = None
+    not_ready: list[str] = []
     groups: list[ReportedReplicaGroup] = []
 
 

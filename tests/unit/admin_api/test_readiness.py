@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from epochmq_broker.admin_api.broker_view import store_faults
 from epochmq_broker.admin_api.lag_estimator import LagEstimator
 from epochmq_broker.admin_api.readiness import ReadinessFacts, not_ready_reasons
+from epochmq_broker.store.statuses import RunningFlags
 from epochmq_controller.controller import admin_api as of_controllers
 from epochmq_protocol.admin_api.operations import ReadinessLimits
 from epochmq_protocol.admin_api.results import (
@@ -184,3 +186,12 @@ def test_an_acting_master_is_ready_when_a_nameserver_knows_it() -> None:
     }
     assert reasons(REPLICA, **acting) == []
     assert reasons(REPLICA, **acting, registered=False) == ["it is not registered with a nameserver yet"]
+
+
+def test_a_full_disk_says_how_full_it_is() -> None:
+    flags = RunningFlags.DISK_FULL | RunningFlags.FLUSH_FAILED
+    assert store_faults(flags, 0.964) == (
+        "the disk is full, 96% used",
+        "flushing the log to the disk failed",
+    )
+    assert store_faults(0, 0.964) == ()

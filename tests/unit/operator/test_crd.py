@@ -12,7 +12,7 @@ import yaml
 
 from epochmq_operator.crd import __main__ as generator
 from epochmq_operator.crd import all_definitions, definition
-from epochmq_operator.crd.status import CONDITION_TYPES
+from epochmq_operator.crd.status import CONDITION_TYPES, REASON
 from epochmq_operator.plans.conditions import ConditionType
 from epochmq_operator.resources import KINDS, RULES, BrokerGroup, ControllerGroup, rejected_changes
 
@@ -127,7 +127,7 @@ def test_kubectl_get_shows_the_expected_columns() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_column_and_the_scale_subresource_use_existing_fields(kind: str) -> None:
-    known = {path for path, _ in parts(schema(kind))} | {".metadata.creationTimestamp"}
+    known = {path for path, _ in parts(schema(kind))} | {".metadata.creationTimestamp", REASON["jsonPath"]}
     scale = version(kind)["subresources"]["scale"]
     paths = [one["jsonPath"] for one in version(kind)["additionalPrinterColumns"]]
     assert {*paths, *scale.values()} <= known

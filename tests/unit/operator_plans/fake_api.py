@@ -90,7 +90,8 @@ def manifest_renderer(settings: ManifestSettings = SETTINGS) -> Renderer:
 class FakeApi:
     """The cluster. `created`, `deleted` and `events` record writes by name; `writes` counts all writes of the
     operator. `applied` lists the manifests that it applied, by object. `unready` pods are not ready, `behind`
-    are those of replicas that are not in sync. Images and configurations that contain `bad` do not run."""
+    are those of replicas that are not in sync; `not_ready` are the reasons that sidecars report. Images and
+    configurations that contain `bad` do not run."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     created: Counter[str] = field(default_factory=Counter)
@@ -101,6 +102,7 @@ class FakeApi:
     now: float = 1_800_000_000.0
     unready: set[str] = field(default_factory=set)
     behind: set[str] = field(default_factory=set)
+    not_ready: dict[str, list[str]] = field(default_factory=dict)
     silent: bool = False
     leaders: dict[str, str] = field(default_factory=dict)
     masters: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -316,7 +318,7 @@ class FakeApi:
         return [pod for n in range(9) if self._ready(pod := broker_pod_name(name, n))]
 
     def states(self) -> dict[str, ReportedState]:
-        """The states that all ready replicas report."""
+        """The states that all ready replicas report, and those that give reasons why they are not."""
         reported: dict[str, ReportedState] = {}
         if self.silent:
             return reported
@@ -340,6 +342,8 @@ class FakeApi:
                 sync_state_set=in_sync,
             )
             groups.setdefault(self._quorum(found), []).append(kept)
+        for pod, reasons in self.not_ready.items():
+            reported[pod] = ReportedBrokerState(not_ready=reasons)
         for controllers, leader in self.leaders.items():
             reported[leader] = ReportedControllerState(
                 role="leader", term=1, groups=groups.get(controllers, [])
