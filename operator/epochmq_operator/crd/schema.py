@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from epochmq_operator.resources import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, GroupResource
-from epochmq_operator.resources.model import SCHEMA
+from epochmq_operator.resources.documents import SCHEMA
 from epochmq_operator.resources.owned_keys import STORE_PATHS
 from epochmq_operator.resources.rules import RULES
 

@@ -90,11 +90,16 @@ def pod_template(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": GRACE_S[component],
-        "securityContext": settings.pod_security,
+        "securityContext": {
+            **settings.pod_security,
+            **group.spec.pod.security_context.model_dump(by_alias=True, exclude_defaults=True),
+        },
         "containers": containers,
         "volumes": _volumes(group, first, config_map_name(group.name, component, config_digest)),
         **_scheduling(group, component),
     }
+    if group.spec.pod.priority_class_name is not None:
+        spec["priorityClassName"] = group.spec.pod.priority_class_name
     if settings.image_pull_secrets:
         spec["imagePullSecrets"] = [{"name": name} for name in settings.image_pull_secrets]
     return {
@@ -153,6 +158,7 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
         ],
         **_probes(group, pod),
     }
+    container["env"] += [{"name": one.name, "value": one.value} for one in group.spec.pod.env]
     is_broker = pod.component is Component.BROKER
     if is_broker and isinstance(group, BrokerGroup) and not group.spec.external_services:
         _advertise_pod_address(container)
@@ -244,6 +250,17 @@ def _volumes(group: GroupResource, pod: Pod, config_map: str) -> list[JsonObject
     return volumes
 
 
+def _with_affinity(own: JsonObject, more: JsonObject) -> JsonObject:
+    """The operator's affinity with the user's; of `podAntiAffinity` the terms of both."""
+    made = {**own, **more}
+    if "podAntiAffinity" in own and "podAntiAffinity" in more:
+        ours, theirs = own["podAntiAffinity"], more["podAntiAffinity"]
+        made["podAntiAffinity"] = {
+            key: [*ours.get(key, ()), *theirs.get(key, ())] for key in {**ours, **theirs}
+        }
+    return made
+
+
 def _scheduling(group: GroupResource, component: Component) -> JsonObject:
     """Scheduling rules. They keep pods of one component of one group apart; pods of other groups do not
     count."""
@@ -256,6 +273,9 @@ def _scheduling(group: GroupResource, component: Component) -> JsonObject:
     elif spec.host_spread is Spread.PREFERRED:
         rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
         found["affinity"] = {"podAntiAffinity": rule}
+    affinity = _with_affinity(found.get("affinity", {}), spec.pod.affinity)
+    if affinity:
+        found["affinity"] = affinity
     if spec.zone_spread is not Spread.NONE:
         required = spec.zone_spread is Spread.REQUIRED
         found["topologySpreadConstraints"] = [

@@ -12,6 +12,9 @@ from pydantic.alias_generators import to_camel
 KUBERNETES_ONLY = "x-kubernetes-only"
 """Marks, in a field's JSON schema, a field that the local runtime ignores."""
 
+SCHEMA = "x-schema"
+"""In a field's JSON schema: the schema that Kubernetes gets instead."""
+
 
 class DocumentModel(BaseModel):
     """A part of a document. Unknown fields are rejected, values are not converted, and instances are

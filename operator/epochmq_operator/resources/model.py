@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from epochmq_operator.resources.documents import DocumentModel, enum_by_value, kubernetes_only
+from epochmq_operator.resources.documents import SCHEMA, DocumentModel, enum_by_value, kubernetes_only
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, key_owner
+from epochmq_operator.resources.pod_settings import PodSettings
 from epochmq_operator.resources.update_policy import UpdatePolicySpec
 
 API_GROUP = "epochmq.io"
@@ -58,9 +59,6 @@ LABEL_KEY = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Z
 
 AN_EVEN_NUMBER = "an even number of controllers tolerates no more failures than one fewer"
 COUNTS_IN_WORDS = "1, 3 or 5"
-
-SCHEMA = "x-schema"
-"""In a field's JSON schema: the schema that Kubernetes gets instead."""
 
 
 def _config_key(key: str) -> str:
@@ -295,6 +293,7 @@ class WorkloadSpec(DocumentModel):
         dict[OwnLabelKey, Annotated[str, Field(max_length=1024)]],
         kubernetes_only("Additional annotations of the pods.", max_length=LABELS_MAX),
     ] = {}
+    pod: Annotated[PodSettings, kubernetes_only("Other fields of Kubernetes' pods.")] = PodSettings()
     admin: Annotated[AdminSpec, kubernetes_only("Who may use the pods' admin port.")] = AdminSpec()
     update_policy: Annotated[
         UpdatePolicySpec, kubernetes_only("When and for what the operator restarts running pods.")

@@ -131,7 +131,7 @@ WHOLE = "expected a whole number from 1 to 9"
 SCALAR = "expected a string, a number, or true or false"
 COMMON = (
     "image, imagePullPolicy, storage, resources, hostSpread, zoneSpread, nodeSelector, tolerations, "
-    "podLabels, podAnnotations, admin, updatePolicy, paused, deletionGuard"
+    "podLabels, podAnnotations, pod, admin, updatePolicy, paused, deletionGuard"
 )
 # (the body of spec, each fault as "line: path and problem")
 SPEC_FAULTS = [
