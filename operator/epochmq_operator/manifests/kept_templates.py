@@ -18,9 +18,11 @@ from epochmq_operator.manifests.names import INPUTS_ANNOTATION, TEMPLATE_ANNOTAT
 from epochmq_operator.manifests.settings import JsonObject
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
-NOT_IN_TEMPLATES = frozenset({"replicas", "storage", "paused", "deletionGuard", "updatePolicy"})
-"""Fields of the spec that no pod template follows from. Those of them that a configuration follows from are
-among the inputs by themselves."""
+NOT_IN_TEMPLATES = frozenset(
+    {"replicas", "minInSyncReplicas", "storage", "paused", "deletionGuard", "updatePolicy"}
+)
+"""Fields of the spec that are no inputs of a pod template. What a configuration takes from the numbers of
+replicas is among the inputs by itself."""
 DIGEST_LENGTH = 10
 UNKNOWN = "unknown"
 """The digest of a template, or of its inputs, that a release rendered which wrote no digests."""

@@ -380,6 +380,18 @@ def test_an_operator_killed_while_it_adopts_a_group_restarts_no_pod_for_it(stop:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
+@pytest.mark.parametrize("replicas", [2, 5])
+def test_a_group_of_an_earlier_release_scales_without_a_restart(replicas: int) -> None:
+    """Unless another number of replicas needs another number of copies."""
+    api = made_by_an_earlier_release()
+    api.settle()
+    for wanted in (5, 3, replicas):
+        api.put("BrokerGroup", "orders", {"replicas": wanted})
+        api.settle()
+        assert api.status(ORDERS)["ready"] == f"{wanted}/{wanted}"
+        assert len(restarts(api)) == (3 if wanted == 2 else 0)
+
+
 def test_a_former_configuration_that_was_deleted_is_replaced_by_the_present_one() -> None:
     api = made_by_an_earlier_release()
     api.settle()
