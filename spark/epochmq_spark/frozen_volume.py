@@ -26,6 +26,7 @@ from epochmq_spark.files import DirectoryEntry
 COPIED = (
     "brokerIdentity",
     "checkpoint",
+    "compaction/position-checkpoint",
     "config/auth.json",
     "config/consumerFilter.json",
     "config/consumerOffset.json",

@@ -13,6 +13,8 @@ from epochmq_spark import files
 
 _OFFSET_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")
+_COMPACTION_FOLDERS = frozenset({"compacting", "replicating"})
+"""Where a broker collects new files of a compacted queue."""
 EPOCH_FILE = "epochFileCheckpoint"
 IDENTITY_FILE = "brokerIdentity"
 LOG_PATHS_FILE = "logPaths.json"
@@ -62,7 +64,9 @@ class StoreContents:
 
     log: list[DataFile] = field(default_factory=list)
     queues: list[ConsumeQueueFiles] = field(default_factory=list)
-    batch_topics: frozenset[str] = frozenset()  # topics with batch consume queues, which are not read
+    batch_queues: list[ConsumeQueueFiles] = field(default_factory=list)
+    compaction_logs: list[ConsumeQueueFiles] = field(default_factory=list)
+    compaction_queues: list[ConsumeQueueFiles] = field(default_factory=list)
     index: list[DataFile] = field(default_factory=list)
     extensions: list[ConsumeQueueFiles] = field(default_factory=list)
     timer_log: list[DataFile] = field(default_factory=list)
@@ -71,6 +75,11 @@ class StoreContents:
     has_queues: bool = False
     aborted: bool = False  # the file `abort` exists: the broker runs, or did not stop cleanly
     faults: list[StoreFault] = field(default_factory=list)
+
+    @property
+    def batch_topics(self) -> frozenset[str]:
+        """The topics with batch consume queues."""
+        return frozenset(queue.topic for queue in self.batch_queues)
 
 
 def encode_replicas(replicas: Sequence[AuditedReplica]) -> str:
@@ -116,8 +125,9 @@ def scan_store(location: str) -> StoreContents:
     if contents.has_queues:
         contents.queues = _list_queues(listing, files.join(location, "consumequeue"), contents)
     if "batchconsumequeue" in here:
-        topics = _list(listing, files.join(location, "batchconsumequeue"), contents)
-        contents.batch_topics = frozenset(topic.name for topic in topics or ())
+        contents.batch_queues = _list_queues(listing, files.join(location, "batchconsumequeue"), contents)
+    if "compaction" in here:
+        _list_compaction(listing, files.join(location, "compaction"), contents)
     if "consumequeue_ext" in here:
         contents.extensions = _list_queues(listing, files.join(location, "consumequeue_ext"), contents)
     if "timerlog" in here:
@@ -190,6 +200,14 @@ def _check_segments(folder: str, contents: StoreContents) -> None:
             contents.faults.append(StoreFault("log.missing-segment", after.location, detail))
 
 
+def _list_compaction(listing: files.Listing, folder: str, contents: StoreContents) -> None:
+    names = {entry.name for entry in _list(listing, folder, contents) or []}
+    if "compactionLog" in names:
+        contents.compaction_logs = _list_queues(listing, files.join(folder, "compactionLog"), contents)
+    if "compactionCq" in names:
+        contents.compaction_queues = _list_queues(listing, files.join(folder, "compactionCq"), contents)
+
+
 def _list_queues(listing: files.Listing, folder: str, contents: StoreContents) -> list[ConsumeQueueFiles]:
     """The files of consume queues, or of their extensions, by topic and queue."""
     queues = []
@@ -205,7 +223,9 @@ def _list_queues(listing: files.Listing, folder: str, contents: StoreContents) -
                 detail = "expected a directory named after a queue id"
                 contents.faults.append(StoreFault("file.foreign", location, detail))
                 continue
-            parts = _data_files(location, _list(listing, location, contents) or [], contents, _OFFSET_NAME)
+            entries = _list(listing, location, contents) or []
+            kept = [one for one in entries if one.is_file or one.name not in _COMPACTION_FOLDERS]
+            parts = _data_files(location, kept, contents, _OFFSET_NAME)
             queues.append(ConsumeQueueFiles(topic.name, int(queue.name), tuple(parts)))
     return queues
 

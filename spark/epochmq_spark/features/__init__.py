@@ -1,4 +1,5 @@
-"""Checks what transactions, timer messages, POP, filters and static topics leave in one replica's store."""
+"""Checks what transactions, timer messages, POP, filters, static topics, topics of type BatchCQ and
+compaction topics leave in one replica's store."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from epochmq_spark.drill_down import AuditedLog
+from epochmq_spark.features.batch_queues import check_batch_queues
+from epochmq_spark.features.compacted_queues import check_compacted_queues
 from epochmq_spark.features.extensions import check_extensions
 from epochmq_spark.features.pop_records import check_pop
 from epochmq_spark.features.replica_reader import ReplicaReader
@@ -14,6 +17,8 @@ from epochmq_spark.features.timer_units import check_timer
 from epochmq_spark.features.transactions import check_transactions
 
 FEATURES: Final[Mapping[str, Callable[[ReplicaReader], None]]] = {
+    "batch queues": check_batch_queues,
+    "compacted queues": check_compacted_queues,
     "extensions": check_extensions,
     "pop": check_pop,
     "state files": check_state_files,

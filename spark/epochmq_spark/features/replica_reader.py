@@ -131,14 +131,14 @@ class ReplicaReader:
         extent = self.log.extent
         return 0 < size <= RECORD_BYTES_MAX and extent.start <= physical and physical + size <= extent.end
 
-    def message(self, physical: int, size: int) -> MessageExt | None:
+    def message(self, physical: int, size: int, *, check_crc: bool = True) -> MessageExt | None:
         """The message in a record; None if no valid one lies there, which the checks of the log report.
-        Raises OSError."""
+        Raises OSError. `check_crc`: a body that does not match its checksum is not valid."""
         if not self.has_record(physical, size):
             return None
         data = self._records.read(physical, size)
         try:
-            return None if data is None else decode_record(data)
+            return None if data is None else decode_record(data, check_crc=check_crc)
         except EpochMQError:
             return None
 

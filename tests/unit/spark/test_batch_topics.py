@@ -1,9 +1,11 @@
-"""Topics of type BatchCQ: the audit checks their messages in the log, and leaves out their queues, which are
-not read."""
+"""Topics of type BatchCQ: the audit checks their messages in the log, and the units of their queues against
+them; with light message queues, consumer offsets are in a file of another name."""
 
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 from epochmq_broker.store import MessageStore, PutStatus, StoreConfig
 from epochmq_protocol import message as records
 from epochmq_spark.store_layout import AuditedReplica
+from tests.spark.damage_kit import overwrite
 from tests.unit.spark import inprocess
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -81,3 +84,64 @@ def test_damage_of_an_inner_batch_in_the_log_is_found(tmp_path: Path) -> None:
     data[at] ^= 1
     path.write_bytes(data)
     assert kinds(tmp_path) == ["record.checksum"]
+
+
+QUEUE = "batchconsumequeue/batches/0"
+UNIT_BYTES = 46
+
+
+def unit_of_no_record(root: Path) -> None:
+    overwrite(unit_file(root), 3 * UNIT_BYTES, struct.pack(">q", 100_000))
+
+
+def unit_of_another_record(root: Path) -> None:
+    data = unit_file(root).read_bytes()
+    overwrite(unit_file(root), UNIT_BYTES, data[3 * UNIT_BYTES : 3 * UNIT_BYTES + 12])
+
+
+def unit_with_another_base(root: Path) -> None:
+    overwrite(unit_file(root), 5 * UNIT_BYTES + 28, struct.pack(">q", 11))
+
+
+def unit_with_another_count(root: Path) -> None:
+    overwrite(unit_file(root), 5 * UNIT_BYTES + 36, struct.pack(">h", 2))
+
+
+def unit_with_another_time(root: Path) -> None:
+    overwrite(unit_file(root), 5 * UNIT_BYTES + 20, struct.pack(">q", 1))
+
+
+def unit_file(root: Path) -> Path:
+    (path,) = (root / QUEUE).iterdir()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("damage", "kind"),
+    [
+        (unit_of_no_record, "batch-queue.no-record"),
+        (unit_of_another_record, "batch-queue.wrong-unit"),
+        (unit_with_another_base, "batch-queue.wrong-unit"),
+        (unit_with_another_count, "batch-queue.wrong-unit"),
+        (unit_with_another_time, "batch-queue.wrong-unit"),
+    ],
+)
+def test_damage_of_a_unit_is_found(tmp_path: Path, damage: Callable[[Path], None], kind: str) -> None:
+    write(tmp_path)
+    damage(tmp_path)
+    found = kinds(tmp_path)
+    assert kind in found
+    assert set(found) <= {kind, "batch-queue.wrong-unit"}
+
+
+def test_consumer_offsets_of_a_broker_with_light_queues_are_checked(tmp_path: Path) -> None:
+    """Such a broker writes `lmqConsumerOffset.json` in place of the other file."""
+    write(tmp_path)
+    config = tmp_path / "config"
+    (config / "consumerOffset.json").rename(config / "lmqConsumerOffset.json")
+    assert kinds(tmp_path) == []
+    table = {"plain@readers": {"0": 21}, "%LMQ%q@readers": {"0": 1 << 40}}
+    (config / "lmqConsumerOffset.json").write_text(json.dumps({"dataVersion": {}, "offsetTable": table}))
+    assert kinds(tmp_path) == ["consumer-offset.ahead"]
+    (config / "lmqConsumerOffset.json").write_text("{")
+    assert kinds(tmp_path) == ["state.unreadable"]
