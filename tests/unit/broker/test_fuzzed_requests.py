@@ -17,7 +17,7 @@ from tests.unit.broker.kit import Bench, running, send_command
 from tests.unit.broker.request_fuzzer import CODES, FuzzedRequest, RequestFuzzer
 from tests.unit.broker_pop import support as pop
 
-SHORT, LONG = 8000, 1_000_000
+SHORT, LONG = 10_000, 1_000_000
 SIDE_BY_SIDE = 32
 ANSWER_S = 60
 BROKER_REQUESTS = 50_000

@@ -47,6 +47,7 @@ from epochmq_protocol.headers import (
     QueryCorrectionOffsetHeader,
     QuerySubscriptionByConsumerRequestHeader,
     QueryTopicConsumeByWhoRequestHeader,
+    QueryTopicsByConsumerRequestHeader,
     ResetOffsetRequestHeader,
     UpdateGroupForbiddenRequestHeader,
     ViewBrokerStatsDataRequestHeader,
@@ -314,6 +315,22 @@ async def test_the_groups_of_a_topic_contain_rocketmqs_entry_for_online_groups(b
     header = QueryTopicConsumeByWhoRequestHeader(topic="T")
     answer = ask(bench, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
     assert json.loads(answer.body) == {"groupList": ["T", "h"]}
+
+
+async def test_the_topics_of_a_group_are_those_with_offsets(bench: Bench) -> None:
+    for topic in ("T", "U"):
+        bench.broker.offsets.commit("g", topic, 0, 1)
+    bench.broker.offsets.commit("h", "V", 0, 1)
+    answer = ask(bench, RequestCode.QUERY_TOPICS_BY_CONSUMER, QueryTopicsByConsumerRequestHeader(group="g"))
+    found = json.loads(answer.body)
+    assert (found["topicList"], found["brokerAddr"]) == (["T", "U"], bench.broker.live.current.client_addr)
+
+
+async def test_the_system_topics_are_those_of_the_table(bench: Bench) -> None:
+    answer = ask(bench, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    found = set(json.loads(answer.body)["topicList"])
+    assert found == bench.broker.topics.system_topics
+    assert {"SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "broker-a"} <= found
 
 
 # clients

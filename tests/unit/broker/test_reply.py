@@ -10,8 +10,12 @@ import pytest
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import HeartbeatData, ProducerData, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.frame import Command, encode, response
-from epochmq_protocol.headers import ReplyMessageRequestHeader
+from epochmq_protocol.frame import Command, encode, request, response
+from epochmq_protocol.headers import (
+    ReplyMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from tests.unit.broker.kit import UNIQ_KEY, Bench, Peer, command, running, send_command, until
 
 REPLY_TOPIC = "TestCluster_REPLY_TOPIC"
@@ -63,6 +67,17 @@ async def test_a_reply_is_pushed_and_stored(bench: Bench) -> None:
     stored = bench.record(REPLY_TOPIC, 0, 0)
     assert (answer.ext or {})["msgId"] == stored.msg_id
     assert "PUSH_REPLY_TIME" not in records.parse_properties(stored.properties)
+
+
+async def test_a_reply_with_the_long_header_is_pushed(bench: Bench) -> None:
+    asker, consumer = requester(bench), bench.peer()
+    short = SendMessageRequestHeaderV2.decode(reply().ext)
+    fields = {name: getattr(short, name) for name in SendMessageRequestHeader.__struct_fields__}
+    opaque = consumer.send(
+        request(RequestCode.SEND_REPLY_MESSAGE, SendMessageRequestHeader(**fields), b"long")
+    )
+    assert (await push_to(asker)).body == b"long"
+    assert (await consumer.answer(opaque)).code == ResponseCode.SUCCESS
 
 
 async def test_a_missing_requester_is_reported(bench: Bench) -> None:

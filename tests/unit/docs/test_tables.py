@@ -44,6 +44,15 @@ def numbers(cell: str) -> set[int]:
     return found
 
 
+def test_a_test_sends_every_request_that_rocketmqs_broker_serves() -> None:
+    text = (DOCS / "develop" / "request-codes.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| `([\w/.]+)` \|(?: `(\w+)` \|)?", text, re.MULTILINE)
+    assert [int(code) for code, *_ in rows] == sorted(REGISTERED)
+    for code, name, path, sent_by in rows:
+        assert name == RequestCode(int(code)).name
+        assert re.search(rf"\b{sent_by or name}\b", (ROOT / path).read_text()), (name, path)
+
+
 async def test_the_request_codes_are_those_that_are_served(tmp_path: Path) -> None:
     rows = re.findall(r"^\| ([^|]+) \| (\d[^|]*) \|$", (DOCS / "rocketmq.md").read_text(), re.MULTILINE)
     broker, lacking, nameserver, controller, clients, nobody = (numbers(cell) for _, cell in rows)
