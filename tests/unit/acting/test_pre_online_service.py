@@ -127,6 +127,24 @@ async def test_a_master_whose_slave_does_not_respond_stays_isolated_and_says_so_
     await until(lambda: two.online)
 
 
+async def test_an_unexpected_error_fails_the_attempt_only(
+    two: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No response, however wrong, may keep a master isolated for good."""
+    failures = [KeyError("offsetTable")]
+    take_back = TableReturn.take_back
+
+    async def fails_once(tables: TableReturn, address: str) -> None:
+        if failures:
+            raise failures.pop()
+        await take_back(tables, address)
+
+    monkeypatch.setattr(TableReturn, "take_back", fails_once)
+    service = two.start(two.master, {1: two.address(two.slave)})
+    await until(lambda: two.online)
+    assert service.core.attempts == 2
+
+
 async def test_a_master_whose_slave_has_a_longer_log_goes_online(two: TwoBrokers) -> None:
     """The master has lost its unflushed tail, and the two logs differ from now on. RocketMQ's goes online,
     too."""
