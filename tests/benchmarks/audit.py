@@ -1,9 +1,11 @@
 """`make bench`, fourth part: measures the speed of the audit.
 
 It compares the bytes of log per second and core with a plain `zlib.crc32` pass over the same files in the
-page cache, and measures how time and memory grow with the size of the logs and the number of executors.
+page cache, and measures how time and memory grow with the size of the logs and the number of executors. Then
+it audits a group with 5,000 queues, the same group with one log of which half of the records are damaged, and
+the same group behind volume readers, as on Kubernetes.
 
-python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--quick]
+python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--group-gib 1] [--quick]
 
 A size is that of the logs of three replicas together. Executors are processes of one core each
 (`local-cluster`). Whole audits need Java, and each size needs space on the disk. The benchmark prints what is
@@ -14,26 +16,20 @@ from __future__ import annotations
 import argparse
 import datetime
 import mmap
-import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
-from epochmq_spark import audit, store_layout
-from epochmq_spark.session import local_session
+from epochmq_spark import store_layout
 from epochmq_spark.sources.summary import SummaryReader
-from tests.benchmarks import audit_report
+from tests.benchmarks import audit_report, whole_audits
 from tests.benchmarks.machine import describe_machine, flush_dirty_pages
-from tests.benchmarks.process_tree import ProcessTreeMemory
+from tests.spark import wrecked_groups
 from tests.unit.store.support import Message, open_store, put
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -42,20 +38,27 @@ CACHE = ROOT / ".cache" / "bench"
 BODY = 1024
 REPLICAS = 3
 SEGMENT = 64 << 20
-EXECUTOR_MB = 1024
+QUEUES = 8
 STORE_SHARE = 1.2
 """Bytes on the disk, with consume queues and index, for each byte of log."""
-FULL: dict[str, Any] = {"gib": [1.0, 4.0, 16.0], "executors": [1, 2], "rounds": 3}
-QUICK: dict[str, Any] = {"gib": [0.25], "executors": [1], "rounds": 1}
+FULL: dict[str, Any] = {
+    "gib": [1.0, 4.0, 16.0],
+    "executors": [1, 2],
+    "rounds": 3,
+    "group_gib": 1.0,
+    "queues": 5000,
+}
+QUICK: dict[str, Any] = {"gib": [0.25], "executors": [1], "rounds": 1, "group_gib": 0.05, "queues": 500}
 
 
-def build(root: Path, log_bytes: int) -> list[Path]:
+def build(root: Path, log_bytes: int, queues: int = QUEUES) -> list[Path]:
     """Three equal stores of 1 KiB messages with unique keys, tags and an index. Their logs have `log_bytes`
     together."""
+    units = log_bytes // REPLICAS // BODY // queues + 1
     store = open_store(
         root / "r1",
         mapped_file_size_commit_log=SEGMENT,
-        mapped_file_size_consume_queue=6_000_000,
+        mapped_file_size_consume_queue=6_000_000 if queues == QUEUES else 20 * max(units, 10),
         max_hash_slot_num=500_000,
         max_index_num=2_000_000,
         max_message_size=4096,
@@ -64,7 +67,7 @@ def build(root: Path, log_bytes: int) -> list[Path]:
     while store.max_phy_offset < log_bytes // REPLICAS:
         properties = {"UNIQ_KEY": f"7F0000010A1E18B4AAC2{number:012X}", "TAGS": "paid"}
         body = number.to_bytes(8, "big") * (BODY // 8)
-        put(store, Message(body=body, queue_id=number % 8, properties=properties))
+        put(store, Message(body=body, queue_id=number % queues, properties=properties))
         number += 1
     store.stop()
     names = [f"r{replica + 1}" for replica in range(REPLICAS)]
@@ -99,26 +102,6 @@ def seconds(action: Callable[[], Any], clock: Callable[[], float], rounds: int) 
     return found
 
 
-@contextmanager
-def session(executors: int) -> Iterator[SparkSession]:
-    """A session with this many executors and the settings of `epochmq audit`."""
-    local_session(1).stop()
-    settings = {
-        "spark.executor.memory": f"{EXECUTOR_MB}m",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
-        "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
-    }
-    builder = SparkSession.builder.master(f"local-cluster[{executors},1,{EXECUTOR_MB}]")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    try:
-        yield spark
-    finally:
-        spark.stop()
-
-
 def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
     """Measures one size."""
     rounds = plan["rounds"]
@@ -132,20 +115,44 @@ def measure(paths: list[Path], plan: dict[str, Any]) -> dict[str, Any]:
     found["pass_cpu_s"] = seconds(lambda: audit_pass(replicas), time.process_time, rounds)
     say(found, "pass_cpu_s")
     for count in plan["executors"]:
-        with session(count) as spark, ProcessTreeMemory() as family:
-            audits: list[int] = []
-
-            def whole(spark: SparkSession = spark, audits: list[int] = audits) -> None:
-                audits.append(audit.run(spark, replicas).findings.count())
-
-            took = seconds(whole, time.perf_counter, rounds)
-        if any(audits):
-            raise AssertionError(f"{audits} findings in healthy logs")
-        found.setdefault("audits", {})[str(count)] = {"seconds": took, "peak_mb": family.peaks_mb}
-        print(
-            f"  audit, {count} executors: {[round(one, 1) for one in took]} s, {family.peaks_mb}", flush=True
-        )
+        run = whole_audits.measure(locations_of(paths), count, rounds, "healthy")
+        found.setdefault("audits", {})[str(count)] = run
+        say_audit(f"audit, {count} executors", run)
     return found
+
+
+def locations_of(paths: list[Path]) -> list[tuple[str, str]]:
+    """(name, location) of the stores."""
+    return [(path.name, str(path)) for path in paths]
+
+
+def measure_groups(root: Path, plan: dict[str, Any]) -> dict[str, Any]:
+    """Measures audits of one group with many queues: as it is, behind volume readers, and with a log of which
+    half of the records are damaged."""
+    paths = build(root, int(plan["group_gib"] * 2**30), plan["queues"])
+    flush_dirty_pages()
+    found: dict[str, Any] = {"queues": plan["queues"], "gib": plan["group_gib"], "audits": {}}
+    for count in plan["executors"]:
+        cells = found["audits"][str(count)] = {}
+        cells["healthy"] = whole_audits.measure(locations_of(paths), count, plan["rounds"], "healthy")
+        say_audit(f"{plan['queues']} queues, {count} executors", cells["healthy"])
+    with whole_audits.counted_volumes(paths) as (locations, requests):
+        whole_audits.measure(locations, plan["executors"][0], 1, "healthy")
+        found["requests"] = dict(requests)
+        found["files"] = sum(1 for one in paths[0].rglob("*") if one.is_file())
+    print(f"  requests to each volume of {found['files']} files: {found['requests']}", flush=True)
+    found["damaged_records"] = list(wrecked_groups.wreck(paths[1]))
+    for count in plan["executors"]:
+        run = whole_audits.measure(locations_of(paths), count, plan["rounds"], "damaged")
+        found["audits"][str(count)]["wrecked"] = run
+        say_audit(f"half of a log damaged, {count} executors", run)
+    return found
+
+
+def say_audit(what: str, run: dict[str, Any]) -> None:
+    """Prints the result of whole audits."""
+    seconds_of_rounds = [round(one, 1) for one in run["seconds"]]
+    print(f"  {what}: {seconds_of_rounds} s, {run['findings']} findings, {run['peak_mb']}", flush=True)
 
 
 def say(found: dict[str, Any], what: str) -> None:
@@ -177,12 +184,15 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one short round only")
     parser.add_argument("--gib", help="sizes, default 1,4,16")
     parser.add_argument("--executors", help="default 1,2")
+    parser.add_argument("--group-gib", type=float, help="size of the group with many queues, default 1")
     options = parser.parse_args()
     plan = dict(QUICK if options.quick else FULL)
     if options.gib:
         plan["gib"] = [float(one) for one in options.gib.split(",")]
     if options.executors:
         plan["executors"] = [int(one) for one in options.executors.split(",")]
+    if options.group_gib:
+        plan["group_gib"] = options.group_gib
     CACHE.mkdir(parents=True, exist_ok=True)
     plan = possible(plan)
     root = Path(tempfile.mkdtemp(prefix="audit-", dir=CACHE))
@@ -192,6 +202,7 @@ def main() -> None:
             folder = root / "stores"
             measured[f"{gib:g}"] = measure(build(folder, int(gib * 2**30)), plan)
             shutil.rmtree(folder)
+        groups = measure_groups(root / "groups", plan) if plan["executors"] else {}
     finally:
         shutil.rmtree(root, ignore_errors=True)
     data = {
@@ -200,9 +211,10 @@ def main() -> None:
         "command": "python -m tests.benchmarks.audit" + (" --quick" if options.quick else ""),
         "plan": plan,
         "measurements": measured,
+        "groups": groups,
     }
     written = audit_report.write(RESULTS if plan == FULL else CACHE / "results", data)
-    print("\n" + audit_report.tables(measured))
+    print("\n" + audit_report.tables(measured, groups))
     print("written: " + ", ".join(str(path) for path in written))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Self
 
@@ -13,11 +14,24 @@ from tests.benchmarks.machine import memory
 PERIOD_S: Final = 0.2
 
 
+def spark_role(pid: int) -> str | None:
+    """The role of a process of Spark: `driver` or `executor`, and `JVM` or `Python`; None for others.
+    Executors have processes of their own, as in `local-cluster`. The driver's Python is one that
+    `multiprocessing` has spawned. Raises OSError."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace")
+    if "org.apache.spark" in command:
+        return "executor JVM" if "CoarseGrainedExecutorBackend" in command else "driver JVM"
+    if "pyspark.daemon" in command or "pyspark.worker" in command:
+        return "executor Python"
+    return "driver Python" if "multiprocessing.spawn" in command else None
+
+
 class ProcessTreeMemory:
     """A context manager that samples all descendants of this process five times a second. `peaks_mb` is the
-    peak memory of all processes of one name together, without page cache."""
+    peak memory of all processes of one role together, without page cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: Callable[[int], str | None] = spark_role) -> None:
+        self._role = role
         self.peaks_mb: dict[str, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
@@ -35,12 +49,12 @@ class ProcessTreeMemory:
             sums: dict[str, float] = defaultdict(float)
             for pid in descendants(os.getpid()):
                 try:
-                    name = Path(f"/proc/{pid}/comm").read_text().strip()
-                    sums[name] += memory(pid).anonymous_mb
+                    if (role := self._role(pid)) is not None:
+                        sums[role] += memory(pid).anonymous_mb
                 except (OSError, KeyError):
                     continue  # the process has ended
-            for name, value in sums.items():
-                self.peaks_mb[name] = round(max(self.peaks_mb.get(name, 0.0), value), 1)
+            for role, value in sums.items():
+                self.peaks_mb[role] = round(max(self.peaks_mb.get(role, 0.0), value), 1)
 
 
 def descendants(pid: int) -> list[int]:

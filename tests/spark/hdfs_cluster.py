@@ -20,6 +20,7 @@ from tests.support.process import wait_until
 SOURCE = Path(__file__).resolve().parent / "java" / "HdfsCluster.java"
 FETCH_TIMEOUT_S = 500
 COMPILE_TIMEOUT_S = 300
+COPY_TIMEOUT_S = 1200
 HEAP_MB = 400
 _ADDRESS = re.compile(r"listening on (\d+)")
 _COUNTED = {"listings": "GetListingOps", "block lookups": "GetBlockLocations", "file statuses": "FileInfoOps"}
@@ -96,7 +97,9 @@ class HdfsCluster:
         self._process.stdin.write(f"{source}\t/{path}\n")
         self._process.stdin.flush()
         wait_until(
-            lambda: self._copied() > before or self._process.poll() is not None, timeout_s=400, what="copied"
+            lambda: self._copied() > before or self._process.poll() is not None,
+            timeout_s=COPY_TIMEOUT_S,
+            what="copied",
         )
         assert self._copied() > before, self._output.read_text()[-2000:]
         return self.location(path)

@@ -6,6 +6,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from tests.spark import damage
+from tests.spark.damage_kit import overwrite
 from tests.unit.store.support import Message, open_store, put
 
 TOPICS = ("orders", "%RETRY%readers", "%DLQ%readers")
@@ -31,3 +33,10 @@ def create(root: Path, queues: int, messages: int = 2) -> list[Path]:
     for number in range(2, REPLICAS + 1):
         shutil.copytree(root / "r1", root / f"r{number}")
     return [root / f"r{number + 1}" for number in range(REPLICAS)]
+
+
+def damage_a_retry(path: Path) -> int:
+    """Damages the body of a message of a topic of retries; its offset."""
+    retried = [one for one in damage.records(path) if one.message.topic == "%RETRY%readers"][7]
+    overwrite(retried.path, retried.at + 88, b"\xff")
+    return retried.offset

@@ -5,16 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import drill_down, files, local_audit, store_layout
-from tests.spark import damage, hdfs_cluster, named_stores
-from tests.spark.damage_kit import overwrite
+from epochmq_spark import audit, drill_down, files, local_audit, store_layout
+from tests.spark import hdfs_cluster, named_stores
 from tests.unit.spark import inprocess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
 FOLDER = "50% of it"
@@ -52,12 +55,12 @@ def check_healthy_and_damaged(cluster: hdfs_cluster.HdfsCluster, paths: list[Pat
     there = inprocess.coverage_of(replicas)[1]
     keys = ("units", "records", "comparedBytes", "indexEntries")
     assert {key: there[key] for key in keys} == {key: local[key] for key in keys}
-    retried = [one for one in damage.records(paths[1]) if one.message.topic == "%RETRY%readers"][7]
-    overwrite(retried.path, retried.at + 88, b"\xff")
-    cluster.upload(retried.path, f"{name}/{FOLDER}/r2/store/commitlog/{retried.path.name}")
+    retried = named_stores.damage_a_retry(paths[1])
+    log = paths[1] / "commitlog"
+    cluster.upload(log, f"{name}/{FOLDER}/r2/store/{log.name}")
     found = inprocess.without_notes(inprocess.run(replicas))
     assert {(row["replica"], row["kind"], row["start_offset"]) for row in found} == {
-        ("r2", "record.checksum", retried.offset)
+        ("r2", "record.checksum", retried)
     }
 
 
@@ -68,10 +71,22 @@ def test_a_group_with_retry_topics_is_healthy_and_damage_is_found(
 
 
 @pytest.mark.soak
-def test_a_group_with_2000_queues_is_healthy_and_damage_is_found(
-    cluster: hdfs_cluster.HdfsCluster, tmp_path: Path
+@pytest.mark.timeout(3600)
+def test_of_a_group_with_2000_queues_only_the_injected_fault_is_found(
+    cluster: hdfs_cluster.HdfsCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
-    check_healthy_and_damaged(cluster, named_stores.create(tmp_path, 670), "many")
+    paths = named_stores.create(tmp_path, 670)[:2]
+    retried = named_stores.damage_a_retry(paths[1])
+    replicas = upload(cluster, paths, "many")
+    before = cluster.operations()
+    result = audit.run(spark, replicas)
+    found = [row.asDict() for row in result.findings.where("severity != 'note'").collect()]
+    result.release()
+    done = {name: count - before[name] for name, count in cluster.operations().items()}
+    print(f"{sum(1 for one in tmp_path.rglob('*') if one.is_file())} files in three copies: {done}")
+    assert [(row["replica"], row["kind"], row["start_offset"]) for row in found] == [
+        ("r2", "record.checksum", retried)
+    ]
 
 
 def test_a_store_costs_one_listing_for_each_directory_and_a_range_of_a_file_one_lookup_there_and_one_back(

@@ -2,6 +2,13 @@ import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.stream.Stream;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
@@ -12,6 +19,33 @@ import org.apache.hadoop.hdfs.MiniDFSCluster;
  * each line `LOCAL<tab>REMOTE` of its input, answers `copied`, and ends with its input.
  */
 public final class HdfsCluster {
+    private static final int THREADS = 8;
+
+    /** Copies a file, or all files below a directory. */
+    private static void copy(FileSystem files, java.nio.file.Path source, Path target) throws Exception {
+        ExecutorService threads = Executors.newFixedThreadPool(THREADS);
+        List<Future<?>> copies = new ArrayList<>();
+        try (Stream<java.nio.file.Path> found = Files.walk(source)) {
+            for (java.nio.file.Path path : (Iterable<java.nio.file.Path>) found::iterator) {
+                String below = source.relativize(path).toString();
+                Path own = below.isEmpty() ? target : new Path(target, below);
+                if (Files.isDirectory(path)) {
+                    files.mkdirs(own);
+                } else {
+                    copies.add(threads.submit(() -> {
+                        files.copyFromLocalFile(new Path(path.toUri()), own);
+                        return null;
+                    }));
+                }
+            }
+            for (Future<?> one : copies) {
+                one.get();
+            }
+        } finally {
+            threads.shutdown();
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         Configuration configuration = new Configuration();
         configuration.setInt("dfs.replication", 1);
@@ -28,7 +62,7 @@ public final class HdfsCluster {
                 Path target = new Path(names[1]);
                 files.delete(target, true);
                 files.mkdirs(target.getParent());
-                files.copyFromLocalFile(new Path(new File(names[0]).toURI()), target);
+                copy(files, new File(names[0]).toPath(), target);
                 System.out.println("copied " + names[1]);
             }
         }
