@@ -32,6 +32,8 @@ from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.compaction.compaction_service import CompactionService
 from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.delay_service import DelayService
+from epochmq_broker.dledger.commit_log_peer import CommitLogPeer, broker_id_of, make_store, store_config_of
+from epochmq_broker.dledger.roles import DLedgerRoles
 from epochmq_broker.escape.bridge import EscapeBridge
 from epochmq_broker.escape.remote_messages import RemoteMessageReader
 from epochmq_broker.escape.rules import EscapeKind
@@ -52,8 +54,6 @@ from epochmq_broker.request_processors import ProcessorDependencies, RequestProc
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.static_topics.cleaner import MappingCleaner
 from epochmq_broker.static_topics.remote_queues import RemoteQueues
-from epochmq_broker.store.message_store import MessageStore
-from epochmq_broker.store.store_config import StoreConfig
 from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.put_hook import TimerPutHook
 from epochmq_broker.timer.timer_service import TimerService
@@ -87,12 +87,14 @@ class Broker:
 
     def __init__(self, loaded: LoadedBrokerConfig) -> None:
         self.live = live = LiveConfig(loaded.config, loaded.without_effect)
+        if loaded.config.enable_dledger_commit_log:
+            live.set_role(broker_id_of(loaded.config), "SLAVE")
         config = live.current
         client_ip = client_ip_address(config)
         self.tables = tables = BrokerTables(config, self._state_version)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         store_host = encode_host(client_ip, config.listen_port)
-        self.store = MessageStore(StoreConfig.of(config), store_host)
+        self.store = make_store(config, store_host)
         self.store.queues.is_batch_topic = tables.topics.is_batch_cq
         tables.files.before_offsets = self.store.when_queues_written
         if config.enable_calc_filter_bit_map and config.enable_consume_queue_ext:
@@ -190,6 +192,7 @@ class Broker:
             )
         )
         self.replicas = self._make_replicas() if config.enable_controller_mode else None
+        self.dledger = self._make_dledger() if config.enable_dledger_commit_log else None
         self.member_group = self._make_member_group() if self._takes_part_in_group() else None
         self.pre_online: PreOnlineService | None = None
         self._group_reporter: GroupReporter | None = None
@@ -225,10 +228,13 @@ class Broker:
 
     async def _start(self) -> None:
         await self.start_without_ports()
-        await self.ha.start()
+        if self.dledger is None:
+            await self.ha.start()
         await self.ports.start()
         if self.replicas is not None:
             self.replicas.start()  # registers the broker as soon as it has a role
+        elif self.dledger is not None:
+            await self.dledger.start()  # as above
         elif self.member_group is not None:
             self._start_in_group(self.member_group)
         else:
@@ -247,6 +253,8 @@ class Broker:
             self.replicas.load()
         self.tables.files.load()  # recovery asks for the types of queues
         self.store.load()
+        if self.dledger is not None:
+            self.dledger.loaded()
         self.compaction.load()
         self.replica_control.load()
         self.ha.load()
@@ -309,6 +317,8 @@ class Broker:
                 self.timer.close()
             self.transactions.metrics.persist()
             self._write_tables()
+        if self.dledger is not None:
+            await self.dledger.stop()
         self.store.stop()
         await self.client.close()
         log.info("broker %s stopped", self.live.current.broker_name)
@@ -374,6 +384,26 @@ class Broker:
                 self.client,
                 self.slave_sync,
             )
+        )
+
+    def _make_dledger(self) -> CommitLogPeer:
+        live = self.live
+        roles = DLedgerRoles(
+            live,
+            broker_id_of(live.current),
+            self.topics,
+            self.master_services,
+            self.processors.pull.hold,
+            self.registration,
+            self.slave_sync,
+        )
+        return CommitLogPeer(
+            live,
+            self.store,
+            self.writer,
+            self.client,
+            on_master=roles.become_master,
+            on_slave=roles.become_slave,
         )
 
     def _takes_part_in_group(self) -> bool:
@@ -526,4 +556,4 @@ class Broker:
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Passes new settings on to objects that keep a copy."""
         self.tables.reconfigure(after)
-        self.store.configure(StoreConfig.of(after))
+        self.store.configure(store_config_of(after))

@@ -29,6 +29,7 @@ from msgspec import Meta, Struct
 from epochmq_broker.auth.access_settings import HIDDEN, SECRET_KEYS, check_access_keys
 from epochmq_broker.config_keys import FIXED_AT_START, REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_broker.store.store_config import split_paths
+from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
 
@@ -43,8 +44,19 @@ CONSUME_QUEUE_UNIT_BYTES = 20
 BATCH_UNIT_BYTES = 46
 TIMER_PRECISIONS_MS = (100, 200, 500, 1000)
 
-_NAMES = {"broker_ip1": "brokerIP1", "broker_ip2": "brokerIP2", "client_ip": "clientIP"}
+_NAMES = {
+    "broker_ip1": "brokerIP1",
+    "broker_ip2": "brokerIP2",
+    "client_ip": "clientIP",
+    # RocketMQ's spelling of DLedger in its keys.
+    "enable_dledger_commit_log": "enableDLegerCommitLog",
+    "dledger_group": "dLegerGroup",
+    "dledger_peers": "dLegerPeers",
+    "dledger_self_id": "dLegerSelfId",
+    "store_path_dledger_commit_log": "storePathDLedgerCommitLog",
+}
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})$")
+_DLEDGER_ID = re.compile(r"^[A-Za-z][0-9]{1,4}$")
 _DELAY_LEVEL = re.compile(r"^[0-9]+[smhd]$")
 _DELAY_UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -100,6 +112,13 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     sync_broker_member_group_period: Annotated[int, Meta(ge=10)] = 1000
     skip_pre_online: bool = False
     lock_in_strict_mode: bool = False
+
+    # a DLedger commit log: the brokers elect their master by Raft
+    enable_dledger_commit_log: bool = False
+    dledger_group: str = ""
+    dledger_peers: str = ""  # n0-host:port;n1-host:port of all brokers of the group
+    dledger_self_id: str = ""  # n0: this broker's id in dLegerPeers
+    store_path_dledger_commit_log: str = ""  # default: dledger-ID/data below storePathRootDir
 
     # replication
     ha_master_address: str = ""  # of a SLAVE; default: what the nameserver says
@@ -579,7 +598,9 @@ def _check(config: BrokerConfig) -> None:
             "a message that fits, with 64 KiB more for its record, into one file of mappedFileSizeCommitLog",
         )
     check_access_keys(config)
-    if config.enable_controller_mode:
+    if config.enable_dledger_commit_log:
+        _check_dledger(config)
+    elif config.enable_controller_mode:
         _check_controllers(config)
     elif (config.broker_id != 0) != (config.broker_role == "SLAVE"):
         raise ConfigError("brokerId", str(config.broker_id), "0 for a master, any other for brokerRole=SLAVE")
@@ -593,6 +614,33 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(
             "tlsServerMode", "enforcing", "a certificate: tlsServerCertPath and tlsServerKeyPath"
         )
+
+
+def _check_dledger(config: BrokerConfig) -> None:
+    try:
+        peers = parse_peers(config.dledger_peers)
+    except ValueError as error:
+        raise ConfigError(
+            "dLegerPeers", config.dledger_peers, f"n0-host:port;n1-host:port of all brokers ({error})"
+        ) from error
+    for peer in peers:
+        if not _DLEDGER_ID.match(peer):
+            raise ConfigError(
+                "dLegerPeers",
+                config.dledger_peers,
+                f"ids such as n0 with a number after one letter, not {peer}",
+            )
+    if config.dledger_self_id not in peers:
+        raise ConfigError("dLegerSelfId", config.dledger_self_id, f"one of {', '.join(peers)} in dLegerPeers")
+    if not config.dledger_group:
+        raise ConfigError("dLegerGroup", "", "a name for the group, equal on all of its brokers")
+    for key, excluded in (
+        ("enableControllerMode", config.enable_controller_mode),
+        ("enableSlaveActingMaster", config.enable_slave_acting_master),
+        ("enableLmq", config.enable_lmq),
+    ):
+        if excluded:
+            raise ConfigError(key, "true", "false with enableDLegerCommitLog")
 
 
 def _check_controllers(config: BrokerConfig) -> None:

@@ -10,7 +10,6 @@ _FALSE = ("false", "")
 _OTHER_REPLICATION = "this broker replicates through the HA service only"
 
 REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
-    "enableDLegerCommitLog": (_FALSE, _OTHER_REPLICATION),
     "duplicationEnable": (_FALSE, _OTHER_REPLICATION),
     "storeType": (("default", ""), "this broker has the file store only"),
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
@@ -43,7 +42,7 @@ _NAMES = """
     correctLogicMinOffsetSleepInterval debugLockEnable
     disableCallbackExecutor disableConsumeIfConsumerReadSlowly
     disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded dispatchCqCacheNum dispatchCqThreads
-    dispatchFromSenderThread dLegerGroup dLegerPeers dLegerSelfId enableAsyncReput enableBatchPush
+    dispatchFromSenderThread enableAsyncReput enableBatchPush
     enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently
     enableCleanExpiredOffset enableDetailStat
     enableFastChannelEventProcess enableNetWorkFlowControl
@@ -89,7 +88,6 @@ _NAMES = """
     socksProxyConfig spinLockCollisionRetreatOptimalDegree
     splitRegistrationSize statefulAuthenticationCacheMaxNum
     statefulAuthorizationCacheMaxNum statRocksDBCQIntervalSec
-    storePathDLedgerCommitLog
     timerCheckMetricsWhen
     timerEnableCheckMetrics timerEnableDisruptor
     timerEnableRetryUntilSuccess timerGetMessageThreadNum timerInterceptDelayLevel
@@ -112,12 +110,14 @@ _FIXED_NAMES = """
     authenticationStrategy authenticationWhitelist authorizationEnabled
     authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
     bindAddress brokerClusterName brokerIP1 brokerIP2 brokerId brokerName brokerRole clientIP
-    compactionCqMappedFileSize compactionMappedFileSize enableCompaction
-    enableControllerMode enableLmq enableMultiDispatch enableSlaveActingMaster enabledAppendPropCRC
+    compactionCqMappedFileSize compactionMappedFileSize dLegerGroup dLegerPeers dLegerSelfId
+    enableCompaction enableControllerMode enableDLegerCommitLog enableLmq
+    enableMultiDispatch enableSlaveActingMaster enabledAppendPropCRC
     haListenPort
     initAuthenticationUser innerClientAuthenticationCredentials listenPort mappedFileSizeCommitLog
     mappedFileSizeConsumeQueue mappedFileSizeTimerLog maxHashSlotNum maxIndexNum messageDelayLevel
-    readOnlyCommitLogStorePaths serverChannelMaxIdleTimeSeconds storePathCommitLog storePathRootDir
+    readOnlyCommitLogStorePaths serverChannelMaxIdleTimeSeconds storePathCommitLog
+    storePathDLedgerCommitLog storePathRootDir
     timerPrecisionMs timerWheelEnable tlsServerCertPath tlsServerKeyPath tlsServerMode
     tlsServerNeedClientAuth tlsServerTrustCertPath
 """

@@ -174,10 +174,12 @@ class MessageWriter:
         self._store = store
         self._light = store.light_queues
         self._levels = len(live.current.delays_ms)
-        self._syncs = live.current.flush_disk_type == "SYNC_FLUSH"
+        self._syncs = _waits_for_disk(live.current)
         self._replicas: ReplicaAcks | None = None
         self.sends_wait = self._syncs
         """Whether messages with WAIT=true have to wait: for the disk, for replicas, or for both."""
+        self.waits_always = live.current.enable_dledger_commit_log
+        """Whether messages with WAIT=false wait, too: in a DLedger group, as in RocketMQ."""
         self.may_reject = False
         """Whether `rejection` may reject a message: too few replicas are in sync, or `may_write` says no."""
         self.may_write: Callable[[], bool] | None = None
@@ -329,7 +331,7 @@ class MessageWriter:
             return None
         if self.may_write is not None and not self.may_write():
             return PutStatus.SERVICE_NOT_AVAILABLE
-        if wait.lower() != "true":
+        if wait.lower() != "true" and not self.waits_always:
             return None
         return self._replicas.rejection()
 
@@ -340,8 +342,8 @@ class MessageWriter:
 
     def must_wait(self, properties: Mapping[str, str]) -> bool:
         """Whether the response must wait until the message is on disk (SYNC_FLUSH) or on replicas
-        (SYNC_MASTER). Not if the message says WAIT=false."""
-        return self.sends_wait and properties.get("WAIT", "true").lower() == "true"
+        (SYNC_MASTER). Not if the message says WAIT=false, except in a DLedger group."""
+        return self.sends_wait and (self.waits_always or properties.get("WAIT", "true").lower() == "true")
 
     def when_safe(self, end: int, done: Callable[[PutStatus], None]) -> None:
         """Calls `done` once: with PUT_OK as soon as the log is as safe up to `end` as the settings demand;
@@ -360,8 +362,8 @@ class MessageWriter:
 
     @property
     def end(self) -> int:
-        """The end of the log."""
-        return self._store.max_phy_offset
+        """The end of everything that was stored so far."""
+        return self._store.appender.end
 
     def safe_end(self, *, acknowledged: bool = False) -> int:
         """The offset up to which the log is on disk, with SYNC_FLUSH, and on replicas
@@ -390,7 +392,7 @@ class MessageWriter:
         self.on_append = listener
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        self._syncs = after.flush_disk_type == "SYNC_FLUSH"
+        self._syncs = _waits_for_disk(after)
         self.set_replica_acks(self._replicas)
 
     def _is_legal(self, message: InnerMessage) -> bool:
@@ -448,6 +450,12 @@ class MessageWriter:
         if message.topic == TIMER_TOPIC or "TIMER_OUT_MS" in properties:
             return None
         return PutStatus.WHEEL_TIMER_NOT_ENABLE if self.timer_hook is None else self.timer_hook(message)
+
+
+def _waits_for_disk(config: BrokerConfig) -> bool:
+    """Whether messages wait for the disk of this broker. In a DLedger group they wait until they are
+    committed, which includes the disks of a quorum."""
+    return config.flush_disk_type == "SYNC_FLUSH" and not config.enable_dledger_commit_log
 
 
 class _DiskAndReplicas:

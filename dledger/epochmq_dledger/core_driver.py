@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from epochmq_dledger.checkpoint_writer import CheckpointWriter
+from epochmq_dledger.commit_reporter import CommittedEntries
 from epochmq_dledger.core.node import RaftNode
 from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.core.types import (
@@ -45,7 +46,6 @@ from epochmq_dledger.core.types import (
     Tick,
     TransferLeadership,
 )
-from epochmq_dledger.entry_applier import EntryApplier
 from epochmq_dledger.log_syncer import LogSyncer
 from epochmq_dledger.peer_calls import PeerCalls
 from epochmq_dledger.peer_context import PeerContext
@@ -67,7 +67,7 @@ class CoreDriver:
         *,
         operations: PendingOperations,
         calls: PeerCalls,
-        applier: EntryApplier,
+        applier: CommittedEntries,
         snapshots: SnapshotTaker,
         syncer: LogSyncer,
         checkpoints: CheckpointWriter,

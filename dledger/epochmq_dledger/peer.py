@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from epochmq_dledger.checkpoint_writer import CheckpointWriter
+from epochmq_dledger.commit_reporter import CommitReporter, CommittedEntries
 from epochmq_dledger.core.node import RaftNode
 from epochmq_dledger.core.types import (
     ChangeMembers,
@@ -30,10 +31,11 @@ from epochmq_dledger.log_syncer import LogSyncer
 from epochmq_dledger.peer_calls import PeerCalls
 from epochmq_dledger.peer_context import PeerContext
 from epochmq_dledger.pending_operations import OnAppended, OnConfirmed, PendingOperations
-from epochmq_dledger.recovery import PeerRecovery
+from epochmq_dledger.recovery import PeerRecovery, RecoveredPeer
 from epochmq_dledger.results import AppendResult, RaftOperationError, complete_future
 from epochmq_dledger.snapshot_taker import SnapshotTaker
 from epochmq_dledger.state_machine import StateMachine
+from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode, RequestOrResponse
 from epochmq_protocol.transport.client import RemotingClient
@@ -49,6 +51,10 @@ class DLedgerPeer:
     term or leader change, `on_fatal` after a disk error that lets this peer promise nothing more. `addresses`
     are the peers', by id; the peer adds those that the log names. `flush_async`: entries are acknowledged
     once they are written, and synced soon after, as DLedger does.
+
+    `log` replaces the peer's own log by one whose entries are handled in blocks. It has neither a state
+    machine nor membership entries: instead of `apply`, `on_committed` is called with the position after the
+    last committed entry.
     """
 
     def __init__(
@@ -58,22 +64,30 @@ class DLedgerPeer:
         folder: Path,
         client: RemotingClient,
         *,
-        apply: Callable[[DLedgerEntry], None],
+        apply: Callable[[DLedgerEntry], None] = lambda _: None,
         on_role: Callable[[RoleChanged], None] = lambda _: None,
         on_fatal: Callable[[Exception], None] = lambda _: None,
         machine: StateMachine | None = None,
         flush_async: bool = False,
+        log: BlockLog | None = None,
+        on_committed: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.addresses = addresses
         self.folder = folder
         self._apply = apply
         self._machine = machine
-        context = self._context = PeerContext(settings, folder)
+        self._found: RecoveredPeer | None = None
+        self._block_log = log
+        context = self._context = PeerContext(settings, folder, log)
         self._operations = PendingOperations(context)
         self._calls = PeerCalls(context, client, addresses)
         snapshots = SnapshotTaker(context, machine)
-        self._applier = EntryApplier(context, apply, machine, snapshots)
+        self._applier: CommittedEntries = (
+            EntryApplier(context, apply, machine, snapshots)
+            if log is None
+            else CommitReporter(context, on_committed)
+        )
         self._syncer = LogSyncer(context, flush_async=flush_async)
         self._checkpoints = CheckpointWriter(context)
         self._driver = CoreDriver(
@@ -93,12 +107,33 @@ class DLedgerPeer:
 
     def start(self) -> None:
         """Recovers the directory, applies the entries that are known to be committed, and joins the group.
-        ValueError if the directory belongs to another peer, or is too damaged to use."""
+        Errors as `recover`."""
+        if self._found is None:
+            self.recover()
+        self.join()
+
+    def recover(self) -> int:
+        """Recovers the directory, and applies the entries that are known to be committed. Returns the
+        position after them. Waits for the disk. ValueError if the directory belongs to another peer, or is
+        too damaged to use."""
         context = self._context
         self.folder.mkdir(parents=True, exist_ok=True)
-        recovery = PeerRecovery(self.settings, self.folder, context.log, context.snapshots)
-        found = recovery.run(self._machine, self._apply)
+        recovery = PeerRecovery(
+            self.settings,
+            self.folder,
+            context.log,
+            context.snapshots,
+            reads_entries=self._block_log is None,
+        )
+        found = self._found = recovery.run(self._machine, self._apply)
         context.applied_index = found.applied_index
+        return max(context.log.end_position(found.committed), 0)
+
+    def join(self) -> None:
+        """Joins the group, after `recover`."""
+        context, found = self._context, self._found
+        assert found is not None, "not recovered"
+        self._found = None
         node = RaftNode(
             self.settings,
             context.log,
@@ -111,6 +146,7 @@ class DLedgerPeer:
             memberships=found.memberships,
             rejoins=found.rejoins,
             vote_lost=found.vote_lost,
+            body_log=self._block_log,
         )
         self._driver.start(node)
 
@@ -132,6 +168,8 @@ class DLedgerPeer:
             context.log.close()
             context.snapshots.close()
             context.node = None
+        elif self._found is not None:
+            context.log.close()
         context.sync_worker.close()
         context.file_worker.close()
 
@@ -193,6 +231,11 @@ class DLedgerPeer:
         """Appends entries. `done` gets the result once they are committed and applied here, or have
         failed."""
         self._operations.submit(bodies, done)
+
+    def append_now(self, bodies: Sequence[bytes], done: OnAppended) -> None:
+        """Appends entries before it returns, if this peer leads: `log` then ends with them. `done` gets the
+        result as with `submit`. Not to be called from a callback of this peer."""
+        self._operations.submit_now(bodies, done)
 
     def confirm_leadership(self, done: OnConfirmed) -> None:
         """Confirms by a quorum round trip, which starts after this call, that this peer leads. `done` gets an

@@ -27,10 +27,11 @@ class PeerContext:
     set_timer: Callable[[], None]
     """Sets the core's timer for its next deadline, because a deadline has changed."""
 
-    def __init__(self, settings: RaftSettings, folder: Path) -> None:
+    def __init__(self, settings: RaftSettings, folder: Path, log: FileLog | None = None) -> None:
+        """`log`: None for a `FileLog` in this folder."""
         self.settings = settings
         self.folder = folder
-        self.log = FileLog(folder, settings.file_size)
+        self.log = FileLog(folder, settings.file_size) if log is None else log
         self.snapshots = SnapshotFile(folder)
         self.node: RaftNode | None = None
         self.applied_index = -1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from epochmq_dledger.core.types import Proposal, ProposalBatch, ReadIndex
 from epochmq_dledger.peer_context import PeerContext
@@ -35,6 +35,10 @@ class PendingOperations:
         self._proposals.append(Proposal(self.add(done), bodies))
         if len(self._proposals) == 1:
             asyncio.get_running_loop().call_soon(self._feed_proposals)
+
+    def submit_now(self, bodies: Sequence[bytes], done: OnAppended) -> None:
+        """Passes a proposal to the core at once, unless a step of the core is under way."""
+        self._context.feed(Proposal(self.add(done), tuple(bodies)))
 
     def _feed_proposals(self) -> None:
         proposals, self._proposals = tuple(self._proposals), []

@@ -41,8 +41,17 @@ class PeerRecovery:
     """One recovery. Its functions wait for the disk."""
 
     def __init__(
-        self, settings: RaftSettings, folder: Path, entries: FileLog, snapshots: SnapshotFile
+        self,
+        settings: RaftSettings,
+        folder: Path,
+        entries: FileLog,
+        snapshots: SnapshotFile,
+        *,
+        reads_entries: bool = True,
     ) -> None:
+        """`reads_entries`: the log has a state machine or membership entries, so recovery reads each entry
+        after the snapshot. Without them it reads only what opening the log reads."""
+        self._reads_entries = reads_entries
         self.settings = settings
         self.folder = folder
         self.entries = entries
@@ -108,6 +117,8 @@ class PeerRecovery:
     ) -> list[DLedgerEntry]:
         """Applies the committed entries. Returns the membership entries of the log after the snapshot."""
         found: list[DLedgerEntry] = []
+        if not self._reads_entries:
+            return found
         for index in range(first, self.entries.end_index + 1):
             entry = self.entries.entry(index)
             if entry is None:
@@ -155,7 +166,8 @@ class PeerRecovery:
     def _voters(self) -> set[str]:
         """The voters that this directory names."""
         entries, current = self.entries, self.snapshots.current
-        for index in range(entries.end_index, max(entries.begin_index, 0) - 1, -1):
+        first = max(entries.begin_index, 0) if self._reads_entries else entries.end_index + 1
+        for index in range(entries.end_index, first - 1, -1):
             entry = entries.entry(index)
             if entry is not None and entry.channel == MEMBERS_CHANNEL:
                 return set(decode_members(entry))

@@ -218,7 +218,9 @@ FEATURE_MEMBERS = 4
 """Applies membership entries of the log (`MEMBERS_CHANNEL`)."""
 FEATURE_REJOIN = 8
 """Lets a peer that lost a part of its log, or its vote, catch up before it votes again."""
-FEATURES = FEATURE_PRE_VOTE | FEATURE_SNAPSHOT | FEATURE_MEMBERS | FEATURE_REJOIN
+FEATURE_BLOCKS = 16
+"""A push may carry a block of entries as bytes, if both logs are block logs."""
+FEATURES = FEATURE_PRE_VOTE | FEATURE_SNAPSHOT | FEATURE_MEMBERS | FEATURE_REJOIN | FEATURE_BLOCKS
 """The extensions that this release announces."""
 
 
@@ -256,13 +258,18 @@ class VoteResponse(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
-    """A push of one of the four types. APPEND carries `entry`, or `batch_entry` for several entries."""
+    """A push of one of the four types. APPEND carries `entry`, or `batch_entry` for several entries. Between
+    EpochMQ's peers it may carry a block instead: the bytes of `epochmq_count` entries from
+    `epochmq_first_index` on, as they are in one data file."""
 
     commit_index: int = -1
     type: PushType = PushType.APPEND
     entry: DLedgerEntry | None = None
     batch_entry: list[DLedgerEntry] = []
     total_size: int = 0
+    epochmq_block: bytes | None = None
+    epochmq_first_index: int | None = None
+    epochmq_count: int | None = None
 
     @property
     def entries(self) -> list[DLedgerEntry]:

@@ -275,17 +275,16 @@ RAFT = [
         "raft",
         Leader,
         "_append_proposals",
-        "entries[at].index",
-        "entries[-1].index",
+        "PendingProposal(proposal.token, index,",
+        "PendingProposal(proposal.token, self.member.log.end_index,",
     ),
     Mutation(
         "a proposal of several entries is committed with its first",
         "raft",
         Leader,
         "_append_proposals",
-        "PendingProposal(proposal.token, entries[at].index, entries[at].pos, deadline_ms)",
-        "PendingProposal(proposal.token, entries[at].index - len(proposal.bodies) + 1, entries[at].pos, "
-        "deadline_ms)",
+        "PendingProposal(proposal.token, index,",
+        "PendingProposal(proposal.token, index - len(proposal.bodies) + 1,",
     ),
     Mutation(
         "a rejected push counts as stored",

@@ -190,6 +190,9 @@ class StoredLog:
     def term(self, index: int) -> int:
         return self.store.term(index)
 
+    def position(self, index: int) -> int:
+        return self.store.position(index)
+
     def append(self, entries: list[DLedgerEntry]) -> None:
         self.checker.check_room()
         before = self.end_term

@@ -110,6 +110,11 @@ def put_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
             return RequestError(ResponseCode.SYSTEM_ERROR, status.value)
 
 
+def response_ext(config: BrokerConfig) -> dict[str, str]:
+    """The ext fields of every response to a send, rejections included."""
+    return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+
+
 class SendProcessor:
     """Stores messages of producers, and responds when they are as safe as the producer demands."""
 
@@ -313,8 +318,12 @@ class SendProcessor:
         connection.defer(command.opaque, command.code)
 
         def respond(status: PutStatus) -> None:
-            success.code = STORED_CODES.get(status, ResponseCode.SYSTEM_ERROR)
-            connection.respond(success)
+            if status in STORED_CODES:
+                success.code = STORED_CODES[status]
+                connection.respond(success)
+                return
+            error = put_rejection(status, self._live.current)
+            connection.respond(response(command, error.code, error.remark, ext=self._ext()))
 
         self._writer.when_safe(stored.end, respond)
         return None
@@ -329,9 +338,7 @@ class SendProcessor:
         return RecallHandle(topic, name, str(int(out_ms) + 1), message.uniq_key or "null").encode()
 
     def _ext(self) -> dict[str, str]:
-        """The ext fields of every response to a send, rejections included."""
-        config = self._live.current
-        return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+        return response_ext(self._live.current)
 
 
 def group_of_retry_topic(topic: str) -> str:

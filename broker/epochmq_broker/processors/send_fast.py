@@ -18,7 +18,15 @@ from msgspec import Struct
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import TIMER_PROPERTIES, TIMER_TOPIC, MessageWriter
 from epochmq_broker.processors.broker_name_check import names_another_broker
-from epochmq_broker.processors.send import DELAY, FIFO, SHARDING_KEY, STORED_CODES, TRANSACTION
+from epochmq_broker.processors.send import (
+    DELAY,
+    FIFO,
+    SHARDING_KEY,
+    STORED_CODES,
+    TRANSACTION,
+    put_rejection,
+    response_ext,
+)
 from epochmq_broker.request_latencies import ONEWAY_SENDS, SENDS, RequestLatencies
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.stats import MEDIUM_BYTES, SMALL_BYTES, BrokerStats, PutCounter
@@ -33,7 +41,7 @@ from epochmq_broker.transactions.transaction_metrics import TransactionMetrics
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.fastpath import SendFields, SendResponseEncoder, decode_send, send_response_template
-from epochmq_protocol.frame import FLAG_ONEWAY
+from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import COMPRESSED_FLAG, COMPRESSION_TYPE_COMPARATOR
 from epochmq_protocol.message_const import PROPERTY_TRANSACTION_ID, TRANSACTION_ROLLBACK_TYPE
@@ -181,7 +189,9 @@ class FastSend:
             except UnicodeEncodeError:
                 raise FastPathMiss from None
             waits = (
-                writer.sends_wait and (not wait or wait.lower() == "true") and not request.flag & FLAG_ONEWAY
+                writer.sends_wait
+                and (not wait or writer.waits_always or wait.lower() == "true")
+                and not request.flag & FLAG_ONEWAY
             )
             if waits and not connection.can_defer:
                 raise FastPathMiss  # the ordinary path rejects the message before storing it
@@ -250,6 +260,15 @@ class FastSend:
         def done(status: PutStatus) -> None:
             if status is PutStatus.PUT_OK:
                 data = frame
+            elif status not in STORED_CODES:
+                config = self._live.current
+                error = put_rejection(status, config)
+                ext = response_ext(config)
+                command = Command(
+                    int(error.code), opaque=opaque, flag=FLAG_RESPONSE, remark=error.remark, ext=ext
+                )
+                connection.respond_encoded(opaque, encode(command))
+                return
             else:
                 respond = _response_template(self._live.current, self._store_host, STORED_CODES[status])
                 data = respond(*response_fields)

@@ -93,6 +93,11 @@ class Appender:
         self._add_to_index_backlog = index.backlog.append
         self.configure(config)
 
+    @property
+    def end(self) -> int:
+        """The offset after the last byte that was appended."""
+        return self.log.max_offset
+
     def configure(self, config: StoreConfig) -> None:
         """Applies limits and switches."""
         self._max_body = config.max_message_size
@@ -125,7 +130,7 @@ class Appender:
         head = _HEAD
         if len(born_host) != 8 or len(store_host) != 8 or sys_flag & _V6_FLAGS:
             head = record.HEADS[len(born_host), len(store_host)]
-            sys_flag = _with_host_flags(sys_flag, born_host, store_host)
+            sys_flag = with_host_flags(sys_flag, born_host, store_host)
             size += head.size - _HEAD.size
         if size > self._smallest_limit and (
             size > self._max_record or body_size > self._max_body or properties_size > _PROPERTIES_MAX
@@ -273,7 +278,7 @@ class Appender:
             ]
         store_host = self.store_host
         head = record.HEADS[len(born_host), len(store_host)]
-        sys_flag = _with_host_flags(sys_flag, born_host, store_host)
+        sys_flag = with_host_flags(sys_flag, born_host, store_host)
         overhead = queue.record_overhead + head.size - _HEAD.size
         sizes = [overhead + len(message.body) + len(message.properties) for message in messages]
         for size, message in zip(sizes, messages, strict=True):
@@ -397,7 +402,7 @@ class Appender:
         return tags_code if due is None else due
 
 
-def _with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
+def with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
     """Sets the two bits that tell the size of the hosts, whatever the sender set."""
     sys_flag &= ~_V6_FLAGS
     if len(born_host) == 20:

@@ -43,6 +43,9 @@ class CommitLog:
 
     __slots__ = ("file", "files", "preallocator", "verify_property_crc")
 
+    header_bytes = 0
+    """Bytes before each record that belong to it (a DLedger log has entry headers)."""
+
     def __init__(self, directories: Sequence[Path], file_size: int, read_only: Sequence[Path] = ()) -> None:
         """With several directories the files are in all of them in turn; `read_only` get no new files
         (`log_paths`)."""
@@ -186,6 +189,21 @@ class CommitLog:
         if file is None or offset - file.start + record.HEAD_V4.size > file.wrote:
             return -1
         return record.store_timestamp_at(file.map, offset - file.start)
+
+    def parse_next(
+        self, file: MappedFile, at: int, delays_ms: tuple[int, ...], *, check_crc: bool
+    ) -> record.DispatchRequest | str | None:
+        """The record that follows the one that ends at this position of a file, as `record.parse` returns
+        it."""
+        return record.parse(
+            file.map,
+            at,
+            file.wrote,
+            file.start + at,
+            delays_ms,
+            check_crc=check_crc,
+            property_crc=self.verify_property_crc,
+        )
 
     def roll_next_file(self, offset: int) -> int:
         """Start of the file after the one that contains this offset."""

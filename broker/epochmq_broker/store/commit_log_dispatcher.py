@@ -116,12 +116,16 @@ class CommitLogDispatcher:
         if limit is not None and limit < end:
             end = limit
         while self.position < end and count != max_records:
-            found = self._log.parse(self.position, self._delays_ms, check_crc=False)
+            file = self._log.files.find(self.position)
+            if file is None:
+                break
+            found = self._log.parse_next(file, self.position - file.start, self._delays_ms, check_crc=False)
             if isinstance(found, record.DispatchRequest):
-                if self.position + found.size > end:
+                after = found.physical_offset + found.size
+                if after > end:
                     break
                 self.dispatch(found)
-                self.position += found.size
+                self.position = after
                 count += 1
             elif found == record.BLANK:
                 self.position = self._log.roll_next_file(self.position)

@@ -64,11 +64,19 @@ class MessageStore:
     (`MessageReader`), `when_flushed` (`LogFlusher`).
     """
 
-    def __init__(self, config: StoreConfig, store_host: bytes = LOOPBACK_HOST) -> None:
-        """`store_host` is this broker's encoded address and port; new records contain it."""
+    def __init__(
+        self,
+        config: StoreConfig,
+        store_host: bytes = LOOPBACK_HOST,
+        *,
+        log: CommitLog | None = None,
+        make_appender: type[Appender] = Appender,
+    ) -> None:
+        """`store_host` is this broker's encoded address and port; new records contain it. `log` and
+        `make_appender` replace the plain commit log, and what appends to it."""
         self.config = config
         root = config.root
-        self.log = CommitLog(
+        self.log = log or CommitLog(
             config.commit_log_dirs, config.mapped_file_size_commit_log, config.read_only_log_dirs
         )
         self.log.files.set_read_ahead(config.data_read_ahead_enable)
@@ -81,7 +89,7 @@ class MessageStore:
         )
         self.queues.store_timestamp = self.log.store_timestamp
         self.index = KeyIndex(root / "index", config.max_hash_slot_num, config.max_index_num)
-        self.appender = Appender(self.log, self.index, config, store_host)
+        self.appender = make_appender(self.log, self.index, config, store_host)
         self.reader = MessageReader(self.log, self.index, config)
         self.lookup = QueueLookup(self.queues, self.reader)
         index = self.index if config.message_index_enable else None

@@ -124,7 +124,7 @@ class Recovery:
         if clean:
             start, dispatch_from = self._start_after_clean_stop()
         elif self._is_dispatched_until(dispatched_until):
-            start, dispatch_from = dispatched_until, -1
+            start, dispatch_from = dispatched_until - self._log.header_bytes, -1
         else:
             self._trim_unbacked_tails()
             start, dispatch_from = self._start_after_crash(reindex=reindex), -1
@@ -151,7 +151,7 @@ class Recovery:
             self._read_before_mapping(unit[0])
             last = self._log.parse(unit[0], self._config.delays_ms, check_crc=True)
             if isinstance(last, record.DispatchRequest) and unit[0] + last.size == dispatched:
-                return unit[0], dispatched
+                return unit[0] - self._log.header_bytes, dispatched
         for file in reversed(self._log.files.files):
             if file.start <= dispatched:
                 return file.start, dispatched
@@ -214,7 +214,7 @@ class Recovery:
 
     def _scan(self, start: int, *, dispatch_from: int, clean: bool, check_crc: bool) -> RecoveryResult:
         """Reads records from `start` on and dispatches those that start at or after `dispatch_from`."""
-        parse = record.parse
+        parse = self._log.parse_next
         delays_ms = self._config.delays_ms
         position = last = start
         records = 0
@@ -224,20 +224,12 @@ class Recovery:
             self._ahead.read(file, at)
             if not self._ahead.is_written(at):
                 break
-            found = parse(
-                file.map,
-                at,
-                file.size,
-                position,
-                delays_ms,
-                check_crc=check_crc,
-                property_crc=self._log.verify_property_crc,
-            )
+            found = parse(file, at, delays_ms, check_crc=check_crc)
             if isinstance(found, record.DispatchRequest):
-                last = position
-                if position >= dispatch_from:
+                last = found.physical_offset
+                if last >= dispatch_from:
                     self._dispatcher.dispatch(found)
-                position += found.size
+                position = last + found.size
                 records += 1
             elif found == record.BLANK and (following := self._log.files.find(file.start + file.size)):
                 file = following
@@ -253,7 +245,7 @@ def crash_recovery_start(config: StoreConfig, log: CommitLog, checkpoint: Checkp
     safe = config.message_index_enable and config.message_index_safe
     until = checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp
     for file in reversed(log.files.files):
-        head = file.pread(0, record.HEAD_V4.size)
+        head = file.pread(log.header_bytes, record.HEAD_V4.size)
         _, magic = record.SIZE_AND_MAGIC.unpack_from(head)
         if magic not in (record.MAGIC_V1, record.MAGIC_V2):
             continue

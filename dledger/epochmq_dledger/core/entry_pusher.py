@@ -34,6 +34,7 @@ from epochmq_dledger.core.peer_progress import (
 )
 from epochmq_dledger.core.types import SendRequest, SendSnapshotChunk
 from epochmq_protocol.dledger import (
+    FEATURE_BLOCKS,
     FEATURE_SNAPSHOT,
     DLedgerEntry,
     DLedgerResponseCode,
@@ -96,6 +97,10 @@ class EntryPusher:
         elif entries:
             request.batch_entry = entries
             request.total_size = sum(entry.size for entry in entries)
+        return self._send(peer, request)
+
+    def _send(self, peer: PeerProgress, request: PushEntryRequest) -> int:
+        member = self.member
         member.fill_request(request, peer.name)
         context = member.next_request_number()
         member.emit(SendRequest(peer.name, context, request))
@@ -195,18 +200,35 @@ class EntryPusher:
             fills_one = log.end_index - state.next_index + 1 >= settings.push_batch_max
             if len(state.in_flight) >= settings.push_calls_max and not fills_one:
                 break
-            batch = self._batch(state.next_index)
-            size = sum(entry.size for entry in batch)
-            context = self._push(peer, PushType.APPEND, batch)
-            state.in_flight.append(InFlightPush(context, batch[-1].index, len(batch), size, now_ms))
-            state.entries += len(batch)
+            context, count, size = self._push_next(peer, state.next_index)
+            state.in_flight.append(InFlightPush(context, state.next_index + count - 1, count, size, now_ms))
+            state.entries += count
             state.size += size
-            state.next_index = batch[-1].index + 1
+            state.next_index += count
             state.pushed_ms = now_ms
         idle = not state.in_flight and now_ms - state.pushed_ms >= settings.commit_push_interval_ms
         if idle and self.member.committed_index >= 0:
             self._push(peer, PushType.COMMIT, [])
             state.pushed_ms = now_ms
+
+    def _push_next(self, peer: PeerProgress, first_index: int) -> tuple[int, int, int]:
+        """Pushes entries from this index on. Returns the context of the request, and the number and bytes of
+        the entries."""
+        member = self.member
+        blocks = member.body_log
+        if blocks is None or not member.features.get(peer.name, 0) & FEATURE_BLOCKS:
+            batch = self._batch(first_index)
+            context = self._push(peer, PushType.APPEND, batch)
+            return context, len(batch), sum(entry.size for entry in batch)
+        data, count = blocks.read_entries(first_index, member.settings.push_batch_bytes_max)
+        assert count, f"entry {first_index} is not in the log"
+        request = PushEntryRequest(
+            commit_index=member.committed_index,
+            epochmq_block=data,
+            epochmq_first_index=first_index,
+            epochmq_count=count,
+        )
+        return self._send(peer, request), count, len(data)
 
     def _batch(self, first: int) -> list[DLedgerEntry]:
         settings, log = self.member.settings, self.member.log

@@ -10,6 +10,7 @@ entries up to the committed index are never truncated.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 
 import msgspec
 
@@ -71,6 +72,8 @@ class Follower:
         if self.matched_term != self.member.term:
             self.matched_term, self.matched_index = self.member.term, -1
         match request.type:
+            case PushType.APPEND if request.epochmq_block is not None:
+                self._append_block(call, request, request.epochmq_block)
             case PushType.APPEND:
                 self._append(call, request)
             case PushType.COMPARE:
@@ -139,6 +142,26 @@ class Follower:
         self.matched_index = max(self.matched_index, last)
         self._respond_when_durable(call, request, last)
 
+    def _append_block(self, call: int, request: PushEntryRequest, data: bytes) -> None:
+        """Appends a block of entries. If the log already holds all of them, they must be equal."""
+        member = self.member
+        log, blocks = member.log, member.body_log
+        first, count = request.epochmq_first_index or 0, request.epochmq_count or 0
+        end_index, last = log.end_index, first + count - 1
+        if blocks is None:
+            self._respond(call, request, DLedgerResponseCode.UNEXPECTED_ARGUMENT)
+            return
+        is_known = last <= end_index and blocks.read_entries(first, len(data)) == (data, count)
+        if (end_index >= 0 and self.matched_index < end_index) or not (is_known or first == end_index + 1):
+            self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+            return
+        if not is_known:
+            if not self._write(call, request, lambda: member.append_block(data)):
+                return
+            last = log.end_index
+        self.matched_index = max(self.matched_index, last)
+        self._respond_when_durable(call, request, last)
+
     def _append_new(self, call: int, request: PushEntryRequest, fresh: list[DLedgerEntry]) -> bool:
         member = self.member
         file_size = member.settings.file_size
@@ -148,10 +171,19 @@ class Follower:
                 self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
                 return False
             end_pos, end_term = entry.pos + entry.size, entry.term
+        return self._write(call, request, lambda: member.append(fresh))
+
+    def _write(self, call: int, request: PushEntryRequest, append: Callable[[], None]) -> bool:
+        """Appends to the log. If that fails, responds and returns False."""
         try:
-            member.append(fresh)
+            append()
         except LogFullError:
             self._respond(call, request, DLedgerResponseCode.DISK_FULL)
+            return False
+        except RemoteProtocolError as error:
+            leader = request.leader_id
+            self.member.alarm(f"entries of {leader}", f"rejected entries of {leader}: {error}")
+            self._respond(call, request, DLedgerResponseCode.UNEXPECTED_ARGUMENT)
             return False
         return True
 
@@ -270,7 +302,9 @@ class Follower:
         response = PushEntryResponse(
             code=code, term=request.term, begin_index=member.log.begin_index, end_index=member.log.end_index
         )
-        if request.type is not PushType.COMMIT:
+        if request.epochmq_block is not None:
+            response.index, response.count = request.epochmq_first_index, request.epochmq_count or 0
+        elif request.type is not PushType.COMMIT:
             response.index = entries[0].index if entries else -1
             response.count = len(entries)
         member.reply(call, request, response, after_erasure=code is DLedgerResponseCode.DISK_FULL)
@@ -279,6 +313,10 @@ class Follower:
 def _check_form(request: PushEntryRequest) -> DLedgerResponseCode:
     """Checks the form of a push."""
     entries = request.entries
+    if request.epochmq_block is not None:
+        whole = (request.epochmq_first_index or 0) >= 0 and (request.epochmq_count or 0) > 0
+        is_append = request.type is PushType.APPEND and not entries
+        return DLedgerResponseCode.SUCCESS if whole and is_append else DLedgerResponseCode.UNEXPECTED_ARGUMENT
     if request.type is not PushType.COMMIT and not entries:
         return DLedgerResponseCode.UNEXPECTED_ARGUMENT
     if request.type in (PushType.COMPARE, PushType.TRUNCATE) and len(entries) != 1:

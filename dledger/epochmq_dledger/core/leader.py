@@ -35,7 +35,10 @@ class Leader(LeaderState):
 
     def begin_term(self) -> None:
         """Appends the first entry of this term. While the disk is full, each heartbeat tries again."""
-        if self._needs_first_entry and self.append((b"",)) is not None:
+        if not self._needs_first_entry:
+            return
+        blocks = self.member.body_log
+        if self.append((b"" if blocks is None else blocks.first_body(self.term),)) is not None:
             self._needs_first_entry = False
 
     # Heartbeats and reads -----------------------------------------------------------------------------------
@@ -140,20 +143,19 @@ class Leader(LeaderState):
             for proposal in proposals:
                 self.member.emit(OperationFailed(proposal.token, DLedgerResponseCode.DISK_FULL))
             return
-        entries = self.append([body for proposal in proposals for body in proposal.bodies])
-        if entries is None and len(proposals) > 1 and not self.member.is_erasing:
+        first_index = self.append([body for proposal in proposals for body in proposal.bodies])
+        if first_index is None and len(proposals) > 1 and not self.member.is_erasing:
             for proposal in proposals:
                 self._append_proposals([proposal], deadline_ms)
-        elif entries is None:
+        elif first_index is None:
             for proposal in proposals:
                 self.member.emit_after_erasure(OperationFailed(proposal.token, DLedgerResponseCode.DISK_FULL))
         else:
-            at = -1
+            index = first_index - 1
             for proposal in proposals:
-                at += len(proposal.bodies)
-                self.pending.append(
-                    PendingProposal(proposal.token, entries[at].index, entries[at].pos, deadline_ms)
-                )
+                index += len(proposal.bodies)
+                pos = self.member.log.position(index)
+                self.pending.append(PendingProposal(proposal.token, index, pos, deadline_ms))
 
     def abort(self) -> None:
         """Fails all pending operations: the leadership is over. The proposals may still be committed."""

@@ -69,31 +69,39 @@ class LeaderState:
 
     # The log ------------------------------------------------------------------------------------------------
 
-    def append(self, bodies: Sequence[bytes], channel: int = 0) -> list[DLedgerEntry] | None:
-        """Appends one entry for each body. Returns the entries, or None if the disk is full."""
+    def append(self, bodies: Sequence[bytes], channel: int = 0) -> int | None:
+        """Appends one entry for each body. Returns the index of the first one, or None if the disk is
+        full."""
         member = self.member
-        log, file_size = member.log, member.settings.file_size
-        index, end_pos = log.end_index, log.end_pos
+        first_index = member.log.end_index + 1
+        try:
+            if member.body_log is None:
+                member.append(self._entries_of(bodies, channel))
+            else:
+                assert channel == 0, "an entry block has no channel"
+                member.append_bodies(bodies)
+        except LogFullError:
+            return None
+        return first_index
+
+    def _entries_of(self, bodies: Sequence[bytes], channel: int) -> list[DLedgerEntry]:
+        log, file_size = self.member.log, self.member.settings.file_size
+        end_pos = log.end_pos
         entries: list[DLedgerEntry] = []
-        for body in bodies:
-            index += 1
+        for index, body in enumerate(bodies, log.end_index + 1):
             entry = make_entry(index, self.term, body, end_pos, file_size, channel)
             end_pos = entry.pos + entry.size
             entries.append(entry)
-        try:
-            member.append(entries)
-        except LogFullError:
-            return None
         return entries
 
     def propose_on_channel(self, token: int, body: bytes, channel: int, now_ms: int) -> bool:
         """Appends one entry of a channel as a proposal. If the disk is full, the proposal fails: False."""
-        entries = self.append((body,), channel)
-        if entries is None:
+        index = self.append((body,), channel)
+        if index is None:
             self.member.emit_after_erasure(OperationFailed(token, DLedgerResponseCode.DISK_FULL))
             return False
         deadline_ms = now_ms + self.member.settings.ack_wait_max_ms
-        self.pending.append(PendingProposal(token, entries[0].index, entries[0].pos, deadline_ms))
+        self.pending.append(PendingProposal(token, index, self.member.log.position(index), deadline_ms))
         return True
 
     def advance_commit(self) -> None:

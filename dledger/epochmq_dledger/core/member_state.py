@@ -4,10 +4,11 @@ Term, vote, role, log and committed index change only here; each transition emit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from epochmq_dledger.core.membership import Membership
-from epochmq_dledger.core.raft_log import LogFullError, RaftLog
+from epochmq_dledger.core.raft_log import BodyLog, LogFullError, RaftLog
 from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.types import (
     Alarm,
@@ -47,6 +48,8 @@ class MemberState:
         """`memberships`: the membership entries of the log after the snapshot."""
         self.settings = settings
         self.log = log
+        self.body_log: BodyLog | None = None
+        """The same log, if it takes a leader's entries as bodies."""
         self.jitter = jitter
         self.term = max(term, log.end_term, 0)
         self.voted_for = voted_for if self.term == term else None
@@ -188,14 +191,32 @@ class MemberState:
     def append(self, entries: list[DLedgerEntry]) -> None:
         """Writes entries that follow the last one. LogFullError: the log has not changed. Report the failure
         with `emit_after_erasure`: bytes that were written must not come back after it."""
+        with self._appending():
+            self.log.append(entries)
+        self._report_members(self.membership.add_entries(entries))
+
+    def append_bodies(self, bodies: Sequence[bytes]) -> None:
+        """Appends entries of this term to a `BodyLog`. Errors as `append`."""
+        assert self.body_log is not None
+        with self._appending():
+            self.body_log.append_bodies(self.term, bodies)
+
+    def append_block(self, data: bytes) -> None:
+        """Appends entries that this term's leader has sent as bytes to a `BodyLog`. Errors as `append`, and
+        RemoteProtocolError."""
+        assert self.body_log is not None
+        with self._appending():
+            self.body_log.append_received(data, term_max=self.term)
+
+    @contextmanager
+    def _appending(self) -> Iterator[None]:
         if self.is_erasing:
             raise LogFullError("the log does not take entries before its dropped entries are erased")
         try:
-            self.log.append(entries)
+            yield
         except LogFullError:
             self._begin_erasure()
             raise
-        self._report_members(self.membership.add_entries(entries))
 
     def truncate(self, end_index: int) -> None:
         """Truncates the log after `end_index`."""

@@ -67,6 +67,8 @@ class MembershipChange:
 
     def _rejection_code(self, event: ChangeMembers) -> DLedgerResponseCode | None:
         member, code = self.member, DLedgerResponseCode
+        if member.body_log is not None:
+            return code.UNSUPPORTED
         if self.leader.transferring_until_ms is not None:
             return code.LEADER_TRANSFERRING
         if self.catching_up is not None or member.membership.index > member.committed_index:

@@ -7,7 +7,7 @@ from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.peer_progress import InstallSnapshotState
-from epochmq_dledger.core.raft_log import RaftLog
+from epochmq_dledger.core.raft_log import BodyLog, RaftLog
 from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.snapshot_receiver import SnapshotReceiver
 from epochmq_dledger.core.takeover import TakeoverHandler
@@ -69,7 +69,8 @@ class RaftNode:
     `committed` and `snapshot` are what the driver saved before. The core takes `log` as durable: recovery
     syncs it first. With a snapshot, the log holds the snapshot's last entry. `memberships` are the log's
     membership entries after the snapshot; if None, the core reads the log for them. `rejoins`: the disk has
-    lost entries that this peer had acknowledged; `vote_lost`: it may have lost votes, too.
+    lost entries that this peer had acknowledged; `vote_lost`: it may have lost votes, too. `body_log`: the
+    same log, if it takes a leader's entries as bodies.
     """
 
     def __init__(
@@ -86,12 +87,14 @@ class RaftNode:
         memberships: list[DLedgerEntry] | None = None,
         rejoins: bool = False,
         vote_lost: bool = False,
+        body_log: BodyLog | None = None,
     ) -> None:
         if snapshot is not None:
             committed = max(committed, snapshot.index)
         if memberships is None:
             memberships = _membership_entries(log, snapshot)
         self.member = MemberState(settings, log, jitter, term, voted_for, committed, snapshot, memberships)
+        self.member.body_log = body_log
         if rejoins:
             self.member.rejoin = Rejoin(1 + int(jitter() * (1 << 53)), vote_lost=vote_lost)
         self.election = Election(self.member, now_ms)

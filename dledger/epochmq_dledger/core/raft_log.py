@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, DLedgerEntry
@@ -40,6 +41,9 @@ class RaftLog(Protocol):
     def term(self, index: int) -> int:
         """The term of the entry at `index`, -1 if the log does not hold it."""
 
+    def position(self, index: int) -> int:
+        """The position of the entry at `index`, -1 if the log does not hold it."""
+
     def append(self, entries: list[DLedgerEntry]) -> None:
         """Writes entries that follow the last one, and fillers where a file ends. LogFullError: the log has
         not changed."""
@@ -52,6 +56,25 @@ class RaftLog(Protocol):
 
     def drop_before(self, index: int) -> None:
         """Drops whole files of entries before `index`. The entry at `index` stays."""
+
+
+class BodyLog(Protocol):
+    """The part of a log that handles entries without an object for each of them (`store.block_log`). Such a
+    log has no membership entries."""
+
+    def append_bodies(self, term: int, bodies: Sequence[bytes]) -> object:
+        """Appends an entry of this term for each body. LogFullError: the log has not changed."""
+
+    def first_body(self, term: int) -> bytes:
+        """The body of the first entry of a term."""
+
+    def read_entries(self, first_index: int, bytes_max: int) -> tuple[bytes, int]:
+        """The bytes of entries from `first_index` on that lie in one data file, at least one, and their
+        number. (b"", 0) if the log does not hold the entry."""
+
+    def append_received(self, data: bytes, *, term_max: int | None = None) -> object:
+        """Appends the entries that a leader of this term has sent as bytes. RemoteProtocolError or
+        LogFullError: the log has not changed."""
 
 
 def next_pos(end_pos: int, size: int, file_size: int) -> int:
@@ -101,6 +124,10 @@ class MemoryLog:
     def term(self, index: int) -> int:
         entry = self.entry(index)
         return entry.term if entry is not None else -1
+
+    def position(self, index: int) -> int:
+        entry = self.entry(index)
+        return entry.pos if entry is not None else -1
 
     def append(self, entries: list[DLedgerEntry]) -> None:
         self.entries.extend(entries)

@@ -77,8 +77,8 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     transfer_wait_max_ms: int = 1000
     """A transfer of leadership fails if the transferee does not lead after this time."""
     entry_of_own_term: bool = True
-    """A new leader appends an entry with an empty body, which commits the entries of earlier terms (Raft
-    §5.4.2). A broker's commit log, whose entries are messages, switches it off."""
+    """A new leader appends an entry, which commits the entries of earlier terms (Raft §5.4.2). Its body is
+    empty, or what a `BodyLog` says."""
 
     snapshot_entries: int = 0
     """The peer takes a snapshot after it has applied this many entries since the last one. 0: never."""

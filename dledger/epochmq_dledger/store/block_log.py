@@ -7,11 +7,17 @@ pieces. The files are DLedger's in every byte.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from epochmq_dledger.core.raft_log import next_pos
-from epochmq_dledger.store.entry_block import ENTRY_BYTES_MAX, EntryBlock, encode_blocks, leading_entries
+from epochmq_dledger.store.entry_block import (
+    ENTRY_BYTES_MAX,
+    EntryBlock,
+    blocks_of,
+    encode_blocks,
+    leading_entries,
+)
 from epochmq_dledger.store.entry_encoding import BodyCheck
 from epochmq_dledger.store.file_log import INDEX_FILE_SIZE, FileLog
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, DLedgerEntry
@@ -32,12 +38,26 @@ class BlockLog(FileLog):
         *,
         position_at: int | None = None,
         check: BodyCheck | None = None,
+        first_body: Callable[[int], bytes] = lambda _: b"",
     ) -> None:
-        """`position_at`: where each body contains its own position (`encode_blocks`). `check`: recovery and
-        `append_received` take no entry whose body it rejects."""
+        """`position_at`: where each body contains its own position (`encode_blocks`). `check`: recovery,
+        `append` and `append_received` take no entry whose body it rejects. `first_body`: makes the body of
+        the first entry of a term."""
         super().__init__(folder, file_size, index_file_size, data_folder)
         self._position_at = position_at
         self._check = self._files.check = check
+        self.first_body = first_body
+
+    def append(self, entries: list[DLedgerEntry]) -> None:
+        """Appends entries that a leader of DLedger has sent one by one. RemoteProtocolError: a body is
+        damaged, and the log has not changed. Other errors as `FileLog.append`."""
+        for entry in entries:
+            body, position = entry.body, entry.pos + ENTRY_HEADER_SIZE
+            if self._check is not None and not self._check(body, 0, len(body), position):
+                raise RemoteProtocolError(
+                    f"the body of entry {entry.index}, {len(body)} bytes for position {position}, is damaged"
+                )
+        self.append_blocks(blocks_of(entries, self._file_size))
 
     def append_bodies(self, term: int, bodies: Sequence[bytes]) -> list[EntryBlock]:
         """Appends an entry of this term for each body, as a leader does, and returns the blocks that were
@@ -54,9 +74,10 @@ class BlockLog(FileLog):
         self.append_blocks(blocks)
         return blocks
 
-    def append_received(self, data: bytes) -> EntryBlock:
-        """Appends the entries of a block that a leader has sent. RemoteProtocolError: they do not follow the
-        last entry, or are damaged, and the log has not changed. Other errors as `append`."""
+    def append_received(self, data: bytes, *, term_max: int | None = None) -> EntryBlock:
+        """Appends the entries of a block that a leader has sent, whose term is `term_max`.
+        RemoteProtocolError: they do not follow the last entry, have a greater term, or are damaged, and the
+        log has not changed. Other errors as `append`."""
         # The size in the first header says where the block belongs.
         pos = next_pos(self.end_pos, int.from_bytes(data[4:8], "big"), self._file_size)
         index, term = self.end_index + 1, self.end_term
@@ -67,17 +88,23 @@ class BlockLog(FileLog):
                 f"a block of {len(data)} bytes at {pos}: the bytes from {len(block.data)} on are not entry "
                 f"{index + block.entry_count}, or leave no room for a filler"
             )
+        if term_max is not None and block.term > term_max:
+            raise RemoteProtocolError(f"a block has an entry of term {block.term}, expected up to {term_max}")
         self.append_blocks([block])
         return block
 
     def read_block(self, first_index: int, bytes_max: int) -> bytes:
         """The bytes of whole entries from `first_index` on that lie in one data file: as many as fit into
         `bytes_max`, at least one. Empty if the log does not hold the entry."""
+        return self.read_entries(first_index, bytes_max)[0]
+
+    def read_entries(self, first_index: int, bytes_max: int) -> tuple[bytes, int]:
+        """What `read_block` returns, and the number of entries."""
         if not max(self.begin_index, 0) <= first_index <= self.end_index:
-            return b""
+            return b"", 0
         first = self._files.read_index_unit(first_index)
         if first is None:
-            return b""
+            return b"", 0
         start = first[1]
         file_end = start - start % self._file_size + self._file_size
         # Bisects for the last entry that fits; positions grow with the index.
@@ -90,7 +117,7 @@ class BlockLog(FileLog):
                 low, end = middle, unit[1] + unit[2]
             else:
                 high = middle - 1
-        return self._files.data.read(start, end - start)
+        return self._files.data.read(start, end - start), low - first_index + 1
 
     def expire_files(self, until_pos: int, committed_index: int) -> int:
         """Drops the data files that end at or before `until_pos`, as `drop_before` does. The log then begins

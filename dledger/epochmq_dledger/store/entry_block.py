@@ -9,12 +9,19 @@ are equal. The owner of the log checks the bodies (`BodyCheck`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from epochmq_dledger.core.raft_log import next_pos
 from epochmq_dledger.store.entry_encoding import BodyCheck, crc_of, is_valid_header
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, FILLER_SIZE_MIN
+from epochmq_protocol.dledger import (
+    ENTRY_HEADER_SIZE,
+    ENTRY_MAGIC,
+    FILLER_SIZE_MIN,
+    DLedgerEntry,
+    encode_entry,
+    encode_index_unit,
+)
 
 ENTRY_BYTES_MAX = 4 << 20
 """The largest entry, header included, that a peer of DLedger can encode
@@ -39,6 +46,24 @@ class EntryBlock(NamedTuple):
     def end_pos(self) -> int:
         """The position after the last entry."""
         return self.pos + len(self.data)
+
+
+def blocks_of(
+    entries: Sequence[DLedgerEntry],
+    file_size: int,
+    encode: Callable[[DLedgerEntry], bytes | bytearray] = encode_entry,
+) -> list[EntryBlock]:
+    """The blocks of entries that follow each other: each block lies in one data file."""
+    starts = [0]
+    starts += [at for at, entry in enumerate(entries) if at and entry.pos % file_size == 0]
+    blocks: list[EntryBlock] = []
+    for at, end in zip(starts, [*starts[1:], len(entries)], strict=True):
+        run = entries[at:end]
+        if run:
+            data = b"".join([encode(entry) for entry in run])
+            units = b"".join([encode_index_unit(entry) for entry in run])
+            blocks.append(EntryBlock(run[0].index, len(run), run[-1].term, run[0].pos, data, units))
+    return blocks
 
 
 def encode_blocks(

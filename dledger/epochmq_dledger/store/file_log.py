@@ -18,7 +18,7 @@ from pathlib import Path
 
 from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.store.damage_detection import LogDamage, find_proof_of_loss
-from epochmq_dledger.store.entry_block import EntryBlock
+from epochmq_dledger.store.entry_block import EntryBlock, blocks_of
 from epochmq_dledger.store.entry_cache import EntryCache
 from epochmq_dledger.store.entry_encoding import EntryEncoder
 from epochmq_dledger.store.log_files import LogFiles, index_unit_of
@@ -176,13 +176,35 @@ class FileLog:
         unit = self._files.read_index_unit(index)
         return unit[4] if unit is not None else -1
 
+    def position(self, index: int) -> int:
+        """The position of the entry at `index`, -1 if the log does not hold it."""
+        cached = self._cache.entries.get(index)
+        if cached is not None:
+            return cached.pos
+        if not self._begin <= index <= self._end or index < 0:
+            return -1
+        unit = self._files.read_index_unit(index)
+        return unit[1] if unit is not None else -1
+
+    def end_position(self, index: int) -> int:
+        """The position after the entry at `index`, -1 if the log does not hold it."""
+        if index == self._end:
+            return self._end_pos
+        if not self._begin <= index <= self._end or index < 0:
+            return -1
+        unit = self._files.read_index_unit(index)
+        return unit[1] + unit[2] if unit is not None else -1
+
     # Writing ------------------------------------------------------------------------------------------------
 
     def append(self, entries: list[DLedgerEntry]) -> None:
         """Writes entries that follow the last one. LogFullError: the log has not changed; if any byte was
         written, it is not writable until that byte is erased. OSError: the disk failed, and the state of the
         log is unknown."""
-        self.append_blocks(_blocks_of(entries, self._encode, self.durable_index, self._file_size))
+        durable_index = self.durable_index
+        self.append_blocks(
+            blocks_of(entries, self._file_size, lambda entry: self._encode(entry, durable_index))
+        )
         for entry in entries:
             self._cache.add(entry)
 
@@ -323,25 +345,6 @@ class FileLog:
         """Closes the files. The kernel still holds what was not synced."""
         self._files.close()
         self._mark.close()
-
-
-def _blocks_of(
-    entries: list[DLedgerEntry],
-    encode: Callable[[DLedgerEntry, int], bytearray],
-    durable_index: int,
-    file_size: int,
-) -> list[EntryBlock]:
-    """The blocks of entries: each lies in one data file."""
-    starts = [0]
-    starts += [at for at, entry in enumerate(entries) if at and entry.pos % file_size == 0]
-    blocks: list[EntryBlock] = []
-    for at, end in zip(starts, [*starts[1:], len(entries)], strict=True):
-        run = entries[at:end]
-        if run:
-            data = b"".join([encode(entry, durable_index) for entry in run])
-            units = b"".join([encode_index_unit(entry) for entry in run])
-            blocks.append(EntryBlock(run[0].index, len(run), run[-1].term, run[0].pos, data, units))
-    return blocks
 
 
 def _describe_damage(

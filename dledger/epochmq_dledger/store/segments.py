@@ -11,6 +11,7 @@ dropped.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -66,7 +67,8 @@ class Erasure:
         """Erases durably. OSError: dropped bytes may come back after a power failure."""
         for fd, path in self.removed:
             os.close(fd)
-            path.unlink()
+            with contextlib.suppress(FileNotFoundError):  # the broker's store removes expired files, too
+                path.unlink()
         if self.removed:
             sync_directory(self.folder)
         if self.fd >= 0:

@@ -1,0 +1,1 @@
+"""The broker whose commit log is a DLedger log (`enableDLegerCommitLog`)."""

@@ -1,0 +1,32 @@
+"""Encodes the record with which a leader begins its term.
+
+A leader commits only entries of its own term, so each term begins with an entry. RocketMQ's parser stops at
+an empty entry, so this one is a record: of a transaction that was rolled back, which neither consume queues
+nor the index take.
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from epochmq_broker.store import record
+from epochmq_protocol.topics import RMQ_SYS_SELF_TEST_TOPIC
+
+_TOPIC = RMQ_SYS_SELF_TEST_TOPIC.encode()
+_PROPERTIES = b"WAIT\x01true\x02"
+
+
+def encode_first_record(term: int, store_host: bytes, now_ms: int) -> bytes:
+    """The record, with 0 in place of its physical offset."""
+    body = f"term {term}".encode()
+    head = record.HEADS[len(store_host), len(store_host)]
+    flags = record.TRANSACTION_ROLLBACK
+    if len(store_host) == 20:
+        flags |= record.BORN_HOST_V6 | record.STORE_HOST_V6
+    size = head.size + len(body) + 1 + len(_TOPIC) + 2 + len(_PROPERTIES)
+    packed = head.pack(
+        size, record.MAGIC_V1, crc32(body) & record.CRC_MASK, 0, 0, 0, 0, flags, now_ms, store_host, now_ms,
+        store_host, 0, 0, len(body),
+    )  # fmt: skip
+    lengths = bytes((len(_TOPIC),)), len(_PROPERTIES).to_bytes(2, "big")
+    return b"".join((packed, body, lengths[0], _TOPIC, lengths[1], _PROPERTIES))

@@ -1,0 +1,215 @@
+"""Brokers whose commit log is a DLedger log: what they acknowledge is committed, and every peer has it."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from epochmq_broker.dledger.commit_log_peer import CommitLogPeer
+from epochmq_dledger.core.raft_log import LogFullError
+from epochmq_dledger.store import state_files
+from epochmq_protocol.codes import ResponseCode
+from tests.support.net import free_port
+from tests.unit.broker.kit import HOST, Bench, pull_command, send_command, until
+
+TOPIC = "TBW102"
+"""It exists at every start."""
+
+
+def peers_of(count: int) -> str:
+    return ";".join(f"n{number}-{HOST}:{free_port(HOST)}" for number in range(count))
+
+
+def settings_of(peers: str, number: int = 0, **more: str) -> dict[str, str]:
+    return {
+        "enableDLegerCommitLog": "true",
+        "dLegerGroup": "group-a",
+        "dLegerPeers": peers,
+        "dLegerSelfId": f"n{number}",
+        "flushDiskType": "SYNC_FLUSH",
+        "listenPort": str(11_000 + 10 * number),
+        **more,
+    }
+
+
+def dledger_of(bench: Bench) -> CommitLogPeer:
+    assert bench.broker.dledger is not None
+    return bench.broker.dledger
+
+
+@contextlib.asynccontextmanager
+async def running(directory: Path, settings: dict[str, str]) -> AsyncIterator[Bench]:
+    """Runs a broker and its peer, without the other ports."""
+    bench = Bench(directory, settings)
+    try:
+        await bench.broker.start_without_ports()
+        await dledger_of(bench).start()
+        yield bench
+    finally:
+        await bench.broker.stop()
+
+
+async def ready(*benches: Bench) -> Bench:
+    """Waits until one of these brokers accepts messages, and returns it."""
+    await until(lambda: any(dledger_of(one).is_ready for one in benches))
+    return next(one for one in benches if dledger_of(one).is_ready)
+
+
+async def send(bench: Bench, *texts: str, queue_id: int = 0) -> list[int]:
+    """Sends messages in one turn of the event loop. Returns the codes of the responses."""
+    peer = bench.peer()
+    opaques = [peer.send(send_command(TOPIC, text.encode(), queue_id=queue_id)) for text in texts]
+    return [(await peer.answer(opaque)).code for opaque in opaques]
+
+
+def texts_of(bench: Bench, queue_id: int = 0) -> list[str]:
+    return [
+        bench.record(TOPIC, queue_id, offset).body.decode() for offset in range(bench.count(TOPIC, queue_id))
+    ]
+
+
+def numbered(count: int, first: int = 0) -> list[str]:
+    return [f"text-{number}" for number in range(first, first + count)]
+
+
+async def test_an_acknowledged_message_can_be_pulled_and_is_there_after_a_restart(tmp_path: Path) -> None:
+    settings = settings_of(peers_of(1))
+    async with running(tmp_path, settings) as bench:
+        await ready(bench)
+        assert set(await send(bench, *numbered(100))) == {ResponseCode.SUCCESS}
+        assert texts_of(bench) == numbered(100)
+        pulled = bench.peer().call(pull_command(TOPIC, 90))
+        assert pulled.code == ResponseCode.SUCCESS
+        assert b"text-99" in pulled.body
+    async with running(tmp_path, settings) as bench:
+        assert texts_of(bench) == numbered(100)
+        await ready(bench)
+        assert set(await send(bench, *numbered(10, 100))) == {ResponseCode.SUCCESS}
+        assert texts_of(bench) == numbered(110)
+
+
+@pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
+async def test_a_killed_broker_has_everything_that_it_acknowledged(tmp_path: Path, flush: str) -> None:
+    settings = settings_of(peers_of(1), flushDiskType=flush)
+    async with running(tmp_path / "store", settings) as bench:
+        await ready(bench)
+        await send(bench, *numbered(500))
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")  # as a killed process leaves it
+    async with running(tmp_path / "copy", settings) as bench:
+        await ready(bench)
+        assert texts_of(bench) == numbered(500)
+        await send(bench, "next")
+        assert texts_of(bench) == [*numbered(500), "next"]
+
+
+async def test_the_queues_are_built_again_when_the_checkpoint_is_lost(tmp_path: Path) -> None:
+    settings = settings_of(peers_of(1))
+    async with running(tmp_path, settings) as bench:
+        await ready(bench)
+        for first in range(0, 3000, 500):
+            assert set(await send(bench, *numbered(500, first))) == {ResponseCode.SUCCESS}
+    (tmp_path / "dledger-n0" / state_files.CHECKPOINT).unlink()
+    async with running(tmp_path, settings) as bench:
+        await ready(bench)
+        assert texts_of(bench) == numbered(3000)
+
+
+async def test_messages_larger_than_a_file_in_sum_continue_in_the_next_file(tmp_path: Path) -> None:
+    settings = settings_of(peers_of(1), mappedFileSizeCommitLog=str(1 << 17), maxMessageSize="30000")
+    texts = [f"{number}-" + "x" * 20_000 for number in range(40)]
+    async with running(tmp_path, settings) as bench:
+        await ready(bench)
+        for at in range(0, 40, 7):
+            assert set(await send(bench, *texts[at : at + 7])) == {ResponseCode.SUCCESS}
+        assert texts_of(bench) == texts
+        assert len(list((tmp_path / "dledger-n0" / "data").iterdir())) >= 6
+    async with running(tmp_path, settings) as bench:
+        assert texts_of(bench) == texts
+
+
+async def test_a_message_that_the_full_disk_rejects_leaves_no_gap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, settings_of(peers_of(1))) as bench:
+        await ready(bench)
+        await send(bench, *numbered(5))
+        log = dledger_of(bench).peer.log
+
+        def append_nothing(*_: object) -> None:
+            raise LogFullError("no space")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(log, "append_blocks", append_nothing)
+            assert await send(bench, "lost", "lost") == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+        assert not dledger_of(bench).is_ready
+        assert await send(bench, "early") == [ResponseCode.SYSTEM_BUSY]
+        await ready(bench)
+        await send(bench, *numbered(5, 5))
+        assert texts_of(bench) == numbered(10)
+
+
+async def test_three_brokers_have_the_same_messages_and_another_one_takes_over(tmp_path: Path) -> None:
+    peers = peers_of(3)
+    async with contextlib.AsyncExitStack() as stack:
+        stacks, benches = [], []
+        for number in range(3):
+            one = contextlib.AsyncExitStack()
+            stack.push_async_callback(one.aclose)
+            stacks.append(one)
+            benches.append(
+                await one.enter_async_context(running(tmp_path / str(number), settings_of(peers, number)))
+            )
+        leader = await ready(*benches)
+        assert leader.broker.live.current.broker_id == 0
+        assert set(await send(leader, *numbered(50))) == {ResponseCode.SUCCESS}
+        followers = [one for one in benches if one is not leader]
+        for one in followers:
+            await until(lambda one=one: one.count(TOPIC) == 50)  # type: ignore[misc] # bound at once
+            assert texts_of(one) == numbered(50)
+            assert one.broker.live.current.broker_role == "SLAVE"
+            assert one.broker.live.current.broker_id > 0
+            assert await send(one, "no") == [ResponseCode.SYSTEM_BUSY]
+        await stacks[benches.index(leader)].aclose()
+        leader = await ready(*followers)
+        assert set(await send(leader, *numbered(10, 50))) == {ResponseCode.SUCCESS}
+        for one in followers:
+            await until(lambda one=one: one.count(TOPIC) == 60)  # type: ignore[misc] # bound at once
+            assert texts_of(one) == numbered(60)
+
+
+async def test_without_a_quorum_a_send_fails_and_shows_nothing(tmp_path: Path) -> None:
+    peers = peers_of(3)
+    async with (
+        running(tmp_path / "0", settings_of(peers, 0)) as one,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        other = await stack.enter_async_context(running(tmp_path / "1", settings_of(peers, 1)))
+        leader = await ready(one, other)
+        await send(leader, *numbered(5))
+        follower = other if leader is one else one
+        dledger_of(follower).peer.handle_request = lambda *_: None  # type: ignore[method-assign] # it hangs
+        peer = leader.peer()
+        answer = await peer.answer(peer.send(send_command(TOPIC, b"uncommitted")))
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
+        assert texts_of(leader) == numbered(5)
+
+
+async def test_rocketmqs_key_for_the_role_does_not_decide_it(tmp_path: Path) -> None:
+    async with running(tmp_path, settings_of(peers_of(1), brokerRole="ASYNC_MASTER")) as bench:
+        await ready(bench)
+        config = bench.broker.live.current
+        assert (config.broker_id, config.broker_role) == (0, "SYNC_MASTER")
+
+
+async def test_a_delayed_message_is_delivered(tmp_path: Path) -> None:
+    async with running(tmp_path, settings_of(peers_of(1), messageDelayLevel="1s 2s")) as bench:
+        await ready(bench)
+        peer = bench.peer()
+        properties = {"UNIQ_KEY": "7F0000016B5C18B4AAC2000000010001", "DELAY": "1"}
+        answer = await peer.answer(peer.send(send_command(TOPIC, b"later", properties)))
+        assert answer.code == ResponseCode.SUCCESS
+        await until(lambda: texts_of(bench) == ["later"])
