@@ -64,17 +64,13 @@ def opened(group: DLedgerGroup, number: int) -> BlockLog:
 
 
 def check_logs(group: DLedgerGroup) -> None:
-    """Checks that all logs have the same entries, byte for byte."""
+    """Checks that all logs have the same entries, byte for byte, up to the end of the shortest. Leaders that
+    were elected while the brokers stopped have appended the first entries of their terms."""
     logs = [opened(group, number) for number in range(len(group.brokers))]
-    assert len({(log.end_index, log.end_pos, log.end_term) for log in logs}) == 1
-    index = 0
-    while index <= logs[0].end_index:
-        blocks = {log.read_block(index, 1 << 16) for log in logs}
-        assert len(blocks) == 1, index
-        data, at = blocks.pop(), 0
-        while at < len(data):
-            at += int.from_bytes(data[at + 4 : at + 8], "big")
-            index += 1
+    ends = sorted(log.end_index for log in logs)
+    assert ends[-1] - ends[0] <= len(logs)
+    for index in range(ends[0] + 1):
+        assert len({log.read_block(index, 1) for log in logs}) == 1, index
     for log in logs:
         log.close()
 
