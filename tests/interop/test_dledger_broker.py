@@ -113,6 +113,7 @@ def test_no_acknowledged_message_is_lost_whoever_leads(tmp_path: Path, makers: t
             wait_until(lambda: len(acknowledged()) > count + 200, what="the client goes on")
         finally:
             producer.kill()
+        group.wait_caught_up()
         ours = [one for one in group.brokers if one.make is our_broker]
         shown = {text for queue_id in range(4) for text in group.wait_equal(ours, queue_id)}
         assert set(acknowledged()) <= shown

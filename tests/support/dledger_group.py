@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,13 @@ from types import TracebackType
 from typing import Self
 
 from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, properties
-from tests.support.group_traffic import SEND_MESSAGE_V2, SUCCESS, read_queue, send_header
+from tests.support.group_traffic import (
+    GET_BROKER_RUNTIME_INFO,
+    SEND_MESSAGE_V2,
+    SUCCESS,
+    read_queue,
+    send_header,
+)
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
 from tests.support.remoting import call
@@ -181,3 +188,20 @@ class DLedgerGroup:
 
         wait_until(equal, timeout_s=60, what=f"the brokers show the same messages in queue {queue_id}")
         return shown[0]
+
+    def wait_caught_up(self) -> None:
+        """Waits until all brokers have committed the same entries. No client sends meanwhile."""
+
+        def same_end() -> bool:
+            with contextlib.suppress(OSError):
+                ends = {self._committed_end(one) for one in self.brokers}
+                return len(ends) == 1 and None not in ends
+            return False
+
+        wait_until(same_end, timeout_s=START_TIMEOUT_S, what="all brokers have committed the same entries")
+
+    def _committed_end(self, member: Member) -> int | None:
+        response = call(member.address, GET_BROKER_RUNTIME_INFO, timeout_s=5)
+        if response.code != SUCCESS:
+            return None
+        return int(json.loads(response.body)["table"]["commitLogMaxOffset"])
