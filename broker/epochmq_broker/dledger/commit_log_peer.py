@@ -98,7 +98,7 @@ def broker_id_of(config: BrokerConfig) -> int:
 
 def is_record(data: bytes, at: int, size: int, position: int) -> bool:
     """Whether the body of an entry is a whole record of the commit log."""
-    found = record.parse(data, at, at + size, position, (), check_crc=True)  # type: ignore[arg-type] # bytes
+    found = record.parse(data, at, at + size, position, (), check_crc=True)
     return isinstance(found, record.DispatchRequest) and found.size == size
 
 
