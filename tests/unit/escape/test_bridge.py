@@ -238,6 +238,7 @@ async def test_a_stop_gives_up_what_is_on_its_way(made: Fixture) -> None:
     made.group.open.set()
     assert statuses == [PutStatus.FLUSH_SLAVE_TIMEOUT]
     assert (made.metric("escape_waiting"), made.metric("escaped_total")) == (0, 0)
+    assert made.bridge._bytes == 0
     again = made.put()
     await until(lambda: made.lane.safe_end() == again.end)
     assert made.group.bodies == [b"m"]
