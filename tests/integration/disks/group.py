@@ -253,9 +253,9 @@ class ImageGroup(DiskGroup):
             assert status == 0, f"{member.name} stopped with {status}"
 
     def start_all(self, *, first: Member | None, timeout_s: float) -> str:
-        """Starts all members, which have ended, in a random order, and waits until all replicas are in sync.
-        Each member starts together with the previous one, or when that one serves. `first` often starts
-        first, before another replica can be elected. Returns the order, as text."""
+        """Starts all members, which have ended, in a random order, and waits until all replicas are in sync
+        and all members serve. Each member starts together with the previous one, or when that one serves.
+        `first` often starts first, before another replica can be elected. Returns the order, as text."""
         order = list(self.stateful)
         self.random.shuffle(order)
         if first is not None and self.random.random() < FIRST_MEMBER_SHARE:
@@ -268,6 +268,8 @@ class ImageGroup(DiskGroup):
                 member.process.wait_until(partial(_serves, member), what="serving")
             started.append(f"{member.name}{' and then' if waits else ''}")
         self.wait_in_sync(SIZE, timeout_s=timeout_s)
+        for member in order:  # a process that still starts would be killed by the signal for a clean stop
+            member.process.wait_until(partial(_serves, member), what="serving")
         return ", ".join(started)
 
 
