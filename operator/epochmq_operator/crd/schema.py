@@ -134,5 +134,13 @@ def _default(schema: Schema) -> Any:
     default = schema["default"]
     if not isinstance(default, dict):
         return default if default != [] else None
-    non_empty = {name: value for name, value in default.items() if value not in (None, {}, [])}
+    non_empty = _non_empty(default)
     return non_empty if non_empty or "properties" in schema else None
+
+
+def _non_empty(default: Mapping[str, Any]) -> dict[str, Any]:
+    """An object's default without what is empty at any depth. The API server rejects a null."""
+    values = {
+        name: _non_empty(value) if isinstance(value, dict) else value for name, value in default.items()
+    }
+    return {name: value for name, value in values.items() if value not in (None, {}, [])}

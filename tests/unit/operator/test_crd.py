@@ -3,6 +3,7 @@ give them to a real API server."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,17 @@ def test_the_defaults_of_the_schema_are_those_of_the_model(kind: str, written: d
         if name not in there["spec"] and value not in ({}, [])
     }
     assert unfilled == {}
+
+
+@pytest.mark.parametrize("kind", [one["spec"]["names"]["kind"] for one in all_definitions()])
+def test_no_default_has_a_null(kind: str) -> None:
+    """The API server rejects a definition with one."""
+    (found,) = (one for one in all_definitions() if one["spec"]["names"]["kind"] == kind)
+    (version,) = found["spec"]["versions"]
+    defaults = [
+        part["default"] for _, part in parts(version["schema"]["openAPIV3Schema"]) if "default" in part
+    ]
+    assert not [default for default in defaults if "null" in json.dumps(default)]
 
 
 def test_a_broker_group_requires_replicas_and_a_controller_group_nothing() -> None:
