@@ -50,10 +50,11 @@ def test_the_example_loads() -> None:
 
 
 def test_every_example_loads() -> None:
-    paths = sorted((ROOT / "examples").glob("*.yaml"))
-    assert len(paths) >= 3
-    for path in paths:
-        resources = load_resources([(str(path), path.read_text())])
+    texts = {str(path): path.read_text() for path in sorted((ROOT / "examples").glob("*.yaml"))}
+    own = {name: text for name, text in texts.items() if "kind: SparkApplication" not in text}
+    assert len(own) >= 3
+    for example in own.items():
+        resources = load_resources([example])
         for group in resources.broker_groups:
             resources.controllers_of(group)
 
