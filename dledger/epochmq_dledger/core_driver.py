@@ -38,6 +38,7 @@ from epochmq_dledger.core.types import (
     RequestReceived,
     RestoreSnapshot,
     RoleChanged,
+    SaveMemberships,
     SaveVote,
     SendRequest,
     SendResponse,
@@ -87,7 +88,8 @@ class CoreDriver:
         self._on_fatal = on_fatal
         self._inputs: deque[RaftInput] = deque()
         self._is_stepping = False
-        self._is_saving_vote = False
+        self._is_saving = False
+        """Whether a vote or memberships are being saved. Later effects wait."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         """When the timer is due. uvloop's handle does not say so if it is due at once."""
@@ -138,6 +140,8 @@ class CoreDriver:
     def feed(self, event: RaftInput) -> None:
         """Feeds inputs one after another. An input that arrives while effects are carried out waits until all
         of them are carried out, or wait for a vote to be saved."""
+        if not self._is_stepping and self._may_append_membership(event):
+            self._context.before_membership()
         self._inputs.append(event)
         if self._is_stepping:
             return
@@ -151,13 +155,23 @@ class CoreDriver:
             self._syncer.sync_if_needed()
             self._set_timer()
 
+    def _may_append_membership(self, event: RaftInput) -> bool:
+        node = self._context.node
+        if node is None or node.leader is None or isinstance(event, Proposal | ProposalBatch):
+            return False
+        return isinstance(event, ChangeMembers) or node.leader.membership_change.catching_up is not None
+
     def _step(self, event: RaftInput) -> None:
         context = self._context
         if context.node is None or context.error is not None:
             self._reject(event)
             return
+        member = context.node.member
+        membership_index = member.membership.index
         try:
             context.effects.extend(context.node.step(event, self.now_ms()))
+            if member.membership.index != membership_index:
+                context.on_members()  # before the effects, some of which wait until the memberships are saved
             for removal in context.log.take_removals():
                 context.file_worker.run(removal, lambda _: None)
         except Exception as error:
@@ -166,22 +180,27 @@ class CoreDriver:
         self._carry_out_effects()
 
     def _carry_out_effects(self) -> None:
-        """Carries out effects in order, up to a vote, which must be saved before the effects after it."""
+        """Carries out effects in order, up to a vote or memberships, which must be saved before the effects
+        after it."""
         context = self._context
         try:
-            while context.effects and not self._is_saving_vote and context.error is None:
-                effect = context.effects.popleft()
-                if isinstance(effect, SaveVote):
-                    self._is_saving_vote = True
-                    job = partial(state_files.save_vote, context.folder, effect.term, effect.voted_for)
-                    context.sync_worker.run(job, self._on_vote_saved)
-                else:
-                    self._carry_out(effect)
+            while context.effects and not self._is_saving and context.error is None:
+                match context.effects.popleft():
+                    case SaveVote(term=term, voted_for=voted_for):
+                        self._save(partial(state_files.save_vote, context.folder, term, voted_for))
+                    case SaveMemberships(memberships=saved):
+                        self._save(partial(state_files.save_memberships, context.folder, saved))
+                    case effect:
+                        self._carry_out(effect)
         except Exception as error:
             self._fail(error)
 
-    def _on_vote_saved(self, _: None) -> None:
-        self._is_saving_vote = False
+    def _save(self, job: Callable[[], None]) -> None:
+        self._is_saving = True
+        self._context.sync_worker.run(job, self._on_saved)
+
+    def _on_saved(self, _: None) -> None:
+        self._is_saving = False
         if not self._context.is_running:
             return
         self._is_stepping = True  # inputs that the effects cause wait, as in `feed`

@@ -52,9 +52,10 @@ class DLedgerPeer:
     are the peers', by id; the peer adds those that the log names. `flush_async`: entries are acknowledged
     once they are written, and synced soon after, as DLedger does.
 
-    `log` replaces the peer's own log by one whose entries are handled in blocks. It has neither a state
-    machine nor membership entries: instead of `apply`, `on_committed` is called with the position after the
-    last committed entry.
+    `log` replaces the peer's own log by one whose entries are handled in blocks. It has no state machine:
+    instead of `apply`, `on_committed` is called with the position after the last committed entry. Its owner,
+    which knows where the log will end, must append what it has before this leader appends a membership entry
+    (`before_membership`), and look at the end of the log after it (`on_members`).
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class DLedgerPeer:
         flush_async: bool = False,
         log: BlockLog | None = None,
         on_committed: Callable[[int], None] = lambda _: None,
+        before_membership: Callable[[], None] = lambda: None,
+        on_members: Callable[[], None] = lambda: None,
     ) -> None:
         self.settings = settings
         self.addresses = addresses
@@ -80,6 +83,7 @@ class DLedgerPeer:
         self._found: RecoveredPeer | None = None
         self._block_log = log
         context = self._context = PeerContext(settings, folder, log)
+        context.before_membership, context.on_members = before_membership, on_members
         self._operations = PendingOperations(context)
         self._calls = PeerCalls(context, client, addresses)
         snapshots = SnapshotTaker(context, machine)
@@ -147,6 +151,7 @@ class DLedgerPeer:
             rejoins=found.rejoins,
             vote_lost=found.vote_lost,
             body_log=self._block_log,
+            saved_memberships=found.saved_memberships,
         )
         self._driver.start(node)
 
@@ -211,6 +216,12 @@ class DLedgerPeer:
         return self.node.member.leader
 
     @property
+    def is_transferring(self) -> bool:
+        """Whether this peer leads, and rejects proposals because it transfers its leadership."""
+        leader = self.node.leader
+        return leader is not None and leader.transferring_until_ms is not None
+
+    @property
     def committed_index(self) -> int:
         """Up to this index the log is known to be committed."""
         return self._context.committed_index
@@ -221,9 +232,25 @@ class DLedgerPeer:
         return self._context.applied_index
 
     @property
+    def behind(self) -> int | None:
+        """The number of entries that the leader has committed and this peer does not know to be committed.
+        None while this peer follows no leader, or the leader has not reached its log in this term."""
+        node = self.node
+        if node.role is RaftRole.LEADER:
+            return 0
+        follower = node.follower
+        committed = follower.leader_committed_index
+        if self.leader_id is None or follower.matched_term != self.term or committed < 0:
+            return None
+        return max(0, committed - self.committed_index)
+
+    @property
     def members(self) -> dict[str, str]:
         """The voters that this peer's log names, address by id."""
-        return {peer: self.addresses[peer] for peer in self.node.member.voters}
+        membership = self.node.member.membership
+        if membership.addresses is not None:  # perhaps not in `addresses` yet
+            return dict(membership.addresses)
+        return {peer: self.addresses[peer] for peer in membership.voters}
 
     # Operations ---------------------------------------------------------------------------------------------
 

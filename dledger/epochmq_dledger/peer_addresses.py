@@ -18,3 +18,13 @@ def parse_peers(text: str) -> dict[str, str]:
     if not peers:
         raise ValueError(f"{text!r}, expected id-host:port;id-host:port;…")
     return peers
+
+
+def is_valid_member(name: str, address: str | None) -> bool:
+    """Whether id and address are valid in a list of peers. Without an address: yes."""
+    if address is None:
+        return True
+    try:
+        return parse_peers(f"{name}-{address}") == {name: address}
+    except ValueError:
+        return False

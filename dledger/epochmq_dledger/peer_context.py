@@ -34,6 +34,10 @@ class PeerContext:
         self.log = FileLog(folder, settings.file_size) if log is None else log
         self.snapshots = SnapshotFile(folder)
         self.node: RaftNode | None = None
+        self.before_membership: Callable[[], None] = lambda: None
+        """Called before an input with which this leader may append a membership entry."""
+        self.on_members: Callable[[], None] = lambda: None
+        """Called at once when the log has got a membership entry, or lost one."""
         self.applied_index = -1
         """The state machine has applied entries up to this index."""
         self.error: Exception | None = None

@@ -7,12 +7,12 @@ arrives before the peer is started, gets no response, as from Java.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from epochmq_dledger.call_frames import response_frame
 from epochmq_dledger.core.types import RaftRole
 from epochmq_dledger.peer import DLedgerPeer
-from epochmq_dledger.peer_addresses import parse_peers
+from epochmq_dledger.peer_addresses import is_valid_member
 from epochmq_dledger.results import AppendResult, RaftOperationError
 from epochmq_protocol.dledger import (
     REQUEST_TYPES,
@@ -42,6 +42,10 @@ class DLedgerProcessor:
 
     def __init__(self, peer: DLedgerPeer) -> None:
         self._peer = peer
+        self.may_take_over: Callable[[], bool] = lambda: True
+        """Whether the peer accepts a leadership that the leader transfers to it."""
+        self.why_not_add: Callable[[], DLedgerResponseCode | None] = lambda: None
+        """Why the owner of this peer cannot take a new peer into the group, None if it can."""
         self._leaders: dict[RemotingConnection, str] = {}
         """The leader that sends heartbeats over a connection."""
 
@@ -141,17 +145,25 @@ class DLedgerProcessor:
             command, _with_code(response, request, self._rejection_code(request, by_leader=False))
         )
 
-    def _transfer(self, connection: RemotingConnection, command: Command) -> Awaitable[Command] | None:
+    def _transfer(
+        self, connection: RemotingConnection, command: Command
+    ) -> Command | Awaitable[Command] | None:
         """Passes the request to the core of the transferee; the leader transfers its leadership."""
         request = decode_body(LeadershipTransferRequest, command.body)
         if request.transfer_id == self._peer.settings.self_id:
             return self._transfer_leadership(command, request)
+        if not self.may_take_over():
+            response = LeadershipTransferResponse(leader_id=self._peer.leader_id, term=self._peer.term)
+            code = DLedgerResponseCode.TAKE_LEADERSHIP_FAILED
+            return _envelope(command, _with_code(response, request, code))
         self._pass_to_core(connection, command)
         return None
 
     async def _transfer_leadership(self, command: Command, request: LeadershipTransferRequest) -> Command:
         response = LeadershipTransferResponse(leader_id=self._peer.leader_id, term=self._peer.term)
-        code = self._rejection_code(request, by_leader=True)
+        code = self._rejection_code(request, by_leader=False)
+        if code is None and request.transferee_id not in self._peer.members:
+            code = DLedgerResponseCode.UNKNOWN_MEMBER
         if code is None and request.term != self._peer.term:
             code = DLedgerResponseCode.INCONSISTENT_TERM
         if code is None:
@@ -162,13 +174,13 @@ class DLedgerProcessor:
         return _envelope(command, _with_code(response, request, code))
 
     def _members(self, _: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
-        """Any peer returns the members. The leader changes them, and responds once the change is
-        committed."""
+        """Any peer returns the members and the name of the group, which the sender need not know. The leader
+        changes them, and responds once the change is committed."""
         request = decode_body(ChangeMembersRequest, command.body)
         if request.peer_id is not None:
             return self._change_members(command, request, request.peer_id)
-        code = self._rejection_code(request, by_leader=False)
-        return _envelope(command, _with_code(self._members_response(), request, code))
+        request.group = self._peer.settings.group
+        return _envelope(command, _with_code(self._members_response(), request, None))
 
     def _members_response(self) -> ChangeMembersResponse:
         peer = self._peer
@@ -176,24 +188,16 @@ class DLedgerProcessor:
 
     async def _change_members(self, command: Command, request: ChangeMembersRequest, peer_id: str) -> Command:
         code = self._rejection_code(request, by_leader=True)
-        if code is None and not _is_valid_member(peer_id, request.address):
+        if code is None and not is_valid_member(peer_id, request.address):
             code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        if code is None and request.address is not None and peer_id not in self._peer.members:
+            code = self.why_not_add()
         if code is None:
             try:
                 await self._peer.change_members(peer_id, request.address)
             except RaftOperationError as error:
                 code = error.code
         return _envelope(command, _with_code(self._members_response(), request, code))
-
-
-def _is_valid_member(peer_id: str, address: str | None) -> bool:
-    """Whether id and address are valid in a list of peers."""
-    if address is None:
-        return True
-    try:
-        return parse_peers(f"{peer_id}-{address}") == {peer_id: address}
-    except ValueError:
-        return False
 
 
 def _with_code(

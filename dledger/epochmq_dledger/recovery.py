@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from epochmq_dledger.core.types import RaftSettings, Snapshot
+from epochmq_dledger.core.types import RaftSettings, SavedMembership, Snapshot
 from epochmq_dledger.state_machine import StateMachine
 from epochmq_dledger.store import damage_evidence, state_files
 from epochmq_dledger.store.file_log import FileLog
@@ -26,13 +26,15 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class RecoveredPeer:
-    """The result of a recovery. `memberships` are the log's membership entries after the snapshot."""
+    """The result of a recovery. `memberships` are the log's membership entries after the snapshot, or
+    `saved_memberships` those that a peer with a block log has saved."""
 
     vote: SavedVote
     committed: int
     snapshot: Snapshot | None
     applied_index: int
     memberships: list[DLedgerEntry]
+    saved_memberships: list[SavedMembership]
     rejoins: bool
     vote_lost: bool
 
@@ -49,27 +51,34 @@ class PeerRecovery:
         *,
         reads_entries: bool = True,
     ) -> None:
-        """`reads_entries`: the log has a state machine or membership entries, so recovery reads each entry
-        after the snapshot. Without them it reads only what opening the log reads."""
+        """`reads_entries`: the log has a state machine, so recovery reads each entry after the snapshot.
+        Without one it reads only what opening the log reads, and the memberships that were saved."""
         self._reads_entries = reads_entries
         self.settings = settings
         self.folder = folder
         self.entries = entries
         self.snapshots = snapshots
         self._accepted = False
+        self._saved: list[SavedMembership] = []
 
     def run(self, machine: StateMachine | None, apply: Callable[[DLedgerEntry], None]) -> RecoveredPeer:
         """Recovers, and applies the entries that are known to be committed. ValueError if the directory
         belongs to another peer, or is too damaged to use."""
         self._accepted = damage_evidence.take_accept_loss_mark(self.folder)
-        committed = state_files.load_committed(self.folder)
+        self._saved = [] if self._reads_entries else state_files.load_memberships(self.folder)
+        checkpoint = state_files.load_committed(self.folder)
+        committed = -1 if checkpoint is None else checkpoint
         covered = self._snapshot_index()
-        self.entries.open(committed if committed > covered else -1)
+        self.entries.open(-1 if checkpoint is not None and committed <= covered else checkpoint)
+        if checkpoint is None:
+            self._save_first_checkpoint()
         vote = self._vote()
         if self.entries.damage is not None:
             self._handle_loss(self.entries.damage.text)
         snapshot = open_snapshot(self.entries, self.snapshots, has_state_machine=machine is not None)
         self._sync()
+        if not self._reads_entries and self.entries.begin_index > 0:
+            committed = max(committed, self.entries.begin_index)  # earlier files expired after this was
         committed = min(committed, self.entries.end_index)
         applied = max(self.entries.begin_index - 1, -1)
         if snapshot is not None:
@@ -81,8 +90,21 @@ class PeerRecovery:
         committed = min(committed, self.entries.end_index)
         lost = damage_evidence.load_rejoin_mark(self.folder)
         return RecoveredPeer(
-            vote, committed, snapshot, max(applied, committed), memberships, lost is not None, lost is True
+            vote,
+            committed,
+            snapshot,
+            max(applied, committed),
+            memberships,
+            self._saved,
+            lost is not None,
+            lost is True,
         )
+
+    def _save_first_checkpoint(self) -> None:
+        """Saves a checkpoint for a log without entries, before the first one is written. Without a
+        checkpoint, torn writes of a power failure may look like damage (`BlockLog`)."""
+        if self.entries.end_index < 0 and self.entries.damage is None:
+            state_files.save_checkpoint(self.folder, -1, -1)
 
     def _snapshot_index(self) -> int:
         """The last entry that the snapshot includes, -1 without one. `open_snapshot` handles a damaged
@@ -153,7 +175,8 @@ class PeerRecovery:
             self.entries.erase_after_end()
             self.entries.damage = None
             end = self.entries.end_index
-            state_files.save_checkpoint(self.folder, end, min(state_files.load_committed(self.folder), end))
+            committed = state_files.load_committed(self.folder)
+            state_files.save_checkpoint(self.folder, end, -1 if committed is None else min(committed, end))
         log.error(
             "%s: %s. The evidence is in %s; this peer continues after entry %d%s",
             self.settings.self_id,
@@ -173,4 +196,5 @@ class PeerRecovery:
                 return set(decode_members(entry))
         if current is not None and current.members is not None:
             return set(current.members)
-        return set(self.settings.peers)
+        named = next((one.peers for one in reversed(self._saved) if one.peers is not None), None)
+        return set(self.settings.peers if named is None else named)

@@ -220,7 +220,16 @@ FEATURE_REJOIN = 8
 """Lets a peer that lost a part of its log, or its vote, catch up before it votes again."""
 FEATURE_BLOCKS = 16
 """A push may carry a block of entries as bytes, if both logs are block logs."""
-FEATURES = FEATURE_PRE_VOTE | FEATURE_SNAPSHOT | FEATURE_MEMBERS | FEATURE_REJOIN | FEATURE_BLOCKS
+FEATURE_BLOCK_MEMBERS = 32
+"""Applies membership entries of a block log, too."""
+FEATURES = (
+    FEATURE_PRE_VOTE
+    | FEATURE_SNAPSHOT
+    | FEATURE_MEMBERS
+    | FEATURE_REJOIN
+    | FEATURE_BLOCKS
+    | FEATURE_BLOCK_MEMBERS
+)
 """The extensions that this release announces."""
 
 
@@ -260,7 +269,9 @@ class VoteResponse(RequestOrResponse, kw_only=True, rename="camel"):
 class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
     """A push of one of the four types. APPEND carries `entry`, or `batch_entry` for several entries. Between
     EpochMQ's peers it may carry a block instead: the bytes of `epochmq_count` entries from
-    `epochmq_first_index` on, as they are in one data file."""
+    `epochmq_first_index` on, as they are in one data file. A TRUNCATE of a block log names the voters as of
+    its entry (`epochmq_members`, addresses by id), because the receiver's log may begin anew with it; None if
+    the log before that entry names none."""
 
     commit_index: int = -1
     type: PushType = PushType.APPEND
@@ -270,6 +281,7 @@ class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
     epochmq_block: bytes | None = None
     epochmq_first_index: int | None = None
     epochmq_count: int | None = None
+    epochmq_members: dict[str, str] | None = None
 
     @property
     def entries(self) -> list[DLedgerEntry]:
@@ -359,7 +371,7 @@ class InstallSnapshotResponse(RequestOrResponse, kw_only=True, rename="camel"):
 
 class ChangeMembersRequest(RequestOrResponse, kw_only=True, rename="camel"):
     """Our own. To the leader: adds `peer_id` at `address` to the group; without an address, removes it.
-    Without a `peer_id`, to any peer: gets the members."""
+    Without a `peer_id`, to any peer: gets the members, and the group, which the request need not name."""
 
     peer_id: str | None = None
     address: str | None = None
@@ -389,9 +401,17 @@ def encode_members(peers: dict[str, str]) -> bytes:
 def decode_members(entry: DLedgerEntry) -> dict[str, str]:
     """The voters in a membership entry. RemoteProtocolError: malformed."""
     try:
-        return msgspec.json.decode(entry.body, type=MembershipBody).peers
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        return decode_members_body(entry.body)
+    except RemoteProtocolError as error:
         raise RemoteProtocolError(f"membership entry {entry.index}: {error}") from error
+
+
+def decode_members_body(body: bytes) -> dict[str, str]:
+    """The voters that `encode_members` has encoded. RemoteProtocolError: malformed."""
+    try:
+        return msgspec.json.decode(body, type=MembershipBody).peers
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
+        raise RemoteProtocolError(str(error)) from error
 
 
 REQUEST_TYPES: dict[int, type[RequestOrResponse]] = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import orjson
@@ -115,8 +115,20 @@ def decode_send_v1(header: bytes) -> FastSendRequest:
     return FastSendRequest(request.code, fields, request.flag, request.opaque, request.version)
 
 
-SendResponseEncoder = Callable[[int, int, int, int, bytes], bytes]
-"""(opaque, queue id, queue offset, physical offset, transaction id or b"") -> the whole frame."""
+class SendResponseEncoder(Protocol):
+    """Encodes the whole frame of a response. `transaction_id` and `recall_handle` may be empty."""
+
+    def __call__(
+        self,
+        opaque: int,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        transaction_id: bytes,
+        recall_handle: bytes = b"",
+        /,
+    ) -> bytes: ...
+
 
 # The two length words of a frame without a body, by header length.
 _PREFIXES: Final = [(4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") for size in range(1024)]
@@ -143,7 +155,7 @@ def send_response_template(
 ) -> SendResponseEncoder:
     """Encodes the responses to send requests of a broker whose records carry `store_host`: `code`,
     SendMessageResponseHeader, MSG_REGION and TRACE_ON. The transaction id is the message's UNIQ_KEY; an
-    empty one is left out."""
+    empty one is left out. A recall handle is for timer messages, which always have a transaction id."""
     head = b'{"code":%d,"extFields":{"MSG_REGION":"%b","TRACE_ON":"%b","msgId":"%b' % (
         code,
         json_text(region_id),
@@ -155,11 +167,22 @@ def send_response_template(
     tail %= CURRENT_VERSION
     named = head + b',"transactionId":"%b"' + tail
     bare = head + tail
+    recallable = head + b',"transactionId":"%b","recallHandle":"%b"' + tail
     prefixes = _PREFIXES
 
     def respond(
-        opaque: int, queue_id: int, queue_offset: int, physical_offset: int, transaction_id: bytes
+        opaque: int,
+        queue_id: int,
+        queue_offset: int,
+        physical_offset: int,
+        transaction_id: bytes,
+        recall_handle: bytes = b"",
     ) -> bytes:
+        if recall_handle:
+            text = json_text(transaction_id)
+            return _with_prefix(
+                recallable % (physical_offset, queue_id, queue_offset, text, recall_handle, opaque)
+            )
         if transaction_id.isalnum():
             header = named % (physical_offset, queue_id, queue_offset, transaction_id, opaque)
             size = len(header)
@@ -221,7 +244,10 @@ class FastPullRequest(msgspec.Struct, gc=False):
     no_suspend: bool = False
 
 
-class _PullFields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+class PullFields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+    """PullMessageRequestHeader as it is in a JSON header: -1 stands for a number that is not there, `bname`
+    is the broker that the client addresses."""
+
     bname: str = ""
     commit_offset: Long
     consumer_group: str
@@ -239,26 +265,33 @@ class _PullFields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
     topic: str
 
 
-class _PullHeader(msgspec.Struct, gc=False):
+class PullHeader(msgspec.Struct, gc=False):
+    """The header of a pull request."""
+
     code: int
-    fields: _PullFields = field(name="extFields")
+    fields: PullFields = field(name="extFields")
     flag: int = 0
     opaque: Int = 0
     version: int = 0
 
 
-_read_pull: Final = msgspec.json.Decoder(_PullHeader, strict=False).decode
+_read_pull: Final = msgspec.json.Decoder(PullHeader, strict=False).decode
 _PULL: Final = frozenset(map(int, [RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE]))
 
 
-def decode_pull(header: bytes) -> FastPullRequest:
-    """The pull request in a JSON header (codes 11, 361). FastPathMiss for anything else."""
+def decode_pull_header(header: bytes) -> PullHeader:
+    """The JSON header of a pull (codes 11, 361). FastPathMiss for anything else."""
     try:
         request = _read_pull(header)
     except (ValueError, RecursionError):
         raise FastPathMiss("not a plain pull header") from None
     if request.code not in _PULL or request.flag & FLAG_RESPONSE:
         raise FastPathMiss("not a pull request")
+    return request
+
+
+def pull_request(request: PullHeader) -> FastPullRequest:
+    """The request with this header."""
     fields = request.fields
     bytes_max, source = fields.max_msg_bytes, fields.request_source
     return FastPullRequest(
@@ -282,6 +315,11 @@ def decode_pull(header: bytes) -> FastPullRequest:
         request.version,
         fields.bname,
     )
+
+
+def decode_pull(header: bytes) -> FastPullRequest:
+    """The pull request in a JSON header. FastPathMiss as in `decode_pull_header`."""
+    return pull_request(decode_pull_header(header))
 
 
 _PULL_HEADER: Final = (
@@ -323,6 +361,40 @@ def pull_response_head(
     )
     size = len(header)
     return b"%b%b%b" % ((4 + size + body_size).to_bytes(4, "big"), size.to_bytes(4, "big"), header)
+
+
+PullResponseHeadEncoder = Callable[[int, int, int, int, int], bytes]
+"""(opaque, next, min and max offset, size of the body) -> the response up to its body."""
+
+
+def pull_response_template(
+    code: int,
+    remark: str | None,
+    *,
+    suggest_which_broker_id: int,
+    topic_sys_flag: int,
+    group_sys_flag: int,
+) -> PullResponseHeadEncoder:
+    """`pull_response_head` for responses that differ in these numbers only."""
+    template = (
+        b'{"code":%d,"extFields":{"groupSysFlag":"%d","maxOffset":"%%d","minOffset":"%%d",'
+        b'"nextBeginOffset":"%%d","suggestWhichBrokerId":"%d","topicSysFlag":"%d"},"flag":1,'
+        b'"language":"PYTHON","opaque":%%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}'
+    ) % (
+        code,
+        group_sys_flag,
+        suggest_which_broker_id,
+        topic_sys_flag,
+        _remark_field(remark).replace(b"%", b"%%"),
+        CURRENT_VERSION,
+    )
+
+    def respond(opaque: int, next_offset: int, min_offset: int, max_offset: int, body_size: int) -> bytes:
+        header = template % (max_offset, min_offset, next_offset, opaque)
+        size = len(header)
+        return ((4 + size + body_size) << 32 | size).to_bytes(8, "big") + header
+
+    return respond
 
 
 # ------------------------------------------------------------------------------------------------- properties

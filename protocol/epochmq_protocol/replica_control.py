@@ -42,7 +42,8 @@ class SwitchoverRequestHeader(Header, kw_only=True):
 
 
 class SwitchoverResponseHeader(Header, kw_only=True):
-    """Response to SWITCHOVER. `held_ms`: how long sends waited until the new master accepted them."""
+    """Response to SWITCHOVER. `held_ms`: how long sends waited until the new master accepted them; in a
+    DLedger group, how long the transfer took. There `master_epoch` is the term."""
 
     master_broker_id: Long = 0
     master_address: str | None = None

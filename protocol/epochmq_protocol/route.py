@@ -17,6 +17,9 @@ from epochmq_protocol.headers_base import Int
 from epochmq_protocol.topics import TopicQueueMappingInfo
 
 MASTER_ID = 0
+EXTERNAL_ADDRESS = "externalAddr"
+"""Field of EpochMQ's own in a registration: the broker's address for clients outside. RocketMQ's nameserver
+ignores fields that it does not know."""
 
 
 class QueueData(Body):

@@ -18,7 +18,7 @@ The promises:
    more messages come twice than were due while the slave's copy of the tables was old, and while both brokers
    ran the special services (`REPEATED_MAX`).
 
-A master that reaches no nameserver goes on, as RocketMQ's does; promise 1 does not cover it.
+A master that reaches no nameserver continues to serve, as RocketMQ's does; promise 1 does not cover it.
 """
 
 from __future__ import annotations

@@ -9,7 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from tests.simulation import acting_world, client_world, controller_world, group_world, store_world
+from tests.simulation import (
+    acting_world,
+    block_world,
+    changing_block_world,
+    client_world,
+    controller_world,
+    group_world,
+    store_world,
+)
 from tests.simulation.clockwork import ViolationError, World
 from tests.simulation.fault_plan import Plan
 from tests.simulation.shrink import shrink
@@ -37,6 +45,8 @@ class Kind:
 KINDS = {
     "raft": Kind(client_world.plan, client_world.ClientWorld),
     "departures": Kind(client_world.plan_with_disconnects, client_world.ClientWorld),
+    "blocks": Kind(block_world.plan, block_world.BlockWorld),
+    "changing_blocks": Kind(changing_block_world.plan, changing_block_world.ChangingBlockWorld),
     "store": Kind(store_world.plan, store_world.StoreWorld),
     "controllers": Kind(controller_world.plan, controller_world.ControllerWorld),
     "groups": Kind(group_world.plan, group_world.GroupWorld),

@@ -7,8 +7,15 @@ from collections.abc import Iterator
 
 import msgspec
 
-from epochmq_dledger.core.types import OperationFailed, Proposal, ProposalCommitted, ReadIndex, ReadReady
-from epochmq_protocol.dledger import DLedgerResponseCode
+from epochmq_dledger.core.types import (
+    OperationFailed,
+    Proposal,
+    ProposalCommitted,
+    RaftSettings,
+    ReadIndex,
+    ReadReady,
+)
+from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, DLedgerResponseCode
 from tests.simulation import fault_plan
 from tests.simulation.clockwork import Event
 from tests.simulation.fault_plan import Plan
@@ -17,6 +24,9 @@ from tests.simulation.raft_world import RaftWorld
 
 STORED_SHARE = 0.3
 """The share of worlds on the production store. The others are faster."""
+PREFERRED_SHARE = 0.1
+"""The share of worlds whose groups prefer two of their peers as leaders."""
+PREFERRED_CHECK_MS = 100
 LEADER_BOUND_MS = 6000
 """A quorum of healthy peers on a healthy network has a leader within this time."""
 READ_BOUND_MS = 60
@@ -78,6 +88,9 @@ def plan(seed: int) -> Plan:
             "single": rng.random() < 0.06,
         },
     )
+    extra = random.Random(f"preferred {seed}")
+    if extra.random() < PREFERRED_SHARE:
+        found.options["preferred"] = tuple(extra.sample([f"n{i}" for i in range(found.peers)], 2))
     if found.options["single"]:
         found.quiet_ms = 40_000  # a peer gets a thousand entries one by one
     rates = fault_plan.mixture(rng, fault_plan.PEER_RATES)
@@ -146,9 +159,12 @@ def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[I
 class ClientWorld(RaftWorld):
     """The world of a plan."""
 
+    stored_file_size = STORED_FILE_SIZE
+
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         options = dict(plan.options)
         single = options.pop("single", False)
+        self.preferred: tuple[str, ...] = tuple(options.pop("preferred", ()))
         super().__init__(plan.seed, plan.network, verbose=verbose, **options)
         self.wanted = plan
         self.acknowledged: dict[int, tuple[int, int]] = {}
@@ -164,16 +180,32 @@ class ClientWorld(RaftWorld):
         self.served: set[int] = set()
         names = tuple(f"n{i}" for i in range(plan.peers))
         for name in names:
-            settings = settings_for(name, names)
+            settings = msgspec.structs.replace(
+                settings_for(name, names),
+                preferred_leaders=self.preferred,
+                preferred_check_interval_ms=PREFERRED_CHECK_MS,
+            )
             if self.stored:
-                settings = msgspec.structs.replace(settings, file_size=STORED_FILE_SIZE)
+                settings = msgspec.structs.replace(settings, file_size=self.stored_file_size)
             if single:
                 settings = msgspec.structs.replace(settings, push_batch_max=1)
-            peer = PeerWithClients(self, name, settings)
+            peer = self.make_peer(name, settings)
             peer.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
             self.add_peer(peer)
         for started in self.peers.values():
             started.start()
+
+    def make_peer(self, name: str, settings: RaftSettings) -> PeerWithClients:
+        """A peer of this world."""
+        return PeerWithClients(self, name, settings)
+
+    def body_of(self, text: bytes) -> bytes:
+        """What a client proposes."""
+        return text
+
+    def text_of(self, entry: DLedgerEntry) -> bytes:
+        """What the client of an entry has proposed."""
+        return entry.body
 
     def counts(self) -> dict[str, int]:
         return super().counts() | {
@@ -205,30 +237,30 @@ class ClientWorld(RaftWorld):
         late = [token for token in self.timed if token not in self.served]
         if late:
             self.fail(f"read {late[0]} was never served in a quiet world")
-        if not self.beside_java and any(peer.rejoins for peer in self.peers.values()):
-            self.fail(f"{[p.name for p in self.peers.values() if p.rejoins]} never recovered their lost data")
+        if not self.beside_java and any(peer.rejoins for peer in self.members()):
+            self.fail(f"{[p.name for p in self.members() if p.rejoins]} never recovered their lost data")
         self.check_logs()
-        entries = next(iter(self.peers.values())).log.entries
+        entries = self.committed
         for token, (index, term) in self.acknowledged.items():
             entry = entries[index]
-            if entry.body != self.bodies[token] or entry.term != term:
+            if self.text_of(entry) != self.bodies[token] or entry.term != term:
                 self.fail(f"proposal {token} was acknowledged at {index}, term {term}, but {entry} is there")
         known = {b"", *self.parts, *self.bodies.values()}
         rejected = {self.bodies[token] for token in self.rejected}
         for entry in entries:
-            if entry.body not in known:
+            if self.text_of(entry) not in known and entry.channel != MEMBERS_CHANNEL:
                 self.fail(f"no client proposed {entry}")
-            if entry.body in rejected:
+            if self.text_of(entry) in rejected:
                 self.fail(f"{entry} was rejected, and yet committed")
 
     def check_leader(self) -> None:
-        """Liveness: a leader exists, and a quorum follows it."""
+        """Liveness: a leader exists, a preferred one if the group has such, and a quorum follows it."""
         leader = self.leader()
-        following = [
-            p for p in self.peers.values() if p.node and p.node.member.leader == (leader and leader.name)
-        ]
-        if leader is None or len(following) <= len(self.peers) // 2:
+        following = [p for p in self.members() if p.node and p.node.member.leader == (leader and leader.name)]
+        if leader is None or len(following) <= len(self.members()) // 2:
             self.fail(f"no peer leads {LEADER_BOUND_MS} ms after the world became quiet")
+        elif self.preferred and leader.name not in self.preferred:
+            self.fail(f"{leader.name} leads, but the group prefers {self.preferred}")
 
     def ask_leader(self) -> None:
         """Reads from the leader, which must serve the read soon."""
@@ -262,7 +294,7 @@ class ClientWorld(RaftWorld):
             body = self.bodies[token] = b"p%d%s" % (token, b"." * int(size * 60))
             more = tuple(b"%d of p%d" % (part, token) for part in range(token % 4 if token % 5 == 0 else 0))
             self.parts.update(more)
-            peer.receive(peer.submit, Proposal(token, (*more, body)))
+            peer.receive(peer.submit, Proposal(token, tuple(map(self.body_of, (*more, body)))))
 
     def do_burst(self, count: int) -> None:
         """A client proposes many at once."""

@@ -30,6 +30,7 @@ from tests.simulation.campaign import KINDS
 from tests.simulation.clockwork import ViolationError
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations_acting import ACTING
+from tests.simulation.mutations_blocks import BLOCKS
 from tests.simulation.mutations_groups import GROUPS
 
 FOUND = Path(__file__).with_name("mutations_found.json")
@@ -558,4 +559,4 @@ CONTROLLERS = [
     ),
 ]
 
-MUTATIONS = RAFT + STORE + DISKS + CONTROLLERS + GROUPS + ACTING
+MUTATIONS = RAFT + STORE + DISKS + CONTROLLERS + GROUPS + ACTING + BLOCKS

@@ -16,7 +16,7 @@ ACTING = [
         "sorted(self._fresh(now_ms), key=lambda answer: answer.answered_ms)[-1:]",
     ),
     Mutation(
-        "an acting master that no nameserver answers goes on",
+        "an acting master that no nameserver answers acts further",
         "acting",
         MemberGroup,
         "_may_act",
@@ -64,7 +64,7 @@ ACTING = [
         "if False:",
     ),
     Mutation(
-        "a slave goes on with the special services when the master is back",
+        "a slave runs the special services although the master is back",
         "acting",
         MemberGroup,
         "_switch_services",

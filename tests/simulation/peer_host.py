@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from epochmq_dledger.core.node import RaftNode
-from epochmq_dledger.core.raft_log import LogFullError, RaftLog
+from epochmq_dledger.core.raft_log import BodyLog, LogFullError, RaftLog
 from epochmq_dledger.core.types import (
     Alarm,
     ApplyCommitted,
@@ -32,6 +32,8 @@ from epochmq_dledger.core.types import (
     RejoinCompleted,
     RequestReceived,
     RoleChanged,
+    SavedMembership,
+    SaveMemberships,
     SaveVote,
     SendRequest,
     SendResponse,
@@ -61,9 +63,7 @@ class PeerHost(Host):
     def __init__(self, world: RaftWorld, name: str, settings: RaftSettings) -> None:
         super().__init__(world, name)
         self.settings = settings
-        self.log: MemoryLogHost | StoredLog = (
-            StoredLog(world, name, settings.file_size) if world.stored else MemoryLogHost(world, name)
-        )
+        self.log: MemoryLogHost | StoredLog = world.make_log(name, settings.file_size)
         self.term = 0
         self.voted_for: str | None = None
         self.vote_before: tuple[int, str | None] = (0, None)
@@ -72,6 +72,8 @@ class PeerHost(Host):
         self.vote_lost = False
         self.committed_at_start = 0
         """The number of entries that were committed when the peer started."""
+        self.memberships: tuple[SavedMembership, ...] = ()
+        """The memberships that the peer of a block log has saved."""
         self.checkpoint = -1
         """The committed index of the last checkpoint."""
         self.committed = -1
@@ -92,7 +94,8 @@ class PeerHost(Host):
     def start(self) -> None:
         super().start()
         self.log.restart()
-        self.committed = min(self.checkpoint, self.log.end_index)
+        begin = self.log.begin_index
+        self.committed = min(max(self.checkpoint, begin if begin > 0 else -1), self.log.end_index)
         self.timer_at = float("inf")
         self.syncing = False
         self.inbox.clear()
@@ -107,6 +110,8 @@ class PeerHost(Host):
             committed=self.committed,
             rejoins=self.rejoins,
             vote_lost=self.vote_lost,
+            body_log=cast("BodyLog | None", self.log.body_log),
+            saved_memberships=self.memberships,
         )
         self.committed_at_start = len(self.world.committed)
         self.world.note(f"{self.name} starts, term {self.term}, log to {self.log.end_index}")
@@ -172,6 +177,8 @@ class PeerHost(Host):
                 f"{self.name} counts {self.node.member.synced_index} as synced, but the disk holds entries "
                 f"durably only up to {self.log.durable_end}"
             )
+        if self.node.member.committed_index > self.log.end_index:
+            self.world.fail(f"{self.name} has committed entries that are not in its log")
         if self.log.end_index > self.log.durable_end and not self.syncing and self.log.is_writable:
             self.sync()
         self.arm()
@@ -208,6 +215,8 @@ class PeerHost(Host):
                     self.world.fail(f"{self.name} votes twice in term {term}")
                 self.vote_before = self.term, self.voted_for
                 self.term, self.voted_for = term, voted_for
+            case SaveMemberships(memberships=memberships):
+                self.memberships = memberships
             case EraseDroppedEntries():
                 self.erase()
             case RoleChanged():
@@ -231,7 +240,9 @@ class PeerHost(Host):
         self.world.note(f"{self.name} has recovered its lost data")
         required = self.world.committed[: self.committed_at_start]
         missing = [
-            e.index for e in required if self.log.entry(e.index) != e or e.index > self.log.durable_end
+            e.index
+            for e in required[max(self.log.begin_index, 0) :]
+            if self.log.entry(e.index) != e or e.index > self.log.durable_end
         ]
         if missing:
             self.world.fail(f"{self.name} votes again without the committed entries {missing[:3]}")
@@ -240,8 +251,8 @@ class PeerHost(Host):
     def had(self, entry: DLedgerEntry) -> bool:
         """Whether this peer held the entry durably, and has lost it since. It may have acknowledged the
         entry, and does not vote before it holds it again."""
-        lost = self.log.last_entries if self.rejoins and isinstance(self.log, StoredLog) else []
-        return entry.index < len(lost) and lost[entry.index] == entry
+        lost = self.log.last_entries if self.rejoins and isinstance(self.log, StoredLog) else {}
+        return lost.get(entry.index) == entry
 
     def disk_failed(self, error: Exception) -> None:
         """A disk error stops the peer. It starts again later, on a working disk."""

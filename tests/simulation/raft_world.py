@@ -7,7 +7,7 @@ from epochmq_protocol.dledger import DLedgerEntry, RequestOrResponse, decode_bod
 from tests.simulation.clockwork import Host, Network, World
 from tests.simulation.peer_host import PeerHost
 from tests.simulation.simulated_files import SimulatedOs
-from tests.simulation.simulated_logs import StoredLog
+from tests.simulation.simulated_logs import MemoryLogHost, StoredLog
 
 
 class RaftWorld(World):
@@ -42,6 +42,10 @@ class RaftWorld(World):
         self.written: dict[tuple[int, int], tuple[DLedgerEntry, int]] = {}
         self.committed: list[DLedgerEntry] = []
 
+    def make_log(self, name: str, file_size: int) -> MemoryLogHost | StoredLog:
+        """The log of a peer."""
+        return StoredLog(self, name, file_size) if self.stored else MemoryLogHost(self, name)
+
     def add_peer(self, peer: PeerHost) -> None:
         """Adds a machine with a peer."""
         self.peers[peer.name] = peer
@@ -75,7 +79,8 @@ class RaftWorld(World):
                 f"{self.leaders[change.term]} and {peer.name}"
             )
         required = [entry for entry in self.committed if entry.term < change.term]
-        if peer.log.entries[: len(required)] != required:
+        begin = max(peer.log.begin_index, 0)
+        if peer.log.entries[: max(len(required) - begin, 0)] != required[begin:]:
             self.fail(
                 f"leader completeness: {peer.name} leads term {change.term} without all committed entries"
             )
@@ -83,7 +88,7 @@ class RaftWorld(World):
     def on_commit(self, peer: PeerHost, index: int) -> None:
         """State machine safety: all peers commit the same entry at an index; and when the first one commits
         it, a quorum holds it durably."""
-        for at in range(peer.committed + 1, index + 1):
+        for at in range(max(peer.committed + 1, peer.log.begin_index), index + 1):
             entry = peer.log.entry(at)
             if entry is None:
                 self.fail(f"{peer.name} commits {at}, which it does not have")
@@ -94,26 +99,40 @@ class RaftWorld(World):
                     self.fail(f"{peer.name} commits {entry} at {at}, but {known} is committed there")
                 continue
             self.committed.append(entry)
+            voters = self.voters_of(peer)
             holders = [
-                p
+                p.name
                 for p in self.peers.values()
-                if (p.log.durable_end >= at and p.log.entry(at) == entry) or p.had(entry)
+                if p.name in voters
+                and ((p.log.durable_end >= at and p.log.entry(at) == entry) or p.had(entry))
             ]
-            if len(holders) <= len(self.peers) // 2:
+            if len(holders) <= len(voters) // 2:
                 self.fail(
                     f"{peer.name} commits {at} of term {entry.term}, "
-                    f"which only {[p.name for p in holders]} hold durably"
+                    f"which only {holders} of {sorted(voters)} hold durably"
                 )
         peer.committed = index
 
+    def voters_of(self, peer: PeerHost) -> set[str]:
+        """The voters whose acknowledgements count for this leader."""
+        return set(self.peers)
+
+    def members(self) -> list[PeerHost]:
+        """The peers of the group."""
+        return list(self.peers.values())
+
     def check_logs(self) -> None:
-        """Once the world is quiet, all logs are equal and committed."""
-        logs = [peer.log.entries for peer in self.peers.values()]
-        if any(log != logs[0] for log in logs[1:]):
-            self.fail(f"the logs still differ: {[len(log) for log in logs]}")
-        ends = {p.name: p.node.member.committed_index for p in self.peers.values() if p.node is not None}
-        if any(end != len(logs[0]) - 1 for end in ends.values()):
-            self.fail(f"not everything is committed: {ends}, the log ends at {len(logs[0]) - 1}")
+        """Once the world is quiet, all logs are equal and committed. The first entries may have expired."""
+        for peer in self.members():
+            begin = max(peer.log.begin_index, 0)
+            if peer.log.entries != self.committed[begin:]:
+                self.fail(
+                    f"{peer.name} has entries {begin} to {peer.log.end_index}, which are not the committed "
+                    f"ones up to {len(self.committed) - 1}"
+                )
+        ends = {p.name: p.node.member.committed_index for p in self.members() if p.node is not None}
+        if any(end != len(self.committed) - 1 for end in ends.values()):
+            self.fail(f"not everything is committed: {ends}, the log ends at {len(self.committed) - 1}")
 
     # Faults -------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
-"""The consensus core, the controllers and the groups keep their promises under faults of networks, disks,
-clocks and machines. Seeds decide what happens. The report of a failing seed contains the smallest plan that
-still breaks the promise."""
+"""The consensus core, the controllers, the groups and DLedger brokers keep their promises under faults of
+networks, disks, clocks and machines. Seeds decide what happens. The report of a failing seed contains the
+smallest plan that still breaks the promise."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ CONTROLLER_SEEDS = 250
 DEPARTURE_SEEDS = 60
 STORE_SEEDS = 250
 GROUP_SEEDS = 150
+BLOCK_SEEDS = 1000
 LONG = 10
 
 TROUBLES = (
@@ -93,6 +94,30 @@ def test_closed_connections_break_no_promise() -> None:
 
 
 @pytest.mark.timeout(900)
+def test_brokers_with_a_dledger_log_keep_raft_s_promises() -> None:
+    """The commit log of brokers, whose files expire, on disks that tear writes, lose unsynced sectors, are
+    full or fail in any call, change bits, and lie. No committed entry is lost or changed, all logs are equal,
+    positions included, each term begins with its own record, and files expire only when they are
+    committed."""
+    counts = counted(hold("blocks", range(BLOCK_SEEDS)))
+    assert counts["acknowledged"] > 40 * BLOCK_SEEDS
+    assert counts["leaderships"] > 3 * BLOCK_SEEDS
+    assert counts["blocks received"] > 20 * BLOCK_SEEDS
+    assert counts.get("majorities without a vote", 0) <= BLOCK_SEEDS / 1000
+    for often in ("files expired", "torn writes", "sectors lost", "truncations of a stored log"):
+        assert counts[often] > BLOCK_SEEDS / 10, often
+    for of_disks in (
+        "logs begun anew",
+        "little room",
+        "disks failed",
+        "bits rotten",
+        "votes lost",
+        "rejoined",
+    ):
+        assert counts[of_disks] > BLOCK_SEEDS / 40, of_disks
+
+
+@pytest.mark.timeout(900)
 def test_the_log_store_keeps_synced_entries_and_restores_no_truncated_ones() -> None:
     """After any history of appends, truncations, kills and power failures the log has the same entries, at
     least up to the last synced one: none is torn, and no truncated one is back."""
@@ -145,10 +170,12 @@ def test_groups_lose_nothing_that_was_acknowledged() -> None:
         ("raft", range(RAFT_SEEDS, (LONG + 1) * RAFT_SEEDS)),
         ("controllers", range(CONTROLLER_SEEDS, (LONG + 1) * CONTROLLER_SEEDS)),
         ("groups", range(GROUP_SEEDS, (LONG + 1) * GROUP_SEEDS)),
+        ("blocks", range(BLOCK_SEEDS, LONG * BLOCK_SEEDS)),
         ("store", range(STORE_SEEDS, (LONG + 1) * STORE_SEEDS)),
         ("departures", range(DEPARTURE_SEEDS, (LONG + 1) * DEPARTURE_SEEDS)),
     ],
 )
 def test_ten_thousand_more(kind: str, seeds: range) -> None:
-    """The same, for ten times as many seeds: 10,000 of peers, controllers and groups."""
+    """The same, for ten times as many seeds: 10,000 of peers, controllers and groups,
+    and 10,000 of brokers with a DLedger log."""
     hold(kind, seeds)

@@ -32,6 +32,10 @@ from epochmq_protocol.dledger import (
     VoteResult,
 )
 
+REVOTE_MS = 20
+"""When enough Java voters were not ready, a candidate asks again after this time. They need up to 10 ms
+(`DLedgerLeaderElector.StateMaintainer`)."""
+
 _NEWER_LEDGER = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 _NEWER_TERM = (VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_TERM_SMALL_THAN_LEDGER)
 
@@ -155,6 +159,11 @@ class Election:
         if self.candidacy is not Candidacy.NONE:
             self.candidacy = Candidacy.NONE
             self._schedule_candidacy(now_ms, 0)
+
+    def postpone_candidacy(self, now_ms: int) -> None:
+        """Lets another peer, to which this one has transferred its leadership, start the next election."""
+        if self.member.role is RaftRole.CANDIDATE and self.candidacy is Candidacy.NONE:
+            self._schedule_candidacy(now_ms, self.member.settings.vote_interval_max_ms)
 
     def _schedule_candidacy(self, now_ms: int, extra_ms: int) -> None:
         settings = self.member.settings
@@ -354,6 +363,9 @@ class Election:
             self._schedule_candidacy(now_ms, 0)
         elif len(results) - newer_logs < quorum:
             self._schedule_candidacy(now_ms, member.settings.vote_interval_max_ms)
+        elif results.count(VoteResult.ACCEPT) + not_ready >= quorum:
+            self.increase_term = False
+            self.next_candidacy_ms = now_ms + REVOTE_MS
         else:
-            self.increase_term = results.count(VoteResult.ACCEPT) + not_ready < quorum
+            self.increase_term = True
             self._schedule_candidacy(now_ms, 0)

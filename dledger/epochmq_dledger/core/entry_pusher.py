@@ -122,7 +122,12 @@ class EntryPusher:
             peer.state = CompareState()
             self._advance_peer(peer, 0)
             return
-        state.context = self._push(peer, PushType.TRUNCATE, [entry])
+        request = PushEntryRequest(
+            type=PushType.TRUNCATE, commit_index=self.member.committed_index, entry=entry
+        )
+        if self.member.body_log is not None:
+            request.epochmq_members = self.member.membership.addresses_at(state.index)
+        state.context = self._send(peer, request)
 
     def _restart_peer(self, peer: PeerProgress, now_ms: int) -> None:
         """Sends the whole log to a peer that has no entry of it. If its first entries were dropped, sends the

@@ -26,7 +26,6 @@ from epochmq_protocol.dledger import (
     PushEntryRequest,
     PushEntryResponse,
     PushType,
-    decode_members,
 )
 from epochmq_protocol.errors import RemoteProtocolError
 
@@ -54,6 +53,8 @@ class Follower:
         self.matched_term = -1
         self.matched_index = -1
         """Up to this index the log equals that of the leader of `matched_term`."""
+        self.leader_committed_index = -1
+        """Up to this index the leader of `matched_term` has committed its log, as its pushes say."""
         self.pending_responses: deque[PendingPushResponse] = deque()
         self._deferred: deque[tuple[int, PushEntryRequest]] = deque()
         """Pushes that arrived while the log was not writable."""
@@ -62,7 +63,7 @@ class Follower:
         """Handles one push of any type."""
         code = self.check_sender(request, now_ms)
         if code is DLedgerResponseCode.SUCCESS:
-            code = _check_form(request)
+            code = self._check_form(request)
         if code is not DLedgerResponseCode.SUCCESS:
             self._respond(call, request, code)
             return
@@ -71,6 +72,8 @@ class Follower:
             return
         if self.matched_term != self.member.term:
             self.matched_term, self.matched_index = self.member.term, -1
+            self.leader_committed_index = -1
+        self.leader_committed_index = max(self.leader_committed_index, request.commit_index)
         match request.type:
             case PushType.APPEND if request.epochmq_block is not None:
                 self._append_block(call, request, request.epochmq_block)
@@ -81,9 +84,10 @@ class Follower:
             case PushType.TRUNCATE:
                 self._truncate(call, request)
             case PushType.COMMIT:
-                # After a restart the log may be complete although this term's leader has not compared it. A
-                # comparison is then the only way to learn the committed index before the next entry.
-                known = self.matched_index >= min(request.commit_index, self.member.log.end_index)
+                # After a restart the log may be complete although this term's leader has not compared it, or
+                # empty. A comparison is then the only way to learn the committed index, or to get the
+                # entries, before the next entry.
+                known = self.matched_index >= request.commit_index
                 code = DLedgerResponseCode.SUCCESS if known else DLedgerResponseCode.INCONSISTENT_STATE
                 self._respond(call, request, code)
         self.member.commit(min(request.commit_index, self.matched_index))
@@ -206,6 +210,10 @@ class Follower:
         kept = entry.index if same else entry.index - 1
         own_term = kept < log.end_index and log.end_term == request.term
         drops_committed = member.committed_index >= 0 if disjoint else kept < member.committed_index
+        if member.settings.replaces_expired and not same and entry.index > 0:
+            # It is the leader's first entry, and committed: the earlier ones have expired. Nothing says that
+            # this peer's uncommitted entries are equal to those.
+            disjoint, drops_committed = True, member.committed_index >= entry.index
         if drops_committed or (not disjoint and (own_term or kept < self.matched_index)):
             # A TRUNCATE below the index that this term's leader has matched is delayed: it would drop entries
             # that this peer has acknowledged since. The same holds for entries of the leader's own term, even
@@ -222,7 +230,7 @@ class Follower:
             return
         self.pending_responses = deque(w for w in self.pending_responses if w.index <= kept)
         if disjoint:
-            member.reset(entry)
+            member.reset(entry, request.epochmq_members)
         elif kept < log.end_index:
             member.truncate(kept)
             if member.is_erasing:
@@ -296,6 +304,31 @@ class Follower:
             self._respond(waiting.call, waiting.request, code)
         self.pending_responses = held
 
+    def _check_form(self, request: PushEntryRequest) -> DLedgerResponseCode:
+        """Checks the form of a push."""
+        entries = request.entries
+        if request.epochmq_block is not None:
+            whole = (request.epochmq_first_index or 0) >= 0 and (request.epochmq_count or 0) > 0
+            is_append = request.type is PushType.APPEND and not entries
+            return (
+                DLedgerResponseCode.SUCCESS
+                if whole and is_append
+                else DLedgerResponseCode.UNEXPECTED_ARGUMENT
+            )
+        if request.type is not PushType.COMMIT and not entries:
+            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        if request.type in (PushType.COMPARE, PushType.TRUNCATE) and len(entries) != 1:
+            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        for at, entry in enumerate(entries):
+            if entry.index != entries[0].index + at or entry.index < 0 or entry.term > request.term:
+                return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+            if entry.channel == MEMBERS_CHANNEL:
+                try:
+                    self.member.decode_members(entry)
+                except RemoteProtocolError:
+                    return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        return DLedgerResponseCode.SUCCESS
+
     def _respond(self, call: int, request: PushEntryRequest, code: DLedgerResponseCode) -> None:
         member = self.member
         entries = request.entries
@@ -308,25 +341,3 @@ class Follower:
             response.index = entries[0].index if entries else -1
             response.count = len(entries)
         member.reply(call, request, response, after_erasure=code is DLedgerResponseCode.DISK_FULL)
-
-
-def _check_form(request: PushEntryRequest) -> DLedgerResponseCode:
-    """Checks the form of a push."""
-    entries = request.entries
-    if request.epochmq_block is not None:
-        whole = (request.epochmq_first_index or 0) >= 0 and (request.epochmq_count or 0) > 0
-        is_append = request.type is PushType.APPEND and not entries
-        return DLedgerResponseCode.SUCCESS if whole and is_append else DLedgerResponseCode.UNEXPECTED_ARGUMENT
-    if request.type is not PushType.COMMIT and not entries:
-        return DLedgerResponseCode.UNEXPECTED_ARGUMENT
-    if request.type in (PushType.COMPARE, PushType.TRUNCATE) and len(entries) != 1:
-        return DLedgerResponseCode.UNEXPECTED_ARGUMENT
-    for at, entry in enumerate(entries):
-        if entry.index != entries[0].index + at or entry.index < 0 or entry.term > request.term:
-            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
-        if entry.channel == MEMBERS_CHANNEL:
-            try:
-                decode_members(entry)
-            except RemoteProtocolError:
-                return DLedgerResponseCode.UNEXPECTED_ARGUMENT
-    return DLedgerResponseCode.SUCCESS

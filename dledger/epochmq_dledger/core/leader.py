@@ -139,9 +139,10 @@ class Leader(LeaderState):
     def _append_proposals(self, proposals: Sequence[Proposal], deadline_ms: int) -> None:
         """Appends all proposals together. If the disk has no space for all, appends them one by one, unless
         bytes were written that must be erased first."""
-        if self.member.is_erasing:
+        self.begin_term()  # each term begins with its own entry
+        if self.member.is_erasing or self._needs_first_entry:
             for proposal in proposals:
-                self.member.emit(OperationFailed(proposal.token, DLedgerResponseCode.DISK_FULL))
+                self.member.emit_after_erasure(OperationFailed(proposal.token, DLedgerResponseCode.DISK_FULL))
             return
         first_index = self.append([body for proposal in proposals for body in proposal.bodies])
         if first_index is None and len(proposals) > 1 and not self.member.is_erasing:

@@ -78,8 +78,7 @@ class LeaderState:
             if member.body_log is None:
                 member.append(self._entries_of(bodies, channel))
             else:
-                assert channel == 0, "an entry block has no channel"
-                member.append_bodies(bodies)
+                member.append_bodies(bodies, channel)
         except LogFullError:
             return None
         return first_index

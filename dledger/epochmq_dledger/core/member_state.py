@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from epochmq_dledger.core.membership import Membership
+from epochmq_dledger.core.membership import Membership, recovered_memberships
 from epochmq_dledger.core.raft_log import BodyLog, LogFullError, RaftLog
 from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.types import (
@@ -20,11 +20,21 @@ from epochmq_dledger.core.types import (
     RaftRole,
     RaftSettings,
     RoleChanged,
+    SavedMembership,
+    SaveMemberships,
     SaveVote,
     SendResponse,
     Snapshot,
 )
-from epochmq_protocol.dledger import FEATURE_MEMBERS, FEATURES, DLedgerEntry, RequestOrResponse
+from epochmq_protocol.dledger import (
+    FEATURE_MEMBERS,
+    FEATURES,
+    DLedgerEntry,
+    RequestOrResponse,
+    decode_members,
+    encode_members,
+)
+from epochmq_protocol.errors import RemoteProtocolError
 
 
 class MemberState:
@@ -44,12 +54,14 @@ class MemberState:
         committed: int,
         snapshot: Snapshot | None,
         memberships: Sequence[DLedgerEntry],
+        body_log: BodyLog | None = None,
+        saved_memberships: Sequence[SavedMembership] = (),
     ) -> None:
-        """`memberships`: the membership entries of the log after the snapshot."""
+        """`memberships`: the membership entries of the log after the snapshot. `body_log`: the same log, if
+        it takes a leader's entries as bodies; it has `saved_memberships` instead."""
         self.settings = settings
         self.log = log
-        self.body_log: BodyLog | None = None
-        """The same log, if it takes a leader's entries as bodies."""
+        self.body_log = body_log
         self.jitter = jitter
         self.term = max(term, log.end_term, 0)
         self.voted_for = voted_for if self.term == term else None
@@ -60,7 +72,12 @@ class MemberState:
         self.snapshot = snapshot
         """The latest durable snapshot. Its last entry is in the log; earlier entries may have been
         dropped."""
-        self.membership = _membership(settings, snapshot)
+        initial = [peer for peer in settings.peers if not settings.joining or peer != settings.self_id]
+        saved = recovered_memberships(saved_memberships, log, body_log) if body_log is not None else []
+        in_snapshot = None
+        if snapshot is not None and snapshot.members is not None:
+            in_snapshot = snapshot.index, snapshot.members
+        self.membership = Membership(initial, in_snapshot, saved=saved, decode=self.decode_members)
         self.rejoin: Rejoin | None = None
         """Set while this peer recovers lost data: it has no vote."""
         self.learner: str | None = None
@@ -78,9 +95,10 @@ class MemberState:
         self.heartbeat_round = 0
         """The number of the latest heartbeat round, over all leaderships of this process."""
         self._request_number = 0
-        self._report_members(
-            self.membership.add_entries(memberships) or self.membership.addresses is not None
-        )
+        self.membership.add_entries(memberships)
+        if saved != list(saved_memberships):
+            self._save_memberships()
+        self._report_members(changed=True)
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -193,20 +211,34 @@ class MemberState:
         with `emit_after_erasure`: bytes that were written must not come back after it."""
         with self._appending():
             self.log.append(entries)
-        self._report_members(self.membership.add_entries(entries))
+        self._add_memberships(entries)
 
-    def append_bodies(self, bodies: Sequence[bytes]) -> None:
-        """Appends entries of this term to a `BodyLog`. Errors as `append`."""
+    def append_bodies(self, bodies: Sequence[bytes], channel: int = 0) -> None:
+        """Appends entries of this term to a `BodyLog`, with a channel one entry only. Errors as `append`."""
         assert self.body_log is not None
         with self._appending():
-            self.body_log.append_bodies(self.term, bodies)
+            self.body_log.append_bodies(self.term, bodies, channel)
+        if channel:
+            self._add_memberships_at([self.log.end_index])
 
     def append_block(self, data: bytes) -> None:
         """Appends entries that this term's leader has sent as bytes to a `BodyLog`. Errors as `append`, and
         RemoteProtocolError."""
         assert self.body_log is not None
         with self._appending():
-            self.body_log.append_received(data, term_max=self.term)
+            block = self.body_log.append_received(data, term_max=self.term)
+        self._add_memberships_at(block.members)
+
+    def _add_memberships_at(self, indexes: Sequence[int]) -> None:
+        entries = [self.log.entry(index) for index in indexes]
+        self._add_memberships([entry for entry in entries if entry is not None])
+
+    def _add_memberships(self, entries: Sequence[DLedgerEntry]) -> None:
+        """Records the membership entries among those that were written."""
+        changed = self.membership.add_entries(entries)
+        if changed:
+            self._save_memberships()
+        self._report_members(changed)
 
     @contextmanager
     def _appending(self) -> Iterator[None]:
@@ -222,16 +254,51 @@ class MemberState:
         """Truncates the log after `end_index`."""
         self.log.truncate(end_index)
         self.synced_index = min(self.synced_index, end_index)
-        self._report_members(self.membership.truncate(end_index))
+        changed = self.membership.truncate(end_index)
+        self._report_members(changed)
         self._begin_erasure()
+        if changed:  # not before the erasure: the entry could come back, and would be looked for in vain
+            self._save_memberships(after_erasure=True)
 
     def reset(self, entry: DLedgerEntry, members: dict[str, str] | None = None) -> None:
         """Replaces the log by this entry. `members`: the voters that the entries before it named."""
         self.log.reset(entry)
         self.synced_index = entry.index - 1
+        before = self.membership.to_save
+        if self.body_log is None:
+            self.membership.reset(entry.index, members)
+        else:
+            self.membership.reset_to_entry(entry, members)
+        changed = self.membership.add_entries([entry]) or members is not None
+        if self.membership.to_save != before:  # before the erasure: the new log does not name the voters
+            self._save_memberships()
         self._begin_erasure()
-        self.membership.reset(entry.index, members)
-        self._report_members(self.membership.add_entries([entry]) or members is not None)
+        self._report_members(changed)
+
+    def _save_memberships(self, *, after_erasure: bool = False) -> None:
+        if self.body_log is None:
+            return
+        self.membership.forget_before(self.log.begin_index)
+        effect = SaveMemberships(self.membership.to_save)
+        if after_erasure:
+            self.emit_after_erasure(effect)
+        else:
+            self.emit(effect)
+
+    def encode_members(self, peers: dict[str, str]) -> bytes:
+        """The body of an entry that names the voters."""
+        if self.body_log is None:
+            return encode_members(peers)
+        return self.body_log.members_body(self.term, dict(sorted(peers.items())))
+
+    def decode_members(self, entry: DLedgerEntry) -> dict[str, str]:
+        """The voters that a membership entry names. RemoteProtocolError: malformed."""
+        if self.body_log is None:
+            return decode_members(entry)
+        try:
+            return self.body_log.members_of(entry.body)
+        except RemoteProtocolError as error:
+            raise RemoteProtocolError(f"membership entry {entry.index}: {error}") from error
 
     def _begin_erasure(self) -> None:
         if not self.log.is_writable and not self.is_erasing:
@@ -283,10 +350,3 @@ class MemberState:
         if index > self.committed_index:
             self.committed_index = index
             self.emit(ApplyCommitted(index))
-
-
-def _membership(settings: RaftSettings, snapshot: Snapshot | None) -> Membership:
-    initial = [peer for peer in settings.peers if not settings.joining or peer != settings.self_id]
-    if snapshot is None or snapshot.members is None:
-        return Membership(initial)
-    return Membership(initial, (snapshot.index, snapshot.members))

@@ -18,10 +18,10 @@ from epochmq_dledger.core.membership import MEMBERS_MAX
 from epochmq_dledger.core.peer_progress import PeerProgress
 from epochmq_dledger.core.types import ChangeMembers, MembersChanged, OperationFailed, ProposalCommitted
 from epochmq_protocol.dledger import (
+    FEATURE_BLOCK_MEMBERS,
     FEATURE_MEMBERS,
     MEMBERS_CHANNEL,
     DLedgerResponseCode,
-    encode_members,
 )
 
 
@@ -67,8 +67,6 @@ class MembershipChange:
 
     def _rejection_code(self, event: ChangeMembers) -> DLedgerResponseCode | None:
         member, code = self.member, DLedgerResponseCode
-        if member.body_log is not None:
-            return code.UNSUPPORTED
         if self.leader.transferring_until_ms is not None:
             return code.LEADER_TRANSFERRING
         if self.catching_up is not None or member.membership.index > member.committed_index:
@@ -93,11 +91,16 @@ class MembershipChange:
         """The voters that are known to be DLedger's; None before a quorum is known to be EpochMQ's. (A dead
         voter may never have reported what it supports.)"""
         member = self.member
-        if member.membership.addresses is not None:
-            return []
         known = {peer: member.features[peer] for peer in member.other_voters if peer in member.features}
-        found = [peer for peer, features in known.items() if not features & FEATURE_MEMBERS]
-        return found if found or 1 + len(known) >= member.quorum else None
+        found = [peer for peer, features in known.items() if not features & self._required_feature]
+        if member.membership.addresses is not None and member.body_log is None:
+            return []
+        is_known = member.membership.addresses is not None or 1 + len(known) >= member.quorum
+        return found if found or is_known else None
+
+    @property
+    def _required_feature(self) -> int:
+        return FEATURE_MEMBERS if self.member.body_log is None else FEATURE_BLOCK_MEMBERS
 
     def _append_membership(self, event: ChangeMembers, now_ms: int) -> None:
         """Appends the membership entry, which counts at once."""
@@ -107,7 +110,7 @@ class MembershipChange:
             del peers[event.peer]
         else:
             peers[event.peer] = event.address
-        if not leader.propose_on_channel(event.token, encode_members(peers), MEMBERS_CHANNEL, now_ms):
+        if not leader.propose_on_channel(event.token, member.encode_members(peers), MEMBERS_CHANNEL, now_ms):
             return
         for name in member.other_voters:
             leader.add_peer(name, is_voter=True)
@@ -141,7 +144,7 @@ class MembershipChange:
         member, settings = self.member, self.member.settings
         peer = self.leader.peers[catch_up.event.peer]
         features = member.features.get(peer.name)
-        if features is not None and not features & FEATURE_MEMBERS:
+        if features is not None and not features & self._required_feature:
             self._drop_learner(DLedgerResponseCode.UNSUPPORTED)
             return
         progress = (peer.match_index, peer.snapshot_bytes_sent)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.leader import Leader
@@ -11,13 +13,13 @@ from epochmq_dledger.core.raft_log import BodyLog, RaftLog
 from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.snapshot_receiver import SnapshotReceiver
 from epochmq_dledger.core.takeover import TakeoverHandler
+from epochmq_dledger.core.transfer import TransferHandler
 from epochmq_dledger.core.types import (
     CallCompleted,
     ChangeMembers,
     ErasureCompleted,
     Jitter,
     LeaderDisconnected,
-    LeadershipTransferred,
     LogSynced,
     OperationFailed,
     Proposal,
@@ -28,7 +30,7 @@ from epochmq_dledger.core.types import (
     RaftSettings,
     ReadIndex,
     RequestReceived,
-    SendRequest,
+    SavedMembership,
     Snapshot,
     SnapshotInstalled,
     SnapshotSaved,
@@ -70,7 +72,8 @@ class RaftNode:
     syncs it first. With a snapshot, the log holds the snapshot's last entry. `memberships` are the log's
     membership entries after the snapshot; if None, the core reads the log for them. `rejoins`: the disk has
     lost entries that this peer had acknowledged; `vote_lost`: it may have lost votes, too. `body_log`: the
-    same log, if it takes a leader's entries as bodies.
+    same log, if it takes a leader's entries as bodies. It has `saved_memberships` instead, which the driver
+    saved before.
     """
 
     def __init__(
@@ -88,21 +91,32 @@ class RaftNode:
         rejoins: bool = False,
         vote_lost: bool = False,
         body_log: BodyLog | None = None,
+        saved_memberships: Sequence[SavedMembership] = (),
     ) -> None:
         if snapshot is not None:
             committed = max(committed, snapshot.index)
         if memberships is None:
-            memberships = _membership_entries(log, snapshot)
-        self.member = MemberState(settings, log, jitter, term, voted_for, committed, snapshot, memberships)
-        self.member.body_log = body_log
+            memberships = _membership_entries(log, snapshot) if body_log is None else []
+        self.member = MemberState(
+            settings,
+            log,
+            jitter,
+            term,
+            voted_for,
+            committed,
+            snapshot,
+            memberships,
+            body_log,
+            saved_memberships,
+        )
         if rejoins:
             self.member.rejoin = Rejoin(1 + int(jitter() * (1 << 53)), vote_lost=vote_lost)
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)
         self.receiver = SnapshotReceiver(self.member, self.election, self.follower)
         self.takeover = TakeoverHandler(self.member, self.election)
+        self.transfer = TransferHandler(self.member, self.election)
         self.leader: Leader | None = None
-        self._transfer: tuple[int, int] | None = None  # (token, context)
 
     @property
     def role(self) -> RaftRole:
@@ -143,7 +157,7 @@ class RaftNode:
                 else:
                     self.leader.read_index(token)
             case TransferLeadership(to=to, token=token):
-                self._transfer_leadership(to, token, now_ms)
+                self.transfer.request(self.leader, to, token, now_ms)
             case ChangeMembers(token=token):
                 if self.leader is None:
                     self.member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
@@ -166,6 +180,9 @@ class RaftNode:
             deadline_ms = election.next_deadline_ms()
         else:
             deadline_ms = self.leader.next_deadline_ms()
+            check_ms = self.transfer.next_deadline_ms()
+            if check_ms is not None:
+                deadline_ms = min(deadline_ms, check_ms)
             if self.member.quorum > 1:
                 deadline_ms = min(deadline_ms, self.leader.contact_ms + election.election_timeout_ms + 1)
         if self.takeover.pending is not None:
@@ -182,6 +199,7 @@ class RaftNode:
             self._update_leadership(now_ms)
         if self.leader is not None:
             self.leader.advance(now_ms)
+            self.transfer.advance(self.leader, now_ms)
             silence_ms = now_ms - self.leader.contact_ms
             if silence_ms > self.election.election_timeout_ms and self.member.quorum > 1:
                 self.election.step_down(now_ms)
@@ -191,9 +209,7 @@ class RaftNode:
         if self.leader is not None and self.leader.is_over:
             self.leader.abort()
             self.leader = None
-            if self._transfer is not None:
-                self.member.emit(LeadershipTransferred(self._transfer[0]))
-                self._transfer = None
+            self.transfer.on_leadership_over(now_ms)
         if self.leader is None and self.member.role is RaftRole.LEADER:
             self.leader = Leader(self.member, now_ms)
 
@@ -266,7 +282,7 @@ class RaftNode:
                         call.peer, call.context, request, response, now_ms
                     )
             case LeadershipTransferRequest(), (LeadershipTransferResponse() | None) as response:
-                self._on_transfer_response(call.context, response)
+                self.transfer.on_response(self.leader, call.context, response, now_ms)
             case _:
                 pass  # a response of another type counts as none
         if newer is not None and newer > self.member.term:
@@ -292,44 +308,6 @@ class RaftNode:
         if index > member.synced_index and member.log.term(index) == term:
             member.synced_index = index
             self.follower.on_synced()
-
-    # Leadership transfer ------------------------------------------------------------------------------------
-
-    def _transfer_leadership(self, to: str, token: int, now_ms: int) -> None:
-        """Rejects proposals from now on, and asks the transferee to take over once its log is complete
-        (`DLedgerServer.handleLeadershipTransfer`)."""
-        member, leader = self.member, self.leader
-        if leader is None:
-            member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
-        elif to not in member.other_voters:
-            member.emit(OperationFailed(token, DLedgerResponseCode.UNKNOWN_MEMBER))
-        elif leader.transferring_until_ms is not None:
-            member.emit(OperationFailed(token, DLedgerResponseCode.LEADER_TRANSFERRING))
-        elif member.log.end_index - leader.peers[to].match_index > member.settings.push_in_flight_max:
-            member.emit(OperationFailed(token, DLedgerResponseCode.FALL_BEHIND_TOO_MUCH))
-        else:
-            leader.transferring_until_ms = now_ms + 2 * member.settings.transfer_wait_max_ms
-            request = LeadershipTransferRequest(
-                transfer_id=member.settings.self_id,
-                transferee_id=to,
-                take_leadership_ledger_index=member.log.end_index,
-            )
-            member.fill_request(request, to)
-            context = member.next_request_number()
-            self._transfer = (token, context)
-            member.emit(SendRequest(to, context, request))
-
-    def _on_transfer_response(self, context: int, response: LeadershipTransferResponse | None) -> None:
-        if self._transfer is None or self._transfer[1] != context:
-            return
-        token, _ = self._transfer
-        self._transfer = None
-        if response is not None and response.code == DLedgerResponseCode.SUCCESS:
-            self.member.emit(LeadershipTransferred(token))
-            return
-        if self.leader is not None:
-            self.leader.transferring_until_ms = None
-        self.member.emit(OperationFailed(token, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED))
 
 
 def _membership_entries(log: RaftLog, snapshot: Snapshot | None) -> list[DLedgerEntry]:

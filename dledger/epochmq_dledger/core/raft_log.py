@@ -58,21 +58,38 @@ class RaftLog(Protocol):
         """Drops whole files of entries before `index`. The entry at `index` stays."""
 
 
-class BodyLog(Protocol):
-    """The part of a log that handles entries without an object for each of them (`store.block_log`). Such a
-    log has no membership entries."""
+class ReceivedEntries(Protocol):
+    """Entries that a leader has sent as bytes."""
 
-    def append_bodies(self, term: int, bodies: Sequence[bytes]) -> object:
-        """Appends an entry of this term for each body. LogFullError: the log has not changed."""
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The indexes of the membership entries among them."""
+
+
+class BodyLog(Protocol):
+    """The part of a log that handles entries without an object for each of them (`store.block_log`)."""
+
+    @property
+    def recovered_members(self) -> Sequence[int]:
+        """The indexes of the membership entries that opening the log has read: those of its last files."""
+
+    def append_bodies(self, term: int, bodies: Sequence[bytes], channel: int = 0) -> object:
+        """Appends an entry of this term and channel for each body. LogFullError: the log has not changed."""
 
     def first_body(self, term: int) -> bytes:
         """The body of the first entry of a term."""
+
+    def members_body(self, term: int, peers: dict[str, str]) -> bytes:
+        """The body of an entry that names the voters, address by id."""
+
+    def members_of(self, body: bytes) -> dict[str, str]:
+        """The voters that the body of a membership entry names. RemoteProtocolError: malformed."""
 
     def read_entries(self, first_index: int, bytes_max: int) -> tuple[bytes, int]:
         """The bytes of entries from `first_index` on that lie in one data file, at least one, and their
         number. (b"", 0) if the log does not hold the entry."""
 
-    def append_received(self, data: bytes, *, term_max: int | None = None) -> object:
+    def append_received(self, data: bytes, *, term_max: int | None = None) -> ReceivedEntries:
         """Appends the entries that a leader of this term has sent as bytes. RemoteProtocolError or
         LogFullError: the log has not changed."""
 

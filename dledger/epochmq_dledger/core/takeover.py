@@ -34,15 +34,24 @@ class TakeoverHandler:
     def on_transfer(self, call: int, request: LeadershipTransferRequest, now_ms: int) -> None:
         """Handles a leader's request to take over."""
         member = self.member
-        may_lead = member.rejoin is None and member.role is not RaftRole.LEADER
-        if self.pending is not None or request.term != member.term or not may_lead:
-            code = DLedgerResponseCode.EXPIRED_TERM
-            if request.term == member.term:
-                code = DLedgerResponseCode.REPEATED_REQUEST
+        code = self._rejection_code(request)
+        if code is not None:
             member.reply(call, request, LeadershipTransferResponse(term=member.term, code=code))
             return
         self.pending = LeadershipTakeover(call, request, now_ms + member.settings.transfer_wait_max_ms)
         self.advance(now_ms)
+
+    def _rejection_code(self, request: LeadershipTransferRequest) -> DLedgerResponseCode | None:
+        member = self.member
+        if request.transferee_id != member.settings.self_id:
+            return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        if member.role is RaftRole.LEADER or request.transfer_id != member.leader:
+            return DLedgerResponseCode.INCONSISTENT_LEADER
+        if request.term != member.term:
+            return DLedgerResponseCode.INCONSISTENT_TERM
+        if self.pending is not None:
+            return DLedgerResponseCode.REPEATED_REQUEST
+        return None if member.rejoin is None else DLedgerResponseCode.TAKE_LEADERSHIP_FAILED
 
     def advance(self, now_ms: int) -> None:
         """Starts the election once the log is complete. Responds once this peer leads or cannot lead."""
@@ -51,7 +60,9 @@ class TakeoverHandler:
             return
         if member.role is RaftRole.LEADER:
             self._end(takeover, DLedgerResponseCode.SUCCESS)
-        elif now_ms > takeover.deadline_ms or member.term > takeover.request.term + 1:
+        elif member.term > takeover.request.term + 1:
+            self._end(takeover, DLedgerResponseCode.EXPIRED_TERM)
+        elif now_ms > takeover.deadline_ms or self._follows_another(takeover):
             self._end(takeover, DLedgerResponseCode.TAKE_LEADERSHIP_FAILED)
         elif (
             member.term == takeover.request.term
@@ -61,6 +72,11 @@ class TakeoverHandler:
             member.become(RaftRole.CANDIDATE, None)
             # Without a pre-vote: voters reject it while the old leader lives.
             self.election.request_votes_in_new_term(now_ms)
+
+    def _follows_another(self, takeover: LeadershipTakeover) -> bool:
+        """Whether the term after the transferring leader's has a leader."""
+        member = self.member
+        return member.role is RaftRole.FOLLOWER and member.term == takeover.request.term + 1
 
     def _end(self, takeover: LeadershipTakeover, code: DLedgerResponseCode) -> None:
         self.pending = None

@@ -76,9 +76,20 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     committed later."""
     transfer_wait_max_ms: int = 1000
     """A transfer of leadership fails if the transferee does not lead after this time."""
+    transfer_lag_max: int = 1000
+    """A leader transfers its leadership only to a peer that lacks fewer entries."""
+    preferred_leaders: tuple[str, ...] = ()
+    """Ids of peers that shall lead. Another leader transfers its leadership to one of them when it can."""
+    preferred_check_interval_ms: int = 1000
+    """How often a leader looks for a preferred one."""
     entry_of_own_term: bool = True
     """A new leader appends an entry, which commits the entries of earlier terms (Raft §5.4.2). Its body is
     empty, or what a `BodyLog` says."""
+
+    replaces_expired: bool = False
+    """A follower that lacks entries which have expired on the leader drops its log, if nothing is committed
+    that the leader has, and begins with the leader's first entry. If not, it rejects that entry and raises an
+    alarm as soon as it has committed anything. The log's owner must handle a log that begins anew."""
 
     snapshot_entries: int = 0
     """The peer takes a snapshot after it has applied this many entries since the last one. 0: never."""
@@ -118,6 +129,17 @@ class Snapshot(msgspec.Struct, frozen=True):
     def index(self) -> int:
         """The last entry it includes."""
         return self.entry.index
+
+
+class SavedMembership(msgspec.Struct, frozen=True):
+    """The voters from an entry of the log on: address by id, None for those of the settings."""
+
+    index: int
+    term: int
+    """The term of that entry."""
+    peers: dict[str, str] | None
+    begins_log: bool = False
+    """The log began anew with this entry, which is committed."""
 
 
 Jitter = Callable[[], float]
@@ -244,6 +266,12 @@ class SaveVote(msgspec.Struct, frozen=True):
     voted_for: str | None
 
 
+class SaveMemberships(msgspec.Struct, frozen=True):
+    """Make these memberships durable before any later effect is carried out. Only of a `BodyLog`."""
+
+    memberships: tuple[SavedMembership, ...]
+
+
 class EraseDroppedEntries(msgspec.Struct, frozen=True):
     """Erase durably the bytes that the log has dropped, and report with `ErasureCompleted`."""
 
@@ -351,6 +379,7 @@ class MembersChanged(msgspec.Struct, frozen=True):
 
 RaftEffect = (
     SaveVote
+    | SaveMemberships
     | EraseDroppedEntries
     | SendRequest
     | SendResponse

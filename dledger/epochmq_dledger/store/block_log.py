@@ -20,7 +20,15 @@ from epochmq_dledger.store.entry_block import (
 )
 from epochmq_dledger.store.entry_encoding import BodyCheck
 from epochmq_dledger.store.file_log import INDEX_FILE_SIZE, FileLog
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, DLedgerEntry
+from epochmq_protocol.dledger import (
+    ENTRY_HEADER_SIZE,
+    FILLER_SIZE_MIN,
+    INDEX_UNIT_SIZE,
+    DLedgerEntry,
+    decode_entry,
+    decode_members_body,
+    encode_members,
+)
 from epochmq_protocol.errors import RemoteProtocolError
 
 _PIECE_BYTES = 2 * ENTRY_BYTES_MAX
@@ -39,14 +47,20 @@ class BlockLog(FileLog):
         position_at: int | None = None,
         check: BodyCheck | None = None,
         first_body: Callable[[int], bytes] = lambda _: b"",
+        members_body: Callable[[int, dict[str, str]], bytes] = lambda _, peers: encode_members(peers),
+        members_of: Callable[[bytes], dict[str, str]] = decode_members_body,
     ) -> None:
         """`position_at`: where each body contains its own position (`encode_blocks`). `check`: recovery,
         `append` and `append_received` take no entry whose body it rejects. `first_body`: makes the body of
-        the first entry of a term."""
+        the first entry of a term; `members_body`: of one that names the voters, for a term. `members_of`
+        reads such a body; RemoteProtocolError: malformed."""
         super().__init__(folder, file_size, index_file_size, data_folder)
         self._position_at = position_at
         self._check = self._files.check = check
         self.first_body = first_body
+        self.members_body = members_body
+        self.members_of = members_of
+        self.recovered_members: list[int] = []
 
     def append(self, entries: list[DLedgerEntry]) -> None:
         """Appends entries that a leader of DLedger has sent one by one. RemoteProtocolError: a body is
@@ -59,7 +73,7 @@ class BlockLog(FileLog):
                 )
         self.append_blocks(blocks_of(entries, self._file_size))
 
-    def append_bodies(self, term: int, bodies: Sequence[bytes]) -> list[EntryBlock]:
+    def append_bodies(self, term: int, bodies: Sequence[bytes], channel: int = 0) -> list[EntryBlock]:
         """Appends an entry of this term for each body, as a leader does, and returns the blocks that were
         written. ValueError: a body has an invalid size, and the log has not changed. Other errors as
         `append`."""
@@ -70,6 +84,7 @@ class BlockLog(FileLog):
             end_pos=self.end_pos,
             file_size=self._file_size,
             position_at=self._position_at,
+            channel=channel,
         )
         self.append_blocks(blocks)
         return blocks
@@ -90,8 +105,15 @@ class BlockLog(FileLog):
             )
         if term_max is not None and block.term > term_max:
             raise RemoteProtocolError(f"a block has an entry of term {block.term}, expected up to {term_max}")
+        self._check_members(block)
         self.append_blocks([block])
         return block
+
+    def _check_members(self, block: EntryBlock) -> None:
+        """RemoteProtocolError: a membership entry of a block is malformed."""
+        for index in block.members:
+            at = int.from_bytes(block.units[(index - block.first_index) * INDEX_UNIT_SIZE + 4 :][:8], "big")
+            self.members_of(decode_entry(memoryview(block.data), at - block.pos).body)
 
     def read_block(self, first_index: int, bytes_max: int) -> bytes:
         """The bytes of whole entries from `first_index` on that lie in one data file: as many as fit into
@@ -130,11 +152,11 @@ class BlockLog(FileLog):
                 break
         return self.begin_index
 
-    def _find_proof_of_loss(self, committed_index: int) -> DLedgerEntry | None:
+    def _find_proof_of_loss(self, committed_index: int | None) -> DLedgerEntry | None:
         """None with a checkpoint: an entry beyond its committed index may be torn, although later ones, which
         were not durable either, are whole. The entries do not tell, because the header fields in which
         `FileLog` keeps what was durable stay 0."""
-        return super()._find_proof_of_loss(committed_index) if committed_index < 0 else None
+        return super()._find_proof_of_loss(committed_index) if committed_index is None else None
 
     def _scan(self, pos: int, end_pos: int | None) -> None:
         """Finds the end of the log in large pieces, and rebuilds the index where it differs."""
@@ -147,6 +169,7 @@ class BlockLog(FileLog):
             if block.entry_count:
                 if files.read_index_units(block.first_index, block.entry_count) != block.units:
                     files.write_index_units(block.first_index, block.units)
+                self.recovered_members += block.members
                 index, term, pos = block.first_index + block.entry_count, block.term, block.end_pos
                 self._end, self._end_term, self._end_pos = index - 1, term, pos
                 continue

@@ -18,6 +18,7 @@ from epochmq_protocol.dledger import (
     ENTRY_HEADER_SIZE,
     ENTRY_MAGIC,
     FILLER_SIZE_MIN,
+    MEMBERS_CHANNEL,
     DLedgerEntry,
     encode_entry,
     encode_index_unit,
@@ -33,7 +34,8 @@ _LONG = struct.Struct(">q")
 
 
 class EntryBlock(NamedTuple):
-    """Consecutive entries. `term` is that of the last one, `pos` the position of the first one."""
+    """Consecutive entries. `term` is that of the last one, `pos` the position of the first one. `members` are
+    the indexes of the membership entries, if the block was received or recovered."""
 
     first_index: int
     entry_count: int
@@ -41,6 +43,7 @@ class EntryBlock(NamedTuple):
     pos: int
     data: bytes | bytearray
     units: bytes
+    members: tuple[int, ...] = ()
 
     @property
     def end_pos(self) -> int:
@@ -74,6 +77,7 @@ def encode_blocks(
     end_pos: int,
     file_size: int,
     position_at: int | None = None,
+    channel: int = 0,
 ) -> list[EntryBlock]:
     """The blocks of new entries, one for each data file, after a log that ends at `end_pos`
     (`DLedgerMmapFileStore.appendAsLeader`). With `position_at` the position of each body in the log is
@@ -95,7 +99,7 @@ def encode_blocks(
         if at != pos:
             blocks.append(_block(start_index, term, start, parts, units, position_at))
             parts, units, start_index, start = [], [], index, at
-        parts += (_HEADER.pack(ENTRY_MAGIC, size, index, term, at, 0, 0, 0, length), body)
+        parts += (_HEADER.pack(ENTRY_MAGIC, size, index, term, at, channel, 0, 0, length), body)
         units.append(_UNIT.pack(ENTRY_MAGIC, at, size, index, term))
         pos = at + size
         index += 1
@@ -138,9 +142,10 @@ def leading_entries(
     first = -1 if index is None else index
     expected = first
     units: list[bytes] = []
+    members: list[int] = []
     while length - at >= ENTRY_HEADER_SIZE:
         fields = _HEADER.unpack_from(data, at)
-        magic, size, entry_index, entry_term, entry_pos, _, chain, crc, body_size = fields
+        magic, size, entry_index, entry_term, entry_pos, channel, chain, crc, body_size = fields
         if (
             magic != ENTRY_MAGIC
             or entry_pos != pos + at
@@ -161,7 +166,9 @@ def leading_entries(
             break
         if first < 0:
             first = entry_index
+        if channel == MEMBERS_CHANNEL:
+            members.append(entry_index)
         units.append(_UNIT.pack(magic, entry_pos, size, entry_index, entry_term))
         expected, term = entry_index + 1, entry_term
         at += size
-    return EntryBlock(first, len(units), term, pos, data[:at], b"".join(units))
+    return EntryBlock(first, len(units), term, pos, data[:at], b"".join(units), tuple(members))

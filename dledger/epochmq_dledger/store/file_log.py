@@ -81,11 +81,17 @@ class FileLog:
 
     # Opening ------------------------------------------------------------------------------------------------
 
-    def open(self, committed_index: int = -1) -> None:
+    def set_origin(self, pos: int) -> None:
+        """Sets the position of the first entry of a new log, before `open`. It is a multiple of the size of a
+        data file, and not 0 if other files hold the bytes before it. The empty first data file then stays."""
+        assert pos % self._file_size == 0
+        self._files.origin = pos
+
+    def open(self, committed_index: int | None = None) -> None:
         """Opens and recovers the log: it ends before the first byte at which there is no readable entry. If
         the bytes after it are what a crash leaves of entries that were never synced, erases them. Otherwise,
         or if the log ends before `committed_index`, `damage` says what is lost, and nothing changes before
-        `erase_after_end`."""
+        `erase_after_end`. `committed_index`: that of the checkpoint, None without one."""
         files = self._files
         bases = files.open()
         marked_end = self._mark.open()
@@ -121,7 +127,7 @@ class FileLog:
             index, term = entry.index, entry.term
             self._end, self._end_term, self._end_pos = index, term, entry.pos + entry.size
 
-    def _find_proof_of_loss(self, committed_index: int) -> DLedgerEntry | None:
+    def _find_proof_of_loss(self, committed_index: int | None) -> DLedgerEntry | None:
         """An entry that proves that the first unreadable one was durable, None without one."""
         expected = self._end + 1 if self._end >= 0 else None
         return find_proof_of_loss(self._files.data, self._files.read_entry, self._end_pos, expected)
@@ -154,14 +160,18 @@ class FileLog:
 
     # Reading ------------------------------------------------------------------------------------------------
 
+    def _unit(self, index: int) -> tuple[int, ...] | None:
+        """The index unit of an entry, None if the log does not hold it."""
+        if index < 0 or not self._begin <= index <= self._end:
+            return None
+        return self._files.read_index_unit(index)
+
     def entry(self, index: int) -> DLedgerEntry | None:
         """The entry at `index`, None if the log does not hold it."""
         cached = self._cache.entries.get(index)
         if cached is not None:
             return cached
-        if not self._begin <= index <= self._end or index < 0:
-            return None
-        unit = self._files.read_index_unit(index)
+        unit = self._unit(index)
         return self._files.read_entry(unit[1]) if unit is not None else None
 
     def term(self, index: int) -> int:
@@ -171,9 +181,7 @@ class FileLog:
         cached = self._cache.entries.get(index)
         if cached is not None:
             return cached.term
-        if not self._begin <= index <= self._end or index < 0:
-            return -1
-        unit = self._files.read_index_unit(index)
+        unit = self._unit(index)
         return unit[4] if unit is not None else -1
 
     def position(self, index: int) -> int:
@@ -181,18 +189,14 @@ class FileLog:
         cached = self._cache.entries.get(index)
         if cached is not None:
             return cached.pos
-        if not self._begin <= index <= self._end or index < 0:
-            return -1
-        unit = self._files.read_index_unit(index)
+        unit = self._unit(index)
         return unit[1] if unit is not None else -1
 
     def end_position(self, index: int) -> int:
         """The position after the entry at `index`, -1 if the log does not hold it."""
         if index == self._end:
             return self._end_pos
-        if not self._begin <= index <= self._end or index < 0:
-            return -1
-        unit = self._files.read_index_unit(index)
+        unit = self._unit(index)
         return unit[1] + unit[2] if unit is not None else -1
 
     # Writing ------------------------------------------------------------------------------------------------
@@ -285,8 +289,9 @@ class FileLog:
 
     def _drop_after_end(self, *, marked: bool) -> None:
         """Drops all bytes after the end of the log. `marked`: some of them were durable."""
+        keeps_file = self._end < 0 and 0 < self._end_pos == self._files.origin
         self._erasures += [
-            self._files.data.erase_from(self._end_pos),
+            self._files.data.erase_from(self._end_pos, keeps_file=keeps_file),
             self._files.index.erase_from((self._end + 1) * INDEX_UNIT_SIZE),
         ]
         if marked:
@@ -348,7 +353,7 @@ class FileLog:
 
 
 def _describe_damage(
-    files: LogFiles, end_pos: int, end_index: int, committed_index: int, proof: DLedgerEntry | None
+    files: LogFiles, end_pos: int, end_index: int, committed_index: int | None, proof: DLedgerEntry | None
 ) -> LogDamage | None:
     """The damage behind the end of a recovered log, None if a crash explains what is there."""
     place = files.describe(end_pos, end_index + 1)
@@ -358,7 +363,7 @@ def _describe_damage(
             f"written at byte {proof.pos}, which is readable"
         )
         return LogDamage(end_pos, end_index, text)
-    if end_index < committed_index:
+    if committed_index is not None and end_index < committed_index:
         text = f"the log ends with entry {end_index} at {place}, but entry {committed_index} was committed"
         return LogDamage(end_pos, end_index, text)
     return None

@@ -41,6 +41,8 @@ class LogFiles:
         self.file_size = file_size
         self.check: BodyCheck | None = None
         """Bodies that it rejects are not whole."""
+        self.origin = 0
+        """The position of the first entry of a new log."""
 
     def open(self) -> list[int]:
         """Opens all files. Returns the first positions of the data files, in order."""
@@ -55,8 +57,8 @@ class LogFiles:
 
     @property
     def begin_pos(self) -> int:
-        """The position of the first data file, 0 without one."""
-        return self.data.bases[0] if self.data.bases else 0
+        """The position of the first data file. Without one, `origin`."""
+        return self.data.bases[0] if self.data.bases else self.origin
 
     def describe(self, pos: int, index: int) -> str:
         """The place of an entry, for messages."""

@@ -187,10 +187,11 @@ class Segments:
         """Drops the files that end at or before `offset`. The erasure removes the first one first."""
         return self._drop([base for base in self.bases if base + self.file_size <= offset])
 
-    def erase_from(self, offset: int) -> Erasure:
-        """Drops all bytes from `offset` on."""
+    def erase_from(self, offset: int, *, keeps_file: bool = False) -> Erasure:
+        """Drops all bytes from `offset` on, and the files that then have none, except for the first of them
+        with `keeps_file`."""
         base = offset - offset % self.file_size
-        if offset == base:
+        if offset == base and not keeps_file:
             return self.drop_from(base)
         found = self.drop_from(base + self.file_size)
         if base in self._files:

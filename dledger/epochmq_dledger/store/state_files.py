@@ -1,5 +1,6 @@
 """Reads and writes the state files `currterm` and `checkpoint`: properties files that are replaced as a whole
 (`MemberState.persistTerm`, `DLedgerMmapFileStore.persistCheckPoint`). The previous content stays as `.bak`.
+`memberships` is EpochMQ's own: JSON, with a checksum, of a peer whose log takes blocks.
 
 The previous content of `currterm` does not replace the current one: a peer that used it could vote twice in a
 term. So an empty or damaged `currterm` is a lost vote (`SavedVote.is_lost`).
@@ -8,16 +9,21 @@ term. So an empty or damaged `currterm` is a lost vote (`SavedVote.is_lost`).
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
+import msgspec
+
+from epochmq_dledger.core.types import SavedMembership
 from epochmq_protocol import properties
 from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, backup_of, replace_file
 
 log = logging.getLogger(__name__)
 
-CURRTERM, CHECKPOINT = "currterm", "checkpoint"
-STATE_FILE_NAMES = (CURRTERM, f"{CURRTERM}.bak", CHECKPOINT, f"{CHECKPOINT}.bak")
+CURRTERM, CHECKPOINT, MEMBERSHIPS = "currterm", "checkpoint", "memberships"
+STATE_FILE_NAMES = (CURRTERM, f"{CURRTERM}.bak", CHECKPOINT, f"{CHECKPOINT}.bak", MEMBERSHIPS)
 """The state files of a peer's directory."""
 
 
@@ -73,8 +79,9 @@ def save_vote(folder: Path, term: int, voted_for: str | None) -> None:
     replace_file(folder / CURRTERM, text.encode(), keep_backup=True)
 
 
-def load_committed(folder: Path) -> int:
-    """The committed index of the last checkpoint or of the one before, which is also true. -1 without one."""
+def load_committed(folder: Path) -> int | None:
+    """The committed index of the last checkpoint or of the one before, which is also true: -1 if no entry was
+    committed. None without a checkpoint."""
     path = folder / CHECKPOINT
     for candidate in (path, backup_of(path)):
         found = _read_integers(candidate, "committedIndex")
@@ -82,10 +89,31 @@ def load_committed(folder: Path) -> int:
             return found["committedIndex"]
     if path.exists():
         log.warning("cannot read %s; this peer learns the committed index from its leader", path)
-    return -1
+    return None
 
 
 def save_checkpoint(folder: Path, end_index: int, committed_index: int) -> None:
     """Writes the checkpoint."""
     text = f"endIndex={end_index}\ncommittedIndex={committed_index}\n"
     replace_file(folder / CHECKPOINT, text.encode(), keep_backup=True)
+
+
+def load_memberships(folder: Path) -> list[SavedMembership]:
+    """The memberships of a peer's log, none without the file. ValueError: the file is damaged."""
+    path = folder / MEMBERSHIPS
+    try:
+        checksum, _, text = path.read_bytes().partition(b"\n")
+    except FileNotFoundError:
+        return []
+    if checksum != b"%08x" % crc32(text):
+        raise ValueError(
+            f"{path} is damaged: this peer does not know the voters of its group. Remove the peer from the "
+            "group, clear its directory, and add the peer again"
+        )
+    return msgspec.json.decode(text, type=list[SavedMembership])
+
+
+def save_memberships(folder: Path, memberships: Sequence[SavedMembership]) -> None:
+    """Saves the memberships durably."""
+    text = msgspec.json.encode(list(memberships))
+    replace_file(folder / MEMBERSHIPS, b"%08x\n%s" % (crc32(text), text))

@@ -14,6 +14,9 @@ from msgspec import Meta
 
 MAX_LAG_BYTES_DEFAULT = 16 * 1024 * 1024
 MAX_LAG_MS_DEFAULT = 15_000
+TAKEOVER_ENTRIES_MAX = 1000
+"""The most committed entries that a ready follower of a DLedger group may lack: with more it could not take
+over the leadership (`push_in_flight_max`)."""
 LINGER_MAX_MS = 90_000
 """The longest time for which a former master forwards requests."""
 
@@ -38,6 +41,8 @@ class AdminOperation(StrEnum):
     UNDRAIN = "undrain"
     LOG_LEVEL = "log-level"
     CHANGE_CONFIG = "change-config"
+    RELOAD_CONFIG = "reload-config"
+    CHANGE_MEMBERS = "change-members"
 
 
 class AdminArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -66,6 +71,14 @@ class HandoverArguments(AdminArguments, frozen=True, kw_only=True):
     linger_ms: Annotated[int, Meta(ge=0, le=LINGER_MAX_MS)] = 0
 
 
+class ChangeMembersArguments(AdminArguments, frozen=True, kw_only=True):
+    """Arguments of CHANGE_MEMBERS: the id of the controller to add, with its address (`host:port`), or to
+    remove, without one."""
+
+    member: Annotated[str, Meta(min_length=1, max_length=64)]
+    address: Annotated[str, Meta(min_length=3, max_length=300)] | None = None
+
+
 class LogLevelArguments(AdminArguments, frozen=True, kw_only=True):
     """Arguments of LOG_LEVEL: the level of a logger and of those below it. The empty name is the root of
     all."""
@@ -79,3 +92,11 @@ class ChangeConfigArguments(AdminArguments, frozen=True, kw_only=True):
     none."""
 
     changes: Annotated[dict[str, str], Meta(min_length=1, max_length=200)]
+
+
+class ReloadConfigArguments(AdminArguments, frozen=True, kw_only=True):
+    """Arguments of RELOAD_CONFIG: all keys and values of a configuration file, and the `version` that the
+    state shows from then on. Either all apply or none."""
+
+    config: Annotated[dict[str, str], Meta(min_length=1, max_length=500)]
+    version: Annotated[str, Meta(min_length=1, max_length=253)]

@@ -60,11 +60,47 @@ class MemberGroupState(AdminResult, frozen=True, kw_only=True):
     escape: list[EscapeState]
 
 
+class DLedgerPeerState(AdminResult, frozen=True, kw_only=True):
+    """A peer of a DLedger group, in the view of the peer that reports it. Only a leader knows the last two
+    fields; the others report None. `alive`: it responded to the latest heartbeat. `lag_bytes`: the bytes of
+    the leader's log that it lacks; None also before its first acknowledgement in the term."""
+
+    id: str
+    broker_id: int
+    address: str
+    alive: bool | None = None
+    lag_bytes: int | None = None
+
+
+class DLedgerState(AdminResult, frozen=True, kw_only=True):
+    """What a broker is in a group whose commit log is a DLedger log.
+
+    - `id`: the peer's id in the group, such as n0. `leader`: the id of the leader that it knows.
+    - `serves`: it leads, and its whole log is committed and dispatched, so that it accepts messages.
+    - `committed_index`, `end_index`: the last entry that it knows to be committed, and the last entry.
+    - `behind`: the number of entries that the leader has committed and this peer does not know to be
+      committed; 0 on the leader, None while no leader has reached its log.
+    - `peers`: the members of the group, this one included.
+    """
+
+    id: str
+    role: Literal["leader", "follower", "candidate"]
+    term: int
+    leader: str | None
+    serves: bool
+    committed_index: int
+    end_index: int
+    behind: int | None
+    peers: list[DLedgerPeerState]
+
+
 class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="broker"):
     """Result of STATE from a broker.
 
-    - `broker_id`: None until the controllers have assigned one.
-    - `role`: `none` until the controllers have named a master.
+    - `broker_id`: None until the controllers have assigned one. In a DLedger group it is the id of the broker
+      as a slave, one more than the number of its peer.
+    - `role`: `none` until the controllers have named a master, and while a DLedger group has no leader.
+    - `master_epoch`: in a DLedger group the term.
     - `lag_bytes`: the bytes of the master's log that this replica lacks, 0 on a master, None while unknown.
       `lag_ms`: the time since it last lacked none.
     - `lease`: None except on a master, and None under controllers that grant no leases.
@@ -75,6 +111,9 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
     - `may_lack_acknowledged`: the log is in doubt. The replica cannot become master while another member is
       alive whose log is not in doubt.
     - `group`: None unless the broker belongs to a group with an acting master.
+    - `config_version`: the version of the configuration that RELOAD_CONFIG applied last; empty if the broker
+      has the configuration that it started with.
+    - `dledger`: None unless the commit log is a DLedger log.
     - `not_ready`: the reasons why `ready` is false.
     """
 
@@ -104,13 +143,17 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
     master_address: str | None = None
     leading_controller: str | None = None
     group: MemberGroupState | None = None
+    config_version: str = ""
+    dledger: DLedgerState | None = None
 
 
 class ControllerPeer(AdminResult, frozen=True, kw_only=True):
-    """One controller of a quorum."""
+    """One member of a quorum. `match_index` is the index up to which it has the leader's log, as the leader
+    knows; null in the state of others."""
 
     id: str
     address: str
+    match_index: int | None = None
 
 
 class ReplicaGroupMember(AdminResult, frozen=True, kw_only=True):
@@ -273,7 +316,8 @@ class MetricValues(AdminResult, frozen=True, kw_only=True):
 
 class SwitchoverResult(AdminResult, frozen=True, kw_only=True):
     """Result of PROMOTE and HANDOVER. `moved`: the mastership went to another replica; if not, `reason`
-    says why there was nothing to do. `held_ms`: how long sends waited."""
+    says why there was nothing to do. `held_ms`: how long sends waited; in a DLedger group, how long the
+    transfer took, while the group rejected sends."""
 
     moved: bool
     reason: str = ""
@@ -289,6 +333,14 @@ class LeadershipTransferResult(AdminResult, frozen=True, kw_only=True):
 
     moved: bool
     reason: str = ""
+    leader: str | None = None
+    term: int = 0
+
+
+class MembersResult(AdminResult, frozen=True, kw_only=True):
+    """Result of CHANGE_MEMBERS: the members after the change, which is committed."""
+
+    members: list[ControllerPeer]
     leader: str | None = None
     term: int = 0
 

@@ -7,6 +7,8 @@ of the epoll. Everything runs on the loop's thread.
 
 To its protocol an `EpollTransport` is an ordinary `asyncio.Transport`: the same callbacks in the same order,
 flow control included. Only Linux has epoll; elsewhere `listen` uses the loop's own server.
+
+The server and its transports share the turn's buffers and lists, so this long module is not split.
 """
 
 from __future__ import annotations

@@ -27,7 +27,10 @@ class AcceptingServer(Protocol):
 
     settings: ServerSettings
     tls_mode: TlsMode
-    tls_context: ssl.SSLContext | None
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The context for a handshake now; None: the server accepts plain connections only."""
 
     def make_connection(self, source: tuple[str, int] | None) -> RemotingConnection:
         """Creates the connection of a client. `source`: its address from a PROXY protocol header."""

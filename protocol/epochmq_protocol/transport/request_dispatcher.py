@@ -111,19 +111,22 @@ class RequestDispatcher:
 
     def use_fast_handlers(self, fast: Mapping[bytes, FastRequestHandler]) -> None:
         """Replaces the fast handlers, given by the first 11 bytes of a JSON header."""
-        if not self.stopping:
-            self.fast = index_fast_handlers(fast)
+        self._all_fast = index_fast_handlers(fast)
+        self._choose_fast()
 
     def stop(self) -> None:
         """From now on peers newer than 5.3.1 get GO_AWAY."""
         self.stopping = True
-        self.fast = {}
+        self._choose_fast()
 
     def check_requests(self, rejection: Callable[[int], str | None] | None) -> None:
         """From now on a request is rejected with SYSTEM_BUSY if `rejection` has a remark for its code. None:
         requests are not checked. Fast handlers do not run meanwhile, because they do not know the code."""
         self._rejection = rejection
-        self.fast = {} if self.stopping or rejection is not None else self._all_fast
+        self._choose_fast()
+
+    def _choose_fast(self) -> None:
+        self.fast = {} if self.stopping or self._rejection is not None else self._all_fast
 
     async def wait_until_idle(self, grace_s: float) -> bool:
         """Waits until no request is in flight. False when that takes longer than `grace_s` seconds."""

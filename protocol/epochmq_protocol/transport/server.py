@@ -28,8 +28,9 @@ from epochmq_protocol.transport.late_requests import LateRequestMonitor, LateReq
 from epochmq_protocol.transport.protocol_sniffer import ProtocolSniffer
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from epochmq_protocol.transport.request_timer import RequestTimer
+from epochmq_protocol.transport.server_certificates import ServerCertificates
 from epochmq_protocol.transport.settings import ServerSettings
-from epochmq_protocol.transport.tls import TlsMode, TlsSettings, server_context
+from epochmq_protocol.transport.tls import TlsMode, TlsSettings
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class RemotingServer:
         default: RequestHandler | None = None,
         settings: ServerSettings | None = None,
         fast: Mapping[bytes, FastRequestHandler] | None = None,
-        tls: TlsSettings | None = None,
+        tls: TlsSettings | ServerCertificates | None = None,
+        tls_mode: TlsMode | None = None,
         on_connect: Listener | None = None,
         on_close: Listener | None = None,
         on_idle: Listener | None = None,
@@ -73,14 +75,15 @@ class RemotingServer:
     ) -> None:
         """`handlers` by request code; `default` handles all other codes. `fast` by the first 11 bytes of a
         JSON header, `{"code":310`. `late` says which requests are rejected because they have waited too long.
-        `timer` measures the requests (with epoll only). ConfigError: the TLS files cannot be used.
+        `timer` measures the requests (with epoll only). Servers with the same certificates may share them in
+        `tls`; `tls_mode` then replaces the mode of the settings. ConfigError: the TLS files cannot be used.
 
         `on_connect` is called before the first frame of a connection is handled, `on_close` after a
         connection is lost, `on_idle` before an idle connection is closed.
         """
         self.settings = settings if settings is not None else ServerSettings()
-        self.tls_mode = tls.mode if tls is not None else TlsMode.PERMISSIVE
-        self.tls_context: ssl.SSLContext | None = server_context(tls) if tls is not None else None
+        self.certificates = tls if isinstance(tls, ServerCertificates) else ServerCertificates(tls)
+        self.tls_mode = self.certificates.mode if tls_mode is None else tls_mode
         self.connections: set[RemotingConnection] = set()
         self.host = ""
         self.port = 0
@@ -161,6 +164,11 @@ class RemotingServer:
             log.error("%d connections did not close", len(self.connections))
 
     # called by a ProtocolSniffer (AcceptingServer)
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The context for a handshake now; None: the server accepts plain connections only."""
+        return None if self.tls_mode is TlsMode.DISABLED else self.certificates.context
 
     def make_connection(self, source: tuple[str, int] | None) -> RemotingConnection:
         """Creates a connection of this server."""

@@ -32,6 +32,14 @@ HANDSHAKE_BYTE = 0x16
 READ_BYTES = 262_144
 
 
+_SERVER_KEYS = ("mode", "certPath", "keyPath", "keyPassword", "trustCertPath", "need.client.auth")
+_SPELLINGS = {
+    "tlsServer" + "".join(part[0].upper() + part[1:] for part in key.split(".")): f"tls.server.{key}"
+    for key in _SERVER_KEYS
+}
+"""The spelling without dots, which resources allow → the key."""
+
+
 class TlsMode(enum.Enum):
     """What a server does with plain and TLS connections (RocketMQ `TlsMode`)."""
 
@@ -69,11 +77,12 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 def tls_from_properties(values: Mapping[str, str]) -> tuple[TlsSettings, dict[str, str]]:
     """(TLS settings, the other keys) of a server's configuration file.
 
-    Java reads these keys from system properties or `/etc/rocketmq/tls.properties`; here they stand in the
-    process's own file. ConfigError: unknown mode or kind of client authentication.
+    Java reads these keys from system properties or `/etc/rocketmq/tls.properties`; here they are in the
+    process's own file, as `tls.server.certPath` or, as in a broker's response to GET_BROKER_CONFIG,
+    `tlsServerCertPath`. ConfigError: unknown mode or kind of client authentication.
     """
-    found = {key: value for key, value in values.items() if key.startswith("tls.")}
-    rest = {key: value for key, value in values.items() if key not in found}
+    found = {_SPELLINGS.get(key, key): value for key, value in values.items() if _is_tls_key(key)}
+    rest = {key: value for key, value in values.items() if not _is_tls_key(key)}
 
     def text(key: str) -> str | None:
         return found.get(f"tls.server.{key}", "").strip() or None
@@ -91,6 +100,10 @@ def tls_from_properties(values: Mapping[str, str]) -> tuple[TlsSettings, dict[st
         client_auth=wanted,
     )
     return tls, rest
+
+
+def _is_tls_key(key: str) -> bool:
+    return key.startswith("tls.") or key in _SPELLINGS
 
 
 def _member(kind: type[E], key: str, value: str) -> E:

@@ -12,6 +12,7 @@ from epochmq_dledger.core.types import RaftRole, RaftSettings
 from epochmq_dledger.peer import DLedgerPeer
 from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_dledger.state_machine import StateMachine
+from epochmq_dledger.store.block_log import BlockLog
 from epochmq_protocol.dledger import DLedgerEntry, RequestOrResponse, encode_body
 from epochmq_protocol.frame import request as make_request
 from epochmq_protocol.transport.client import RemotingClient, split_address
@@ -46,9 +47,11 @@ class RaftGroup:
         flush_async: bool = False,
         machines: Callable[[list[DLedgerEntry]], StateMachine] | None = None,
         settings: Mapping[str, Any] | None = None,
+        blocks: bool = False,
     ) -> None:
         """`machines` makes a peer's state machine from the list of its applied entries. `settings` override
-        the defaults."""
+        the defaults. `blocks`: the peers have block logs."""
+        self.blocks = blocks
         self.folder = folder
         self.flush_async = flush_async
         self.machines = machines
@@ -72,6 +75,7 @@ class RaftGroup:
             apply=applied.append,
             machine=self.machines(applied) if self.machines is not None else None,
             flush_async=self.flush_async,
+            log=BlockLog(self.folder / name, settings.file_size) if self.blocks else None,
         )
         server = RemotingServer(DLedgerProcessor(peer).handlers())
         peer.start()

@@ -11,15 +11,20 @@ from pathlib import Path
 import pytest
 
 from epochmq_dledger.core.raft_log import LogFullError, MemoryLog, make_entry
+from epochmq_dledger.core.types import RaftSettings
+from epochmq_dledger.recovery import PeerRecovery, RecoveredPeer
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.segments import Segments, sync_and_close
+from epochmq_dledger.store.snapshot_file import SnapshotFile
 from epochmq_protocol.dledger import (
     ENTRY_HEADER_SIZE,
     FILLER_MAGIC,
+    MEMBERS_CHANNEL,
     DLedgerEntry,
     decode_entry,
     encode_entry,
     encode_index_unit,
+    encode_members,
 )
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.unit.dledger.test_disk_faults import room
@@ -39,8 +44,12 @@ def is_whole(data: bytes, at: int, size: int, position: int) -> bool:
     return own == position and zlib.crc32(data[at + 12 : at + size]) == crc
 
 
-def opened(folder: Path, committed_index: int = -1) -> BlockLog:
-    log = BlockLog(folder, FILE_SIZE, INDEX_FILE_SIZE, position_at=POSITION_AT, check=is_whole)
+def new_log(folder: Path) -> BlockLog:
+    return BlockLog(folder, FILE_SIZE, INDEX_FILE_SIZE, position_at=POSITION_AT, check=is_whole)
+
+
+def opened(folder: Path, committed_index: int | None = None) -> BlockLog:
+    log = new_log(folder)
     log.open(committed_index)
     return log
 
@@ -280,9 +289,9 @@ def test_a_torn_entry_that_was_committed_is_damage(tmp_path: Path) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("committed_index", [12, 15, -1], ids=["itself", "later", "no checkpoint"])
+@pytest.mark.parametrize("committed_index", [12, 15, None], ids=["itself", "later", "no checkpoint"])
 def test_a_damaged_body_before_whole_entries_is_damage_if_the_checkpoint_may_cover_it(
-    tmp_path: Path, committed_index: int
+    tmp_path: Path, committed_index: int | None
 ) -> None:
     log, model = filled(tmp_path, 20)
     log.close()
@@ -309,6 +318,31 @@ def test_a_torn_entry_before_whole_ones_beyond_the_checkpoint_ends_the_log(
     log.close()
 
 
+@pytest.mark.parametrize("first_torn", [0, 5])
+def test_a_power_failure_before_the_first_periodic_checkpoint_leaves_a_torn_tail(
+    tmp_path: Path, first_torn: int
+) -> None:
+    """A new directory gets a checkpoint at its first start. Without one, torn writes would look like damage,
+    and a majority of a new group could be without a vote."""
+    settings = RaftSettings(group="g", self_id="n0", peers=("n0", "n1", "n2"), file_size=FILE_SIZE)
+
+    def recover(log: BlockLog) -> RecoveredPeer:
+        recovery = PeerRecovery(settings, tmp_path, log, SnapshotFile(tmp_path), reads_entries=False)
+        return recovery.run(None, lambda _: None)
+
+    log = new_log(tmp_path)
+    assert recover(log).committed == -1
+    log.append_bodies(1, [body(random.Random(number)) for number in range(10)])
+    torn = log.entry(first_torn)
+    assert torn is not None
+    log.close()
+    _flip(tmp_path, torn.pos + ENTRY_HEADER_SIZE + 12)
+    log = new_log(tmp_path)
+    found = recover(log)
+    assert (found.rejoins, found.vote_lost, log.end_index) == (False, False, first_torn - 1)
+    log.close()
+
+
 def test_recovery_reads_only_the_last_three_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, model = filled(tmp_path, 200)
     bases = log._files.data.bases
@@ -328,3 +362,28 @@ def test_recovery_reads_only_the_last_three_files(tmp_path: Path, monkeypatch: p
     assert log.end_index == model.end_index
     assert {offset - offset % FILE_SIZE for offset in read} <= {bases[0], *bases[-3:]}
     log.close()
+
+
+def test_membership_entries_are_found_in_blocks_and_at_a_start(tmp_path: Path) -> None:
+    """Their channel marks them. A follower takes no malformed one."""
+    leader, follower = (
+        BlockLog(tmp_path / name, FILE_SIZE, INDEX_FILE_SIZE) for name in ("leader", "follower")
+    )
+    leader.open()
+    follower.open()
+    leader.append_bodies(1, [b"a", b"b"])
+    leader.append_bodies(1, [encode_members({"n0": "h:1"})], MEMBERS_CHANNEL)
+    leader.append_bodies(2, [b"c"])
+    block = follower.append_received(leader.read_block(0, FILE_SIZE))
+    assert block.members == (2,)
+    assert follower.entry(2) == leader.entry(2)
+    leader.append_bodies(2, [b"not the voters"], MEMBERS_CHANNEL)
+    with pytest.raises(RemoteProtocolError):
+        follower.append_received(leader.read_block(4, FILE_SIZE))
+    assert follower.end_index == 3
+    follower.close()
+    again = BlockLog(tmp_path / "follower", FILE_SIZE, INDEX_FILE_SIZE)
+    again.open()
+    assert again.recovered_members == [2]
+    for log in (leader, again):
+        log.close()

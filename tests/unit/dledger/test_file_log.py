@@ -224,7 +224,7 @@ def test_a_full_disk_does_not_change_the_log(tmp_path: Path, monkeypatch: pytest
 
 def test_term_vote_and_checkpoint_survive(tmp_path: Path) -> None:
     assert load_vote(tmp_path) == SavedVote(0, None)
-    assert load_committed(tmp_path) == -1
+    assert load_committed(tmp_path) is None
     save_vote(tmp_path, 7, "n1")
     save_vote(tmp_path, 8, None)
     save_checkpoint(tmp_path, 12, 9)

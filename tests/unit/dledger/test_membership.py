@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import pytest
 
 from epochmq_dledger.core.membership import Membership
 from epochmq_dledger.core.raft_log import make_entry
-from epochmq_dledger.core.types import RaftRole
+from epochmq_dledger.core.types import RaftRole, SavedMembership
+from epochmq_dledger.peer import DLedgerPeer
 from epochmq_dledger.results import RaftOperationError
+from epochmq_dledger.store import state_files
 from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     ChangeMembersRequest,
@@ -80,6 +83,18 @@ async def change(
         response = decode_body(ChangeMembersResponse, data)
         if response.code != DLedgerResponseCode.LEADER_NOT_READY:
             return response
+
+
+async def proposed(group: RaftGroup, body: bytes) -> DLedgerPeer:
+    """Appends an entry at the leader, and at the next one if it loses its leadership; returns the leader."""
+    while True:
+        leader = await group.leader()
+        try:
+            await leader.propose(body)
+        except RaftOperationError:
+            await asyncio.sleep(0.05)
+        else:
+            return leader
 
 
 async def join(group: RaftGroup, name: str) -> None:
@@ -187,3 +202,56 @@ async def test_a_peer_with_other_shared_settings_is_ignored_and_an_error_is_logg
     await until(lambda: text in caplog.text)
     assert leader.settings.self_id != name
     assert group.running[name].peer.leader_id is None
+
+
+async def test_peers_with_block_logs_know_their_voters_after_the_entries_that_name_them_expired(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    group = RaftGroup(tmp_path, [unused_tcp_port_factory() for _ in range(4)], blocks=True)
+    try:
+        for name in FIRST:
+            await group.start(name, {one: group.addresses[one] for one in FIRST})
+        await (await group.leader()).propose(b"first")
+        await join(group, "n3")
+        leader = await group.leader()
+        removed = next(name for name in FIRST if name != leader.settings.self_id)
+        assert (await change(group, removed)).code == DLedgerResponseCode.SUCCESS
+        kept = {*group.addresses} - {removed}
+        await until(lambda: set(group.running[removed].peer.members) == kept)
+        await group.stop(removed)
+        for number in range(40):
+            leader = await proposed(group, b"%d" % number + bytes(10_000))
+        for name in kept:
+            running = group.running[name].peer
+            await until(lambda peer=running: peer.committed_index == leader.log.end_index)
+            running.log.expire_files(running.log.end_pos, running.committed_index)
+            assert running.log.begin_index > running.node.member.membership.index
+        for name in kept:
+            await group.stop(name)
+            await group.start(name, {one: group.addresses[one] for one in group.addresses})
+        assert all(set(group.running[name].peer.members) == kept for name in kept)
+        await proposed(group, b"last")
+        await join_again(group, removed)
+        leader = await group.leader()
+        assert set(leader.members) == set(group.addresses)
+        assert group.running[removed].peer.log.begin_index == leader.log.begin_index
+    finally:
+        for name in list(group.running):
+            await group.stop(name)
+
+
+async def join_again(group: RaftGroup, name: str) -> None:
+    """Adds a removed peer with an empty directory."""
+    shutil.rmtree(group.folder / name)
+    await join(group, name)
+
+
+def test_a_damaged_file_of_memberships_is_no_group(tmp_path: Path) -> None:
+    saved = [SavedMembership(3, 2, None, begins_log=True), SavedMembership(7, 2, {"n0": "h:1"})]
+    state_files.save_memberships(tmp_path, saved)
+    assert state_files.load_memberships(tmp_path) == saved
+    path = tmp_path / state_files.MEMBERSHIPS
+    for damaged in (path.read_bytes()[:-1], path.read_bytes().replace(b"n0", b"n1"), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="Remove the peer from the group"):
+            state_files.load_memberships(tmp_path)

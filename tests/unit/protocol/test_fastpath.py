@@ -22,6 +22,7 @@ from epochmq_protocol.fastpath import (
     json_text,
     property_finder,
     pull_response_head,
+    pull_response_template,
     send_response,
     send_response_template,
 )
@@ -276,6 +277,13 @@ def test_send_responses_equal_those_of_the_ordinary_path(
     )
 
 
+def test_the_response_to_a_timer_message_has_its_recall_handle() -> None:
+    frame = send_response_template(HOST)(1, 2, 3, 4, b'a "quoted" key', b"djEgVCA=")
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    header = SendMessageResponseHeader.decode(decode(frame[4:]).ext)
+    assert (header.transaction_id, header.recall_handle) == ('a "quoted" key', "djEgVCA=")
+
+
 def test_a_very_long_transaction_id_is_encoded() -> None:
     frame = send_response_template(HOST)(1, 2, 3, 4, b"a" * 5000)
     assert SendMessageResponseHeader.decode(decode(frame[4:]).ext).transaction_id == "a" * 5000
@@ -299,6 +307,10 @@ def test_pull_responses_equal_those_of_the_ordinary_path(
         body,
     )
     assert PullMessageResponseHeader.decode(command.ext) == PullMessageResponseHeader(**fields)
+    template = pull_response_template(
+        code, remark, suggest_which_broker_id=1, topic_sys_flag=2, group_sys_flag=3
+    )
+    assert template(opaque, next_offset, low, high, len(body)) + body == frame
 
 
 PROPERTIES = st.lists(

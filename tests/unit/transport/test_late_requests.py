@@ -107,6 +107,20 @@ async def test_a_stopping_server_serves_no_fast_requests_after_a_late_one() -> N
     assert server.dispatcher.fast == {}
 
 
+async def test_fast_handlers_that_are_replaced_serve_after_a_late_request_too() -> None:
+    """A broker that starts isolated gets its fast handlers when it goes online."""
+    dispatcher = server_of(Policy()).dispatcher
+    dispatcher.use_fast_handlers({})
+    dispatcher.check_requests(lambda _code: None)
+    dispatcher.use_fast_handlers({b'{"code":310': serve_fast})
+    assert dispatcher.fast == {}, "late requests are checked"
+    dispatcher.check_requests(None)
+    assert dispatcher.fast != {}
+    dispatcher.use_fast_handlers({})
+    dispatcher.check_requests(None)
+    assert dispatcher.fast == {}
+
+
 class Clock:
     now = 100.0
 

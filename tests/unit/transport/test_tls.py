@@ -23,7 +23,7 @@ from epochmq_protocol.transport import (
     TlsMode,
     TlsSettings,
 )
-from epochmq_protocol.transport.tls import client_context, server_context
+from epochmq_protocol.transport.tls import client_context, server_context, tls_from_properties
 from tests.unit.transport.peers import ECHO, Peer, address_of, ask, echo, eventually, peer_of, serving
 
 PASSWORD = "s3cret"
@@ -178,6 +178,15 @@ async def test_a_server_that_requires_client_certificates_rejects_clients_withou
         assert await call_once(address_of(server), client) == b"x"
         with pytest.raises(Exception, match=r"lost|TLS"):
             await call_once(address_of(server), TlsSettings())
+
+
+def test_keys_without_dots_are_the_same_keys() -> None:
+    values = {"tlsServerMode": "enforcing", "tlsServerCertPath": "/c", "tlsServerNeedClientAuth": "require"}
+    dotted = {"tls.server.mode": "enforcing", "tls.server.certPath": "/c"}
+    dotted["tls.server.need.client.auth"] = "require"
+    found, rest = tls_from_properties({**values, "listenPort": "1"})
+    assert (found, rest) == (tls_from_properties(dotted)[0], {"listenPort": "1"})
+    assert found.client_auth is ClientAuth.REQUIRE
 
 
 def test_unusable_files_are_named(tmp_path: Path) -> None:
