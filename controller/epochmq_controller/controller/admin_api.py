@@ -13,6 +13,7 @@ import msgspec
 from epochmq_controller.controller.config import KEYS
 from epochmq_controller.controller.controller import Controller
 from epochmq_dledger.core.types import RaftRole
+from epochmq_dledger.peer_addresses import is_valid_member
 from epochmq_dledger.results import RaftOperationError
 from epochmq_protocol import properties
 from epochmq_protocol.admin_api import results
@@ -22,6 +23,7 @@ from epochmq_protocol.admin_api.operations import (
     AdminArguments,
     AdminOperation,
     ChangeConfigArguments,
+    ChangeMembersArguments,
     HandoverArguments,
     LogLevelArguments,
     ReadinessLimits,
@@ -29,6 +31,7 @@ from epochmq_protocol.admin_api.operations import (
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler
+from epochmq_protocol.transport.group_members import CONTROLLERS
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
 
 POLL_INTERVAL_S: Final = 0.02
@@ -37,17 +40,19 @@ ROLES: Final = {RaftRole.LEADER: "leader", RaftRole.FOLLOWER: "follower", RaftRo
 
 class ControllerAdminApi:
     """The admin API of one controller. `nameserver` returns the counts of a nameserver in the same
-    process."""
+    process, `metric_values` the metrics that the state does not contain, by name."""
 
     def __init__(
         self,
         controller: Controller,
         calls: InProcessCalls,
         nameserver: Callable[[], results.NameserverCounts] | None = None,
+        metric_values: Callable[[], dict[str, float]] = dict,
     ) -> None:
         self._controller = controller
         self._calls = calls
         self._nameserver = nameserver
+        self._metric_values = metric_values
 
     def operations(self) -> dict[str, AdminOperationHandler]:
         """The handlers by operation."""
@@ -59,6 +64,9 @@ class ControllerAdminApi:
             AdminOperation.LOG_LEVEL: AdminOperationHandler(LogLevelArguments, self._log_level),
             AdminOperation.HANDOVER: AdminOperationHandler(HandoverArguments, self._handover),
             AdminOperation.CHANGE_CONFIG: AdminOperationHandler(ChangeConfigArguments, self._change_config),
+            AdminOperation.CHANGE_MEMBERS: AdminOperationHandler(
+                ChangeMembersArguments, self._change_members
+            ),
         }
 
     async def _live(self, _: AdminArguments, timeout_ms: float) -> results.ProcessLiveness:
@@ -80,9 +88,7 @@ class ControllerAdminApi:
             leader=peer.leader_id,
             leader_address=controller.leader_address,
             leads=controller.leads,
-            peers=[
-                results.ControllerPeer(id=name, address=address) for name, address in peer.members.items()
-            ],
+            peers=self._members(),
             committed_index=peer.committed_index,
             applied_index=peer.applied_index,
             groups=[
@@ -114,8 +120,19 @@ class ControllerAdminApi:
         reasons = not_ready_reasons(state)
         return msgspec.structs.replace(state, ready=not reasons, not_ready=reasons)
 
+    def _members(self) -> list[results.ControllerPeer]:
+        peer = self._controller.peer
+        leader = peer.node.leader
+        known = leader.peers if leader is not None else {}
+        return [
+            results.ControllerPeer(
+                id=name, address=address, match_index=known[name].match_index if name in known else None
+            )
+            for name, address in peer.members.items()
+        ]
+
     async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
-        return results.MetricValues(state=self.state(), values={})
+        return results.MetricValues(state=self.state(), values=self._metric_values())
 
     async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
         return redacted_config(await self.config())
@@ -146,6 +163,24 @@ class ControllerAdminApi:
             if peer.leader_id is not None:
                 return results.LeadershipTransferResult(moved=True, leader=peer.leader_id, term=peer.term)
             await asyncio.sleep(POLL_INTERVAL_S)
+
+    async def _change_members(
+        self, wanted: ChangeMembersArguments, timeout_ms: float
+    ) -> results.MembersResult:
+        """Adds or removes one member, and waits until the change is committed. A leader that is to be removed
+        transfers its leadership instead, and rejects the request. AdminError if the change cannot be made
+        now. A change that is in effect already succeeds at once."""
+        peer = self._controller.peer
+        if wanted.address is not None and not is_valid_member(wanted.member, wanted.address):
+            raise AdminError(
+                FaultKind.INVALID,
+                f"address={wanted.address}: expected host:port of {wanted.member}, an id without a dash",
+            )
+        try:
+            await peer.change_members(wanted.member, wanted.address)
+        except RaftOperationError as error:
+            raise AdminError(FaultKind.REFUSED, CONTROLLERS.explain(error.code)) from None
+        return results.MembersResult(members=self._members(), leader=peer.leader_id, term=peer.term)
 
     def _not_transferred(self, reason: str) -> results.LeadershipTransferResult:
         peer = self._controller.peer

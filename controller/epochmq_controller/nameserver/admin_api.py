@@ -87,7 +87,11 @@ class NameserverAdminApi:
         )
 
     async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
-        return results.MetricValues(state=self.state(), values={})
+        return results.MetricValues(state=self.state(), values=self.metric_values())
+
+    def metric_values(self) -> dict[str, float]:
+        """Metric name → value of what the state does not contain."""
+        return self._nameserver.server.certificates.metric_values("nameserver")
 
     async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
         response = await self._nameserver.calls.call(request(RequestCode.GET_NAMESRV_CONFIG))
@@ -137,6 +141,13 @@ def admin_socket_server(
     return AdminSocketServer(
         path,
         admin_api.operations_with(
-            ControllerAdminApi(controller.controller, controller.calls, admin_api.counts)
+            ControllerAdminApi(
+                controller.controller,
+                controller.calls,
+                admin_api.counts,
+                lambda: (
+                    controller.server.certificates.metric_values("controller") | admin_api.metric_values()
+                ),
+            )
         ),
     )

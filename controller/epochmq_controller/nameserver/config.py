@@ -9,16 +9,21 @@ GET_NAMESRV_CONFIG has the same keys.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from epochmq_controller import settings_file
 from epochmq_controller.port_settings import Count, Port, PortSettings, Positive
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 
+ExternalPort = Annotated[int, Meta(ge=1, le=65535)]
+
 BLACK_LIST = frozenset(["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])
 """Keys that UPDATE_NAMESRV_CONFIG never changes; `configBlackList` adds to them."""
 
-IMMUTABLE_KEYS = frozenset({"adminSocketPath"})
+IMMUTABLE_KEYS = frozenset({"adminSocketPath", "externalListenPort", "externalTlsMode"})
 """Keys that cannot change while the process runs."""
 
 
@@ -59,6 +64,12 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     config_black_list: str = "configBlackList;configStorePath;kvConfigPath"
 
     listen_port: Port = 9876
+    external_listen_port: ExternalPort | None = None
+    """A key of EpochMQ's own: the port for clients outside, which get the external addresses of brokers.
+    None: no such port, and no command shows the key."""
+    external_tls_mode: Literal["disabled", "permissive", "enforcing"] | None = None
+    """A key of EpochMQ's own: what the external port does with plain and TLS connections. None: as
+    `tls.server.mode`."""
 
     def black_list(self) -> frozenset[str]:
         """Keys that a request cannot change."""
@@ -89,3 +100,7 @@ def check(config: NamesrvConfig) -> None:
     if config.cluster_test:
         raise ConfigError("clusterTest", "true", "false: routes are not fetched from another environment")
     config.check_water_marks()
+    if config.external_listen_port == config.listen_port and config.listen_port:
+        raise ConfigError("externalListenPort", str(config.external_listen_port), "not listenPort")
+    if config.external_tls_mode is not None and config.external_listen_port is None:
+        raise ConfigError("externalTlsMode", config.external_tls_mode, "set together with externalListenPort")

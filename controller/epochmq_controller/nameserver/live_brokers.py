@@ -23,6 +23,8 @@ class BrokerLiveInfo(msgspec.Struct):
     data_version: DataVersion
     channel: Hashable
     ha_address: str
+    external_address: str | None = None
+    """The address for clients outside; None: the broker has no external listener."""
 
 
 class LiveBrokers:

@@ -10,9 +10,11 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 from epochmq_controller import settings_file
 from epochmq_controller.nameserver import config as configs
+from epochmq_controller.nameserver.external_routes import external_cluster_info, external_route
 from epochmq_controller.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
 from epochmq_controller.nameserver.route_processor import ZONE_NAME, RouteProcessor
 from epochmq_controller.nameserver.routes import (
@@ -28,7 +30,7 @@ from epochmq_protocol.bodies_controller import BrokerMemberGroup, GetBrokerMembe
 from epochmq_protocol.codes import V3_0_11, RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.route import TopicRouteData
+from epochmq_protocol.route import EXTERNAL_ADDRESS, TopicRouteData
 from epochmq_protocol.topics import DataVersion, RegisterBrokerBody, TopicConfigSerializeWrapper
 from epochmq_protocol.transport import RemotingConnection, RequestHandler
 
@@ -61,7 +63,8 @@ class NamesrvProcessor:
         self._now_ms = now_ms
         self._apply = apply
         self._schedule_unregister = schedule_unregister
-        self._routes = RouteProcessor(tables, kv, now_ms)
+        self._routes = RouteProcessor(tables, kv, now_ms, tables.route)
+        self._external_routes = RouteProcessor(tables, kv, now_ms, partial(external_route, tables))
 
     def handlers(self) -> dict[int, RequestHandler]:
         """The handlers by request code."""
@@ -91,6 +94,35 @@ class NamesrvProcessor:
             code.UPDATE_NAMESRV_CONFIG: self.update_config,
             code.GET_NAMESRV_CONFIG: self.get_config,
         }
+
+    def external_handlers(self) -> dict[int, RequestHandler]:
+        """The handlers at the external port, by request code: what clients need, with the addresses for
+        clients outside. Brokers register, and administrators make changes, at the other port."""
+        code = RequestCode
+        handlers = self.handlers()
+        same = (
+            code.GET_KV_CONFIG,
+            code.GET_KVLIST_BY_NAMESPACE,
+            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            code.GET_TOPICS_BY_CLUSTER,
+            code.GET_UNIT_TOPIC_LIST,
+            code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        )
+        return {
+            **{one: handlers[one] for one in same},
+            code.GET_ROUTEINFO_BY_TOPIC: self._external_routes.get_route,
+            code.GET_BROKER_CLUSTER_INFO: self.get_external_cluster_info,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.get_system_topics_for_external,
+        }
+
+    @staticmethod
+    def reject_external(connection: RemotingConnection, request: Command) -> Command:
+        """The response to every other request at the external port."""
+        remark = (
+            f"the external port does not serve request code {request.code}: use the nameserver's listenPort"
+        )
+        return response(request, ResponseCode.NO_PERMISSION, remark)
 
     # KV config
 
@@ -146,6 +178,7 @@ class NamesrvProcessor:
             topics=topics,
             filter_servers=filter_servers,
             zone_name=(request.ext or {}).get(ZONE_NAME),
+            external_address=(request.ext or {}).get(EXTERNAL_ADDRESS),
             heartbeat_timeout_ms=header.heartbeat_timeout_millis,
             enable_acting_master=header.enable_acting_master,
             channel=connection,
@@ -228,6 +261,10 @@ class NamesrvProcessor:
         info = ClusterInfo(broker_addr_table=self._tables.brokers, cluster_addr_table=clusters)
         return response(request, ResponseCode.SUCCESS, body=to_json(info))
 
+    def get_external_cluster_info(self, connection: RemotingConnection, request: Command) -> Command:
+        """GET_BROKER_CLUSTER_INFO (106) at the external port."""
+        return response(request, ResponseCode.SUCCESS, body=to_json(external_cluster_info(self._tables)))
+
     def wipe_write_permission(self, connection: RemotingConnection, request: Command) -> Command:
         """WIPE_WRITE_PERM_OF_BROKER (205)."""
         header = headers.WipeWritePermOfBrokerRequestHeader.decode(request.ext)
@@ -266,6 +303,12 @@ class NamesrvProcessor:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS (304)."""
         names, address = self._tables.system_topics()
         return _topic_list(request, names, address)
+
+    def get_system_topics_for_external(self, connection: RemotingConnection, request: Command) -> Command:
+        """GET_SYSTEM_TOPIC_LIST_FROM_NS (304) at the external port."""
+        brokers = external_cluster_info(self._tables).broker_addr_table.values()
+        addresses = (address for broker in brokers for address in broker.broker_addrs.values())
+        return _topic_list(request, self._tables.system_topics()[0], next(addresses, None))
 
     def get_unit_topics(self, connection: RemotingConnection, request: Command) -> Command:
         """GET_UNIT_TOPIC_LIST (311)."""

@@ -18,10 +18,18 @@ FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further det
 
 
 class RouteProcessor:
-    """The handler of route queries of one nameserver. `now_ms` returns the time."""
+    """The handler of route queries at one port of a nameserver. `now_ms` returns the time, `route_of` the
+    route of a topic."""
 
-    def __init__(self, tables: RouteTables, kv: KVConfig, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        tables: RouteTables,
+        kv: KVConfig,
+        now_ms: Callable[[], int],
+        route_of: Callable[[str], TopicRouteData | None],
+    ) -> None:
         self._tables = tables
+        self._route_of = route_of
         self._kv = kv
         self._now_ms = now_ms
         self._started_ms = now_ms()
@@ -34,7 +42,7 @@ class RouteProcessor:
             waited_ms = self._now_ms() - self._started_ms
             if waited_ms < config.wait_seconds_for_service * 1000:
                 return response(request, ResponseCode.SYSTEM_ERROR, "name server not ready")
-        route = self._tables.route(header.topic)
+        route = self._route_of(header.topic)
         if route is None:
             remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
             return response(request, ResponseCode.TOPIC_NOT_EXIST, remark)

@@ -51,6 +51,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     topics: TopicConfigSerializeWrapper
     filter_servers: list[str] | None = None
     zone_name: str | None = None
+    external_address: str | None = None
     heartbeat_timeout_ms: int | None = None
     enable_acting_master: bool | None = None
     """None: the broker is older than 5.0 and lacks the field."""
@@ -329,6 +330,11 @@ class RouteTables:
                         route.filter_server_table[address] = servers
         return route
 
+    def external_address(self, cluster: str, address: str) -> str | None:
+        """The address for clients outside of the live broker that is known by `address`."""
+        found = self.live.get((cluster, address))
+        return None if found is None else found.external_address
+
     def members(self, broker_name: str) -> dict[int, str]:
         """The addresses of a broker name by id, empty for an unknown name."""
         broker = self.brokers.get(broker_name)
@@ -422,6 +428,7 @@ def _live_info(wanted: BrokerRegistration, now_ms: int) -> BrokerLiveInfo:
         wanted.topics.data_version,
         wanted.channel,
         wanted.ha_address,
+        wanted.external_address,
     )
 
 

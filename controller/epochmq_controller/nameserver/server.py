@@ -12,17 +12,25 @@ from epochmq_controller.nameserver.kv_config import KVConfig
 from epochmq_controller.nameserver.processor import NamesrvProcessor
 from epochmq_controller.nameserver.routes import CloseChannel, NotifyMinBrokerId, RouteEffect, RouteTables
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.errors import ConfigError, EpochMQError
 from epochmq_protocol.frame import request
 from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
-from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer
+from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer, TlsMode
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
+from epochmq_protocol.transport.server_certificates import ServerCertificates
 
 log = logging.getLogger(__name__)
 
 NOTIFY_TIMEOUT_MS = 300
 NOTIFICATIONS_MAX = 1_000
 """Pending notifications. Further ones are dropped: brokers also poll their group every second."""
+
+
+def checked_mode(key: str, mode: TlsMode, certificates: ServerCertificates) -> TlsMode:
+    """`mode`. ConfigError: it needs a certificate, and there is none."""
+    if mode is TlsMode.ENFORCING and not certificates.exist:
+        raise ConfigError("tls.server.certPath", None, f"a PEM certificate, since {key} is enforcing")
+    return mode
 
 
 def now_ms() -> int:
@@ -48,12 +56,26 @@ class Nameserver:
         )
         handlers = processor.handlers()
         self.calls = InProcessCalls(handlers)
+        external_mode = loaded.tls.mode
+        if config.external_tls_mode is not None:
+            external_mode = TlsMode(config.external_tls_mode)
+        certificates = ServerCertificates.for_ports(loaded.tls, loaded.tls.mode, external_mode)
         self.server = RemotingServer(
             handlers,
             settings=config.server_settings(),
-            tls=loaded.tls,
+            tls=certificates,
+            tls_mode=checked_mode("tls.server.mode", loaded.tls.mode, certificates),
             on_close=self._on_close,
         )
+        self.external: RemotingServer | None = None
+        if config.external_listen_port is not None:
+            self.external = RemotingServer(
+                processor.external_handlers(),
+                default=processor.reject_external,
+                settings=config.server_settings(),
+                tls=certificates,
+                tls_mode=checked_mode("externalTlsMode", external_mode, certificates),
+            )
         self._client = RemotingClient()
         self._scan_timer: asyncio.TimerHandle | None = None
         self._unregister: asyncio.Handle | None = None
@@ -65,11 +87,15 @@ class Nameserver:
         config = self.tables.config
         self._kv.load()
         await self.server.start(config.bind_address, config.listen_port)
+        if self.external is not None and config.external_listen_port is not None:
+            await self.external.start(config.bind_address, config.external_listen_port)
+            log.info("clients outside are served at port %d", self.external.port)
         self._scan_live_brokers()
 
     async def stop(self) -> None:
         """Completes the pending requests, then closes all connections."""
-        await self.server.stop(self.tables.config.stop_grace_s())
+        servers = [self.server] if self.external is None else [self.server, self.external]
+        await asyncio.gather(*(one.stop(self.tables.config.stop_grace_s()) for one in servers))
         for handle in (self._scan_timer, self._unregister):
             if handle is not None:
                 handle.cancel()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_controller.controller import config, lease_file, members_command
-from epochmq_controller.controller.members_command import MemberChange
+from epochmq_controller.controller import config, lease_file
+from epochmq_controller.controller.members_command import COMMAND
 from epochmq_controller.replica_groups import rules, snapshot
 from epochmq_controller.replica_groups.events import (
     AlterSyncStateSetEvent,
@@ -24,6 +24,8 @@ from epochmq_controller.replica_groups.state_machine_types import (
     LeadershipChanged,
     SnapshotRestored,
 )
+from epochmq_dledger.members_command import parse
+from epochmq_protocol.transport.group_members import MemberChange
 from tests.unit.controller.test_config import WHO
 
 
@@ -97,9 +99,9 @@ def test_own_settings_reach_the_raft_peer() -> None:
 
 
 def test_arguments_of_the_members_command_are_parsed() -> None:
-    assert members_command.parse(["h:1"]) == ("h:1", MemberChange())
-    assert members_command.parse(["h:1", "--add", "n3-my-host:2"]) == ("h:1", MemberChange("n3", "my-host:2"))
-    assert members_command.parse(["h:1", "--remove", "n3"]) == ("h:1", MemberChange("n3"))
+    assert parse(["h:1"]) == ("h:1", MemberChange())
+    assert parse(["h:1", "--add", "n3-my-host:2"]) == ("h:1", MemberChange("n3", "my-host:2"))
+    assert parse(["h:1", "--remove", "n3"]) == ("h:1", MemberChange("n3"))
     for wrong in (
         [],
         ["h:1", "--add"],
@@ -108,7 +110,7 @@ def test_arguments_of_the_members_command_are_parsed() -> None:
         ["a", "b"],
     ):
         with pytest.raises(ValueError, match=r"invalid arguments|expected"):
-            members_command.parse(wrong)
+            parse(wrong)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,6 @@ def test_arguments_of_the_members_command_are_parsed() -> None:
 def test_the_members_command_exits_with_a_status_and_an_explanation(
     arguments: list[str], status: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert members_command.run(arguments) == status
+    assert COMMAND.run(arguments) == status
     output = capsys.readouterr()
     assert "epochmq controller members" in (output.err if status else output.out)
