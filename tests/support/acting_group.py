@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cluster import GET_BROKER_CLUSTER_INFO, Settings
+from tests.support.group_processes import Factory, Member, our_nameserver
 from tests.support.pair import Pair
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Factory, Member, our_nameserver
 
 HOST = "127.0.0.1"
 QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET, UPDATE_AND_CREATE_GROUP = 14, 15, 200

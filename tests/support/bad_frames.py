@@ -322,7 +322,7 @@ class BadFrames:
         return BadFrame("flipped", struct.pack(">I", len(data)) + data, Fate.EITHER)
 
     def unsolicited_answer(self) -> BadFrame:
-        """An answer nobody waits for."""
+        """A response to no request."""
         header = {
             "code": 0,
             "flag": self.rng.choice([1, 3]),
@@ -374,7 +374,7 @@ class BadFrames:
     # ---- badly framed
 
     def bad_lengths(self) -> BadFrame:
-        """A frame too short for itself, a header longer than its frame, or a serialisation nobody knows."""
+        """A frame too short for itself, a header longer than its frame, or an unknown serialisation."""
         rng = self.rng
         match rng.randrange(3):
             case 0:

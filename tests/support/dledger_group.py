@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import json
 import re
+import struct
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, properties
+from epochmq_protocol.dledger import ENTRY_MAGIC, FILLER_SIZE_MIN
+from tests.support.cluster import START_TIMEOUT_S, Settings
+from tests.support.group_processes import ElectingGroup, Factory, Member, Places, our_nameserver, own_places
 from tests.support.group_traffic import (
     GET_BROKER_RUNTIME_INFO,
     SEND_MESSAGE_V2,
@@ -20,19 +21,17 @@ from tests.support.group_traffic import (
     read_queue,
     send_header,
 )
-from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Factory, Member, logs_of, our_nameserver
 
 GET_BROKER_CLUSTER_INFO = 106
 FILE_SIZE = 1 << 20
+BEHIND_MAX = 1000
+"""How many committed entries a broker in sync may lack while clients send."""
 
 
-class DLedgerGroup:
+class DLedgerGroup(ElectingGroup):
     """`brokers[0]` has the id n0 in the group, and so on."""
-
-    CLUSTER, NAME = "TestCluster", "group-a"
 
     def __init__(
         self,
@@ -42,103 +41,40 @@ class DLedgerGroup:
         broker: Settings | None = None,
         octet: int = 61,
         nameserver: Factory = our_nameserver,
+        places: Places | None = None,
+        peer_places: Places | None = None,
     ) -> None:
-        self.directory = directory
+        """`places` and `peer_places`: where brokers listen to clients and to their peers."""
+        super().__init__(directory, places or own_places(octet))
         self._keys = itertools.count()
-        host = loopback(octet)
-        port = free_port(host)
-        self.nameserver = self._member(
-            "nameserver",
-            f"{host}:{port}",
-            nameserver,
-            {
-                "listenPort": port,
-                "bindAddress": host,
-                "kvConfigPath": str(directory / "nameserver" / "kvConfig.json"),
-            },
-        )
-        hosts = [loopback(octet) for _ in brokers]
-        peers = ";".join(f"n{number}-{host}:{free_port(host)}" for number, host in enumerate(hosts))
+        self.nameserver = self.make_nameserver(nameserver)
+        # A broker listens to its peers and to clients at one address, and at different ports.
+        place = peer_places or self._places
+        peers = ";".join(f"n{number}-{place(f'broker-{number}')}" for number in range(len(brokers)))
         self.brokers = [
-            self._broker(number, make, hosts[number], {"dLegerPeers": peers, **(broker or {})})
+            self.make_broker(
+                number,
+                make,
+                {
+                    "enableDLegerCommitLog": True,
+                    "dLegerGroup": self.NAME,
+                    "dLegerSelfId": f"n{number}",
+                    "dLegerPeers": peers,
+                    "mappedFileSizeCommitLog": FILE_SIZE,
+                    "maxMessageSize": 64 * 1024,
+                    "slaveReadEnable": True,
+                    "registerNameServerPeriod": 10_000,
+                    **(broker or {}),
+                },
+            )
             for number, make in enumerate(brokers)
         ]
 
-    def _member(self, name: str, address: str, make: Factory, settings: Settings) -> Member:
-        path = self.directory / name / f"{name.split('-')[0]}.conf"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(properties(settings))
-        return Member(name, address, path, make, make(path))
-
-    def _broker(self, number: int, make: Factory, host: str, settings: Settings) -> Member:
-        port = free_port(host)
-        store = self.store(number)
-        return self._member(
-            f"broker-{number}",
-            f"{host}:{port}",
-            make,
-            {
-                "brokerClusterName": self.CLUSTER,
-                "brokerName": self.NAME,
-                "brokerIP1": host,
-                "brokerIP2": host,
-                "bindAddress": host,
-                "listenPort": port,
-                "haListenPort": port + 1,
-                "namesrvAddr": self.nameserver.address,
-                "storePathRootDir": str(store),
-                "storePathCommitLog": str(store / "commitlog"),
-                "enableDLegerCommitLog": True,
-                "dLegerGroup": self.NAME,
-                "dLegerSelfId": f"n{number}",
-                "mappedFileSizeCommitLog": FILE_SIZE,
-                "maxMessageSize": 64 * 1024,
-                "maxHashSlotNum": 50_000,
-                "maxIndexNum": 200_000,
-                "mappedFileSizeTimerLog": 1 << 20,
-                "slaveReadEnable": True,
-                "registerNameServerPeriod": 10_000,
-                **NEVER_BUSY,
-                **settings,
-            },
-        )
-
-    def store(self, number: int) -> Path:
-        """A broker's directory."""
-        return self.directory / f"broker-{number}" / "store"
-
-    @property
-    def members(self) -> list[Member]:
-        """All processes."""
-        return [self.nameserver, *self.brokers]
-
-    def __enter__(self) -> Self:
-        try:
-            self.nameserver.start()
-            for member in self.brokers:
-                member.start()
-            self.wait_master()
-        except BaseException as error:
-            error.add_note(self.logs())
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            error.add_note(self.logs())
-        self.stop()
-
-    def stop(self) -> None:
-        """Kills all."""
-        for member in reversed(self.members):
-            member.process.kill()
-
-    def logs(self, characters: int = 3000) -> str:
-        """The end of every process's output."""
-        return logs_of(self.members, characters)
+    def _start(self) -> None:
+        self.nameserver.start()
+        for member in self.brokers:
+            member.start()
+        self.wait_master()
 
     def registered(self) -> dict[str, str]:
         """The addresses of the group by broker id, as the nameserver tells them."""
@@ -194,14 +130,156 @@ class DLedgerGroup:
 
         def same_end() -> bool:
             with contextlib.suppress(OSError):
-                ends = {self._committed_end(one) for one in self.brokers}
+                ends = {self.committed_end(one) for one in self.brokers}
                 return len(ends) == 1 and None not in ends
             return False
 
         wait_until(same_end, timeout_s=START_TIMEOUT_S, what="all brokers have committed the same entries")
 
-    def _committed_end(self, member: Member) -> int | None:
+    def wait_replicated(self) -> None:
+        """Waits until clients find all brokers, and each broker has committed what the master had committed
+        when it was asked. Clients may send meanwhile."""
+
+        def replicated() -> bool:
+            master = self.master()
+            if master is None or len(set(self.registered().values())) < len(self.brokers):
+                return False
+            with contextlib.suppress(OSError):
+                end = self.committed_end(master)
+                ends = [self.committed_end(one) for one in self.brokers]
+                return end is not None and all(one is not None and one >= end > 0 for one in ends)
+            return False
+
+        wait_until(replicated, timeout_s=2 * START_TIMEOUT_S, what="all brokers have what the master had")
+
+    def log_bytes(self, member: Member, end: int) -> bytes:
+        """The data files of a broker up to a position; they begin at 0."""
+        number = self.brokers.index(member)
+        files = sorted((self.store(number) / f"dledger-n{number}" / "data").iterdir())
+        return b"".join(path.read_bytes()[: max(end - int(path.name), 0)] for path in files)
+
+    def committed_end(self, member: Member) -> int | None:
+        """The end of what a broker shows; None if it does not say. OSError: it does not respond."""
         response = call(member.address, GET_BROKER_RUNTIME_INFO, timeout_s=5)
         if response.code != SUCCESS:
             return None
         return int(json.loads(response.body)["table"]["commitLogMaxOffset"])
+
+
+class OurDLedgerGroup(DLedgerGroup):
+    """All brokers are EpochMQ's, and say themselves how far they are."""
+
+    def _start(self) -> None:
+        for member in self.members:
+            member.start()
+        self.wait_in_sync(len(self.brokers))
+
+    def runtime(self, member: Member) -> dict[str, str]:
+        """What a broker says of itself. OSError: it does not respond."""
+        response = call(member.address, GET_BROKER_RUNTIME_INFO, timeout_s=5)
+        if response.code != SUCCESS:
+            raise OSError(f"{member.name}: {response}")
+        found: dict[str, str] = json.loads(response.body)["table"]
+        return found
+
+    def wait_master(self, *, other_than: Member | None = None) -> Member:
+        """Waits for a master that clients find and that serves. It stores no message for that."""
+        found: list[Member] = []
+
+        def serves() -> bool:
+            found[:] = [one for one in (self.master(),) if one is not None and one is not other_than]
+            with contextlib.suppress(OSError):
+                return bool(found) and self.runtime(found[0])["dledgerServes"] == "true"
+            return False
+
+        wait_until(serves, timeout_s=START_TIMEOUT_S, what="a master serves")
+        return found[0]
+
+    def wait_in_sync(self, count: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Waits until clients find a master that serves, and `count` brokers, that one included, have almost
+        all of its log."""
+        state: list[object] = []
+
+        def reached() -> bool:
+            self.check_alive()
+            state[:] = [self._in_sync()]
+            return state[0] == count
+
+        try:
+            wait_until(reached, timeout_s=timeout_s, what=f"{count} brokers are in sync")
+        except AssertionError as error:
+            error.add_note(f"in sync: {state}, registered: {self.registered()}")
+            raise
+
+    def _in_sync(self) -> int:
+        """How many brokers are in sync; 0 without a master that serves."""
+        addresses = self.registered()
+        master = self.master()
+        if master is None or sorted(addresses.values()) != sorted(one.address for one in self.brokers):
+            return 0
+        count = 0
+        with contextlib.suppress(OSError):
+            leader = self.runtime(master)
+            if leader["dledgerServes"] != "true":
+                return 0
+            for member in self.brokers:
+                found = self.runtime(member)
+                behind = found["dledgerBehind"]
+                follows = found["dledgerLeader"] == leader["dledgerId"]
+                count += follows and behind != "" and int(behind) <= BEHIND_MAX
+        return count
+
+    def wait_settled(self) -> Member:
+        """Waits until all brokers have the same log, and show all of it. Returns the master. No client sends
+        meanwhile."""
+        found: list[Member] = []
+
+        def settled() -> bool:
+            found[:] = [one for one in (self.master(),) if one is not None]
+            with contextlib.suppress(OSError):
+                return bool(found) and self._end_of_all() is not None
+            return False
+
+        wait_until(settled, timeout_s=START_TIMEOUT_S, what="all brokers have committed the same log")
+        return found[0]
+
+    def _end_of_all(self) -> int | None:
+        states = [self.runtime(member) for member in self.brokers]
+        ends = {int(state[key]) for state in states for key in ("dledgerLogEnd", "commitLogMaxOffset")}
+        return ends.pop() if len(ends) == 1 else None
+
+    def log_of(self, member: Member) -> bytes:
+        """The bytes of a broker's log."""
+        return self.log_bytes(member, int(self.runtime(member)["dledgerLogEnd"]))
+
+    def leaderships(self, master: Member) -> list[tuple[int, int]]:
+        """(position, term) of the first entry of each term, the oldest first. The log has its beginning."""
+        log, at = self.log_of(master), 0
+        found: list[tuple[int, int]] = []
+        while at + FILLER_SIZE_MIN <= len(log):
+            magic, size = struct.unpack_from(">ii", log, at)
+            assert size > 0, f"no entry at {at}"
+            if magic == ENTRY_MAGIC:
+                (term,) = struct.unpack_from(">q", log, at + 16)
+                if not found or found[-1][1] != term:
+                    found.append((at, term))
+            at += size
+        assert found, "the log has no entry"
+        return found
+
+    def check_equal(self) -> None:
+        """Checks that all logs have the same bytes. No client sends meanwhile."""
+        master = self.wait_settled()
+        assert [line for member in self.brokers for line in self.differences(member, master)] == []
+
+    def differences(self, member: Member, master: Member) -> list[str]:
+        """The difference between the logs of a broker and of its master, as text."""
+        one, other = self.log_of(member), self.log_of(master)
+        if one == other:
+            return []
+        common = min(len(one), len(other))
+        first = next((at for at in range(common) if one[at] != other[at]), common)
+        return [
+            f"the log of {member.name} has {len(one)} bytes, the master's {len(other)}; they differ from"
+            f" {first} on"
+        ]

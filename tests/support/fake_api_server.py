@@ -39,7 +39,10 @@ class FakeApiServer:
         return self._store(manifest)
 
     async def put_status(self, ref: Ref, version: str, status: Mapping[str, Any]) -> dict[str, Any]:
-        return self._store({**await self.get(object_path(ref)), "status": status})
+        found = await self.get(object_path(ref))
+        if version != found["metadata"]["resourceVersion"]:
+            raise ApiError(409, f"{ref} has another version than {version}")
+        return self._store({**found, "status": status})
 
     async def put_finalizers(self, ref: Ref, version: str, finalizers: tuple[str, ...]) -> dict[str, Any]:
         found = await self.get(object_path(ref))

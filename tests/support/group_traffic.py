@@ -7,12 +7,13 @@ import itertools
 import json
 
 from epochmq_protocol.message import MessageExt, decode_records
+from tests.support.group_processes import Member
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Member, ReplicaGroup
+from tests.support.replica_group import ReplicaGroup
 
 SEND_MESSAGE_V2, PULL_MESSAGE, GET_BROKER_RUNTIME_INFO, GET_BROKER_EPOCH_CACHE = 310, 11, 28, 1007
-SUCCESS, PULL_NOT_FOUND = 0, 19
+SUCCESS, SYSTEM_BUSY, PULL_NOT_FOUND = 0, 2, 19
 TOPIC = "orders"
 QUEUES = 4
 _keys = itertools.count()
@@ -71,11 +72,24 @@ def read_queue(member: Member, queue_id: int = 0, *, start: int = 0) -> list[Mes
             "queueOffset": str(start + len(found)), "maxMsgNums": "256", "sysFlag": "4", "commitOffset": "0",
             "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0",
         }  # fmt: skip
-        response = call(member.address, PULL_MESSAGE, ext)
+        response = _pull(member, ext)
         if response.code == PULL_NOT_FOUND:
             return found
         assert response.code == SUCCESS, response
         found += decode_records(response.body)
+
+
+def _pull(member: Member, ext: dict[str, str]) -> Response:
+    """The response to a pull. A broker of a busy machine rejects requests that waited for too long; they are
+    repeated, as clients repeat them."""
+    found: list[Response] = []
+
+    def served() -> bool:
+        found[:] = [call(member.address, PULL_MESSAGE, ext)]
+        return found[0].code != SYSTEM_BUSY
+
+    wait_until(served, what=f"{member.name} serves a pull")
+    return found[0]
 
 
 def epoch_cache(member: Member) -> dict[str, object]:

@@ -8,21 +8,26 @@ import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, properties
-from tests.support.net import free_port, loopback
+from tests.support.cluster import START_TIMEOUT_S, Settings
+from tests.support.group_processes import (
+    Factory,
+    GroupProcesses,
+    Member,
+    one_place,
+    our_nameserver,
+    own_places,
+)
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Factory, Member, logs_of, our_nameserver
 
 SEND_MESSAGE_V2 = 310
 GET_BROKER_HA_STATUS = 907
 LOG_FILE = 1 << 20
 
 
-class Pair:
+class Pair(GroupProcesses):
     """`brokers[0]` is the master."""
 
     NAME = "broker-a"
@@ -38,103 +43,33 @@ class Pair:
         nameserver_settings: Settings | None = None,
         host: str | None = None,
     ) -> None:
-        self.directory = directory
-        self._host = host
-        host = host or loopback(octet)
-        port = free_port(host)
-        self.nameserver = self._member(
-            "nameserver",
-            f"{host}:{port}",
-            nameserver,
-            {
-                "listenPort": port,
-                "bindAddress": host,
-                "kvConfigPath": str(directory / "nameserver" / "kvConfig.json"),
-                **(nameserver_settings or {}),
-            },
-        )
-        self.brokers = [self._broker(i, make, broker or {}, octet) for i, make in enumerate(brokers)]
+        super().__init__(directory, own_places(octet) if host is None else one_place(host))
+        self.nameserver = self.make_nameserver(nameserver, nameserver_settings)
+        self.brokers = [self.make_broker(i, make, broker or {}) for i, make in enumerate(brokers)]
 
-    def _member(self, name: str, address: str, make: Factory, settings: Settings) -> Member:
-        path = self.directory / name / f"{name.split('-')[0]}.conf"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(properties(settings))
-        return Member(name, address, path, make, make(path))
-
-    def _broker(self, number: int, make: Factory, settings: Settings, octet: int) -> Member:
-        host = self._host or loopback(octet)
-        port = free_port(host)
-        store = self.store(number)
-        return self._member(
-            f"broker-{number}",
-            f"{host}:{port}",
-            make,
-            {
-                "brokerClusterName": "TestCluster",
-                "brokerName": self.NAME,
-                "brokerId": number,
-                "brokerRole": "SLAVE" if number else "SYNC_MASTER",
-                "brokerIP1": host,
-                "brokerIP2": host,
-                "bindAddress": host,
-                "listenPort": port,
-                "haListenPort": port + 1,
-                "namesrvAddr": self.nameserver.address,
-                "storePathRootDir": str(store),
-                "storePathCommitLog": str(store / "commitlog"),
-                "mappedFileSizeCommitLog": LOG_FILE,
-                "maxMessageSize": 64 * 1024,
-                "maxHashSlotNum": 50_000,
-                "maxIndexNum": 200_000,
-                "mappedFileSizeTimerLog": 1 << 20,
-                "registerNameServerPeriod": 10_000,
-                **NEVER_BUSY,
-                **settings,
-            },
-        )
-
-    def store(self, number: int) -> Path:
-        """A broker's directory."""
-        return self.directory / f"broker-{number}" / "store"
+    def make_broker(self, number: int, make: Factory, settings: Settings) -> Member:
+        """A broker with this id: the master's is 0."""
+        usual: Settings = {
+            "brokerId": number,
+            "brokerRole": "SLAVE" if number else "SYNC_MASTER",
+            "mappedFileSizeCommitLog": LOG_FILE,
+            "maxMessageSize": 64 * 1024,
+            "registerNameServerPeriod": 10_000,
+        }
+        return super().make_broker(number, make, {**usual, **settings})
 
     @property
     def master(self) -> Member:
         """Whom clients send to."""
         return self.brokers[0]
 
-    @property
-    def members(self) -> list[Member]:
-        """All processes."""
-        return [self.nameserver, *self.brokers]
-
-    def __enter__(self) -> Self:
-        try:
-            self.nameserver.start()
-            for member in self.brokers:
-                member.start()
-                serves = partial(self.answers, member)
-                wait_until(serves, timeout_s=START_TIMEOUT_S, what=f"{member.name} serves")
-        except BaseException as error:
-            error.add_note(self.logs())
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is not None:
-            error.add_note(self.logs())
-        self.stop()
-
-    def stop(self) -> None:
-        """Ends all."""
-        for member in reversed(self.members):
-            member.process.kill()
-
-    def logs(self, characters: int = 3000) -> str:
-        """The end of every process's output."""
-        return logs_of(self.members, characters)
+    def _start(self) -> None:
+        """Starts the master first, and waits for each broker before it starts the next."""
+        self.nameserver.start()
+        for member in self.brokers:
+            member.start()
+            serves = partial(self.answers, member)
+            wait_until(serves, timeout_s=START_TIMEOUT_S, what=f"{member.name} serves")
 
     def answers(self, member: Member) -> bool:
         """Whether a broker takes requests."""

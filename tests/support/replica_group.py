@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.cluster import NEVER_BUSY, START_TIMEOUT_S, Settings, our_process, properties
-from tests.support.net import free_port, loopback
-from tests.support.process import ManagedProcess, wait_until
-from tests.support.remoting import Response, call, split_address
+from tests.support.cluster import START_TIMEOUT_S, Settings
+from tests.support.group_processes import ElectingGroup, Factory, Member, Places, our_nameserver, own_places
+from tests.support.process import wait_until
+from tests.support.remoting import Response, call
 
 GET_BROKER_CLUSTER_INFO = 106
 CONTROLLER_ELECT_MASTER = 1002
@@ -23,62 +22,10 @@ CONTROLLER_GET_SYNC_STATE_DATA = 1006
 CONTROLLER_NOT_LEADER = 2007
 CONTROLLER_MASTER_STILL_EXIST = 2011
 
-Factory = Callable[[Path], ManagedProcess]
-"""Makes the process that runs a configuration file."""
-Places = Callable[[str], str]
-"""The address (ip:port) at which the process of this name is to listen."""
 
-
-@dataclass
-class Member:
-    """One process of the group."""
-
-    name: str
-    address: str
-    config: Path
-    make: Factory
-    process: ManagedProcess
-
-    def start(self) -> None:
-        """Starts it, or starts it again."""
-        self.process = self.make(self.config)
-        self.process.start()
-
-
-def logs_of(members: Sequence[Member], characters: int) -> str:
-    """The end of the output of each process."""
-    return "\n".join(
-        f"--- {one.name} at {one.address} (status {one.process.status})\n{one.process.output(characters)}"
-        for one in members
-    )
-
-
-def _loopback_place(octet: int) -> str:
-    host = loopback(octet)
-    return f"{host}:{free_port(host)}"
-
-
-def our_controller(config: Path) -> ManagedProcess:
-    """`epochmq controller`."""
-    return our_process("controller", config)
-
-
-def our_broker(config: Path) -> ManagedProcess:
-    """`epochmq broker`."""
-    return our_process("broker", config)
-
-
-def our_nameserver(config: Path) -> ManagedProcess:
-    """`epochmq nameserver`."""
-    return our_process("nameserver", config)
-
-
-class ReplicaGroup:
+class ReplicaGroup(ElectingGroup):
     """`controllers` and `brokers` make one process each. One nameserver. Without `places` each
     process has a loopback address of its own."""
-
-    CLUSTER = "TestCluster"
-    NAME = "group-a"
 
     def __init__(
         self,
@@ -92,24 +39,12 @@ class ReplicaGroup:
         nameserver: Factory = our_nameserver,
         places: Places | None = None,
     ) -> None:
-        self.directory = directory
-        self._places = places or (lambda _name: _loopback_place(octet))
-        address = self._places("nameserver")
-        host, port = split_address(address)
-        self.nameserver = self._member(
-            "nameserver",
-            address,
-            nameserver,
-            {
-                "listenPort": port,
-                "bindAddress": host,
-                "kvConfigPath": str(directory / "nameserver" / "kvConfig.json"),
-            },
-        )
+        super().__init__(directory, places or own_places(octet))
+        self.nameserver = self.make_nameserver(nameserver)
         listening = [self._places(f"controller-{i}") for i in range(len(controllers))]
         peers = ";".join(f"n{i}-{address}" for i, address in enumerate(listening))
         self.controllers = [
-            self._member(
+            self.make_member(
                 f"controller-{i}",
                 listening[i],
                 make,
@@ -125,51 +60,27 @@ class ReplicaGroup:
             )
             for i, make in enumerate(controllers)
         ]
-        self.brokers = [self._broker(i, make, broker or {}) for i, make in enumerate(brokers)]
-
-    def _member(self, name: str, address: str, make: Factory, settings: Settings) -> Member:
-        path = self.directory / name / f"{name.split('-')[0]}.conf"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(properties(settings))
-        return Member(name, address, path, make, make(path))
-
-    def _broker(self, number: int, make: Factory, settings: Settings) -> Member:
-        address = self._places(f"broker-{number}")
-        host, port = split_address(address)
-        store = self.directory / f"broker-{number}" / "store"
-        return self._member(
-            f"broker-{number}",
-            address,
-            make,
-            {
-                "brokerClusterName": self.CLUSTER,
-                "brokerName": self.NAME,
-                "brokerIP1": host,
-                "brokerIP2": host,
-                "bindAddress": host,
-                "listenPort": port,
-                "haListenPort": port + 1,
-                "namesrvAddr": self.nameserver.address,
-                "storePathRootDir": str(store),
-                "storePathCommitLog": str(store / "commitlog"),
-                "mappedFileSizeCommitLog": 16 << 20,
-                "maxHashSlotNum": 50_000,
-                "maxIndexNum": 200_000,
-                "mappedFileSizeTimerLog": 1 << 20,
-                "enableControllerMode": True,
-                "controllerAddr": ";".join(member.address for member in self.controllers),
-                "inSyncReplicas": 2,
-                "minInSyncReplicas": 1,
-                "enableAutoInSyncReplicas": True,
-                "brokerHeartbeatInterval": 1000,
-                "syncBrokerMetadataPeriod": 1000,
-                "checkSyncStateSetPeriod": 1000,
-                # The connection tells of a killed process. One that is starved for a moment is to stay.
-                "controllerHeartBeatTimeoutMills": 15_000,
-                **NEVER_BUSY,
-                **settings,
-            },
-        )
+        self.brokers = [
+            self.make_broker(
+                number,
+                make,
+                {
+                    "mappedFileSizeCommitLog": 16 << 20,
+                    "enableControllerMode": True,
+                    "controllerAddr": ";".join(member.address for member in self.controllers),
+                    "inSyncReplicas": 2,
+                    "minInSyncReplicas": 1,
+                    "enableAutoInSyncReplicas": True,
+                    "brokerHeartbeatInterval": 1000,
+                    "syncBrokerMetadataPeriod": 1000,
+                    "checkSyncStateSetPeriod": 1000,
+                    # The connection tells of a killed process. One that is starved for a moment is to stay.
+                    "controllerHeartBeatTimeoutMills": 15_000,
+                    **(broker or {}),
+                },
+            )
+            for number, make in enumerate(brokers)
+        ]
 
     # Life ---------------------------------------------------------------------------------------------------
 
@@ -178,38 +89,18 @@ class ReplicaGroup:
         """All processes, in the order in which they are started."""
         return [*self.controllers, self.nameserver, *self.brokers]
 
-    def start(self) -> None:
-        """Starts all, and waits for a leader, a master and every replica in sync."""
-        try:
-            for member in [*self.controllers, self.nameserver]:
-                member.start()
-            wait_until(self._led, timeout_s=START_TIMEOUT_S, what="a controller leads")
-            for member in self.brokers:
-                member.start()
-            self.wait_in_sync(len(self.brokers))
-        except BaseException as error:
-            error.add_note(self.logs())
-            self.kill()
-            raise
+    def _start(self) -> None:
+        """Waits for a leader, a master and every replica in sync."""
+        for member in [*self.controllers, self.nameserver]:
+            member.start()
+        wait_until(self._led, timeout_s=START_TIMEOUT_S, what="a controller leads")
+        for member in self.brokers:
+            member.start()
+        self.wait_in_sync(len(self.brokers))
 
     def _led(self) -> bool:
         self.check_alive()
         return self.leader() is not None
-
-    def check_alive(self) -> None:
-        """Fails when a process that was started, and not killed by the test, has ended."""
-        for member in self.members:
-            status = member.process.status
-            assert status is None or status == -9, f"{member.name} ended with {status}"
-
-    def kill(self) -> None:
-        """Ends all at once."""
-        for member in reversed(self.members):
-            member.process.kill()
-
-    def logs(self, characters: int = 2500) -> str:
-        """The end of every process's output."""
-        return logs_of(self.members, characters)
 
     # What controllers say -----------------------------------------------------------------------------------
 
@@ -220,6 +111,10 @@ class ReplicaGroup:
         except OSError:
             return None
         return response.ext if response.code == 0 else None
+
+    def has_metadata(self, member: Member) -> bool:
+        """Whether this controller answers with metadata of the group."""
+        return self.metadata(member) is not None
 
     def leader(self) -> Member | None:
         """The controller that says it leads."""

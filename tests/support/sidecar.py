@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 
 from tests.support.cluster import Settings, our_process, properties
+from tests.support.group_processes import Member
 from tests.support.net import free_port, loopback
-from tests.support.replica_group import Member
 
 TOKEN = "a-token-of-good-length"
 ANSWER_S = 120

@@ -7,9 +7,11 @@ import base64
 import hashlib
 import hmac
 
+from tests.support.cluster import Settings
+
 AUTH = "org.apache.rocketmq.auth"
 ROOT = ("root", "root-secret")
-CHECKED = {
+CHECKED: Settings = {
     "authenticationEnabled": True,
     "authenticationMetadataProvider": f"{AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
     "initAuthenticationUser": '{"username":"root","password":"root-secret"}',

@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -20,8 +19,14 @@ import msgspec
 from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.dledger.commit_waiters import CommitWaiters
 from epochmq_broker.dledger.committed_log import CommittedLog
-from epochmq_broker.dledger.first_record import encode_first_record
+from epochmq_broker.dledger.first_record import (
+    decode_members_record,
+    encode_first_record,
+    encode_members_record,
+)
 from epochmq_broker.dledger.leader_appender import LeaderAppender
+from epochmq_broker.dledger.log_folders import data_folder, peer_folder
+from epochmq_broker.dledger.queue_ends import QueueEnds
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.store import record
 from epochmq_broker.store.mapped_file import DiskFullError, StoreDamagedError
@@ -41,8 +46,6 @@ from epochmq_protocol.transport.server import RemotingServer
 
 log = logging.getLogger(__name__)
 
-POSITION_AT: Final = 28
-"""Where a record contains its position (`MessageDecoder.PHY_POS_POSITION`)."""
 DISPATCH_RECORDS_MAX: Final = 1000
 """Records dispatched in one turn of the event loop; the others follow in the next turns."""
 RETRY_S: Final = 1.0
@@ -54,18 +57,6 @@ _STATUSES: Final = {
 }
 """The result of messages by the reason why they are not committed; SERVICE_NOT_AVAILABLE for all others
 (`DLedgerCommitLog.handleAppendResult`)."""
-
-
-def peer_folder(config: BrokerConfig) -> Path:
-    """The directory of the peer's index and small files."""
-    return config.root_dir / f"dledger-{config.dledger_self_id}"
-
-
-def data_folder(config: BrokerConfig) -> Path:
-    """The directory of the data files."""
-    if config.store_path_dledger_commit_log:
-        return Path(config.store_path_dledger_commit_log).expanduser()
-    return peer_folder(config) / "data"
 
 
 def store_config_of(config: BrokerConfig) -> StoreConfig:
@@ -87,13 +78,24 @@ def make_store(config: BrokerConfig, store_host: bytes) -> MessageStore:
     settings = store_config_of(config)
     if not config.enable_dledger_commit_log:
         return MessageStore(settings, store_host)
-    committed = CommittedLog(data_folder(config), config.mapped_file_size_commit_log)
+    plain = StoreConfig.of(config)
+    committed = CommittedLog(
+        data_folder(config),
+        config.mapped_file_size_commit_log,
+        plain.commit_log_dirs,
+        plain.read_only_log_dirs,
+    )
     return MessageStore(settings, store_host, log=committed, make_appender=LeaderAppender)
 
 
+def broker_id_of_peer(peer: str) -> int:
+    """The broker id of a peer as a slave, which identifies it: 1 for n0."""
+    return int(peer[1:]) + 1
+
+
 def broker_id_of(config: BrokerConfig) -> int:
-    """The broker id of a slave: one more than the number in dLegerSelfId."""
-    return int(config.dledger_self_id[1:]) + 1
+    """The broker id of this broker as a slave."""
+    return broker_id_of_peer(config.dledger_self_id)
 
 
 def is_record(data: bytes, at: int, size: int, position: int) -> bool:
@@ -136,18 +138,24 @@ class CommitLogPeer:
             group=config.dledger_group,
             self_id=config.dledger_self_id,
             peers=tuple(addresses),
+            joining=config.join_dledger_group,
             file_size=config.mapped_file_size_commit_log,
+            preferred_leaders=config.preferred_leaders,
         )
         folder = peer_folder(config)
         self._log = BlockLog(
             folder,
             settings.file_size,
             data_folder=data_folder(config),
-            position_at=POSITION_AT,
+            position_at=record.POSITION_AT,
             check=is_record,
             first_body=lambda term: encode_first_record(
                 term, store.appender.store_host, int(time.time() * 1000)
             ),
+            members_body=lambda _, peers: encode_members_record(
+                peers, store.appender.store_host, int(time.time() * 1000)
+            ),
+            members_of=decode_members_record,
         )
         self.peer = DLedgerPeer(
             settings,
@@ -159,10 +167,15 @@ class CommitLogPeer:
             flush_async=config.flush_disk_type == "ASYNC_FLUSH",
             log=self._log,
             on_committed=self._log_committed,
+            before_membership=self._submit,
+            on_members=self._members_changed,
         )
+        self.queue_ends = QueueEnds(folder, self._begins_late)
         self._address = addresses[settings.self_id]
-        handlers = DLedgerProcessor(self.peer).handlers()
+        self.processor = DLedgerProcessor(self.peer)
+        handlers = self.processor.handlers()
         del handlers[DLedgerRequestCode.APPEND]  # only the broker appends records
+        self.processor.why_not_add = self._why_not_add
         self._server = RemotingServer(handlers)
         self._leads = False
         self._is_ready = False
@@ -174,16 +187,27 @@ class CommitLogPeer:
     def _recover(self) -> tuple[int, int]:
         """Recovers the peer's log, when the store opens its log. Raises StoreDamagedError or OSError."""
         try:
+            self._log.set_origin(self._committed.plain_end())
             end = self.peer.recover()
+            alone = len(self.peer.settings.peers) == 1
+            self.queue_ends.load(is_empty=self._log.end_index < 0, is_alone=alone)
         except ValueError as error:
             raise StoreDamagedError(str(error)) from error
         return self._begin, end
+
+    def _begins_late(self) -> bool | None:
+        """Whether the committed log lacks the first entry of the group, or the plain files before it. None if
+        nothing is committed."""
+        begin = self._log.begin_index
+        if begin < 0 or not self._joined or self.peer.committed_index < begin:
+            return None
+        return begin > 0 or self._log.position(0) != self._committed.plain_end()
 
     @property
     def _begin(self) -> int:
         """Where the first data file begins."""
         begin = self._log.begin_index
-        pos = self._log.position(begin) if begin >= 0 else 0
+        pos = self._log.position(begin) if begin >= 0 else self._log.end_pos
         return pos - pos % self._committed.files.file_size
 
     def loaded(self) -> None:
@@ -191,6 +215,7 @@ class CommitLogPeer:
         dispatcher = self._store.dispatcher
         dispatcher.position = max(dispatcher.position, self._begin)
         self.waiters.end = dispatcher.position
+        self.queue_ends.apply(self._store)
         self._store.state.set_flag(RunningFlags.REPLICA, True)
         self._store.on_expire.append(self._expire)
 
@@ -219,7 +244,9 @@ class CommitLogPeer:
         await settled
         self._store.state.reject_messages()
         self.waiters.stop()
+        await self.queue_ends.stop()
         await self._server.stop()
+        self._joined = False
         await self.peer.stop()
         if self._dispatch is not None:
             self._dispatch.cancel()
@@ -228,9 +255,27 @@ class CommitLogPeer:
     # Roles
 
     @property
+    def has_joined(self) -> bool:
+        """Whether this peer takes part in its group."""
+        return self._joined
+
+    @property
     def is_ready(self) -> bool:
         """Whether this broker leads and accepts messages."""
         return self._is_ready
+
+    async def transfer_leadership(self, to: str) -> None:
+        """Transfers the leadership, and the role of master with it, to the broker of this id (n1). Sends are
+        rejected until it leads, for 1 s at most. RaftOperationError: this broker does not lead, the other one
+        is unknown, lacks many entries, or does not win."""
+        self._submit()
+        await self.peer.transfer_leadership(to)
+
+    def _why_not_add(self) -> DLedgerResponseCode | None:
+        """A new broker builds its queues from the log alone. One whose messages have all expired would begin
+        at offset 0 there, and as master the broker would use its offsets a second time."""
+        is_whole = self._log.begin_index == 0 and self._begin == 0
+        return None if is_whole else DLedgerResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
 
     def _role_changed(self, change: RoleChanged) -> None:
         self._leads = change.role is RaftRole.LEADER
@@ -252,6 +297,11 @@ class CommitLogPeer:
         """Accepts messages, if this peer leads and its whole log is committed and dispatched."""
         peer, raft_log = self.peer, self._log
         if self._is_ready or not self._leads or not self._joined or peer.role is not RaftRole.LEADER:
+            return
+        if self.queue_ends.are_missing:
+            return  # `Leadership` transfers this leadership
+        if peer.is_transferring:
+            asyncio.get_running_loop().call_later(RETRY_S, self._become_ready)
             return
         if raft_log.end_term != peer.term or peer.committed_index != raft_log.end_index:
             return
@@ -291,8 +341,14 @@ class CommitLogPeer:
             return
         batch.begin(end)
         self.peer.append_now(records, partial(self._appended, start, end))
-        if self._is_ready and self._log.end_pos != end:
+        if self._is_ready and self._log.end_pos != batch.start:
             self._lose_batch()
+
+    def _members_changed(self) -> None:
+        """The log may have got a membership entry, behind the records that were submitted before."""
+        batch = self._appender.batch
+        if self._is_ready and not batch.records:
+            batch.begin(self._log.end_pos)
 
     def _lose_batch(self) -> None:
         """Records were not appended: the disk is full, or this peer no longer leads. The offsets that they

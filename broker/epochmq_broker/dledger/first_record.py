@@ -1,8 +1,9 @@
-"""Encodes the record with which a leader begins its term.
+"""Encodes the records that a leader appends for the group: the one with which its term begins, and those that
+name the voters.
 
 A leader commits only entries of its own term, so each term begins with an entry. RocketMQ's parser stops at
 an empty entry, so this one is a record: of a transaction that was rolled back, which neither consume queues
-nor the index take.
+nor the index take. A membership entry is such a record, too; the entry's channel marks it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from zlib import crc32
 
 from epochmq_broker.store import record
+from epochmq_protocol.dledger import decode_members_body, encode_members
+from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.topics import RMQ_SYS_SELF_TEST_TOPIC
 
 _TOPIC = RMQ_SYS_SELF_TEST_TOPIC.encode()
@@ -17,8 +20,25 @@ _PROPERTIES = b"WAIT\x01true\x02"
 
 
 def encode_first_record(term: int, store_host: bytes, now_ms: int) -> bytes:
-    """The record, with 0 in place of its physical offset."""
-    body = f"term {term}".encode()
+    """The first record of a term, with 0 in place of its physical offset."""
+    return _encode(f"term {term}".encode(), store_host, now_ms)
+
+
+def encode_members_record(peers: dict[str, str], store_host: bytes, now_ms: int) -> bytes:
+    """The record that names the voters, address by id, with 0 in place of its physical offset."""
+    return _encode(encode_members(peers), store_host, now_ms)
+
+
+def decode_members_record(data: bytes) -> dict[str, str]:
+    """The voters that a record names. RemoteProtocolError: malformed."""
+    position = int.from_bytes(data[record.POSITION_AT : record.POSITION_AT + 8], "big")
+    found = record.parse(data, 0, len(data), position, (), check_crc=True)
+    if not isinstance(found, record.DispatchRequest):
+        raise RemoteProtocolError(f"{len(data)} bytes, expected a record that names the voters")
+    return decode_members_body(record.body_at(data, 0))
+
+
+def _encode(body: bytes, store_host: bytes, now_ms: int) -> bytes:
     head = record.HEADS[len(store_host), len(store_host)]
     flags = record.TRANSACTION_ROLLBACK
     if len(store_host) == 20:

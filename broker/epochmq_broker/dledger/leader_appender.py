@@ -18,6 +18,7 @@ from epochmq_broker.store.appender import (
     AppendResult,
     BatchAppendResult,
     BatchMessage,
+    too_large_status,
     with_host_flags,
 )
 from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
@@ -68,49 +69,32 @@ class LeaderAppender(Appender):
         store_host: bytes | None = None,
     ) -> AppendResult:  # fmt: skip
         """Adds one message to the batch of this turn. Its record is committed later, or never."""
-        message = BatchMessage(body, properties, flag)
-        status, places, offset, size = self._append_records(
-            queue, (message,), born_timestamp, born_host, sys_flag, reconsume_times, prepared_offset,
-            store_host or self.store_host,
+        if self.rejection is not None:
+            return self.rejection, -1, -1, 0
+        store_host = store_host or self.store_host
+        head = record.HEADS[len(born_host), len(store_host)]
+        size = queue.record_overhead + len(body) + len(properties) + head.size - record.HEAD_V4.size
+        if size > self._smallest_limit and (
+            size > self._max_record
+            or len(body) > self._max_body
+            or len(properties) > record.PROPERTIES_MAX_BYTES
+        ):
+            return too_large_status(len(properties)), -1, -1, 0
+        status, places, offset, size = self._append_all(
+            queue, (BatchMessage(body, properties, flag),), (size,), head, born_timestamp, born_host,
+            with_host_flags(sys_flag, born_host, store_host), reconsume_times, prepared_offset, store_host,
         )  # fmt: skip
         return status, places[0] if places else -1, offset, size
 
-    def append_batch(
-        self,
-        queue: ConsumeQueue,
-        messages: Sequence[BatchMessage],
-        *,
-        born_timestamp: int,
-        born_host: bytes,
-        sys_flag: int = 0,
-        reconsume_times: int = 0,
-    ) -> BatchAppendResult:
-        """Adds all messages of a batch or none. Each becomes an entry of its own, as in RocketMQ. The size in
-        the result reaches from the first record to the end of the last one."""
-        if sys_flag & record.TRANSACTION_MASK or not messages:
-            return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
-        if self._property_crc:
-            messages = [one._replace(properties=record.with_crc_space(one.properties)) for one in messages]
-        return self._append_records(
-            queue, messages, born_timestamp, born_host, sys_flag, reconsume_times, 0, self.store_host
-        )
-
-    def _append_records(
-        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], born_timestamp: int, born_host: bytes,
-        sys_flag: int, reconsume_times: int, prepared_offset: int, store_host: bytes,
+    def _append_all(
+        self, queue: ConsumeQueue, messages: Sequence[BatchMessage], sizes: Sequence[int],
+        head: struct.Struct, born_timestamp: int, born_host: bytes, sys_flag: int, reconsume_times: int,
+        prepared_offset: int, store_host: bytes,
     ) -> BatchAppendResult:  # fmt: skip
-        if self.rejection is not None:
-            return self.rejection, [], -1, 0
+        """Adds checked messages to the batch of this turn, all or none. Each becomes an entry of its own, as
+        in RocketMQ. The size in the result reaches from the first record to the end of the last one."""
         if isinstance(queue, BatchConsumeQueue):
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
-        head = record.HEADS[len(born_host), len(store_host)]
-        overhead = queue.record_overhead + head.size - record.HEAD_V4.size
-        for message in messages:
-            size = overhead + len(message.body) + len(message.properties)
-            if size > self._smallest_limit:
-                rejection = self._size_rejection(message, size)
-                if rejection is not None:
-                    return rejection, [], -1, 0
         batch = self.batch
         if batch.is_full:
             return PutStatus.OS_PAGE_CACHE_BUSY, [], -1, 0
@@ -119,12 +103,10 @@ class LeaderAppender(Appender):
         now = self._last_append_ms = max(int(self._clock() * 1000), self._last_append_ms, self.last_timestamp)
         # Messages of the transaction types PREPARED and ROLLBACK get no unit, and offset 0.
         queued = not sys_flag & 4
-        sys_flag = with_host_flags(sys_flag, born_host, store_host)
         first = self._offsets.get(queue, queue.max_offset) if queued else 0
         offset = first
         places: list[int] = []
-        for body, properties, flag, *_ in messages:
-            size = overhead + len(body) + len(properties)
+        for size, (body, properties, flag, *_) in zip(sizes, messages, strict=True):
             physical = batch.place(size)
             data = b"".join(
                 (
@@ -149,10 +131,3 @@ class LeaderAppender(Appender):
         if queued:
             self._offsets[queue] = offset
         return PutStatus.PUT_OK, places, first, batch.end - places[0]
-
-    def _size_rejection(self, message: BatchMessage, size: int) -> PutStatus | None:
-        if len(message.properties) > record.PROPERTIES_MAX_BYTES:
-            return PutStatus.PROPERTIES_SIZE_EXCEEDED
-        if size > self._max_record or len(message.body) > self._max_body:
-            return PutStatus.MESSAGE_ILLEGAL
-        return None

@@ -2,10 +2,16 @@
 (`DLedgerRoleChangeHandler`).
 
 A slave has the broker id that follows from its peer's id. It learns the master's address from the
-nameservers, whose response to the next registration names it, and copies the master's tables.
+nameservers, whose response to a registration names it, and copies the master's tables. A new master registers
+only when everything in its log is dispatched. So a slave that has a new leader registers several times:
+RocketMQ's waits for its next regular registration, and copies from the former master until then.
 """
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
 
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.long_polling import PullHoldService
@@ -13,6 +19,9 @@ from epochmq_broker.master_services import MasterServices
 from epochmq_broker.registration import NameserverRegistration
 from epochmq_broker.slave_sync import SlaveSync
 from epochmq_broker.topics import TopicTable
+
+FIND_MASTER_AFTER_S: Final = (0.5, 2.0, 8.0)
+"""When a slave registers again after its leader has changed."""
 
 
 class DLedgerRoles:
@@ -27,6 +36,8 @@ class DLedgerRoles:
         held_pulls: PullHoldService,
         registration: NameserverRegistration,
         slave_sync: SlaveSync,
+        *,
+        find_master_after_s: Sequence[float] = FIND_MASTER_AFTER_S,
     ) -> None:
         """`broker_id`: that of this broker as a slave."""
         self._live = live
@@ -37,9 +48,12 @@ class DLedgerRoles:
         self._registration = registration
         self._slave_sync = slave_sync
         self._registering = False
+        self._find_master_after_s = find_master_after_s
+        self._timers: list[asyncio.TimerHandle] = []
 
     def become_master(self) -> None:
         """Makes this broker the master, after everything in its log is dispatched."""
+        self.stop()
         self._live.set_role(0, "SYNC_MASTER")
         self._slave_sync.follow(None)
         self._slave_sync.align_with_log()
@@ -47,13 +61,23 @@ class DLedgerRoles:
         self._register()
 
     def become_slave(self) -> None:
-        """Makes this broker a slave. Its master is found by a nameserver."""
+        """Makes this broker a slave; for a slave, its leader has changed. A nameserver names the master."""
+        self.stop()
+        loop = asyncio.get_running_loop()
+        refresh = self._registration.refresh
+        self._timers = [loop.call_later(after_s, refresh) for after_s in self._find_master_after_s]
         if self._registering and self._live.current.broker_role == "SLAVE":
             return
         self._live.set_role(self._broker_id, "SLAVE")
         self._master_services.stop()
         self._held_pulls.release()
         self._register()
+
+    def stop(self) -> None:
+        """Ends the search for a master."""
+        for timer in self._timers:
+            timer.cancel()
+        self._timers = []
 
     def _register(self) -> None:
         self._topics.bump_version()

@@ -1,6 +1,6 @@
 """Collects the records that a leader appends in one turn of the event loop, and predicts their positions.
 
-The peer appends them together at the end of the turn. Nobody else appends within a turn, so each record's
+The peer appends them together at the end of the turn, and nothing else within it, so each record's
 position is known when it is encoded.
 """
 # pure: values in, values out

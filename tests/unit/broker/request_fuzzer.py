@@ -3,6 +3,7 @@ static topics, request modes, filters and cold data: valid ones, and ones with w
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import time
@@ -388,10 +389,11 @@ def header_of(code: Code) -> type[Header] | None:
     return None if spec is None else spec.request
 
 
-def fields_of(header: type[Header]) -> list[tuple[str, bool, bool]]:
+@functools.cache
+def fields_of(header: type[Header]) -> tuple[tuple[str, bool, bool], ...]:
     """(name on the wire, whether it is a number, whether it is required) of every field."""
     hints = get_type_hints(header)
-    return [
+    return tuple(
         (field.encode_name, "int" in str(hints[field.name]), field.required)
         for field in msgspec.structs.fields(header)
-    ]
+    )

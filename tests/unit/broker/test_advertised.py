@@ -10,6 +10,18 @@ from epochmq_broker.addresses import client_ip_address
 from epochmq_broker.config import from_properties
 
 
+def test_the_external_address_follows_from_the_clients_one_unless_it_is_set() -> None:
+    def external(**more: str) -> str | None:
+        return from_properties(
+            {"brokerIP1": "orders-broker-0", "clientIP": "10.1.2.3", **more}
+        ).config.external_addr
+
+    assert external() is None
+    assert external(externalListenPort="10921") == "10.1.2.3:10921"
+    assert external(externalListenPort="10921", externalPort="30911") == "10.1.2.3:30911"
+    assert external(externalListenPort="10921", externalIP="a.example.com") == "a.example.com:10921"
+
+
 def test_an_unresolvable_name_is_replaced_by_the_hosts_own_address(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

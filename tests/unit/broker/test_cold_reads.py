@@ -1,4 +1,4 @@
-"""Bytes that are not in memory are read on worker threads, while the event loop goes on."""
+"""Bytes that are not in memory are read on worker threads, while the event loop runs."""
 
 from __future__ import annotations
 
@@ -195,16 +195,23 @@ async def test_a_stopping_broker_does_not_wait_for_cold_reads(
         disk = Disk(bench, monkeypatch)
         consumers = [bench.peer() for _ in range(10)]
         opaques = [consumer.send(pulling()) for consumer in consumers]
-        await until(lambda: disk.reads == 4)
+        await until(lambda: disk.reads == 1)
         bench.broker.cold_reads.stop()
         answers = [
-            await consumer.answer(opaque) for consumer, opaque in zip(consumers[4:], opaques[4:], strict=True)
+            await consumer.answer(opaque) for consumer, opaque in zip(consumers[1:], opaques[1:], strict=True)
         ]
         assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_ERROR}
         disk.free.set()
 
 
 # the worker threads
+
+
+class Missing(str):
+    """Missing bytes in blocks of these letters."""
+
+    def blocks(self) -> set[str]:
+        return set(self.split("+"))
 
 
 class Turns:
@@ -218,12 +225,13 @@ class Turns:
         self.reads.start()
 
     def _read(self, missing: Any) -> None:
-        self.begun.append(missing)
+        self.begun.append(str(missing))
         assert self.gates[missing].wait(DEADLINE_S)
 
     def submit(self, client: str, name: str) -> None:
-        self.gates[name] = threading.Event()
-        self.reads.submit(client, name, lambda error: self.ended.append(name))  # type: ignore[arg-type]
+        self.gates.setdefault(name, threading.Event())
+        missing: Any = Missing(name)
+        self.reads.submit(client, missing, lambda error: self.ended.append(name))
 
 
 async def test_one_client_cannot_occupy_all_threads_and_clients_take_turns() -> None:
@@ -259,6 +267,50 @@ async def test_too_many_cold_reads_are_rejected(limits: dict[str, int], taken: i
         gate.set()
     await until(lambda: len(turns.ended) == taken)
     turns.reads.stop()
+
+
+async def test_requests_for_blocks_that_are_being_read_wait_for_that_read() -> None:
+    turns = Turns(threads=2, per_client=1, waiting_per_client=2)
+    turns.submit("a", "x+y")
+    turns.submit("b", "z")
+    turns.submit("a", "x")
+    turns.submit("c", "y+x")
+    turns.submit("c", "x+w")
+    await until(lambda: len(turns.begun) == 2)
+    assert (turns.reads.waiting, turns.reads.running) == (3, 2)
+    turns.gates["x+y"].set()
+    await until(lambda: len(turns.ended) == 3)
+    assert sorted(turns.ended) == ["x", "x+y", "y+x"]
+    await until(lambda: turns.begun[2:] == ["x+w"])
+    assert turns.reads.waiting == 0
+    for _ in range(2):  # the number of followers is bounded like that of waiting reads
+        turns.submit("d", "z")
+    turns.submit("d", "z")
+    assert turns.reads.waiting == 3
+    for gate in turns.gates.values():
+        gate.set()
+    await until(lambda: len(turns.ended) == 8)
+    assert turns.begun == ["x+y", "z", "x+w", "z"]
+    assert (turns.reads.waiting, turns.reads.running) == (0, 0)
+    turns.reads.stop()
+
+
+async def test_a_failed_read_fails_all_requests_that_wait_for_it() -> None:
+    def broken(_: Any) -> None:
+        assert gate.wait(DEADLINE_S)
+        raise StoreReadError("the disk is broken")
+
+    gate, errors = threading.Event(), []
+    reads = ColdReadPool(read=broken)
+    reads.start()
+    for _ in range(3):
+        missing: Any = Missing("x")
+        reads.submit("a", missing, errors.append)
+    gate.set()
+    await until(lambda: len(errors) == 3)
+    assert {type(error) for error in errors} == {StoreReadError}
+    assert reads.failures == 1
+    reads.stop()
 
 
 # the page cache

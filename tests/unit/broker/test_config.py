@@ -14,9 +14,11 @@ from epochmq_broker.config import (
     load_broker_config,
     rocketmq_key,
 )
-from epochmq_broker.config_keys import FIXED_AT_START, REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.fixed_keys import FIXED_BROKER_KEYS
+from tests.unit.auth.kit import PROVIDERS
 
 
 def test_a_broker_conf_written_for_java_is_read(tmp_path: Path) -> None:
@@ -43,6 +45,15 @@ def test_overrides_take_precedence_over_the_file(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerName=from-the-file\nlistenPort=20911\n")
     assert load_broker_config(conf, {"brokerName": "given"}).config.broker_name == "given"
+
+
+def test_settings_that_override_the_file_still_do_after_a_reload(tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("externalListenPort=10921\n")
+    loaded = load_broker_config(conf, {"externalIP": "10.0.0.7"})
+    live = LiveConfig(loaded.config, loaded.without_effect, loaded.overrides)
+    live.reload({"externalListenPort": "10921", "fileReservedTime": "48"}, "v2")
+    assert (live.current.external_addr, live.current.file_reserved_time) == ("10.0.0.7:10921", 48)
 
 
 def test_defaults_are_those_of_java() -> None:
@@ -96,6 +107,12 @@ def test_the_defaults_of_groups_with_an_acting_master_are_those_of_java() -> Non
         ({"autoCreateTopicEnable": "perhaps"}, "autoCreateTopicEnable", "true or false"),
         ({"tlsServerCertPath": "/cert.pem"}, "tlsServerKeyPath", "together"),
         ({"tls.server.mode": "enforcing"}, "tlsServerMode", "certificate"),
+        ({"externalListenPort": "10911"}, "externalListenPort", "neither"),
+        ({"externalIP": "a.example.com"}, "externalIP", "externalListenPort"),
+        ({"externalPort": "30911"}, "externalPort", "externalListenPort"),
+        ({"externalTlsMode": "permissive"}, "externalTlsMode", "externalListenPort"),
+        ({"externalListenPort": "10921", "externalIP": "a b"}, "externalIP", "name"),
+        ({"externalListenPort": "10921", "externalTlsMode": "enforcing"}, "externalTlsMode", "certificate"),
     ],
 )
 def test_an_invalid_value_is_rejected_with_key_value_and_expected_values(
@@ -196,7 +213,7 @@ class TestLiveConfig:
 
     def test_a_key_that_is_read_at_the_start_keeps_its_value(self) -> None:
         live = LiveConfig(from_properties({}).config)
-        assert live.current.as_properties().keys() >= FIXED_AT_START
+        assert live.current.as_properties().keys() >= FIXED_BROKER_KEYS
         with pytest.raises(
             ConfigError, match="enableLmq=true: expected false, because the key cannot change"
         ):
@@ -209,6 +226,37 @@ class TestLiveConfig:
         with pytest.raises(ConfigError) as caught:
             live.update({"innerClientAuthenticationCredentials": secret})
         assert "password" not in str(caught.value)
+
+    def test_a_reloaded_file_is_in_force_as_if_the_broker_had_started_with_it(self) -> None:
+        first = {"brokerName": "b", "brokerConfigPath": "/etc/b.conf", "fileReservedTime": "48"}
+        loaded = from_properties({**first, "sendMessageThreadPoolNums": "4"})
+        live = LiveConfig(loaded.config, loaded.without_effect)
+        seen: list[int] = []
+        live.on_change.append(lambda before, after: seen.append(after.delete_file_batch_max))
+        live.update({"diskMaxUsedSpaceRatio": "80"})
+        assert live.reload({"brokerName": "b", "deleteFileBatchMax": "7"}, "v1") == []
+        assert (live.current.file_reserved_time, live.current.disk_max_used_space_ratio) == (72, 75)
+        assert (live.version, seen[-1]) == ("v1", 7)
+        wanted = from_properties({"brokerConfigPath": "/etc/b.conf", "deleteFileBatchMax": "7"} | first)
+        assert live.without_effect == wanted.without_effect
+
+    @pytest.mark.parametrize("wrong", [{"fileReservedTime": "soon"}, {"enableLmq": "true"}])
+    def test_a_file_with_an_invalid_or_fixed_key_is_rejected_as_a_whole(self, wrong: dict[str, str]) -> None:
+        live = LiveConfig(from_properties({"brokerName": "b"}).config)
+        before = live.current
+        with pytest.raises(ConfigError) as caught:
+            live.reload({"brokerName": "b", "deleteFileBatchMax": "7", **wrong}, "v1")
+        assert (caught.value.key, live.current, live.version) == (next(iter(wrong)), before, "")
+
+    def test_a_reload_keeps_the_role_and_the_secrets(self) -> None:
+        secret = '{"accessKey":"name","secretKey":"password"}'
+        text = {**PROVIDERS, "enableControllerMode": "true", "controllerAddr": "a:1"}
+        live = LiveConfig(from_properties({**text, "innerClientAuthenticationCredentials": secret}).config)
+        live.set_role(2, "SLAVE")
+        live.reload({**text, "controllerAddr": "a:1;b:1"}, "v1")
+        assert (live.current.broker_id, live.current.broker_role) == (2, "SLAVE")
+        assert live.current.inner_client_authentication_credentials == secret
+        assert live.current.controllers == ("a:1", "b:1")
 
     def test_all_keys_are_shown_those_without_effect_included(self) -> None:
         loaded = from_properties({"brokerName": "b", "sendMessageThreadPoolNums": "4"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator
@@ -11,8 +12,11 @@ import pytest
 
 from epochmq_broker.dledger.commit_log_peer import CommitLogPeer
 from epochmq_dledger.core.raft_log import LogFullError
+from epochmq_dledger.results import RaftOperationError
 from epochmq_dledger.store import state_files
 from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.group_members import BROKERS, GroupMembers, MemberChange, MembersError
 from tests.support.net import free_port
 from tests.unit.broker.kit import HOST, Bench, pull_command, send_command, until
 
@@ -181,6 +185,62 @@ async def test_three_brokers_have_the_same_messages_and_another_one_takes_over(t
             assert texts_of(one) == numbered(60)
 
 
+async def test_the_preferred_leader_becomes_master_and_can_transfer_its_role(tmp_path: Path) -> None:
+    """After any first election n2 becomes master. It transfers its role on request, and gets it back. All
+    acknowledged messages are there."""
+    peers = peers_of(3)
+    async with contextlib.AsyncExitStack() as stack:
+        benches = [
+            await stack.enter_async_context(
+                running(tmp_path / str(number), settings_of(peers, number, preferredLeaderId="n2"))
+            )
+            for number in range(3)
+        ]
+        await until(lambda: dledger_of(benches[2]).is_ready)
+        assert set(await send(benches[2], *numbered(20))) == {ResponseCode.SUCCESS}
+        await dledger_of(benches[2]).transfer_leadership("n0")
+        await until(lambda: dledger_of(benches[0]).is_ready)
+        assert set(await send(benches[0], *numbered(20, 20))) == {ResponseCode.SUCCESS}
+        with pytest.raises(RaftOperationError, match="UNKNOWN_MEMBER"):
+            await dledger_of(benches[0]).transfer_leadership("n7")
+        await until(lambda: dledger_of(benches[2]).is_ready)
+        for one in benches:
+            await until(lambda one=one: texts_of(one) == numbered(40))  # type: ignore[misc] # bound at once
+
+
+async def test_messages_sent_during_a_transfer_are_stored_or_rejected(tmp_path: Path) -> None:
+    """A message that is acknowledged is on every broker, once; the others get a code with which a producer
+    sends to another broker."""
+    peers = peers_of(3)
+    async with contextlib.AsyncExitStack() as stack:
+        benches = [
+            await stack.enter_async_context(running(tmp_path / str(number), settings_of(peers, number)))
+            for number in range(3)
+        ]
+        leader = await ready(*benches)
+        successor = next(one for one in benches if one is not leader)
+        codes: dict[str, int] = {}
+
+        async def keep_sending() -> None:
+            for text in numbered(300):
+                (codes[text],) = await send(leader, text)
+
+        sending = asyncio.create_task(keep_sending())
+        await until(lambda: len(codes) > 50)
+        await dledger_of(leader).transfer_leadership(f"n{benches.index(successor)}")
+        await until(lambda: dledger_of(successor).is_ready)
+        await sending
+        rejections = {ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY}
+        assert set(codes.values()) <= {ResponseCode.SUCCESS, *rejections}
+        acknowledged = [text for text, code in codes.items() if code == ResponseCode.SUCCESS]
+        assert 50 < len(acknowledged) < 300
+        await send(successor, "last")
+        for one in benches:
+            await until(lambda one=one: texts_of(one)[-1:] == ["last"])  # type: ignore[misc] # bound at once
+            assert [text for text in texts_of(one) if text in set(acknowledged)] == acknowledged
+        assert texts_of(benches[0]) == texts_of(benches[1]) == texts_of(benches[2])
+
+
 async def test_without_a_quorum_a_send_fails_and_shows_nothing(tmp_path: Path) -> None:
     peers = peers_of(3)
     async with (
@@ -213,3 +273,69 @@ async def test_a_delayed_message_is_delivered(tmp_path: Path) -> None:
         answer = await peer.answer(peer.send(send_command(TOPIC, b"later", properties)))
         assert answer.code == ResponseCode.SUCCESS
         await until(lambda: texts_of(bench) == ["later"])
+
+
+async def test_a_group_grows_and_shrinks_while_it_serves(tmp_path: Path) -> None:
+    """One becomes two and three, the third leaves, which fails no send, and the first leaves after it has
+    transferred its leadership. The others have all messages."""
+    peers = peers_of(3).split(";")
+    benches: list[Bench] = []
+    async with contextlib.AsyncExitStack() as stack, RemotingClient() as client:
+
+        async def start(number: int) -> Bench:
+            known = ";".join(dict.fromkeys((peers[0], peers[number])))
+            settings = settings_of(known, number, joinDLedgerGroup=str(number > 0).lower())
+            bench = await stack.enter_async_context(running(tmp_path / f"n{number}", settings))
+            benches.append(bench)
+            return bench
+
+        async def change(address: str, wanted: MemberChange) -> set[str]:
+            return set((await BROKERS.change(client, address, wanted)).members)
+
+        async def serve(bench: Bench, until_done: asyncio.Future[set[str]]) -> int:
+            sent = 0
+            while not until_done.done():
+                assert set(await send(bench, *numbered(5, sent))) == {ResponseCode.SUCCESS}
+                sent += 5
+            return sent
+
+        addresses = [peer.partition("-")[2] for peer in peers]
+        first = await start(0)
+        await ready(first)
+        total = 0
+        for number in (1, 2):
+            await start(number)
+            added = asyncio.ensure_future(change(addresses[0], MemberChange(f"n{number}", addresses[number])))
+            total += await serve(first, added)
+            assert await added == {f"n{one}" for one in range(number + 1)}
+        await until(lambda: benches[2].count(TOPIC, 0) == total)
+        # The membership entry moves the end of the log between these records and their append.
+        removal = asyncio.ensure_future(dledger_of(first).peer.change_members("n2", None))
+        assert set(await send(first, *numbered(50))) == {ResponseCode.SUCCESS}
+        await removal
+        expected = texts_of(first)
+        assert len(expected) == total + 50
+        assert texts_of(benches[2])[:total] == expected[:total]
+        assert await change(addresses[1], MemberChange("n0")) == {"n1"}
+        leader = await ready(benches[1])
+        assert set(await send(leader, *numbered(50))) == {ResponseCode.SUCCESS}
+        expected += numbered(50)
+        assert texts_of(leader) == expected
+        shown = await BROKERS.change(client, addresses[1], MemberChange())
+        assert shown == GroupMembers({"n1": addresses[1]}, "n1", "group-a")
+
+
+async def test_a_broker_is_not_added_to_a_log_that_has_lost_its_beginning(tmp_path: Path) -> None:
+    peers = peers_of(2)
+    address = peers.partition(";")[0].partition("-")[2]
+    settings = settings_of(
+        peers.partition(";")[0], mappedFileSizeCommitLog=str(1 << 17), maxMessageSize="40000"
+    )
+    async with running(tmp_path, settings) as bench, RemotingClient() as client:
+        await ready(bench)
+        for number in range(10):
+            assert await send(bench, f"{number}-" + "x" * 30_000) == [ResponseCode.SUCCESS]
+        peer = dledger_of(bench).peer
+        peer.log.expire_files(1 << 17, peer.committed_index)
+        with pytest.raises(MembersError, match="the log has lost its beginning"):
+            await BROKERS.change(client, address, MemberChange("n1", peers.rpartition("-")[2]))

@@ -158,6 +158,27 @@ async def test_nameservers_get_the_address_for_clients() -> None:
     assert bench.servers.requests[-1][1].ext["brokerAddr"] == "127.53.8.10:20911"
 
 
+async def test_nameservers_get_the_external_address_and_its_changes() -> None:
+    bench = Bench(externalListenPort="20921", externalIP="a.example.com", forceRegister="false")
+    bench.registration.start()
+    assert await bench.registration.wait_until_registered(60_000)
+
+    def external() -> set[str | None]:
+        found = [one.ext for _, one in bench.servers.requests if one.code == RequestCode.REGISTER_BROKER]
+        return {(ext or {}).get("externalAddr") for ext in found}
+
+    assert external() == {"a.example.com:20921"}
+    bench.live.update({"externalIP": "b.example.com", "externalPort": "31000"})
+    await bench.servers.until(lambda: "b.example.com:31000" in external())
+    await bench.registration.stop()
+
+
+async def test_a_broker_without_an_external_listener_registers_as_rocketmqs_does(bench: Bench) -> None:
+    bench.registration.start()
+    assert await bench.registration.wait_until_registered(60_000)
+    assert "externalAddr" not in (bench.servers.requests[0][1].ext or {})
+
+
 async def test_nameservers_get_the_queues_of_static_topics_that_the_broker_leads(bench: Bench) -> None:
     bench.topics.put(topic_config("static", 2))
     led, lost = (

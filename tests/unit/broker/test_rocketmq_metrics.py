@@ -219,7 +219,7 @@ async def test_messages_that_the_broker_stores_itself_are_not_incoming(bench: Be
 
 async def test_timer_messages_are_counted_when_they_enter_the_wheel(bench: Bench) -> None:
     peer = bench.peer()
-    send(peer, TIMER_DELAY_SEC="3600")
+    send(peer, TIMER_DELAY_SEC="7200")
     send(peer, TIMER_DELAY_SEC="30")
     await until(lambda: bench.broker.timer is not None and bench.broker.timer.offset_behind == 0)
     assert await collected(bench, "timer_enqueue_total", "topic", "storage_type") == {(TOPIC, "local"): 2}

@@ -429,7 +429,7 @@ class TestSyncFlush:
     ) -> None:
         disk = threading.Event()
         async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "50"}) as bench:
-            monkeypatch.setattr("os.fdatasync", lambda _fd: disk.wait(10))
+            monkeypatch.setattr("os.fdatasync", lambda _fd: disk.wait(60))
             peer = bench.peer(ordinary=path == "ordinary")
             answer = await peer.answer(peer.send(send_command("BenchmarkTest")))
             disk.set()

@@ -228,7 +228,7 @@ async def test_both_paths_report_a_stored_but_unsafe_message_the_same(
 ) -> None:
     disk = threading.Event()
     async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH", "syncFlushTimeout": "50"}) as bench:
-        monkeypatch.setattr("os.fdatasync", lambda _fd: disk.wait(10))
+        monkeypatch.setattr("os.fdatasync", lambda _fd: disk.wait(60))
         answers = []
         for peer in (bench.peer(), bench.peer(ordinary=True)):
             command = send_command("BenchmarkTest", properties={"UNIQ_KEY": uniq_key})

@@ -288,7 +288,7 @@ async def test_a_failing_master_is_retried_and_logged_once(
         if calls > 40:
             return answer
         if calls < 30:
-            raise ConnectError("nobody there")
+            raise ConnectError("no master listens")
         raise KeyError("not foreseen")
 
     async with running(tmp_path / "master") as master, running(tmp_path / "slave", SLAVE) as slave:
@@ -301,7 +301,7 @@ async def test_a_failing_master_is_retried_and_logged_once(
         assert_equal(slave, master)
         await sync.stop()
     messages = [record.message for record in caplog.records if MASTER in record.message]
-    assert "could not be copied (1 failures in 0 s): nobody there" in messages[0]
+    assert "could not be copied (1 failures in 0 s): no master listens" in messages[0]
     assert messages[1:] == [f"the tables of {MASTER} are copied again"]
 
 

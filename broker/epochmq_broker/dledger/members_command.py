@@ -1,0 +1,17 @@
+"""Implements `epochmq broker members`: shows the brokers of a DLedger group, and changes them online
+(`epochmq_dledger.members_command`)."""
+
+from __future__ import annotations
+
+from epochmq_dledger.members_command import MembersCommand
+from epochmq_protocol.transport.group_members import BROKERS
+
+USAGE = """\
+Usage: epochmq broker members ADDRESS [--add ID-HOST:PORT | --remove ID]
+
+  Shows the members of the DLedger group with a peer at ADDRESS (host:port, as in dLegerPeers), or adds or
+  removes one broker. A new broker must be running, with joinDLedgerGroup=true and with the present brokers
+  and itself in dLegerPeers. Only one change at a time; all brokers must be EpochMQ's.
+"""
+
+COMMAND = MembersCommand("epochmq broker members", USAGE, BROKERS)
