@@ -3,6 +3,9 @@
 Start: recover the store, load the tables, deliver delayed messages, listen, and only then register with the
 nameservers. Stop, in reverse: unregister, finish held and running requests, write the tables, flush and close
 the store. Closing removes the `abort` file, which marks a broker that did not stop in order.
+
+The module is longer than 600 lines because it names every component once, in the order in which they depend
+on each other; what they do is elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from epochmq_broker.acting.pre_online import PreOnlineStep
 from epochmq_broker.acting.pre_online_service import PreOnlineService, poll_all_members
 from epochmq_broker.acting.table_return import TableReturn
 from epochmq_broker.addresses import client_ip_address
-from epochmq_broker.admin_api.dependencies import AdminApiDependencies
+from epochmq_broker.admin_api.dependencies import AdminApiDependencies, DLedgerBroker
 from epochmq_broker.admin_api.operations import BrokerAdminApi
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.auth.access_settings import AccessSettings, parse_credentials
@@ -29,10 +32,14 @@ from epochmq_broker.client_ports import ClientPorts
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_control.pull_control import ColdPullControl
 from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.compaction.compacted_reads import CompactedReads
 from epochmq_broker.compaction.compaction_service import CompactionService
 from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.delay_service import DelayService
 from epochmq_broker.dledger.commit_log_peer import CommitLogPeer, broker_id_of, make_store, store_config_of
+from epochmq_broker.dledger.group_state import runtime_info
+from epochmq_broker.dledger.leadership import DRAIN_CHECK_MS, Leadership
+from epochmq_broker.dledger.log_upgrade import needs_upgrade, reject_divided_log, upgrade
 from epochmq_broker.dledger.roles import DLedgerRoles
 from epochmq_broker.escape.bridge import EscapeBridge
 from epochmq_broker.escape.remote_messages import RemoteMessageReader
@@ -42,6 +49,7 @@ from epochmq_broker.filters.message_filter import bit_map_of
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.master_services import MasterServices
 from epochmq_broker.message_writer import MessageWriter
+from epochmq_broker.nameserver_lookup import NameserverLookup
 from epochmq_broker.periodic_tasks import PeriodicTasks
 from epochmq_broker.pop.checkpoints import revive_topic
 from epochmq_broker.pop.pop_service import PopService
@@ -86,14 +94,14 @@ class Broker:
     """One broker. Construct it, `start` it, `stop` it."""
 
     def __init__(self, loaded: LoadedBrokerConfig) -> None:
-        self.live = live = LiveConfig(loaded.config, loaded.without_effect)
+        self.live = live = LiveConfig(loaded.config, loaded.without_effect, loaded.overrides)
         if loaded.config.enable_dledger_commit_log:
             live.set_role(broker_id_of(loaded.config), "SLAVE")
         config = live.current
         client_ip = client_ip_address(config)
         self.tables = tables = BrokerTables(config, self._state_version)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
-        store_host = encode_host(client_ip, config.listen_port)
+        store_host = self.store_host = encode_host(client_ip, config.listen_port)
         self.store = make_store(config, store_host)
         self.store.queues.is_batch_topic = tables.topics.is_batch_cq
         tables.files.before_offsets = self.store.when_queues_written
@@ -130,10 +138,10 @@ class Broker:
             store_host,
         )
         self.transactions.metrics.write = tables.file_writer.write
-        self.pop = self._make_pop(store_host)
         self.compaction = CompactionService(
             live, self.store, self.topics, self.cold_reads, self.client, lambda: self.slave_sync.master
         )
+        self.pop = self._make_pop(store_host)
         self.remote_queues = RemoteQueues(live, self.client)
         self.special_services = MasterServices(
             self.escape,
@@ -151,6 +159,7 @@ class Broker:
         self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)
+        self.nameserver_lookup = NameserverLookup(live)
         self.slave_sync = SlaveSync(
             self.client,
             self.store,
@@ -192,11 +201,18 @@ class Broker:
             )
         )
         self.replicas = self._make_replicas() if config.enable_controller_mode else None
+        self._dledger_roles: DLedgerRoles | None = None
         self.dledger = self._make_dledger() if config.enable_dledger_commit_log else None
         self.member_group = self._make_member_group() if self._takes_part_in_group() else None
         self.pre_online: PreOnlineService | None = None
         self._group_reporter: GroupReporter | None = None
-        if self.member_group is None:
+        self._leadership: Leadership | None = None
+        if self.dledger is not None:
+            self._leadership = Leadership(self.dledger, self._leaves_leadership)
+            self.handlers = self.processors.handlers(
+                None, None, partial(self._dledger_info, self.dledger), self._leadership
+            )
+        elif self.member_group is None:
             self.handlers = self.processors.handlers(self.replicas, None)
         else:
             self.escape.role = self.member_group
@@ -231,6 +247,7 @@ class Broker:
         if self.dledger is None:
             await self.ha.start()
         await self.ports.start()
+        self.nameserver_lookup.start()
         if self.replicas is not None:
             self.replicas.start()  # registers the broker as soon as it has a role
         elif self.dledger is not None:
@@ -252,6 +269,7 @@ class Broker:
         if self.replicas is not None:
             self.replicas.load()
         self.tables.files.load()  # recovery asks for the types of queues
+        self._prepare_log()
         self.store.load()
         if self.dledger is not None:
             self.dledger.loaded()
@@ -284,11 +302,22 @@ class Broker:
         self._start_periodic_tasks()
         self._phase = BrokerPhase.RUNNING
 
+    def _prepare_log(self) -> None:
+        """Upgrades a plain commit log before the first start with a DLedger log."""
+        config = self.live.current
+        if self.dledger is None:
+            reject_divided_log(self.store.config)
+        elif needs_upgrade(config):
+            log.info("the plain commit log in %s becomes the old part of a DLedger log", config.root_dir)
+            upgrade(config, self.store_host, is_batch_topic=self.topics.is_batch_cq)
+
     async def stop(self) -> None:
         """Stops in order; acknowledged messages are on disk afterwards. After a start that failed half way,
         stops what was started."""
         if self._admin_api is not None:
             await self._admin_api.stop()
+        if self._leadership is not None:
+            await self._leadership.stop_leading()
         if self.replicas is not None:
             await self.replicas.stop()
         if self.pre_online is not None:
@@ -297,6 +326,7 @@ class Broker:
             await self.member_group.stop()
         await self.processors.lock_quorum.stop()
         await self.registration.stop()
+        await self.nameserver_lookup.stop()
         self.cold_control.release()
         self.processors.static_pulls.stop()
         self.processors.stop_polling()
@@ -319,6 +349,10 @@ class Broker:
             self._write_tables()
         if self.dledger is not None:
             await self.dledger.stop()
+        if self._dledger_roles is not None:
+            self._dledger_roles.stop()
+        if self._leadership is not None:
+            await self._leadership.stop()
         self.store.stop()
         await self.client.close()
         log.info("broker %s stopped", self.live.current.broker_name)
@@ -362,6 +396,7 @@ class Broker:
             self.cold_reads,
             store_host,
             RemoteMessageReader(self.live, self.routes, self.client),
+            CompactedReads(self.compaction, self.store),
         )
         pop.write = tables.file_writer.write
         if timer is not None:
@@ -388,7 +423,7 @@ class Broker:
 
     def _make_dledger(self) -> CommitLogPeer:
         live = self.live
-        roles = DLedgerRoles(
+        roles = self._dledger_roles = DLedgerRoles(
             live,
             broker_id_of(live.current),
             self.topics,
@@ -405,6 +440,30 @@ class Broker:
             on_master=roles.become_master,
             on_slave=roles.become_slave,
         )
+
+    def _leaves_leadership(self) -> bool:
+        """Whether this broker leaves the leadership of its DLedger group to others."""
+        missing = self.dledger is not None and self.dledger.queue_ends.are_missing
+        return self.replica_control.state.drained or missing
+
+    def _take_queue_ends(self) -> None:
+        assert self.dledger is not None
+        self.dledger.queue_ends.take_soon(self.client, self.store, self.topics, self.slave_sync)
+
+    def _dledger_info(self, commit_log: CommitLogPeer) -> dict[str, str]:
+        """The entries of the runtime information about the DLedger peer, and about its control."""
+        control = self.replica_control.state
+        return {
+            **runtime_info(commit_log),
+            "confirmOffset": str(self.store.max_phy_offset),
+            "fenced": str(control.fenced).lower(),
+            "drained": str(control.drained).lower(),
+        }
+
+    def _dledger_parts(self) -> DLedgerBroker | None:
+        if self.dledger is None or self._leadership is None:
+            return None
+        return DLedgerBroker(self.dledger, self._leadership)
 
     def _takes_part_in_group(self) -> bool:
         """Whether the group's brokers decide among themselves who acts for a master that is down."""
@@ -474,7 +533,9 @@ class Broker:
             self.timer,
             self.escape,
             self._group_reporter,
+            self._dledger_parts(),
             self.ports.metric_samples,
+            self.ports.certificates,
         )
         return BrokerAdminApi(components, InProcessCalls(self.handlers))
 
@@ -510,6 +571,9 @@ class Broker:
             "scan the page cache",
             cold.pages.start_scan,
         )
+        if self._leadership is not None:
+            every(lambda: DRAIN_CHECK_MS, "leave the leadership if drained", self._leadership.check_drained)
+            every(lambda: DRAIN_CHECK_MS, "take the ends of queues", self._take_queue_ends)
         self.periodic_tasks.start()
 
     def _sample_statistics(self) -> None:

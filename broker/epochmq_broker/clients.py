@@ -213,6 +213,8 @@ class ClientRegistry:
             known = self._compensated[group] = ConsumerGroup(group)
         known.consume_type, known.message_model = consume_type, message_model
         before = known.subscriptions.get(topic)
+        if before is subscription:
+            return
         known.subscriptions[topic] = subscription
         # Every such pull has a new version; only the expression matters.
         expression = (subscription.expression_type, subscription.sub_string)

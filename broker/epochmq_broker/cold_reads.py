@@ -2,9 +2,10 @@
 client.
 
 A read on the event loop raises `NotResidentError` if it would have to wait for the disk. A worker thread then
-reads the bytes into memory, and the request runs again. Clients take turns. Each client, and all clients
-together, have a bounded number of running and waiting reads. Further requests are rejected with SYSTEM_BUSY,
-as a RocketMQ broker rejects pulls when the queue of its pull threads is full.
+reads the bytes into memory, and the request runs again. Requests that need blocks which a thread is reading
+already wait for that read. Clients take turns.
+Each client, and all clients together, have a bounded number of running and waiting reads. Further requests
+are rejected with SYSTEM_BUSY, as a RocketMQ broker rejects pulls when the queue of its pull threads is full.
 """
 
 from __future__ import annotations
@@ -40,6 +41,16 @@ PULL_TRIES_MAX: Final = 6  # a pull reads consume-queue units, then records
 OnRead = Callable[[Exception | None], None]
 
 
+class _RunningRead:
+    """A read on a worker thread, and the requests that wait for it beside the one that began it."""
+
+    __slots__ = ("blocks", "followers")
+
+    def __init__(self, missing: NotResidentError) -> None:
+        self.blocks = missing.blocks()
+        self.followers: list[OnRead] = []
+
+
 class ColdReadPool:
     """The worker threads and the reads that wait for them. All methods run on the event loop; only the
     constructor's `read` runs on the threads."""
@@ -61,6 +72,7 @@ class ColdReadPool:
         self._executor: ThreadPoolExecutor | None = None
         self._active: dict[Hashable, int] = {}
         self._waiting: dict[Hashable, deque[tuple[NotResidentError, OnRead]]] = {}
+        self._reads: list[_RunningRead] = []
         self.waiting = 0
         self.running = 0
         self.failures = 0  # reads that the disk failed to serve, since the start
@@ -74,11 +86,14 @@ class ColdReadPool:
         executor, self._executor = self._executor, None
         if executor is not None:
             executor.shutdown(wait=False, cancel_futures=True)
-        waiting, self._waiting = self._waiting, {}
+        ended = [done for reads in self._waiting.values() for _, done in reads]
+        self._waiting = {}
+        for read in self._reads:
+            ended += read.followers
+            read.followers = []
         self.waiting = 0
-        for reads in waiting.values():
-            for _, done in reads:
-                done(StoreReadError("the broker is stopping"))
+        for done in ended:
+            done(StoreReadError("the broker is stopping"))
 
     def submit(self, client: Hashable, missing: NotResidentError, done: OnRead) -> None:
         """Reads the missing bytes and calls `done` on the loop with None or the error. Raises RequestError
@@ -90,11 +105,25 @@ class ColdReadPool:
             or (reads is not None and len(reads) >= self._waiting_per_client)
         ):
             raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
+        if self._follow(missing, done):
+            return
         if reads is None:
             reads = self._waiting[client] = deque()
         reads.append((missing, done))
         self.waiting += 1
         self._begin()
+
+    def _follow(self, missing: NotResidentError, done: OnRead) -> bool:
+        """Waits for a running read if it reads all missing blocks."""
+        if not self._reads:
+            return False
+        blocks = missing.blocks()
+        for read in self._reads:
+            if blocks <= read.blocks and len(read.followers) < self._waiting_per_client:
+                read.followers.append(done)
+                self.waiting += 1
+                return True
+        return False
 
     def _begin(self) -> None:
         """Starts waiting reads while threads are free, one per client in turn."""
@@ -111,17 +140,22 @@ class ColdReadPool:
             self.waiting -= 1
             if reads:
                 self._waiting[client] = reads
-            self._run(client, missing, done)
+            if not self._follow(missing, done):
+                self._run(client, missing, done)
 
     def _run(self, client: Hashable, missing: NotResidentError, done: OnRead) -> None:
         assert self._executor is not None
         loop = asyncio.get_running_loop()
         self.running += 1
         self._active[client] = self._active.get(client, 0) + 1
+        read = _RunningRead(missing)
+        self._reads.append(read)
         future = loop.run_in_executor(self._executor, self._read, missing)
 
         def ended(future: asyncio.Future[None]) -> None:
             self.running -= 1
+            self._reads.remove(read)
+            self.waiting -= len(read.followers)
             left = self._active[client] - 1
             if left:
                 self._active[client] = left
@@ -132,6 +166,8 @@ class ColdReadPool:
                 log.error("reading the store from the disk failed: %s", error)
                 self.failures += not future.cancelled()
             assert error is None or isinstance(error, Exception)
+            for follower in read.followers:
+                loop.call_soon(follower, error)
             try:
                 done(error)
             finally:

@@ -27,11 +27,12 @@ import msgspec
 from msgspec import Meta, Struct
 
 from epochmq_broker.auth.access_settings import HIDDEN, SECRET_KEYS, check_access_keys
-from epochmq_broker.config_keys import FIXED_AT_START, REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_broker.store.store_config import split_paths
 from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.fixed_keys import FIXED_BROKER_KEYS
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 PortOrDerived = Annotated[int, Meta(ge=0, le=65535)]
@@ -48,12 +49,14 @@ _NAMES = {
     "broker_ip1": "brokerIP1",
     "broker_ip2": "brokerIP2",
     "client_ip": "clientIP",
+    "external_ip": "externalIP",
     # RocketMQ's spelling of DLedger in its keys.
     "enable_dledger_commit_log": "enableDLegerCommitLog",
     "dledger_group": "dLegerGroup",
     "dledger_peers": "dLegerPeers",
     "dledger_self_id": "dLegerSelfId",
     "store_path_dledger_commit_log": "storePathDLedgerCommitLog",
+    "join_dledger_group": "joinDLedgerGroup",
 }
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})$")
 _DLEDGER_ID = re.compile(r"^[A-Za-z][0-9]{1,4}$")
@@ -88,6 +91,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     # the broker; Java caches a resolved name for 30 s. Default, and in place of an IPv6 address: brokerIP1.
     client_ip: str = ""
     namesrv_addr: str = ""  # `host:port;host:port`; default: the environment's NAMESRV_ADDR
+    fetch_name_srv_addr_by_dns_lookup: bool = False  # namesrvAddr is one name for all of them
+    update_name_server_addr_period: Positive = 120_000  # ms between two lookups
     server_channel_max_idle_time_seconds: Positive = 120
     admin_socket_path: str = ""  # EpochMQ's own: the admin socket of this broker; empty: none
     # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted, too.
@@ -96,6 +101,12 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     tls_server_key_path: str = ""
     tls_server_trust_cert_path: str = ""
     tls_server_need_client_auth: Literal["none", "optional", "require"] = "none"
+    # EpochMQ's own: the listener for clients outside the network of the brokers. Nameservers give its address
+    # to clients that ask at the nameserver's own external port.
+    external_listen_port: PortOrDerived = 0  # 0: none
+    external_ip: str = ""  # advertised, an address or a name; default: clientIP
+    external_port: PortOrDerived = 0  # advertised; 0: externalListenPort
+    external_tls_mode: Literal["", "disabled", "permissive", "enforcing"] = ""  # default: tls.server.mode
 
     # registration
     register_name_server_period: Annotated[int, Meta(ge=1000)] = 30_000  # Java uses it within 10–60 s
@@ -118,6 +129,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     dledger_group: str = ""
     dledger_peers: str = ""  # n0-host:port;n1-host:port of all brokers of the group
     dledger_self_id: str = ""  # n0: this broker's id in dLegerPeers
+    join_dledger_group: bool = False  # this broker is new to a group at work, and waits to be added
+    preferred_leader_id: str = ""  # n0 or n0;n1: the brokers that shall be master when they can
     store_path_dledger_commit_log: str = ""  # default: dledger-ID/data below storePathRootDir
 
     # replication
@@ -372,19 +385,32 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
         return f"{self.client_ip}:{self.listen_port}"
 
     @property
+    def external_addr(self) -> str | None:
+        """The address for clients outside: `externalIP:externalPort`; None without an external listener."""
+        if not self.external_listen_port:
+            return None
+        return f"{self.external_ip or self.client_ip}:{self.external_port or self.external_listen_port}"
+
+    @property
     def ha_server_addr(self) -> str:
         """The address for slaves: `brokerIP2:haListenPort`."""
         return f"{self.broker_ip2}:{self.ha_listen_port}"
 
     @property
     def nameservers(self) -> tuple[str, ...]:
-        """The nameservers' addresses in the configured order, without duplicates."""
+        """The nameservers' addresses in the configured order, without duplicates; with
+        `fetchNameSrvAddrByDnsLookup` their common name."""
         return tuple(dict.fromkeys(addr.strip() for addr in self.namesrv_addr.split(";") if addr.strip()))
 
     @property
     def controllers(self) -> tuple[str, ...]:
         """The controllers' addresses in the configured order, without duplicates."""
         return tuple(dict.fromkeys(addr.strip() for addr in self.controller_addr.split(";") if addr.strip()))
+
+    @property
+    def preferred_leaders(self) -> tuple[str, ...]:
+        """The ids of preferredLeaderId."""
+        return tuple(dict.fromkeys(one.strip() for one in self.preferred_leader_id.split(";") if one.strip()))
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
@@ -417,11 +443,13 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
 
 
 class LoadedBrokerConfig(Struct, frozen=True):
-    """The content of a configuration file: settings, warnings for the log, and the keys without effect."""
+    """The content of a configuration file: settings, warnings for the log, and the keys without effect.
+    `overrides` are the settings that took precedence over the file."""
 
     config: BrokerConfig
     warnings: tuple[str, ...] = ()
     without_effect: dict[str, str] = {}
+    overrides: dict[str, str] = {}
 
 
 class LiveConfig:
@@ -431,24 +459,63 @@ class LiveConfig:
     `on_change`.
     """
 
-    __slots__ = ("current", "on_change", "without_effect")
+    __slots__ = ("_looked_up", "_overrides", "current", "on_change", "version", "without_effect")
 
-    def __init__(self, config: BrokerConfig, without_effect: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        without_effect: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
         self.current = config
+        self._overrides = dict(overrides or {})
         self.without_effect: dict[str, str] = dict(without_effect or {})
+        self.version = ""
+        """The version of the file that `reload` applied last; empty: the broker has the file of its start."""
         self.on_change: list[Callable[[BrokerConfig, BrokerConfig], None]] = []
+        self._looked_up: tuple[str, ...] = ()
+
+    @property
+    def nameservers(self) -> tuple[str, ...]:
+        """The nameservers' addresses: those of namesrvAddr, or those that its name was found to have."""
+        if self.current.fetch_name_srv_addr_by_dns_lookup:
+            return self._looked_up
+        return self.current.nameservers
+
+    def set_nameservers(self, addresses: tuple[str, ...]) -> None:
+        """Sets the addresses that the name in namesrvAddr has, and calls the listeners."""
+        self._looked_up = addresses
+        for notify in self.on_change:
+            notify(self.current, self.current)
 
     def update(self, changes: Mapping[str, str]) -> list[str]:
         """Changes RocketMQ keys; all or none. Returns warnings about unknown keys. Raises ConfigError."""
-        present = self.current.as_properties()
-        loaded = from_properties(present | dict(changes))
+        loaded = from_properties(self.current.as_properties() | dict(changes))
+        self._replace(loaded, self.without_effect | loaded.without_effect)
+        return list(loaded.warnings)
+
+    def reload(self, file: Mapping[str, str], version: str) -> list[str]:
+        """Applies a whole configuration file to the running broker: a key that is not in the file gets its
+        default value, unless it is fixed. The settings that took precedence over the file at the start still
+        do. All or none. Returns warnings about unknown keys. Raises ConfigError for an invalid value, and for
+        another value of a fixed key."""
+        fixed = {
+            key: value for key, value in self.current.as_properties().items() if key in FIXED_BROKER_KEYS
+        }
+        path = {key: self.without_effect[key] for key in ("brokerConfigPath",) if key in self.without_effect}
+        loaded = from_properties(fixed | path | dict(file) | self._overrides)
+        self._replace(loaded, loaded.without_effect)
+        self.version = version
+        return list(loaded.warnings)
+
+    def _replace(self, loaded: LoadedBrokerConfig, without_effect: dict[str, str]) -> None:
+        """Puts other settings in force. Raises ConfigError if a fixed key changes."""
         _check_fixed_keys(self.current, loaded.config)
         before, self.current = self.current, loaded.config
-        self.without_effect |= loaded.without_effect
+        self.without_effect = without_effect
         if before != self.current:
             for notify in self.on_change:
                 notify(before, self.current)
-        return list(loaded.warnings)
 
     def set_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
         """Sets brokerId and brokerRole to the role from the controllers, as RocketMQ does."""
@@ -464,9 +531,9 @@ class LiveConfig:
 
 
 def _check_fixed_keys(before: BrokerConfig, after: BrokerConfig) -> None:
-    """Raises ConfigError if a key of FIXED_AT_START changes."""
+    """Raises ConfigError if a key of FIXED_BROKER_KEYS changes."""
     present, wanted = before.as_properties(), after.as_properties()
-    for key in sorted(FIXED_AT_START):
+    for key in sorted(FIXED_BROKER_KEYS):
         if wanted[key] == present[key]:
             continue
         if key in SECRET_KEYS:
@@ -489,11 +556,12 @@ def load_broker_config(
     if path is not None:
         text = _read_properties("brokerConfigPath", path)
         text["brokerConfigPath"] = str(path)
-    text |= overrides or {}
+    given = dict(overrides or {})
+    text |= given
     secrets = text.get("authSecretsPath", "").strip()
     if secrets:
         text = _read_secrets(secrets) | text
-    return from_properties(text)
+    return msgspec.structs.replace(from_properties(text), overrides=given)
 
 
 def _read_secrets(path: str) -> dict[str, str]:
@@ -573,6 +641,9 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(
             "mapperFileSizeBatchConsumeQueue", str(size), "a multiple of 46, the bytes of a unit"
         )
+    if config.fetch_name_srv_addr_by_dns_lookup and len(config.nameservers) != 1:
+        expected = "one host:port whose name resolves to all nameservers"
+        raise ConfigError("namesrvAddr", config.namesrv_addr, expected)
     for addr in config.nameservers:
         match = _ADDRESS.match(addr)
         if match is None or not 0 < int(match.group(2)) < 65536:
@@ -614,6 +685,29 @@ def _check(config: BrokerConfig) -> None:
         raise ConfigError(
             "tlsServerMode", "enforcing", "a certificate: tlsServerCertPath and tlsServerKeyPath"
         )
+    _check_external_listener(config)
+
+
+def _check_external_listener(config: BrokerConfig) -> None:
+    port = config.external_listen_port
+    if port and port in (config.listen_port, config.vip_port, config.ha_listen_port):
+        raise ConfigError(
+            "externalListenPort", str(port), "neither listenPort, listenPort-2 nor haListenPort"
+        )
+    if config.external_ip and not _ADDRESS.match(f"{config.external_ip}:1"):
+        raise ConfigError("externalIP", config.external_ip, "a name or an IPv4 address")
+    needs_port = {
+        "externalIP": config.external_ip,
+        "externalPort": config.external_port,
+        "externalTlsMode": config.external_tls_mode,
+    }
+    for key, value in needs_port.items():
+        if value and not port:
+            raise ConfigError(key, str(value), "set together with externalListenPort")
+    if config.external_tls_mode == "enforcing" and not config.tls_server_cert_path:
+        raise ConfigError(
+            "externalTlsMode", "enforcing", "a certificate: tlsServerCertPath and tlsServerKeyPath"
+        )
 
 
 def _check_dledger(config: BrokerConfig) -> None:
@@ -632,6 +726,13 @@ def _check_dledger(config: BrokerConfig) -> None:
             )
     if config.dledger_self_id not in peers:
         raise ConfigError("dLegerSelfId", config.dledger_self_id, f"one of {', '.join(peers)} in dLegerPeers")
+    if config.join_dledger_group and len(peers) < 2:
+        raise ConfigError(
+            "dLegerPeers", config.dledger_peers, "with joinDLedgerGroup the present brokers and this one"
+        )
+    for peer in config.preferred_leaders:
+        if not _DLEDGER_ID.match(peer):
+            raise ConfigError("preferredLeaderId", config.preferred_leader_id, "ids such as n0, or n0;n1")
     if not config.dledger_group:
         raise ConfigError("dLegerGroup", "", "a name for the group, equal on all of its brokers")
     for key, excluded in (

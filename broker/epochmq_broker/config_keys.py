@@ -14,7 +14,6 @@ REJECTED_UNLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "storeType": (("default", ""), "this broker has the file store only"),
     "messageStorePlugIn": (("",), "store plug-ins are not supported"),
     "fetchNamesrvAddrByAddressServer": (_FALSE, "set the nameservers in namesrvAddr"),
-    "fetchNameSrvAddrByDnsLookup": (_FALSE, "set the nameservers in namesrvAddr"),
 }
 """key → (the accepted values, which change nothing; why others are rejected)."""
 
@@ -71,7 +70,7 @@ _NAMES = """
     popConsumerFSServiceInit
     popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
     popReviveMaxAttemptTimes popReviveMaxReturnSizePerRead
-    preferredLeaderId printChannelGroups printChannelGroupsMinNum processReplyMessageThreadPoolNums
+    printChannelGroups printChannelGroupsMinNum processReplyMessageThreadPoolNums
     pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
     putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout putMsgIndexHightWater
     putThreadPoolQueueCapacity queryMessageThreadPoolNums queryThreadPoolQueueCapacity readUnCommitted
@@ -95,7 +94,7 @@ _NAMES = """
     timerPutMessageThreadNum timerSkipUnknownError
     timerWarmEnable topicQueueLockNum
     transferMsgByHeap transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
-    updateNameServerAddrPeriod useABSLock useEpollNativeSelector
+    useABSLock useEpollNativeSelector
     userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond useReentrantLockWhenPutMessage
     useStaticSubscription wakeCommitWhenPutMessage
     wakeFlushWhenPutMessage writeBufferHighWaterMark writeBufferLowWaterMark
@@ -104,24 +103,3 @@ _NAMES = """
 WITHOUT_EFFECT: frozenset[str] = frozenset(_NAMES.split())
 """Accepted and shown by GET_BROKER_CONFIG. They concern things that this broker does not have: thread pools,
 caches, exporters. Requests for these are rejected."""
-
-_FIXED_NAMES = """
-    adminSocketPath authenticationEnabled authenticationMetadataProvider authenticationProvider
-    authenticationStrategy authenticationWhitelist authorizationEnabled
-    authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
-    bindAddress brokerClusterName brokerIP1 brokerIP2 brokerId brokerName brokerRole clientIP
-    compactionCqMappedFileSize compactionMappedFileSize dLegerGroup dLegerPeers dLegerSelfId
-    enableCompaction enableControllerMode enableDLegerCommitLog enableLmq
-    enableMultiDispatch enableSlaveActingMaster enabledAppendPropCRC
-    haListenPort
-    initAuthenticationUser innerClientAuthenticationCredentials listenPort mappedFileSizeCommitLog
-    mappedFileSizeConsumeQueue mappedFileSizeTimerLog maxHashSlotNum maxIndexNum messageDelayLevel
-    readOnlyCommitLogStorePaths serverChannelMaxIdleTimeSeconds storePathCommitLog
-    storePathDLedgerCommitLog storePathRootDir
-    timerPrecisionMs timerWheelEnable tlsServerCertPath tlsServerKeyPath tlsServerMode
-    tlsServerNeedClientAuth tlsServerTrustCertPath
-"""
-
-FIXED_AT_START: frozenset[str] = frozenset(_FIXED_NAMES.split())
-"""The keys that are read once, at the start. A running broker rejects a change of them (`LiveConfig.update`).
-RocketMQ accepts a change, shows the new value and continues with the old one."""

@@ -35,6 +35,7 @@ from epochmq_protocol.headers import (
     RegisterBrokerResponseHeader,
     UnRegisterBrokerRequestHeader,
 )
+from epochmq_protocol.route import EXTERNAL_ADDRESS
 from epochmq_protocol.topics import (
     PERM_READ,
     PERM_WRITE,
@@ -94,7 +95,7 @@ class NameserverRegistration:
         self._running = True
         self._live.on_change.append(self._reconfigured)
         self._topics.on_change.append(self.changed)
-        self._update_registrars(self._live.current)
+        self._update_registrars()
 
     async def stop(self) -> None:
         """Unregisters from every nameserver, within `UNREGISTER_TIMEOUT_MS`, and ends the tasks."""
@@ -140,15 +141,17 @@ class NameserverRegistration:
         return {addr: registrar.registered for addr, registrar in self._registrars.items()}
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
-        if before.namesrv_addr != after.namesrv_addr:
-            self._update_registrars(after)
-        if before.broker_permission != after.broker_permission:
+        self._update_registrars()
+        if (before.broker_permission, before.external_addr) != (
+            after.broker_permission,
+            after.external_addr,
+        ):
             self._topics.bump_version()
             self.refresh()
 
-    def _update_registrars(self, config: BrokerConfig) -> None:
-        """Starts and ends registrars to match the configured nameservers."""
-        wanted = config.nameservers
+    def _update_registrars(self) -> None:
+        """Starts and ends registrars to match the present nameservers."""
+        wanted = self._live.nameservers
         for addr in wanted:
             if addr not in self._registrars:
                 self._registrars[addr] = _NameserverRegistrar(
@@ -303,7 +306,9 @@ class _NameserverRegistrar:
             compressed=False,
             body_crc32=zlib.crc32(body) & 0x7FFFFFFF,
         )
-        command = request(RequestCode.REGISTER_BROKER, header, body)
+        external = config.external_addr
+        ext = None if external is None else {EXTERNAL_ADDRESS: external}
+        command = request(RequestCode.REGISTER_BROKER, header, body, ext)
         response = await self._client.call(self.addr, command, config.register_broker_timeout_mills)
         if response.code != ResponseCode.SUCCESS:
             raise EpochMQError(f"response code {response.code}: {response.remark}")

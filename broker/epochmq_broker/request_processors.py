@@ -14,6 +14,7 @@ from epochmq_broker.cold_reads import ColdReadPool, ColdReadRetrier
 from epochmq_broker.compaction.compaction_service import CompactionService
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.delay_service import DelayService
+from epochmq_broker.dledger.leadership import Leadership
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
 from epochmq_broker.pop.pop_service import PopService
@@ -180,10 +181,12 @@ class RequestProcessors:
         replicas: ReplicasManager | None,
         group: MemberGroupService | None,
         group_info: Callable[[], Mapping[str, str]] = dict,
+        leadership: Leadership | None = None,
     ) -> dict[int, RequestHandler]:
         """Request code → handler, of everything but pulls, which only the main port serves. `replicas`: the
         broker under controllers, None without. `group`: the broker in a group with an acting master, None
-        without. `group_info`: what the runtime information says about it."""
+        without. `group_info`: what the runtime information says about it. `leadership`: that of a DLedger
+        group."""
         components, tables = self._components, self._components.tables
         live, store, writer = components.live, components.store, components.writer
         mqadmin = MqadminDependencies(
@@ -211,7 +214,7 @@ class RequestProcessors:
         )
         transactions = EndTransactionProcessor(live, store, writer, tables.stats, components.transactions)
         control = ReplicaControlProcessor(
-            components.replica_control, store, components.ha, components.slave_sync, replicas
+            components.replica_control, store, components.ha, components.slave_sync, replicas, leadership
         )
         replica_group = ReplicaGroupProcessor(live, components.ha, replicas)
         acting_master = ActingMasterProcessor(group)

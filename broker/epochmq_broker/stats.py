@@ -243,6 +243,7 @@ class BrokerStats:
         self._is_system_topic = is_system_topic
         self._items: dict[str, dict[str, StatsItem]] = {}
         self._puts: dict[tuple[str, int], PutCounter] = {}
+        self._totals: dict[bool, tuple[tuple[StatsItem, bool], ...]] = {}  # of `_put_totals`
         self._gets: dict[tuple[str, str, int], TrafficCounter] = {}
         self._put_rate, self._found_rate, self._miss_rate, self._transferred_rate = (
             SampledRate(),
@@ -269,19 +270,32 @@ class BrokerStats:
         traffic = self._puts.get((topic, queue_id))
         if traffic is None:
             queue = f"{topic}@{queue_id}"
-            items = [
+            item = self.item
+            traffic = self._puts[topic, queue_id] = PutCounter(
+                (
+                    *self._put_totals(self._is_system_topic(topic)),
+                    (item(TOPIC_PUT_NUMS, topic), False),
+                    (item(TOPIC_PUT_SIZE, topic), True),
+                    (item(QUEUE_PUT_NUMS, queue), False),
+                    (item(QUEUE_PUT_SIZE, queue), True),
+                )
+            )
+        return traffic
+
+    def _put_totals(self, is_system: bool) -> tuple[tuple[StatsItem, bool], ...]:
+        """The items that the counters of all queues, or of those of system topics, add to. They are never
+        deleted."""
+        totals = self._totals.get(is_system)
+        if totals is None:
+            names = (
+                [BROKER_PUT_NUMS] if is_system else [BROKER_PUT_NUMS, BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC]
+            )
+            totals = self._totals[is_system] = (
                 (self._all_put, False),
                 (self._all_put_bytes, True),
-                (self.item(TOPIC_PUT_NUMS, topic), False),
-                (self.item(TOPIC_PUT_SIZE, topic), True),
-                (self.item(QUEUE_PUT_NUMS, queue), False),
-                (self.item(QUEUE_PUT_SIZE, queue), True),
-                (self.item(BROKER_PUT_NUMS, self.cluster), False),
-            ]
-            if not self._is_system_topic(topic):
-                items.append((self.item(BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
-            traffic = self._puts[topic, queue_id] = PutCounter(tuple(items))
-        return traffic
+                *((self.item(name, self.cluster), False) for name in names),
+            )
+        return totals
 
     def get_traffic(self, group: str, topic: str, queue_id: int) -> TrafficCounter:
         """The counter of messages that a group fetched from a queue, for callers to cache."""
@@ -332,7 +346,9 @@ class BrokerStats:
 
     def item(self, name: str, key: str) -> StatsItem:
         """Returns the counter of that name and key, and creates it if it does not exist."""
-        items = self._items.setdefault(name, {})
+        items = self._items.get(name)
+        if items is None:
+            items = self._items[name] = {}
         found = items.get(key)
         if found is None:
             found = items[key] = StatsItem()

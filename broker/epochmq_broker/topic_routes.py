@@ -90,7 +90,7 @@ class TopicRoutes:
 
     async def _ask(self, topic: str) -> None:
         """Asks the nameservers until one answers. Keeps the route, or forgets that of an unknown topic."""
-        waiting = sorted(self._live.current.nameservers, key=lambda address: address != self._answered)
+        waiting = sorted(self._live.nameservers, key=lambda address: address != self._answered)
         asked: set[asyncio.Task[_Answer | None]] = set()
         try:
             while waiting or asked:

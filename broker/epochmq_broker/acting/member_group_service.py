@@ -90,7 +90,7 @@ class MemberGroupService:
     def start(self) -> None:
         """Starts to poll; needs a running loop. The broker stays isolated until `start_service`."""
         self._components.live.on_change.append(self._reconfigured)
-        self._update_pollers(self._components.live.current)
+        self._update_pollers()
         self._ticks.start()
 
     def start_service(self, min_broker_id: int, min_broker_address: str | None) -> None:
@@ -110,7 +110,7 @@ class MemberGroupService:
             registration.refresh()
 
     async def stop(self) -> None:
-        """Ends the polls. The special services go on until their owner stops them."""
+        """Ends the polls. The special services run until their owner stops them."""
         self._ticks.stop()
         if self._reconfigured in self._components.live.on_change:
             self._components.live.on_change.remove(self._reconfigured)
@@ -268,10 +268,10 @@ class MemberGroupService:
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         self._group.member = _member(after)
-        self._update_pollers(after)
+        self._update_pollers()
 
-    def _update_pollers(self, config: BrokerConfig) -> None:
-        wanted = config.nameservers
+    def _update_pollers(self) -> None:
+        wanted = self._components.live.nameservers
         for nameserver in [known for known in self._pollers if known not in wanted]:
             self._pollers.pop(nameserver).stop()
         for nameserver in wanted:

@@ -217,7 +217,7 @@ async def poll_all_members(client: RequestClient, live: LiveConfig) -> dict[int,
     know only some. Raises EpochMQError if no nameserver responds."""
     config = live.current
     outcomes = await asyncio.gather(
-        *(poll_members(client, nameserver, config) for nameserver in config.nameservers),
+        *(poll_members(client, nameserver, config) for nameserver in live.nameservers),
         return_exceptions=True,
     )
     members: dict[int, str] = {}

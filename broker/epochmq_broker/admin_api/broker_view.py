@@ -7,6 +7,7 @@ from typing import Final, Literal
 from epochmq_broker.admin_api.dependencies import AdminApiDependencies
 from epochmq_broker.admin_api.master_poller import MasterPoller
 from epochmq_broker.admin_api.readiness import ReadinessFacts, not_ready_reasons
+from epochmq_broker.dledger.group_state import dledger_state
 from epochmq_broker.ha.client import HAClientPhase
 from epochmq_broker.ha.service import HARole
 from epochmq_broker.replicas.heartbeats import clock_ms
@@ -40,14 +41,13 @@ class BrokerView:
 
     def __init__(self, components: AdminApiDependencies) -> None:
         self._components = components
-        self.poller = MasterPoller(components.client, components.ha, self.master_address)
+        self.poller = MasterPoller(components.client, lambda: self.role() == "replica", self.master_address)
 
     def state(self, limits: ReadinessLimits) -> results.BrokerState:
         """Returns the whole state."""
         components, facts = self._components, self.readiness()
         config, replicas = components.live.current, components.replicas
         reasons = not_ready_reasons(facts, limits)
-        role = replicas.state_machine.role if replicas is not None else None
         return results.BrokerState(
             cluster=config.broker_cluster_name,
             broker_name=config.broker_name,
@@ -56,8 +56,8 @@ class BrokerView:
             master_epoch=self.master_epoch(),
             sync_state_set=sorted(facts.sync_state_set),
             sync_state_set_epoch=self.sync_state_set()[1],
-            confirm_offset=components.ha.confirm_offset,
-            max_offset=components.store.max_phy_offset,
+            confirm_offset=self.confirm_offset(),
+            max_offset=self.max_offset(),
             lag_bytes=facts.lag_bytes,
             lag_ms=facts.lag_ms,
             lease=self.lease(),
@@ -65,16 +65,19 @@ class BrokerView:
             drained=facts.drained,
             takes_messages=components.store.state.writable
             and (replicas is None or replicas.takes_messages())
-            and (facts.group is None or facts.group.role != "isolated"),
+            and (facts.group is None or facts.group.role != "isolated")
+            and (facts.dledger is None or facts.dledger.serves),
             confirmed_by_all=replicas is not None and config.all_ack_in_sync_state_set,
             may_lack_acknowledged=components.ha.doubt.may_lack_acknowledged,
             controlled=replicas is not None,
             address=config.broker_addr,
             ha_address=config.ha_server_addr,
-            master_broker_id=role.master_id if role is not None else None,
+            master_broker_id=self.master_broker_id(),
             master_address=self.master_address(),
             leading_controller=facts.leading_controller,
             group=facts.group,
+            config_version=components.live.version,
+            dledger=facts.dledger,
             ready=not reasons,
             not_ready=reasons,
         )
@@ -82,11 +85,12 @@ class BrokerView:
     def readiness(self) -> ReadinessFacts:
         """Returns the inputs of the decision whether the broker is ready."""
         components = self._components
-        config, ha, store, replicas = (
+        config, ha, store, replicas, dledger = (
             components.live.current,
             components.ha,
             components.store,
             components.replicas,
+            components.dledger,
         )
         role = self.role()
         lag_bytes, lag_ms = (0, 0) if role == "master" else self.poller.lag(store.max_phy_offset)
@@ -108,37 +112,70 @@ class BrokerView:
             leading_controller=replicas.state_machine.leader if replicas is not None else None,
             following=step is HAClientPhase.FOLLOWING,
             step=step.value if step is not None else "",
-            registered=any(known.values()) if config.nameservers else None,
+            registered=any(known.values()) if config.namesrv_addr else None,
             lag_bytes=lag_bytes,
             lag_ms=lag_ms,
             group=components.group.state() if components.group is not None else None,
+            dledger=dledger_state(dledger.commit_log) if dledger is not None else None,
         )
 
     def role(self) -> RoleName:
-        """The broker's role."""
-        ha, replicas = self._components.ha, self._components.replicas
+        """The broker's role. The leader of a DLedger group is the master once it accepts messages."""
+        ha, replicas, dledger = self._components.ha, self._components.replicas, self._components.dledger
+        if dledger is not None:
+            if dledger.commit_log.is_ready:
+                return "master"
+            follows = dledger.leadership.leader_id is not None and not dledger.leadership.leads
+            return "replica" if follows else "none"
         if ha.role is HARole.MASTER:
             # A master that knows of a newer master is no longer one, even before its role changes.
             return "master" if replicas is None or replicas.lease.epoch is not None else "none"
         return "replica" if ha.role is HARole.REPLICA else "none"
 
     def broker_id(self) -> int | None:
-        """The broker's id; None before the controllers have assigned one."""
-        replicas = self._components.replicas
+        """The broker's id; None before the controllers have assigned one. In a DLedger group its id as a
+        slave, which does not change."""
+        replicas, dledger = self._components.replicas, self._components.dledger
+        if dledger is not None:
+            return dledger.leadership.broker_id
         if replicas is None:
             return self._components.live.current.broker_id
         identity = replicas.state_machine.identity
         return identity.id if identity is not None else None
 
     def master_epoch(self) -> int:
-        """The epoch of the latest role; 0 without controllers."""
-        replicas = self._components.replicas
+        """The epoch of the latest role, in a DLedger group the term; 0 without either."""
+        replicas, dledger = self._components.replicas, self._components.dledger
+        if dledger is not None:
+            return dledger.leadership.term
         return replicas.role_transitions.epoch if replicas is not None else 0
+
+    def master_broker_id(self) -> int | None:
+        """The id of the master, if known; None without controllers and without DLedger."""
+        replicas, dledger = self._components.replicas, self._components.dledger
+        if dledger is not None:
+            return dledger.leadership.leader_id
+        role = replicas.state_machine.role if replicas is not None else None
+        return role.master_id if role is not None else None
+
+    def max_offset(self) -> int:
+        """The end of the log. In a DLedger group it may be ahead of what is committed."""
+        dledger = self._components.dledger
+        if dledger is not None:
+            return dledger.commit_log.peer.log.end_pos
+        return self._components.store.max_phy_offset
+
+    def confirm_offset(self) -> int:
+        """Up to this offset consumers see messages: in a DLedger group, up to where the log is committed."""
+        components = self._components
+        if components.dledger is not None:
+            return components.store.max_phy_offset
+        return components.ha.confirm_offset
 
     def master_address(self) -> str | None:
         """The address at which the master serves clients, if known."""
         components = self._components
-        if components.ha.role is HARole.MASTER:
+        if self.role() == "master" or components.ha.role is HARole.MASTER:
             return components.live.current.broker_addr
         if components.replicas is None:
             return components.slave_sync.master

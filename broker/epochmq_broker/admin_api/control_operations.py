@@ -8,7 +8,9 @@ from typing import Final
 
 from epochmq_broker.admin_api.broker_view import BrokerView
 from epochmq_broker.admin_api.dependencies import AdminApiDependencies
+from epochmq_broker.admin_api.leadership_operations import LeadershipOperations
 from epochmq_broker.admin_api.switchover import SwitchoverOperations
+from epochmq_broker.dledger.leadership import Leadership
 from epochmq_broker.ha.service import HARole
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
@@ -35,9 +37,13 @@ class ControlOperations:
         self._components = components
         self._view = view
         self._calls = calls
-        self._switchover = SwitchoverOperations(
-            components.live, components.ha, components.client, components.replicas
-        )
+        self._switchover: SwitchoverOperations | LeadershipOperations
+        if components.dledger is None:
+            self._switchover = SwitchoverOperations(
+                components.live, components.ha, components.client, components.replicas
+            )
+        else:
+            self._switchover = LeadershipOperations(components.dledger.leadership, components.client)
 
     async def stop(self) -> None:
         """Waits for a running switchover."""
@@ -73,8 +79,11 @@ class ControlOperations:
         return await self._set_control_state(fenced=False)
 
     async def _drain(self, _: AdminArguments, timeout_ms: float) -> results.ReplicaControlResult:
-        """Gives a mastership to another replica; then this replica leaves the SyncStateSet."""
+        """Gives a mastership to another replica; then this replica leaves the SyncStateSet, or in a DLedger
+        group leaves the leadership to the others."""
         switched = None
+        if self._components.dledger is not None:
+            return await self._drain_peer(self._components.dledger.leadership, timeout_ms)
         if self._components.replicas is not None and self._components.ha.role is HARole.MASTER:
             switched = await self._switchover.handover(timeout_ms / 2)
             if self._components.ha.role is HARole.MASTER and not switched.moved:
@@ -82,6 +91,18 @@ class ControlOperations:
             await self._wait_until(lambda: self._components.ha.role is HARole.REPLICA)
         done = await self._set_control_state(drained=True)
         await self._wait_until(self._is_removed)
+        return results.ReplicaControlResult(
+            fenced=done.fenced, drained=done.drained, takes_messages=done.takes_messages, switched=switched
+        )
+
+    async def _drain_peer(self, leadership: Leadership, timeout_ms: float) -> results.ReplicaControlResult:
+        switched = None
+        if leadership.leads:
+            switched = await self._switchover.handover(timeout_ms / 2)
+            if leadership.leads and not switched.moved:
+                raise AdminError(FaultKind.REFUSED, f"no other replica can become master: {switched.reason}")
+            await self._wait_until(lambda: not leadership.leads)
+        done = await self._set_control_state(drained=True)
         return results.ReplicaControlResult(
             fenced=done.fenced, drained=done.drained, takes_messages=done.takes_messages, switched=switched
         )

@@ -9,6 +9,8 @@ from epochmq_broker.acting.group_report import GroupReporter
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.cold_reads import ColdReadPool
 from epochmq_broker.config import LiveConfig
+from epochmq_broker.dledger.commit_log_peer import CommitLogPeer
+from epochmq_broker.dledger.leadership import Leadership
 from epochmq_broker.escape.bridge import EscapeBridge
 from epochmq_broker.ha.service import HAService
 from epochmq_broker.message_writer import MessageWriter
@@ -24,6 +26,15 @@ from epochmq_broker.tables import BrokerTables
 from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.server_certificates import ServerCertificates
+
+
+@dataclass(frozen=True, slots=True)
+class DLedgerBroker:
+    """The parts of a broker whose commit log is a DLedger log."""
+
+    commit_log: CommitLogPeer
+    leadership: Leadership
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,5 +59,7 @@ class AdminApiDependencies:
     timer: TimerService | None
     escape: EscapeBridge
     group: GroupReporter | None
+    dledger: DLedgerBroker | None
     request_samples: Callable[[], Iterable[Sample | None]]
     """The samples of RocketMQ's metrics of requests, and None where the caller should pause."""
+    certificates: ServerCertificates

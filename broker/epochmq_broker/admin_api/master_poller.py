@@ -11,7 +11,6 @@ from typing import Final
 
 from epochmq_broker.admin_api.lag_estimator import LagEstimator
 from epochmq_broker.clock import monotonic_ms
-from epochmq_broker.ha.service import HARole, HAService
 from epochmq_protocol.bodies import HARuntimeInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -28,14 +27,17 @@ TIMEOUT_MS: Final = 1000
 class MasterPoller:
     """Polls the master of one broker, while the broker is a replica. `start` it, `stop` it."""
 
-    def __init__(self, client: RemotingClient, ha: HAService, master: Callable[[], str | None]) -> None:
-        """`master` returns the address at which the master serves clients, None while it is unknown."""
+    def __init__(
+        self, client: RemotingClient, is_replica: Callable[[], bool], master: Callable[[], str | None]
+    ) -> None:
+        """`is_replica`: whether the broker is a replica now. `master` returns the address at which the master
+        serves clients, None while it is unknown."""
         self.latest: MasterLogStateHeader | None = None
         """The latest response of an EpochMQ master."""
         self.master_is_rocketmq = False
         """Whether the master is a RocketMQ broker, which does not report the SyncStateSet."""
         self._client = client
-        self._ha = ha
+        self._is_replica = is_replica
         self._master = master
         self._address: str | None = None
         self._lag = LagEstimator()
@@ -60,7 +62,7 @@ class MasterPoller:
 
     def _current_address(self) -> str | None:
         """Returns the master's address. Discards the data about another master."""
-        address = self._master() if self._ha.role is HARole.REPLICA else None
+        address = self._master() if self._is_replica() else None
         if address != self._address:
             self._address, self.latest, self._lag = address, None, LagEstimator()
             self.master_is_rocketmq = False

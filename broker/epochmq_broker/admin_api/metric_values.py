@@ -13,6 +13,7 @@ from epochmq_broker.stats import BrokerStats
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.transactions.transaction_service import TransactionService
+from epochmq_protocol.transport.server_certificates import ServerCertificates
 
 
 def metric_values(
@@ -26,6 +27,7 @@ def metric_values(
     access: AccessControl,
     timer: TimerService | None,
     escape: EscapeBridge,
+    certificates: ServerCertificates,
 ) -> dict[str, float]:
     """Metric name → value. A name may end in a colon and the value of the label `kind`. Omits a rate without
     enough samples."""
@@ -62,7 +64,7 @@ def metric_values(
     log_paths = store.log_expiry.use.log_paths
     if len(log_paths) > 1:
         found |= {f"broker_log_path_used_ratio:{path}": used for path, used in log_paths}
-    found |= escape.metric_values()
+    found |= escape.metric_values() | certificates.metric_values("broker")
     if timer is not None:
         found |= timer.metric_values()
     if replicas is not None:

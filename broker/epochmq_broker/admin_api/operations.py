@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from itertools import chain
@@ -23,12 +24,16 @@ from epochmq_protocol.admin_api.operations import (
     ChangeConfigArguments,
     LogLevelArguments,
     ReadinessLimits,
+    ReloadConfigArguments,
 )
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.epoch_entries import OFFSET_MAX
+from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.frame import request
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
+
+log = logging.getLogger(__name__)
 
 
 class BrokerAdminApi:
@@ -77,6 +82,7 @@ class BrokerAdminApi:
             AdminOperation.METRICS: AdminOperationHandler(ReadinessLimits, self._metrics),
             AdminOperation.LOG_LEVEL: AdminOperationHandler(LogLevelArguments, self._log_level),
             AdminOperation.CHANGE_CONFIG: AdminOperationHandler(ChangeConfigArguments, self._change_config),
+            AdminOperation.RELOAD_CONFIG: AdminOperationHandler(ReloadConfigArguments, self._reload_config),
             **self._control.operations(),
         }
 
@@ -126,7 +132,15 @@ class BrokerAdminApi:
 
     async def _lag(self, _: AdminArguments, timeout_ms: float) -> results.ReplicationLag:
         facts, sync = self._view.readiness(), self._components.ha.sync_state
-        end = self._components.store.max_phy_offset
+        end = self._view.max_offset()
+        if facts.dledger is not None:
+            return results.ReplicationLag(
+                role=facts.role,
+                max_offset=end,
+                lag_bytes=facts.lag_bytes,
+                lag_ms=facts.lag_ms,
+                replicas=[_peer_lag(end, peer) for peer in facts.dledger.peers if peer.lag_bytes is not None],
+            )
         replicas = sync.replicas.values() if sync is not None else ()
         return results.ReplicationLag(
             role=facts.role,
@@ -172,6 +186,7 @@ class BrokerAdminApi:
                 components.access,
                 components.timer,
                 components.escape,
+                components.certificates,
             ),
             rocketmq=await self._rocketmq.collect(config),
             rocketmq_labels={
@@ -190,3 +205,26 @@ class BrokerAdminApi:
         body = properties.rewrite("", wanted.changes).encode()
         await self._calls.call(request(RequestCode.UPDATE_BROKER_CONFIG, body=body))
         return redacted_config(self._components.live.as_properties())
+
+    async def _reload_config(
+        self, wanted: ReloadConfigArguments, timeout_ms: float
+    ) -> results.EffectiveConfig:
+        """Applies a configuration file that was changed where the broker cannot read it. AdminError REFUSED
+        for an invalid value and for another value of a fixed key."""
+        live = self._components.live
+        try:
+            warnings = live.reload(wanted.config, wanted.version)
+        except ConfigError as error:
+            raise AdminError(FaultKind.REFUSED, str(error)) from None
+        for warning in warnings:
+            log.warning("configuration %s: %s", wanted.version, warning)
+        log.info("the configuration %s is in force", wanted.version)
+        return redacted_config(live.as_properties())
+
+
+def _peer_lag(end: int, peer: results.DLedgerPeerState) -> results.ReplicaLag:
+    """A peer of a DLedger group in its leader's view. Every peer counts for the quorum."""
+    lag = peer.lag_bytes or 0
+    return results.ReplicaLag(
+        broker_id=peer.broker_id, ack_offset=end - lag, lag_bytes=lag, in_sync=bool(peer.alive), learner=False
+    )

@@ -6,6 +6,8 @@
 - A replica can become master without losing a message: it is in the SyncStateSet, follows the master, and its
   lag is small. A configured learner only has to follow.
 - An acting master (RIP-32) serves consumers: a nameserver knows it.
+- In a DLedger group the leader is ready when it accepts messages, and a follower when it could take over the
+  leadership.
 - A broker without a role is not ready; nor is one that is isolated (it has not gone through pre-online),
   fenced or drained, or whose log is in doubt.
 
@@ -18,14 +20,15 @@ from typing import Literal
 
 import msgspec
 
-from epochmq_protocol.admin_api.operations import ReadinessLimits
-from epochmq_protocol.admin_api.results import MemberGroupState
+from epochmq_protocol.admin_api.operations import TAKEOVER_ENTRIES_MAX, ReadinessLimits
+from epochmq_protocol.admin_api.results import DLedgerState, MemberGroupState
 
 
 class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the decision. `may_write`: as far as leases go. `step`: the replica's progress towards
     following. `registered`: with a nameserver; None if none is configured. Lags are None while unknown.
-    `group`: None unless the broker belongs to a group with an acting master."""
+    `group`: None unless the broker belongs to a group with an acting master. `dledger`: None unless the
+    commit log is a DLedger log."""
 
     role: Literal["master", "replica", "none"]
     controlled: bool
@@ -46,6 +49,7 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     lag_bytes: int | None = None
     lag_ms: int | None = None
     group: MemberGroupState | None = None
+    dledger: DLedgerState | None = None
 
 
 def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[str]:
@@ -53,7 +57,9 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
     reasons = list(facts.store_faults)
     if facts.fenced:
         reasons.append("it is fenced: it stores no messages until it is unfenced")
-    if facts.drained:
+    if facts.drained and facts.dledger is not None:
+        reasons.append("it is drained: it leaves the leadership to other replicas until it is undrained")
+    elif facts.drained:
         reasons.append("it is drained: it stays out of the SyncStateSet until it is undrained")
     if facts.in_doubt:
         reasons.append(
@@ -66,6 +72,8 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
     elif facts.group is not None and facts.group.role == "acting":
         if facts.registered is False:
             reasons.append("it is not registered with a nameserver yet")
+    elif facts.dledger is not None:
+        reasons += _dledger(facts, facts.dledger)
     elif facts.role == "master":
         reasons += _master(facts)
     elif facts.role == "replica":
@@ -79,6 +87,24 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
         )
     else:
         reasons.append("it has not started")
+    return reasons
+
+
+def _dledger(facts: ReadinessFacts, peer: DLedgerState) -> list[str]:
+    reasons = []
+    if peer.role == "leader" and not peer.serves:
+        reasons.append(f"it leads term {peer.term}, but its log is not committed and dispatched yet")
+    elif peer.leader is None:
+        reasons.append("the group has no leader, as far as it knows")
+    elif peer.behind is None:
+        reasons.append(f"its leader {peer.leader} has not reached its log yet")
+    elif peer.behind > TAKEOVER_ENTRIES_MAX:
+        reasons.append(
+            f"it lacks {peer.behind} committed entries, and could take over the leadership with at most "
+            f"{TAKEOVER_ENTRIES_MAX}"
+        )
+    if facts.registered is False:
+        reasons.append("it is not registered with a nameserver yet")
     return reasons
 
 

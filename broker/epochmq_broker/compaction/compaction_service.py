@@ -54,6 +54,9 @@ GETS_MAX: Final = 1024
 GET_THREADS: Final = 2
 RETRY_S: Final = 5.0
 """A queue whose append or fetch has failed is tried again after this time."""
+CHECK_S: Final = 5.0
+"""How often queues are looked for whose messages became visible without notice: a store with many arrivals
+drops some."""
 TICK_S: Final = 1.0
 COMPACTION_DELAY_S: Final = 1.0
 WORK_S: Final = 0.001
@@ -107,8 +110,8 @@ class CompactionService:
         master: Callable[[], str | None],
     ) -> None:
         """`master` returns the address of the master that this slave follows."""
-        self.on_append: OnAppend | None = None
-        """Called with (queue, queue offset, tag code) of each appended message."""
+        self.on_append: list[OnAppend] = []
+        """Each is called with (queue, queue offset, tag code) of each appended message."""
         self._live = live
         self._store = store
         self._topics = topics
@@ -161,6 +164,7 @@ class CompactionService:
         self._topics.on_change.append(self._topics_changed)
         self._store.on_truncate.append(self._log_truncated)
         self._runner = loop.create_task(self._run(), name="appends to compacted queues")
+        self._every(CHECK_S, "check", self._continue_behind)
         self._every(TICK_S, "compaction", self._begin_compaction)
         self._every(self._live.current.flush_consume_queue_thorough_interval / 1000, "sync", self._sync_all)
         self._wake.set()
@@ -267,6 +271,12 @@ class CompactionService:
             state = self._states.get((queue.topic, queue.queue_id)) or self._add(queue.topic, queue.queue_id)
             self._wait_for(state)
 
+    def _continue_behind(self) -> None:
+        for state in self._states.values():
+            source = self._store.lookup.existing_queue(state.queue.topic, state.queue.queue_id)
+            if source is not None and max(state.next, source.min_offset) < self._store.max_offset(source):
+                self._wait_for(state)
+
     def _wait_for(self, state: _QueueState) -> None:
         self._waiting[state.queue.topic, state.queue.queue_id] = None
         self._wake.set()
@@ -325,9 +335,9 @@ class CompactionService:
         return records
 
     def _report(self, queue: CompactedQueue, records: list[KeyedRecord]) -> None:
-        if self.on_append is not None:
+        for on_append in self.on_append:
             for record in records:
-                self.on_append(queue, record.queue_offset, record.tags_code)
+                on_append(queue, record.queue_offset, record.tags_code)
 
     async def _places(self, source: ConsumeQueue, first: int, count: int) -> tuple[list[LoggedRecord], int]:
         """Where the records of these messages are, and the offset after the last of them. Units that are not
@@ -417,8 +427,8 @@ class CompactionService:
     def get(self, queue: CompactedQueue, offset: int, count: int, done: OnGet) -> GetResult | None:
         """The result of a get that finds nothing. Otherwise None; `done` is called later with what is found,
         or with an error. Raises RequestError SYSTEM_BUSY."""
-        state = self._states.get((queue.topic, queue.queue_id))
-        if state is None or not state.is_loaded or self._gets >= GETS_MAX or self._stopping:
+        self.require_loaded(queue)
+        if self._gets >= GETS_MAX:
             raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
         found = queue.result_without_reads(offset)
         if found is not None:
@@ -438,6 +448,12 @@ class CompactionService:
 
         future.add_done_callback(ended)
         return None
+
+    def require_loaded(self, queue: CompactedQueue) -> None:
+        """Raises RequestError SYSTEM_BUSY unless the queue is open."""
+        state = self._states.get((queue.topic, queue.queue_id))
+        if state is None or not state.is_loaded or self._stopping:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
 
     def limits(self, count: int) -> GetLimits:
         """The limits of a get of `count` messages."""

@@ -10,6 +10,8 @@ the extension of the consume queue that the message need not be read.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar
 
 from epochmq_broker.filters.bloom import has_bits, set_bits
 from epochmq_broker.filters.consumer_filters import (
@@ -29,6 +31,12 @@ RETRY_PREFIX = "%RETRY%"
 RETRY_TOPIC = "RETRY_TOPIC"
 """The property with the topic from which a message came to a retry topic."""
 
+SELECTORS_MAX = 128
+RESULTS_MAX = 256
+RESULT_BYTES_MAX = 64
+"""Expressions whose results are kept, the results of each, and the bytes of the values of a result."""
+
+Key = TypeVar("Key")
 Select = Callable[[bytes], bool]
 """Whether a message with these stored properties is selected."""
 
@@ -67,13 +75,64 @@ class StoredProperties:
         return None if found is None else found.decode("ascii")
 
 
-def _selector(expression: SqlExpression) -> Select:
+@lru_cache(maxsize=SELECTORS_MAX)
+def selector(expression: SqlExpression) -> Select:
+    """The test of an expression. The value of an expression depends only on the properties that it names; so
+    the results for the latest values of these are kept."""
+    names = [name.encode("utf-8", "replace") for name in expression.names]
+    return _select_by_one(expression, names[0]) if len(names) == 1 else _select_by_all(expression, names)
+
+
+def _select_by_one(expression: SqlExpression, name: bytes) -> Select:
+    """The test of an expression that names one property. Most properties are found by the first search."""
     matches = expression.matches
+    wanted = b"\x02" + name + b"\x01"
+    size = len(wanted)
+    results: dict[bytes | None, bool] = {}
+    known_result = results.get
 
     def select(stored: bytes) -> bool:
-        return matches(StoredProperties(stored) if stored.isascii() else parse_properties(stored))
+        if not stored.isascii():
+            return matches(parse_properties(stored))
+        start = stored.rfind(wanted) + size
+        stop = stored.find(b"\x02", start)
+        if start >= size and stop > start:
+            value: bytes | None = stored[start:stop]
+        else:
+            value = find_property_bytes(stored, name)
+        known = known_result(value)
+        if known is None:
+            known = matches(StoredProperties(stored))
+            if value is None or len(value) <= RESULT_BYTES_MAX:
+                _keep(results, value, known)
+        return known
 
     return select
+
+
+def _select_by_all(expression: SqlExpression, names: list[bytes]) -> Select:
+    """The test of an expression that names any number of properties."""
+    matches = expression.matches
+    results: dict[tuple[bytes | None, ...], bool] = {}
+
+    def select(stored: bytes) -> bool:
+        if not stored.isascii():
+            return matches(parse_properties(stored))
+        values = tuple([find_property_bytes(stored, name) for name in names])
+        known = results.get(values)
+        if known is None:
+            known = matches(StoredProperties(stored))
+            if sum(map(len, filter(None, values))) <= RESULT_BYTES_MAX:
+                _keep(results, values, known)
+        return known
+
+    return select
+
+
+def _keep(results: dict[Key, bool], key: Key, result: bool) -> None:
+    if len(results) >= RESULTS_MAX:
+        results.clear()
+    results[key] = result
 
 
 def tag_filter(subscription: SubscriptionData) -> MessageFilter:
@@ -87,7 +146,7 @@ def carried_filter(subscription: SubscriptionData) -> MessageFilter:
     if is_tag_type(subscription.expression_type):
         return tag_filter(subscription)
     expression = compiled(subscription.sub_string, subscription.expression_type)
-    return MessageFilter() if expression is None else MessageFilter(None, _selector(expression))
+    return MessageFilter() if expression is None else MessageFilter(None, selector(expression))
 
 
 def registered_filter(registered: RegisteredFilter) -> MessageFilter:
@@ -95,7 +154,7 @@ def registered_filter(registered: RegisteredFilter) -> MessageFilter:
     expression = registered.expression
     if expression is None:
         return MessageFilter()
-    return MessageFilter(None, _selector(expression), bit_map_test(registered.data))
+    return MessageFilter(None, selector(expression), bit_map_test(registered.data))
 
 
 def bit_map_test(data: ConsumerFilterData) -> Excludes | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from epochmq_broker.filters import sql_expression as expressions
@@ -20,12 +21,13 @@ _WORD_TESTS: Final = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
 
 
 class SqlExpression:
-    """A compiled expression."""
+    """A compiled expression. `names`: the properties on which its value depends."""
 
-    __slots__ = ("_evaluate", "text")
+    __slots__ = ("_evaluate", "names", "text")
 
-    def __init__(self, text: str, node: Node) -> None:
+    def __init__(self, text: str, node: Node, names: Iterable[str]) -> None:
         self.text = text
+        self.names = tuple(names)
         self._evaluate = node.evaluate
 
     def value(self, properties: Properties) -> Value:
@@ -52,7 +54,8 @@ def compile_sql(text: str) -> SqlExpression:
     known = _compiled.get(text)
     if known is None:
         try:
-            known = SqlExpression(text, _Parser(text).parse())
+            parser = _Parser(text)
+            known = SqlExpression(text, parser.parse(), parser.names)
         except SqlSyntaxError as error:
             known = str(error)
         _compiled[text] = known
@@ -72,6 +75,7 @@ class _Parser:
         self._lexer = Lexer(text)
         self._token = self._lexer.next()
         self._depth = 0
+        self.names: dict[str, None] = {}  # of the properties, in the order of the text
 
     def parse(self) -> Node:
         """The whole expression. As in RocketMQ, text after a complete expression is ignored."""
@@ -201,7 +205,9 @@ class _Parser:
         if kind == STRING:
             return expressions.constant(self._string())
         if kind == NAME:
-            return expressions.property_of(self._take().text)
+            name = self._take().text
+            self.names[name] = None
+            return expressions.property_of(name)
         if kind == DECIMAL:
             return expressions.decimal(self._take().text)
         if kind == FLOAT:

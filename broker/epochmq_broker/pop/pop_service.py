@@ -15,6 +15,7 @@ from typing import Final
 
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.compaction.compacted_reads import CompactedReads
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.escape.message_sink import MessageSink
@@ -62,6 +63,7 @@ class PopService:
         cold_reads: ColdReadPool,
         host: bytes,
         remote: RemoteMessageReader,
+        compacted: CompactedReads,
     ) -> None:
         """Checkpoints and acknowledgements go to `sink`. `sink_of_queue`: revive queue → where its messages
         go that are handed out again. `host` is this broker's encoded address."""
@@ -70,6 +72,7 @@ class PopService:
         self.buffer = PopBuffer(self._commit)
         self.in_flight = InFlightCounter(now_ms())
         self.sink = sink
+        self.compacted = compacted
         self.revive_log = ReviveLog(live, sink, host)
         self.revives = PopReviveService(
             live,
@@ -84,6 +87,7 @@ class PopService:
             self.in_flight,
             host,
             remote,
+            compacted,
         )
         self.scans_ms = Histogram(SCAN_BOUNDS_MS)
         """How long each scan of the buffer took."""

@@ -20,6 +20,7 @@ from typing import Final
 
 from epochmq_broker.clock import now_ms
 from epochmq_broker.cold_reads import ColdReadPool
+from epochmq_broker.compaction.compacted_reads import CompactedReads
 from epochmq_broker.config import LiveConfig
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.escape.message_sink import MessageSink
@@ -96,6 +97,7 @@ class PopReviveService:
         in_flight: InFlightCounter,
         host: bytes,
         remote: RemoteMessageReader,
+        compacted: CompactedReads,
     ) -> None:
         """`sink_of_queue`: revive queue → where its messages go that are handed out again."""
         self.timer_is_behind: Callable[[], bool] = lambda: False
@@ -118,6 +120,7 @@ class PopReviveService:
         self._in_flight = in_flight
         self._host = host
         self._remote = RemoteOriginals(remote)
+        self._compacted = compacted
         self._queues: list[ReviveQueue] = []
         self._reading: set[int] = set()  # queues that wait for the disk
         self._cold_tries: dict[int, int] = {}
@@ -415,6 +418,10 @@ class PopReviveService:
         try:
             unit = reader.unit(queue, offset)
             record = None if unit is None else reader.read(unit[0], unit[1])
+            if record is None:
+                record = self._compacted_original(checkpoint, offset)
+        except RequestError as error:
+            raise _BlockedError(error) from error
         finally:
             reader.resident_only = None
         self._cold_tries.pop(queue_id, None)
@@ -425,6 +432,17 @@ class PopReviveService:
         except RemoteProtocolError as error:
             log.error("a popped message is damaged and not revived: %s", error)
             return None
+
+    def _compacted_original(self, checkpoint: PopCheckPoint, offset: int) -> bytes | None:
+        """A message that only the files of a compaction topic have; None if a newer one has replaced it."""
+        assert checkpoint.topic is not None
+        compacted = self._compacted.queue_of(checkpoint.topic, checkpoint.queue_id)
+        if compacted is None:
+            return None
+        found = self._compacted.get(compacted, offset, 1)
+        if found.status is not GetStatus.FOUND or found.next_offset != offset + 1:
+            return None
+        return found.body
 
     def _create_retry_topic(self, topic: str, checkpoint: PopCheckPoint) -> None:
         if topic in self._topics:

@@ -28,7 +28,7 @@ from epochmq_protocol.transport.connection import OVERLOAD_REMARK
 
 log = logging.getLogger(__name__)
 
-STEP_MESSAGES: Final = 64
+STEP_MESSAGES: Final = 128
 TURN_S: Final = 0.002
 GETS_MAX: Final = 10_000
 """Gets that wait for their next step; a further one is rejected with SYSTEM_BUSY."""
@@ -98,7 +98,6 @@ class FilteredGet:
         except NotResidentError:
             self._cold_reads += 1
             raise
-        self._bodies.extend(found.pieces)
         self._count += found.count
         self._bytes += found.size
         examined = found.next_offset - self._next
@@ -111,7 +110,10 @@ class FilteredGet:
         if goes_on:
             self._next = found.next_offset
         if not goes_on or at_end or not examined or self._count >= self._max_count:
+            self._bodies.extend(found.pieces)
             self._finish(found)
+        elif found.pieces:
+            self._bodies.append(found.body)  # a copy, because the views must not be kept
 
     def _finish(self, last: GetResult) -> None:
         if self._count:

@@ -85,7 +85,7 @@ class PopProcessor:
         cold_reads: ColdReadPool,
         pop: PopService,
     ) -> None:
-        self.polling = PopLongPolling(self._rerun, lambda: live.current, store.on_arrival.append, now_ms)
+        self.polling = PopLongPolling(self._rerun, lambda: live.current, pop.compacted.listen, now_ms)
         self.popper = QueuePopper(live, store, offsets, stats, pop)
         self._pop = pop
         self.store = store

@@ -152,7 +152,7 @@ class PopAckProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"bitSet: {len(batch.bit_set) * 8} bits, expected at most {OFFSETS_MAX}",
             )
-        first, end = queue.min_offset, self._store.max_offset(queue)
+        first, end = self._pop.compacted.min_offset(queue), self._store.max_offset(queue)
         offsets = [offset for offset in batch.offsets() if first <= offset <= end]
         if batch.revive_queue_id == ORDER_REVIVE_QUEUE:
             remark = None
@@ -323,7 +323,9 @@ class PopAckProcessor:
         if not 0 <= header.queue_id < topic.read_queue_nums:
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, illegal_queue(header, topic, remote))
         queue = self._store.lookup.existing_queue(header.topic, header.queue_id)
-        return (0, 0) if queue is None else (queue.min_offset, self._store.max_offset(queue))
+        if queue is None:
+            return 0, 0
+        return self._pop.compacted.min_offset(queue), self._store.max_offset(queue)
 
     def _check_revive_queue(self, queue_id: int) -> None:
         """Rejects a number of a revive queue that this broker never gave out. RocketMQ creates any queue."""

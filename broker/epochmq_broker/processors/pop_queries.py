@@ -20,8 +20,9 @@ from epochmq_broker.processors.pop_checks import (
     with_header_on_errors,
 )
 from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
-from epochmq_broker.store.statuses import GetStatus
+from epochmq_broker.store.statuses import GetResult, GetStatus
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -59,7 +60,7 @@ class PopQueryProcessor:
         pops: PopLongPolling,
     ) -> None:
         self.polling = PopLongPolling(
-            self._rerun, lambda: live.current, store.on_arrival.append, now_ms, newest_first=True
+            self._rerun, lambda: live.current, pop.compacted.listen, now_ms, newest_first=True
         )
         self._live = live
         self._store = store
@@ -100,14 +101,15 @@ class PopQueryProcessor:
             queue = self._store.lookup.existing_queue(topic, queue_id)
             if queue is None:
                 continue
-            offset = self._next_offset(topic, header.consumer_group, queue_id, queue.min_offset)
+            first = self._pop.compacted.min_offset(queue)
+            offset = self._next_offset(topic, header.consumer_group, queue_id, first)
             rest += self._store.max_offset(queue) - offset
             wanted = min(header.max_msg_nums, PEEK_MAX) - count
             if wanted <= 0:
                 continue
-            found = self._store.get(queue, offset, wanted)
+            found = self._get(queue, offset, wanted)
             if found.status in (GetStatus.OFFSET_TOO_SMALL, GetStatus.OFFSET_OVERFLOW_BADLY):
-                found = self._store.get(queue, found.next_offset, wanted)
+                found = self._get(queue, found.next_offset, wanted)
             if found.status is GetStatus.FOUND:
                 bodies.append(found.body)
                 count += found.count
@@ -121,6 +123,12 @@ class PopQueryProcessor:
         if not bodies:
             return response(command, ResponseCode.PULL_NOT_FOUND, GetStatus.NO_MESSAGE_IN_QUEUE.value, answer)
         return response(command, ResponseCode.SUCCESS, "FOUND", answer, b"".join(bodies))
+
+    def _get(self, queue: ConsumeQueue, offset: int, count: int) -> GetResult:
+        compacted = self._pop.compacted.queue_of(queue.topic, queue.queue_id)
+        if compacted is not None:
+            return self._pop.compacted.get(compacted, offset, count)
+        return self._store.get(queue, offset, count)
 
     def _queues(
         self,

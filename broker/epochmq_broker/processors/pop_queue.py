@@ -146,7 +146,10 @@ class QueuePopper:
 
     def _get(self, queue: ConsumeQueue, offset: int, count_max: int, wanted: MessageFilter) -> GetResult:
         """Reads messages. An expression is evaluated for a few messages; the next POP examines the next
-        ones."""
+        ones. As in RocketMQ the client filters those of a compacted queue."""
+        compacted = self._pop.compacted.queue_of(queue.topic, queue.queue_id)
+        if compacted is not None:
+            return self._pop.compacted.get(compacted, offset, count_max)
         if wanted.select is None:
             return self._store.get(queue, offset, count_max, tags=wanted.tags)
         reader = self._store.reader
@@ -183,7 +186,7 @@ class QueuePopper:
     ) -> int:
         """The first offset of a group that has none: that of the first message, or of the last one."""
         if header.init_mode == INIT_MODE_MIN or is_retry_topic(topic):
-            return max(queue.min_offset, 0)
+            return max(self._pop.compacted.min_offset(queue), 0)
         if self._live.current.init_pop_offset_by_check_msg_in_mem and is_first_message_in_memory(
             self._store, topic, queue_id
         ):

@@ -23,6 +23,7 @@ from epochmq_broker.long_polling import HeldPull, PullHoldService
 from epochmq_broker.memory_limit import memory_bytes
 from epochmq_broker.processors.broker_name_check import names_another_broker
 from epochmq_broker.processors.filtered_gets import FilteredGets
+from epochmq_broker.processors.pull_fast import RESPONDED, FastPull, is_sent_in_place
 from epochmq_broker.processors.pull_filters import PullFilters
 from epochmq_broker.processors.pull_rejection import (
     FORBIDDEN_BROKER,
@@ -42,7 +43,12 @@ from epochmq_broker.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss, RequestError
-from epochmq_protocol.fastpath import FastPullRequest, decode_pull, pull_response_head
+from epochmq_protocol.fastpath import (
+    FastPullRequest,
+    decode_pull_header,
+    pull_request,
+    pull_response_head,
+)
 from epochmq_protocol.frame import (
     CODE_SLICE,
     FLAG_ONEWAY,
@@ -57,8 +63,6 @@ from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
 
-VIEWS_MIN_BYTES = 8 * 1024
-"""Messages of so many bytes are sent from the mapped file; fewer cost less when they are copied."""
 FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
 """Bits of a pull's sysFlag (PullSysFlag)."""
@@ -111,7 +115,7 @@ class PullProcessor:
         self._filtered_gets = FilteredGets(live, store.reader, cold_reads)
         self.hold = PullHoldService(self._rerun)
         self._compaction = compaction
-        compaction.on_append = self.hold.message_arrived
+        compaction.on_append.append(self.hold.message_arrived)
         self._live = live
         self._store = store
         self._topics = topics
@@ -121,6 +125,19 @@ class PullProcessor:
         self._get_resident = store.reader.get_resident
         self._memory_bytes = memory_bytes()
         self._filter = PullFilters(live, groups, clients, filters).filter_of
+        self._fast_pull = FastPull(
+            live,
+            store,
+            topics,
+            groups,
+            offsets,
+            stats,
+            cold_control,
+            static_pulls.table,
+            latencies,
+            self._filter,
+            self._check,
+        ).serve
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler, for headers that the fast path does not support."""
@@ -132,14 +149,25 @@ class PullProcessor:
 
     def fast_pull(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         """Serves a pull from its header's bytes. Raises FastPathMiss for headers that it does not support."""
-        request = decode_pull(header)
+        decoded = decode_pull_header(header)
+        missing = frame = None
+        try:
+            frame = self._fast_pull(connection, decoded)
+        except NotResidentError as error:
+            missing = error
+        if frame is not None:
+            return None if frame is RESPONDED else frame
+        request = pull_request(decoded)
         if self._static_topics and request.topic in self._static_topics:
             raise FastPathMiss
         if request.flag & FLAG_ONEWAY or names_another_broker(
             request.broker_name, self._live.current.broker_name
         ):
             raise FastPathMiss
-        frame = self._respond(connection, request, held=False, views=True)
+        if missing is not None:
+            frame = self._read_first(connection, request, missing, held=False, tries=0)
+        else:
+            frame = self._respond(connection, request, held=False, views=True)
         if frame is not None:
             if frame[CODE_SLICE] == SUCCESS_CODE and request.code == _PULL:
                 self._counts[PULLS] += 1
@@ -300,7 +328,7 @@ class PullProcessor:
             group_sys_flag=group.group_sys_flag,
             body_size=size,
         )
-        if not views or size < VIEWS_MIN_BYTES:
+        if not views or not is_sent_in_place(size, len(result.pieces)):
             return b"".join((head, *result.pieces))
         connection.write_views(head, result.pieces, len(head) + size)
         if code is ResponseCode.SUCCESS and request.code == _PULL:

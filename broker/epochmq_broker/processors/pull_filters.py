@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Protocol
 
 from epochmq_broker.clients import ClientRegistry
 from epochmq_broker.config import LiveConfig
@@ -25,7 +26,6 @@ from epochmq_broker.subscriptions import SubscriptionError, is_tag_type, parse_s
 from epochmq_protocol.bodies import ConsumeType, MessageModel, SubscriptionData
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
-from epochmq_protocol.fastpath import FastPullRequest
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 
 FLAG_SUBSCRIPTION = 4
@@ -37,6 +37,25 @@ PROXY_FOR_BROADCAST, PROXY_FOR_STREAM = 1, 2
 FILTERS_MAX = 10_000
 CARRIED_FRESH_MS = 60_000
 """How long a parsed subscription is reused. Its version is its time, by which the registry expires it."""
+
+
+class PullSubscription(Protocol):
+    """The fields of a pull that say what it subscribes. `request_source`: None or -1 if there is none."""
+
+    @property
+    def consumer_group(self) -> str: ...
+    @property
+    def topic(self) -> str: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def subscription(self) -> str | None: ...
+    @property
+    def sub_version(self) -> int: ...
+    @property
+    def expression_type(self) -> str | None: ...
+    @property
+    def request_source(self) -> int | None: ...
 
 
 class PullFilters:
@@ -56,7 +75,7 @@ class PullFilters:
         self._carried: dict[tuple[str, str | None, str | None], SubscriptionData] = {}
         self._filters: dict[int, tuple[SubscriptionData, MessageFilter]] = {}
 
-    def filter_of(self, request: FastPullRequest, group: SubscriptionGroupConfig) -> MessageFilter:
+    def filter_of(self, request: PullSubscription, group: SubscriptionGroupConfig) -> MessageFilter:
         """The filter of the pull's subscription: of the one that it carries, or of the one in the group's
         heartbeats. Raises RequestError."""
         carried = bool(request.sys_flag & FLAG_SUBSCRIPTION)
@@ -76,7 +95,7 @@ class PullFilters:
         return found
 
     def _expression_filter(
-        self, request: FastPullRequest, subscription: SubscriptionData, *, carried: bool
+        self, request: PullSubscription, subscription: SubscriptionData, *, carried: bool
     ) -> MessageFilter:
         """The filter of a subscription by an expression. Raises RequestError."""
         registered = None
@@ -101,7 +120,7 @@ class PullFilters:
             return retry_filter(self._registered, subscription)
         return carried_filter(subscription) if registered is None else registered_filter(registered)
 
-    def _carried_subscription(self, request: FastPullRequest) -> SubscriptionData:
+    def _carried_subscription(self, request: PullSubscription) -> SubscriptionData:
         """Returns the subscription that a pull carries; equal texts give the same object for a minute."""
         now_ms = time.time_ns() // 1_000_000
         words = (request.topic, request.subscription, request.expression_type)
@@ -127,7 +146,7 @@ class PullFilters:
         return subscription
 
     def _known_subscription(
-        self, request: FastPullRequest, group: SubscriptionGroupConfig
+        self, request: PullSubscription, group: SubscriptionGroupConfig
     ) -> SubscriptionData:
         name, topic = request.consumer_group, request.topic
         online = self._clients.group(name)

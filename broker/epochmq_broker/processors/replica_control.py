@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from epochmq_broker.dledger.leadership import Leadership
 from epochmq_broker.ha.service import HARole, HAService
 from epochmq_broker.replicas.manager import ReplicasManager
 from epochmq_broker.replicas.replica_control import ReplicaControl
@@ -30,8 +31,8 @@ TIMEOUT_MAX_MS = 60_000
 
 
 class ReplicaControlProcessor:
-    """Serves the requests of replica control on every broker. Without controllers it rejects switchovers and
-    drains."""
+    """Serves the requests of replica control on every broker. Without controllers and without DLedger it
+    rejects switchovers and drains."""
 
     def __init__(
         self,
@@ -40,12 +41,14 @@ class ReplicaControlProcessor:
         ha: HAService,
         slave_sync: SlaveSync,
         replicas: ReplicasManager | None,
+        leadership: Leadership | None,
     ) -> None:
         self._control = control
         self._store = store
         self._ha = ha
         self._copies = slave_sync
         self._replicas = replicas
+        self._leadership = leadership
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -59,11 +62,20 @@ class ReplicaControlProcessor:
     async def switch_over(self, connection: RemotingConnection, command: Command) -> Command:
         """Makes another replica the master; responds when it is."""
         header = SwitchoverRequestHeader.decode(command.ext)
+        timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
+        if self._leadership is not None:
+            done = await self._leadership.transfer(header.broker_id, timeout_ms)
+            moved = SwitchoverResponseHeader(
+                master_broker_id=done.master_id,
+                master_address=header.address or None,
+                master_epoch=done.term,
+                held_ms=done.took_ms,
+            )
+            return response(command, ResponseCode.SUCCESS, header=moved)
         if self._replicas is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another master"
             )
-        timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
         switched = await self._replicas.switchover.switch_to(header.broker_id, header.address, timeout_ms)
         response_header = SwitchoverResponseHeader(
             master_broker_id=switched.master_id,
@@ -76,12 +88,13 @@ class ReplicaControlProcessor:
     async def set_state(self, connection: RemotingConnection, command: Command) -> Command:
         """Sets or clears fenced and drained; without either, only returns the present state."""
         header = ReplicaControlStateHeader.decode(command.ext)
-        if header.drained and self._replicas is None:
+        if header.drained and self._replicas is None and self._leadership is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 "this broker cannot be drained: it has no controllers that could elect another master",
             )
-        if header.drained and self._ha.role is HARole.MASTER:
+        leads = self._leadership is not None and self._leadership.leads
+        if header.drained and (leads or self._ha.role is HARole.MASTER):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 "this broker cannot be drained: it is the master; promote another replica first",
@@ -112,6 +125,13 @@ class ReplicaControlProcessor:
 
     def master_log_state(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns the end of a master's log and the members of its SyncStateSet."""
+        if self._leadership is not None and self._leadership.leads:
+            leader_header = MasterLogStateHeader(
+                broker_id=self._leadership.broker_id,
+                master_epoch=self._leadership.term,
+                max_offset=self._store.max_phy_offset,
+            )
+            return response(command, ResponseCode.SUCCESS, header=leader_header)
         sync = self._ha.sync_state
         if self._ha.role is not HARole.MASTER or sync is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master")

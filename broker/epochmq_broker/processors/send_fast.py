@@ -34,7 +34,7 @@ from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.timer.put_hook import TimerPutHook
-from epochmq_broker.timer.recall_handle import RecallHandle
+from epochmq_broker.timer.recall_handle import encode_handle, handle_prefix
 from epochmq_broker.topics import TopicTable
 from epochmq_broker.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.transactions.transaction_metrics import TransactionMetrics
@@ -76,14 +76,12 @@ SPECIAL_PROPERTIES = frozenset(
 SPECIAL_FLAGS = ~(COMPRESSED_FLAG | COMPRESSION_TYPE_COMPARATOR)
 """Bits of sysFlag of messages that are not plain: tags, transactions, hosts, batches."""
 SEPARATOR = "\x02"
-_FIELDS_END = b'},"flag":1'
-"""What follows the fields of a response; their values contain no quote that is not escaped."""
 CODES_MAX = 4096
 CACHED_QUEUES_MAX = 100_000
 
 
-# opaque, queue id, queue offset, physical offset, unique key
-_ResponseFields = tuple[int, int, int, int, bytes]
+# opaque, queue id, queue offset, physical offset, unique key, recall handle
+_ResponseFields = tuple[int, int, int, int, bytes, bytes]
 
 
 class _CachedQueue(Struct, frozen=True, gc=False):
@@ -92,6 +90,14 @@ class _CachedQueue(Struct, frozen=True, gc=False):
     queue: ConsumeQueue
     traffic: PutCounter
     suffix: str  # the properties that the broker adds
+
+
+class _TimerPlace(Struct, frozen=True, gc=False):
+    """The data about a queue to which timer messages are addressed."""
+
+    before: str  # the properties that the broker adds: what precedes the value of TIMER_OUT_MS
+    after: str  # and what follows it
+    handle_prefix: str
 
 
 class FastSend:
@@ -121,6 +127,7 @@ class FastSend:
         self._stats = stats
         self._store_host = store_host
         self._queues: dict[tuple[str, int], _CachedQueue] = {}
+        self._timer_places: dict[tuple[str, int], _TimerPlace] = {}
         self._codes: dict[str, int] = {}
         self._generation = topics.generation
         self._respond = _response_template(live.current, store_host)
@@ -171,21 +178,20 @@ class FastSend:
                     is_fifo = True
                 if entry and not (name and value):
                     raise FastPathMiss
+            suffix = cached.suffix
             if timer:
                 if half:
                     raise FastPathMiss
-                cached, handle = self._as_timer_message(fields, cached, timer, uniq_key)
+                cached, suffix, handle = self._as_timer_message(fields, cached, timer, uniq_key)
             if half:
                 sys_flag &= ~TRANSACTION_ROLLBACK_TYPE
-                cached = self._as_half_message(fields, cached, uniq_key)
+                cached, suffix = self._as_half_message(fields, cached, uniq_key)
             if not uniq_key or not body or sys_flag & SPECIAL_FLAGS or fields.batch != "false":
                 raise FastPathMiss
             if writer.may_reject and writer.rejection(wait or "true") is not None:
                 raise FastPathMiss
             try:
-                rendered = (
-                    f"{properties}{'' if properties[-1] == SEPARATOR else SEPARATOR}{cached.suffix}".encode()
-                )
+                rendered = f"{properties}{'' if properties[-1] == SEPARATOR else SEPARATOR}{suffix}".encode()
             except UnicodeEncodeError:
                 raise FastPathMiss from None
             waits = (
@@ -239,18 +245,18 @@ class FastSend:
                 queue_offset,
                 physical_offset,
                 uniq_key.encode(),
+                handle,
             )
             if waits:
-                self._respond_later(connection, response_fields, physical_offset + size, handle)
+                self._respond_later(connection, response_fields, physical_offset + size)
                 return None
             counts[sends] += 1
-            frame = self._respond(*response_fields)
-            return _with_recall_handle(frame, handle) if handle else frame
+            return self._respond(*response_fields)
 
         return send
 
     def _respond_later(
-        self, connection: RemotingConnection, response_fields: _ResponseFields, end: int, handle: bytes
+        self, connection: RemotingConnection, response_fields: _ResponseFields, end: int
     ) -> None:
         """Responds when the message is safe, or after the timeout."""
         opaque = response_fields[0]
@@ -272,7 +278,7 @@ class FastSend:
             else:
                 respond = _response_template(self._live.current, self._store_host, STORED_CODES[status])
                 data = respond(*response_fields)
-            connection.respond_encoded(opaque, _with_recall_handle(data, handle) if handle else data)
+            connection.respond_encoded(opaque, data)
 
         self._writer.when_safe(end, done)
 
@@ -303,8 +309,10 @@ class FastSend:
         self._queues[name, queue_id] = cached
         return cached
 
-    def _as_half_message(self, fields: SendFields, cached: _CachedQueue, uniq_key: str) -> _CachedQueue:
-        """Returns the half queue, with the properties that the broker adds to this half message
+    def _as_half_message(
+        self, fields: SendFields, cached: _CachedQueue, uniq_key: str
+    ) -> tuple[_CachedQueue, str]:
+        """Returns the half queue, and the properties that the broker adds to this half message
         (`half_messages.make_half_message`). Raises FastPathMiss if half messages are rejected, or if the
         message has such a property already."""
         if self._live.current.reject_transaction_message or fields.reconsume_times:
@@ -320,14 +328,14 @@ class FastSend:
             f"{cached.suffix}{PROPERTY_TRANSACTION_ID}\x01{uniq_key}\x02"
             f"REAL_TOPIC\x01{fields.topic}\x02REAL_QID\x01{fields.queue_id}\x02"
         )
-        return _CachedQueue(half.queue, half.traffic, suffix)
+        return half, suffix
 
     def _as_timer_message(
         self, fields: SendFields, cached: _CachedQueue, entry: str, uniq_key: str
-    ) -> tuple[_CachedQueue, bytes]:
-        """Returns the queue of the timer topic, with the properties that the broker adds to this message, and
-        its recall handle. `entry` is the property with the delivery time. Raises FastPathMiss if the message
-        is due already, may be rejected, or has such a property already."""
+    ) -> tuple[_CachedQueue, str, bytes]:
+        """Returns the queue of the timer topic, the properties that the broker adds to this message, and its
+        recall handle. `entry` is the property with the delivery time. Raises FastPathMiss if the message is
+        due already, may be rejected, or has such a property already."""
         hook, properties = self._writer.timer_hook, fields.properties
         name, _, text = entry.partition("\x01")
         if not isinstance(hook, TimerPutHook) or "REAL_" in properties or "TIMER_OUT_MS" in properties:
@@ -340,15 +348,23 @@ class FastSend:
             timer = self._timer_queue = _CachedQueue(
                 self._store.queue(TIMER_TOPIC, 0), self._stats.put_traffic(TIMER_TOPIC, 0), ""
             )
-        suffix = (
-            f"{cached.suffix}TIMER_OUT_MS\x01{out_ms}\x02"
-            f"REAL_TOPIC\x01{fields.topic}\x02REAL_QID\x01{fields.queue_id}\x02"
-        )
+        place = self._timer_places.get((fields.topic, fields.queue_id)) or self._timer_place(fields, cached)
         try:
-            handle = RecallHandle(fields.topic, self._name, str(out_ms + 1), uniq_key).encode().encode()
+            handle = encode_handle(place.handle_prefix, out_ms + 1, uniq_key)
         except UnicodeEncodeError:
             raise FastPathMiss from None
-        return _CachedQueue(timer.queue, timer.traffic, suffix), handle
+        return timer, f"{place.before}{out_ms}{place.after}", handle
+
+    def _timer_place(self, fields: SendFields, cached: _CachedQueue) -> _TimerPlace:
+        """Creates the entry of a queue for its timer messages."""
+        if len(self._timer_places) >= CACHED_QUEUES_MAX:
+            self._timer_places.clear()
+        place = self._timer_places[fields.topic, fields.queue_id] = _TimerPlace(
+            f"{cached.suffix}TIMER_OUT_MS\x01",
+            f"\x02REAL_TOPIC\x01{fields.topic}\x02REAL_QID\x01{fields.queue_id}\x02",
+            handle_prefix(fields.topic, self._name),
+        )
+        return place
 
     def _code(self, tags: str) -> int:
         """Returns the tags code from a cache, because most messages have one of a few tags."""
@@ -359,6 +375,7 @@ class FastSend:
 
     def _clear_cache(self) -> None:
         self._queues.clear()
+        self._timer_places.clear()
         self._half_queue = self._timer_queue = None
         self._generation = self._topics.generation
 
@@ -366,13 +383,6 @@ class FastSend:
         self._clear_cache()
         self._respond = _response_template(after, self._store_host)
         self._name = after.broker_name
-
-
-def _with_recall_handle(frame: bytes, handle: bytes) -> bytes:
-    """The response with one more field: the handle by which the producer can recall its message."""
-    header = frame[8:].replace(_FIELDS_END, b',"recallHandle":"%b"%b' % (handle, _FIELDS_END), 1)
-    size = len(header)
-    return (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header
 
 
 def _is_plain(topic: TopicConfig) -> bool:

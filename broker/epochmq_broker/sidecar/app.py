@@ -23,9 +23,11 @@ from epochmq_protocol.admin_api.operations import (
     AdminArguments,
     AdminOperation,
     ChangeConfigArguments,
+    ChangeMembersArguments,
     HandoverArguments,
     LogLevelArguments,
     PromoteArguments,
+    ReloadConfigArguments,
 )
 from epochmq_protocol.admin_api.results import EpochFileContent, MetricValues, ProcessState
 from epochmq_protocol.errors import CallTimeoutError, EpochMQError, RemoteProtocolError
@@ -38,6 +40,9 @@ DRAIN_MS: Final = 30_000
 CHANGE_MS: Final = 10_000
 CLIENT_CERTIFICATE: Final = "client_certificate"
 """Key in a connection's state: whether the client presented a certificate. TLS has checked it."""
+TOKEN_HEADER: Final = "x-epochmq-token"
+"""A header for the token, in place of `Authorization: Bearer`, which Kubernetes' API server removes from the
+requests that it proxies."""
 
 STATUS: Final[Mapping[FaultKind, int]] = {
     FaultKind.UNKNOWN: 404,
@@ -184,6 +189,12 @@ class SidecarHandlers:
             await self._ask(AdminOperation.HANDOVER, HandoverArguments(linger_ms=body.linger_ms), timeout_ms)
         )
 
+    async def change_members(self, request: Request) -> Response:
+        """Adds a controller to the quorum, or removes one."""
+        self._authorize_change(request)
+        body = await _body(request, ChangeMembersArguments)
+        return _json_response(await self._ask(AdminOperation.CHANGE_MEMBERS, body, SWITCH_MS))
+
     async def log_level(self, request: Request) -> Response:
         """Sets a log level."""
         self._authorize_change(request)
@@ -201,6 +212,12 @@ class SidecarHandlers:
             await self._ask(AdminOperation.CHANGE_CONFIG, ChangeConfigArguments(changes=changes), CHANGE_MS)
         )
 
+    async def reload_config(self, request: Request) -> Response:
+        """Applies a whole configuration file to the running process."""
+        self._authorize_change(request)
+        body = await _body(request, ReloadConfigArguments)
+        return _json_response(await self._ask(AdminOperation.RELOAD_CONFIG, body, CHANGE_MS))
+
     # authorization
 
     def _authorize_read(self, request: Request) -> None:
@@ -215,7 +232,9 @@ class SidecarHandlers:
                 403, "forbidden", "this sidecar changes nothing, because adminTokenFile is not set"
             )
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self._tokens.accepts(token.strip()):
+        if scheme.lower() != "bearer":
+            token = request.headers.get(TOKEN_HEADER, "")
+        if not self._tokens.accepts(token.strip()):
             raise HttpRejection(
                 401, "unauthorized", "this request needs a bearer token or a client certificate"
             )
@@ -240,8 +259,10 @@ def make_app(config: SidecarConfig, tokens: Tokens, ask: LocalCall) -> FastAPI:
     route("POST", "/v1/handover", sidecar.handover)
     for path, (operation, default_ms) in CONTROLS.items():
         route("POST", path, sidecar.control(operation, default_ms))
+    route("PUT", "/v1/members", sidecar.change_members)
     route("PUT", "/v1/log-level", sidecar.log_level)
     route("PATCH", "/v1/config", sidecar.change_config)
+    route("PUT", "/v1/config", sidecar.reload_config)
     app.add_exception_handler(HttpRejection, _respond_to_rejection)
     app.add_exception_handler(EpochMQError, _respond_to_error)
     return app

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from epochmq_broker.sidecar.config import SidecarConfig
-from epochmq_broker.sidecar.file_backed_value import FileBackedValue
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport.file_backed_value import FileBackedValue
 
 TOKENS_MAX: Final = 8
 TOKEN_MIN_CHARS: Final = 16

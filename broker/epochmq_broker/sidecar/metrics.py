@@ -14,7 +14,13 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from epochmq_protocol.admin_api.results import BrokerState, ControllerState, MetricValues, NameserverState
+from epochmq_protocol.admin_api.results import (
+    BrokerState,
+    ControllerState,
+    DLedgerState,
+    MetricValues,
+    NameserverState,
+)
 
 PREFIX = "epochmq_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -81,6 +87,11 @@ HELP: dict[str, str] = {
         "The used share of the disk of each directory of a log that has several; -1 for a missing one."
     ),
     "broker_epochs": "The number of epochs of the log.",
+    "broker_dledger_role": "1 for the present role of the broker in its DLedger group.",
+    "broker_dledger_has_leader": "Whether the broker knows a leader of its DLedger group.",
+    "broker_dledger_committed_index": "The committed index of the DLedger log.",
+    "broker_dledger_end_index": "The index of the last entry of the DLedger log.",
+    "broker_dledger_behind_entries": "Entries that the leader has committed, and this broker not yet.",
     "broker_connected_replicas": "Replicas connected to this master.",
     "broker_held_requests": "Requests that wait for a switchover.",
     "broker_relayed_requests_total": "Requests forwarded to the present master.",
@@ -103,6 +114,12 @@ HELP: dict[str, str] = {
     "nameserver_brokers": "Registered brokers.",
     "nameserver_broker_names": "Registered broker names.",
     "nameserver_topics": "Known topics.",
+    "tls_certificate_expiry_time_seconds": (
+        "When the certificate of the port for clients expires, in seconds since 1970."
+    ),
+    "tls_files_rejected": (
+        "Whether the present certificate files cannot be used, so that the former ones stay in use."
+    ),
 }
 """Metric, without `PREFIX` → its description."""
 
@@ -219,8 +236,10 @@ def exposition(found: MetricValues) -> str:
             samples.add_rocketmq(sample.name, sample.value, found.rocketmq_labels | sample.labels)
     elif isinstance(state, ControllerState):
         _controller(samples, state)
+        _figures(samples, found.values, {"group": state.group, "id": state.id})
     else:
         _nameserver(samples, state)
+        _figures(samples, found.values, {"address": state.address})
     return samples.text()
 
 
@@ -247,12 +266,31 @@ def _broker(samples: _Samples, state: BrokerState, figures: Mapping[str, float])
     }
     for role in ("master", "replica", "none"):
         samples.add("broker_role", state.role == role, {**labels, "role": role})
+    if state.dledger is not None:
+        values |= _dledger(samples, state.dledger, labels)
     for name, value in values.items():
         samples.add(name, value, labels)
+    _figures(samples, figures, labels)
+
+
+def _figures(samples: _Samples, figures: Mapping[str, float], labels: Mapping[str, str]) -> None:
+    """Adds values by name. A name may end in a colon and the value of the label `kind`."""
     for full_name, value in figures.items():
         name, _, kind = full_name.partition(":")
         if name in HELP:
-            samples.add(name, value, labels | {"kind": kind} if kind else labels)
+            samples.add(name, value, {**labels, "kind": kind} if kind else labels)
+
+
+def _dledger(samples: _Samples, state: DLedgerState, labels: Mapping[str, str]) -> dict[str, float | None]:
+    """Adds the role of a peer; returns its other values."""
+    for role in ("leader", "follower", "candidate"):
+        samples.add("broker_dledger_role", state.role == role, {**labels, "role": role})
+    return {
+        "broker_dledger_has_leader": state.leader is not None,
+        "broker_dledger_committed_index": state.committed_index,
+        "broker_dledger_end_index": state.end_index,
+        "broker_dledger_behind_entries": state.behind,
+    }
 
 
 def _controller(samples: _Samples, state: ControllerState) -> None:

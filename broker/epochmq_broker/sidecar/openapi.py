@@ -182,6 +182,18 @@ _RESPONSES: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]]
             ("controller", results.LeadershipTransferResult(moved=True, leader="n1", term=5)),
         ],
     ),
+    ("PUT", "/v1/members"): (
+        "Add a controller to the quorum, or remove it if there is no address; returns when that is committed",
+        results.MembersResult,
+        [
+            (
+                "now",
+                results.MembersResult(
+                    members=[results.ControllerPeer(id="n0", address="10.0.0.21:9878")], leader="n0", term=5
+                ),
+            )
+        ],
+    ),
     ("POST", "/v1/fence"): (
         "Store no messages, even after a restart",
         results.ReplicaControlResult,
@@ -219,6 +231,12 @@ _RESPONSES: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]]
         results.EffectiveConfig,
         [("some", results.EffectiveConfig(config={"fileReservedTime": "48"}))],
     ),
+    ("PUT", "/v1/config"): (
+        "Apply a whole configuration file while the process runs; all or none. Keys that are missing get "
+        "their default values. The state shows the version",
+        results.EffectiveConfig,
+        [("some", results.EffectiveConfig(config={"fileReservedTime": "48"}))],
+    ),
 }
 
 _BODIES: Final[dict[tuple[str, str], dict[str, Any]]] = {
@@ -228,8 +246,13 @@ _BODIES: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("POST", "/v1/unfence"): {},
     ("POST", "/v1/drain"): {"timeoutMs": 30_000},
     ("POST", "/v1/undrain"): {},
+    ("PUT", "/v1/members"): {"member": "n3", "address": "10.0.0.24:9878"},
     ("PUT", "/v1/log-level"): {"level": "DEBUG", "logger": "epochmq_broker.ha"},
     ("PATCH", "/v1/config"): {"fileReservedTime": 48},
+    ("PUT", "/v1/config"): {
+        "config": {"brokerName": "orders", "fileReservedTime": "48"},
+        "version": "orders-broker-3f786850e3",
+    },
 }
 
 _REF: Final = "#/components/schemas/{name}"

@@ -46,7 +46,7 @@ class RemoteQueues:
     async def nameserver(self, command: Command) -> Command:
         """Asks the nameservers in turn. Raises EpochMQError if none responds."""
         failure = EpochMQError("no nameserver is configured")
-        for address in self._live.current.nameservers:
+        for address in self._live.nameservers:
             try:
                 return await self._client.call(address, command, NAMESERVER_TIMEOUT_MS)
             except EpochMQError as error:

@@ -36,6 +36,7 @@ INDEX_BACKLOG_PER_TICK: Final = 8192  # messages; after a failure each tick ente
 
 _OK: Final = PutStatus.PUT_OK
 _HEAD: Final = record.HEAD_V4
+_CRC_MASK: Final = record.CRC_MASK
 _V6_FLAGS: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
 _PROPERTIES_MAX: Final = record.PROPERTIES_MAX_BYTES
 _LENGTHS: Final = tuple(size.to_bytes(2, "big") for size in range(_PROPERTIES_MAX + 1))
@@ -135,7 +136,7 @@ class Appender:
         if size > self._smallest_limit and (
             size > self._max_record or body_size > self._max_body or properties_size > _PROPERTIES_MAX
         ):
-            return _too_large(properties_size), -1, -1, 0
+            return too_large_status(properties_size), -1, -1, 0
         # Messages of the transaction types PREPARED and ROLLBACK get no unit, and offset 0.
         queued = not sys_flag & 4
         file = self.log.file
@@ -164,7 +165,7 @@ class Appender:
         offset = queue.max_offset if queued else 0
         view = file.map
         head.pack_into(
-            view, at, size, queue.magic, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, offset,
+            view, at, size, queue.magic, crc32(body) & _CRC_MASK, queue.queue_id, flag, offset,
             physical, sys_flag, born_timestamp, born_host, now, store_host, reconsume_times,
             prepared_offset, body_size,
         )  # fmt: skip
@@ -230,7 +231,7 @@ class Appender:
         hosts = record.HEADS[len(born_host), len(store_host or self.store_host)]
         size = queue.record_overhead + len(body) + len(properties) + hosts.size - _HEAD.size
         if size > self._smallest_limit and (size > self._max_body or len(properties) > _PROPERTIES_MAX):
-            return _too_large(len(properties)), -1, -1, 0
+            return too_large_status(len(properties)), -1, -1, 0
         made = self._make_room(queue, size)
         if isinstance(made, PutStatus):
             return made, -1, -1, 0
@@ -283,7 +284,7 @@ class Appender:
         sizes = [overhead + len(message.body) + len(message.properties) for message in messages]
         for size, message in zip(sizes, messages, strict=True):
             if size > self._max_record or len(message.properties) > _PROPERTIES_MAX:
-                return _too_large(len(message.properties)), [], -1, 0
+                return too_large_status(len(message.properties)), [], -1, 0
         return self._append_all(
             queue, messages, sizes, head, born_timestamp, born_host, sys_flag, reconsume_times, 0, store_host
         )
@@ -309,7 +310,7 @@ class Appender:
             zip(sizes, messages, strict=True), first
         ):
             packed = head.pack(
-                size, queue.magic, crc32(body) & 0x7FFFFFFF, queue.queue_id, flag, offset, physical,
+                size, queue.magic, crc32(body) & _CRC_MASK, queue.queue_id, flag, offset, physical,
                 sys_flag, born_timestamp, born_host, now, store_host, reconsume_times,
                 prepared_offset, len(body),
             )  # fmt: skip
@@ -382,6 +383,9 @@ class Appender:
         try:
             if queue is not None and queue.buffer_position >= queue.buffer_limit:
                 queue.make_room()
+            file = self.log.file
+            if file is not None and file.wrote + size <= file.unchecked_until:
+                return file  # only the queue had no room
             return self.log.writable_file(size)
         except (DiskFullError, OSError) as error:
             return self._failed(error)
@@ -412,7 +416,8 @@ def with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
     return sys_flag
 
 
-def _too_large(properties_size: int) -> PutStatus:
+def too_large_status(properties_size: int) -> PutStatus:
+    """The status of a message that is too large, with properties of this size."""
     if properties_size > _PROPERTIES_MAX:
         return PutStatus.PROPERTIES_SIZE_EXCEEDED
     return PutStatus.MESSAGE_ILLEGAL

@@ -244,7 +244,9 @@ class BatchConsumeQueue(ConsumeQueue):
                 return
             yield unit.physical, unit.size, unit.tags_code
 
-    def positions_and_sizes(self, offset: int, count: int) -> tuple[int, ...]:
+    def positions_and_sizes(
+        self, offset: int, count: int, residency: PageResidency | None = None
+    ) -> tuple[int, ...]:
         """Always empty, so that readers take the way that knows inner batches."""
         return ()
 

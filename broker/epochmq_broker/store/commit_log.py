@@ -43,9 +43,6 @@ class CommitLog:
 
     __slots__ = ("file", "files", "preallocator", "verify_property_crc")
 
-    header_bytes = 0
-    """Bytes before each record that belong to it (a DLedger log has entry headers)."""
-
     def __init__(self, directories: Sequence[Path], file_size: int, read_only: Sequence[Path] = ()) -> None:
         """With several directories the files are in all of them in turn; `read_only` get no new files
         (`log_paths`)."""
@@ -60,6 +57,16 @@ class CommitLog:
         """Opens the files; recovery then finds the end. Raises StoreDamagedError or OSError."""
         self.files.load()
         self.file = self.files.files[-1] if self.files.files else None
+
+    @property
+    def plain_directories(self) -> list[Path]:
+        """The directories of the files that hold records without entry headers."""
+        return self.files.directories()
+
+    @property
+    def data_directories(self) -> list[Path]:
+        """The directories of the files that hold records with entry headers."""
+        return []
 
     @property
     def min_offset(self) -> int:
@@ -94,6 +101,14 @@ class CommitLog:
         self.file = file
         self._reserve(file, size)
         return file
+
+    def close_last_file(self) -> int:
+        """Marks the rest of the last file as unused, durably. Returns the offset after the file. Raises
+        DiskFullError or OSError."""
+        assert self.file is not None
+        self._write_blank_record(self.file)
+        self.file.flush()
+        return self.file.end
 
     def _write_blank_record(self, file: MappedFile) -> None:
         """Marks the rest of the file as unused."""
@@ -204,6 +219,14 @@ class CommitLog:
             check_crc=check_crc,
             property_crc=self.verify_property_crc,
         )
+
+    def header_bytes_at(self, offset: int) -> int:
+        """Bytes before the record at this offset that belong to it (a DLedger log has entry headers)."""
+        return 0
+
+    def is_closed(self, file: MappedFile) -> bool:
+        """Whether no record can follow in this file, although it has unused bytes and no file follows."""
+        return False
 
     def roll_next_file(self, offset: int) -> int:
         """Start of the file after the one that contains this offset."""

@@ -12,7 +12,6 @@ units that were in memory only from the log.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
@@ -20,7 +19,6 @@ from typing import ClassVar, Final, NamedTuple
 from epochmq_broker.store import record
 from epochmq_broker.store.extension_unit import ExtensionUnit
 from epochmq_broker.store.galloping_search import first_that
-from epochmq_broker.store.key_hash import KeyHasher
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
 from epochmq_broker.store.queue_end import bisect_end, scan_end
@@ -34,7 +32,7 @@ from epochmq_broker.store.queue_unit import (
     UNIT_BYTES,
     positions_and_sizes,
 )
-from epochmq_protocol import javahash
+from epochmq_broker.store.topic_values import topic_values
 
 ADDRESS_SEARCH_MAX: Final = 300_000
 """Units at the end of a queue among which the newest address of its extension is searched."""
@@ -93,23 +91,15 @@ class ConsumeQueue:
         it in place of tag codes. Loading raises OSError or StoreDamagedError."""
         self.topic = topic
         self.queue_id = queue_id
-        name = topic.encode()
-        v2 = len(topic) > record.V1_TOPIC_MAX
-        self.magic = record.MAGIC_V2 if v2 else record.MAGIC_V1
-        self.topic_field = (struct.pack(">H", len(name)) if v2 else bytes((min(len(name), 255),))) + name
-        # Bytes of a record with IPv4 hosts besides body and properties. For a topic whose length the format
-        # cannot express it is larger than any limit, so that the size check rejects the record.
-        legal = len(name) <= (record.PROPERTIES_MAX_BYTES if v2 else record.V1_TOPIC_MAX)
-        self.record_overhead = record.HEAD_V4.size + len(self.topic_field) + 2 if legal else 1 << 40
+        self.magic, self.topic_field, self.record_overhead, self.hasher = topic_values(topic)
         self.is_schedule = topic == record.SCHEDULE_TOPIC
         self.extension = extension
         # Whether the code in a unit is something else than the tag code that the append path gets.
         self.has_special_codes = self.is_schedule or extension is not None
-        self.hasher = KeyHasher(javahash.topic_seed(topic))
         self.pending = PendingUnits() if pending is None else pending
         if mappings is None:
             mappings = MappingCache()
-        self.files = QueueFiles(directory / f"{topic}/{queue_id}", file_size, mappings)
+        self.files = QueueFiles(directory, file_size, mappings, f"{topic}/{queue_id}")
         self.min_offset = 0
         self.max_offset = 0
         self.max_physical = -1
@@ -291,8 +281,11 @@ class ConsumeQueue:
             found += buffer[start + len(found) - self.buffer_start : end - self.buffer_start]
         return found
 
-    def positions_and_sizes(self, offset: int, count: int) -> tuple[int, ...]:
-        """Physical offsets and sizes of the same units as one flat tuple: offset, size, offset, size, …"""
+    def positions_and_sizes(
+        self, offset: int, count: int, residency: PageResidency | None = None
+    ) -> tuple[int, ...]:
+        """Physical offsets and sizes of the same units as one flat tuple: offset, size, offset, size, … With
+        `residency` raises the errors of `require_resident`."""
         start = offset * UNIT_BYTES
         if self.buffer is not None and start >= self.buffer_start:
             found = min(count, self.max_offset - offset)
@@ -306,7 +299,13 @@ class ConsumeQueue:
             return ()
         at = start - file.start
         found = min(count, self.max_offset - offset, (file.size - at) // UNIT_BYTES)
-        if at + found * UNIT_BYTES > file.wrote:
+        is_written = at + found * UNIT_BYTES <= file.wrote
+        if residency is not None:
+            if is_written and found > 0 and file.mapping is not None:
+                residency.require(file, at, found * UNIT_BYTES)
+            else:
+                self.require_resident(residency, offset, found)
+        if not is_written:
             return positions_and_sizes(found).unpack(self._bytes(offset, found))
         return positions_and_sizes(found).unpack_from(file.map, at)
 
@@ -533,6 +532,12 @@ class ConsumeQueue:
         self.files.close()
         if self.extension is not None:
             self.extension.close()
+
+    def begin_at(self, offset: int) -> None:
+        """Lets a queue that has never had a message begin at this offset, in memory only. The file of its
+        first message makes it durable."""
+        if not self.max_offset and not self.files.files and self.buffer is None:
+            self.min_offset = self.max_offset = offset
 
     def destroy(self) -> None:
         """Removes the files; the queue is empty and starts at offset 0."""

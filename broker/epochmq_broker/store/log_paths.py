@@ -19,6 +19,8 @@ from epochmq_protocol.durable_files import replace_file
 LOG_PATHS_FILE: Final = "logPaths.json"
 """A file in the store's directory that names the log's directories, for the audit: those below the store's
 directory relative to it, so that they belong to a copy of it, too. RocketMQ ignores it."""
+DATA_PATHS_FILE: Final = "dataPaths.json"
+"""The same for the data files of a DLedger log."""
 
 
 class MultiPathMappedFileQueue(MappedFileQueue):
@@ -55,11 +57,11 @@ class MultiPathMappedFileQueue(MappedFileQueue):
                 )
 
 
-def record_paths(root: Path, directories: list[Path]) -> None:
-    """Writes the directories of a log that has several into the store's directory, durably; of any other log
-    removes the file. Raises OSError."""
-    path = root / LOG_PATHS_FILE
-    if len(directories) < 2:
+def record_paths(root: Path, name: str, directories: list[Path]) -> None:
+    """Writes the directories of a log that has several, or one outside the store's directory, durably into
+    the file `name` of that directory; of any other log removes the file. Raises OSError."""
+    path = root / name
+    if len(directories) < 2 and all(one.absolute().is_relative_to(root.absolute()) for one in directories):
         path.unlink(missing_ok=True)
         return
     data = msgspec.json.encode([_recorded(root.absolute(), one.absolute()) for one in directories])

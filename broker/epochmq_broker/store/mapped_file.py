@@ -295,12 +295,23 @@ AnyFile = TypeVar("AnyFile", bound=StoreFile)
 class FileSequence(Generic[AnyFile]):
     """The files of one directory in order; each starts where the previous one ends."""
 
-    __slots__ = ("directory", "file_size", "files")
+    __slots__ = ("_below", "_directory", "_parent", "file_size", "files")
 
-    def __init__(self, directory: Path, file_size: int) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, file_size: int, below: str = "") -> None:
+        """`below` is the path below `directory` of the files' directory. It is joined on first use, because a
+        broker creates very many queues at a time."""
+        self._parent, self._below = directory, below
+        self._directory: Path | None = None if below else directory
         self.file_size = file_size
         self.files: list[AnyFile] = []
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the files."""
+        found = self._directory
+        if found is None:
+            found = self._directory = self._parent / self._below
+        return found
 
     def directories(self) -> list[Path]:
         """All directories that may hold files."""

@@ -29,7 +29,7 @@ from epochmq_broker.store.light_queues import LightQueues
 from epochmq_broker.store.lock_file import LockFile
 from epochmq_broker.store.log_expiry import LogExpiry
 from epochmq_broker.store.log_flusher import LogFlusher, sync_all
-from epochmq_broker.store.log_paths import record_paths
+from epochmq_broker.store.log_paths import DATA_PATHS_FILE, LOG_PATHS_FILE, record_paths
 from epochmq_broker.store.maintenance import MaintenanceDependencies, StoreMaintenance
 from epochmq_broker.store.mapped_file import DiskFullError, StoreDamagedError, as_disk_full
 from epochmq_broker.store.message_reader import MessageReader
@@ -182,7 +182,8 @@ class MessageStore:
         root = self.config.root
         self.tail = self.abort.read_tail()
         clean, killed = self.tail is CLEAN_TAIL, self.tail.only_killed
-        record_paths(root, self.log.files.directories())
+        record_paths(root, LOG_PATHS_FILE, self.log.plain_directories)
+        record_paths(root, DATA_PATHS_FILE, self.log.data_directories)
         self.log.load()
         self.checkpoint = Checkpoint(root / "checkpoint")
         # From here on files change, and a start that fails half-way is not a clean stop.
@@ -375,6 +376,7 @@ class MessageStore:
         undispatched = self.dispatcher.position < self.log.max_offset
         if undispatched != self.state.has_undispatched:
             self.state.set_undispatched(undispatched)
+        self.visibility.note_dispatch()
 
     def truncate(self, offset: int, *, torn: bool = False) -> None:
         """Truncates the log durably at the start of a record, and with it queues and index. `torn`: the

@@ -50,6 +50,19 @@ class NotResidentError(Exception):
         self.others: list[NotResidentError] = []
         """Further missing bytes, to be read together with these."""
 
+    def load(self) -> None:
+        """Reads the blocks with the missing bytes, on a worker thread. Raises StoreReadError."""
+        _read_blocks(self)
+
+    def blocks(self) -> set[tuple[object, int]]:
+        """The blocks with missing bytes, these and the further ones, as file and number."""
+        return {block for one in (self, *self.others) for block in one.own_blocks()}
+
+    def own_blocks(self) -> set[tuple[object, int]]:
+        """The blocks of the bytes that this error names."""
+        first, last = self.at >> BLOCK_BITS, self.at + self.size - 1 >> BLOCK_BITS
+        return {(self.file, block) for block in range(first, last + 1)}
+
 
 class PageResidency:
     """The blocks known to be in memory. The owner calls `expire` about once a second. `pages_reclaimed` tells
@@ -162,10 +175,10 @@ def warm(missing: NotResidentError) -> None:
     """Reads the blocks with the missing bytes from the disk, on a worker thread; of a file without read-ahead
     only the missing pages. Files that were deleted meanwhile are skipped. Raises StoreReadError."""
     for one in (missing, *missing.others):
-        _warm(one)
+        one.load()
 
 
-def _warm(missing: NotResidentError) -> None:
+def _read_blocks(missing: NotResidentError) -> None:
     file = missing.file
     is_random = isinstance(file, MappedFile) and not file.read_ahead
     unit = PAGE_BYTES if is_random else BLOCK_BYTES

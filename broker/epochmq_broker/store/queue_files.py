@@ -209,8 +209,8 @@ class QueueFiles(FileSequence[QueueFile]):
 
     __slots__ = ("mappings",)
 
-    def __init__(self, directory: Path, file_size: int, mappings: MappingCache) -> None:
-        super().__init__(directory, file_size)
+    def __init__(self, directory: Path, file_size: int, mappings: MappingCache, below: str = "") -> None:
+        super().__init__(directory, file_size, below)
         self.mappings = mappings
 
     def load(self) -> None:

@@ -39,6 +39,12 @@ class ReadVisibility:
             self._reader.visible_end = limit
             self._listeners.release(limit)
 
+    def note_dispatch(self) -> None:
+        """Notifies the listeners of dispatched messages that readers could see before: a replica dispatches
+        what its master has confirmed."""
+        if self._reader.visible_end is not None:
+            self._listeners.release(self._reader.visible_end)
+
     def note_truncation(self, offset: int) -> None:
         """Lowers the confirm offset to the new end of the log."""
         self._listeners.discard_held()

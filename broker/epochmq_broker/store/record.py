@@ -46,6 +46,7 @@ HEAD_BYTES: Final = {hosts: head.size for hosts, head in HEADS.items()}
 SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _SYS_FLAG: Final = struct.Struct(">i")
 _LENGTH: Final = struct.Struct(">h")
+POSITION_AT: Final = 28  # `MessageDecoder.PHY_POS_POSITION`
 SYS_FLAG_AT: Final = 36
 STORE_TIMESTAMP_AT: Final = 56  # plus 12 when the born host is IPv6
 _LONG: Final = struct.Struct(">q")
@@ -246,6 +247,13 @@ def properties_at(log: mmap | bytes, at: int, size: int) -> bytes:
     else:
         position += 2 + max(_LENGTH.unpack_from(log, position)[0], 0)
     return log[position + 2 : limit]
+
+
+def body_at(log: mmap | bytes, at: int) -> bytes:
+    """The body of the record at this position. The caller knows that a whole record starts here."""
+    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
+    start = at + HEAD_BYTES[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
+    return log[start : start + _SYS_FLAG.unpack_from(log, start - 4)[0]]
 
 
 def store_timestamp_at(log: mmap | bytes, at: int) -> int:

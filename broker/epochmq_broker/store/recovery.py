@@ -124,7 +124,7 @@ class Recovery:
         if clean:
             start, dispatch_from = self._start_after_clean_stop()
         elif self._is_dispatched_until(dispatched_until):
-            start, dispatch_from = dispatched_until - self._log.header_bytes, -1
+            start, dispatch_from = dispatched_until - self._log.header_bytes_at(dispatched_until), -1
         else:
             self._trim_unbacked_tails()
             start, dispatch_from = self._start_after_crash(reindex=reindex), -1
@@ -132,6 +132,7 @@ class Recovery:
         check_crc = check_crc or self._config.check_crc_on_recover
         found = self._scan(start, dispatch_from=dispatch_from, clean=clean, check_crc=check_crc)
         self._dispatcher.repairing = False
+        self._lower_checkpoint(found)
         self._log.truncate(found.end)
         # Also for queues that end before the log's end: old units after a queue's end must not come back.
         self._queues.truncate(found.end)
@@ -139,6 +140,18 @@ class Recovery:
         self._queues.correct_min_offsets(self._log.min_offset)
         self._dispatcher.position = found.end
         return found
+
+    def _lower_checkpoint(self, found: RecoveryResult) -> None:
+        """Lowers the checkpoint of queues and index to the last record that was read, before what they have
+        of later ones is removed. A DLedger log may get such records back, when they are committed after the
+        start. They are then in memory for a while, and a broker that starts after a kill, EpochMQ's or
+        RocketMQ's, must not take them for written."""
+        stored = max(self._log.store_timestamp(found.last_record), 0) if found.records else 0
+        checkpoint = self._checkpoint
+        checkpoint.logics_msg_timestamp = min(checkpoint.logics_msg_timestamp, stored)
+        checkpoint.index_msg_timestamp = min(checkpoint.index_msg_timestamp, stored)
+        if checkpoint.store():
+            checkpoint.flush()
 
     def _start_after_clean_stop(self) -> tuple[int, int]:
         """The offset at which reading starts, and the end of the last record that a queue has a unit for."""
@@ -151,7 +164,7 @@ class Recovery:
             self._read_before_mapping(unit[0])
             last = self._log.parse(unit[0], self._config.delays_ms, check_crc=True)
             if isinstance(last, record.DispatchRequest) and unit[0] + last.size == dispatched:
-                return unit[0] - self._log.header_bytes, dispatched
+                return unit[0] - self._log.header_bytes_at(unit[0]), dispatched
         for file in reversed(self._log.files.files):
             if file.start <= dispatched:
                 return file.start, dispatched
@@ -235,6 +248,8 @@ class Recovery:
                 file = following
                 position = file.start
             else:
+                if found == record.BLANK and self._log.is_closed(file):
+                    position = file.start + file.size
                 break
         return RecoveryResult(clean=clean, start=start, end=position, records=records, last_record=last)
 
@@ -245,7 +260,7 @@ def crash_recovery_start(config: StoreConfig, log: CommitLog, checkpoint: Checkp
     safe = config.message_index_enable and config.message_index_safe
     until = checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp
     for file in reversed(log.files.files):
-        head = file.pread(log.header_bytes, record.HEAD_V4.size)
+        head = file.pread(log.header_bytes_at(file.start), record.HEAD_V4.size)
         _, magic = record.SIZE_AND_MAGIC.unpack_from(head)
         if magic not in (record.MAGIC_V1, record.MAGIC_V2):
             continue

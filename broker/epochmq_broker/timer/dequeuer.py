@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from itertools import takewhile
 
 from epochmq_broker.store.page_residency import NotResidentError
 from epochmq_broker.timer.delivery import DeliveryResult, TimerDelivery
@@ -24,7 +25,7 @@ from epochmq_broker.timer.wheel import BLANK
 log = logging.getLogger(__name__)
 
 PIECE_UNITS = 512
-BATCH_UNITS = 32
+BATCH_UNITS = 64
 """Messages that are delivered without an interruption."""
 
 
@@ -69,42 +70,42 @@ class TimerDequeuer:
         they have, and the units of messages that delete others."""
         starts: list[tuple[int, int]] = []
         deletions: list[Unit] = []
-        position, count, start = last, 0, last
+        position = last
         while position != BLANK:
-            unit = yield from self._unit(position)
-            if unit is None or self._timers.floor(unit.time_ms) != time_ms or unit.previous >= position:
-                if unit is not None or position >= self._timers.log.first:
-                    log.error("the timer log has no unit of the time %d at %d", time_ms, position)
+            units = yield from self._units(position, PIECE_UNITS)
+            if not units and position < self._timers.log.first:
+                break  # the unit has expired
+            valid = list(takewhile(lambda unit: self._belongs(unit, time_ms), units))
+            if valid:
+                starts.append((position, len(valid)))
+                deletions += [unit for unit in valid if unit.deletes]
+            if not valid or len(valid) < len(units):
+                lost = units[len(valid)].position if units else position
+                log.error("the timer log has no unit of the time %d at %d", time_ms, lost)
                 break
-            count += 1
-            if unit.deletes:
-                deletions.append(unit)
-            position = unit.previous
-            if count == PIECE_UNITS:
-                starts.append((start, count))
-                count, start = 0, position
-                yield None
-        if count:
-            starts.append((start, count))
+            position = valid[-1].previous
+            yield None
         return starts, deletions
+
+    def _belongs(self, unit: Unit, time_ms: int) -> bool:
+        """Whether the slot of this time may contain the unit."""
+        return self._timers.floor(unit.time_ms) == time_ms and unit.previous < unit.position
 
     def _piece(self, start: int, count: int) -> Generator[Wait, None, list[Unit]]:
         """The units of a piece that are to be delivered, the first one first."""
-        units = []
-        position = start
-        for _ in range(count):
-            unit = yield from self._unit(position)
-            assert unit is not None
-            if not unit.deletes:
-                units.append(unit)
-            position = unit.previous
-        units.reverse()
-        return units
+        units: list[Unit] = []
+        while len(units) < count:
+            position = units[-1].previous if units else start
+            more = yield from self._units(position, count - len(units))
+            assert more
+            units += more
+        return [unit for unit in reversed(units) if not unit.deletes]
 
-    def _unit(self, position: int) -> Generator[Wait, None, Unit | None]:
+    def _units(self, position: int, count: int) -> Generator[Wait, None, list[Unit]]:
+        """See `TimerLog.chain`."""
         while True:
             try:
-                return self._timers.log.unit(position, self._reader.residency)
+                return self._timers.log.chain(position, count, self._reader.residency)
             except NotResidentError as missing:
                 yield missing
 
@@ -123,18 +124,24 @@ class TimerDequeuer:
 
     def _deliver(self, units: list[Unit], deletes: dict[str, str], unused: set[str]) -> Work:
         yield from self._reader.warm([(unit.offset, unit.size) for unit in units])
-        for unit in units:
-            if not deletes and self._reader.is_readable(unit.offset) and self._plain.put(unit):
-                continue
-            due = self._read(unit)
-            if due is None:
-                continue
-            key = due.key if deletes else None
-            if key is not None and key in deletes:
-                unused.discard(key)
-                continue
-            while self._delivery.put(due, unit.write_time_ms, rolls=unit.rolls) is DeliveryResult.RETRY:
-                yield Pause(self._delivery.retry_s)
+        at = 0
+        while at < len(units):
+            if not deletes and self._reader.reads_all:
+                at += self._plain.put(units[at:])
+            if at < len(units):
+                yield from self._deliver_one(units[at], deletes, unused)
+                at += 1
+
+    def _deliver_one(self, unit: Unit, deletes: dict[str, str], unused: set[str]) -> Work:
+        due = self._read(unit)
+        if due is None:
+            return
+        key = due.key if deletes else None
+        if key is not None and key in deletes:
+            unused.discard(key)
+            return
+        while self._delivery.put(due, unit.write_time_ms, rolls=unit.rolls) is DeliveryResult.RETRY:
+            yield Pause(self._delivery.retry_s)
 
     def _read(self, unit: Unit) -> DueMessage | None:
         """The message of a unit; None if the record at its offset is not the one that it was made for."""

@@ -18,6 +18,7 @@ from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.page_residency import NotResidentError
 from epochmq_broker.timer.delivery import DeliveryResult, TimerDelivery
 from epochmq_broker.timer.jobs import Pause, Wait, Work
+from epochmq_broker.timer.plain_entries import PlainEntries
 from epochmq_broker.timer.record_reader import RecordReader
 from epochmq_broker.timer.records import NEVER_ENQUEUED, TimerRecord, read_timer_record, wheel_time
 from epochmq_broker.timer.timer_metrics import TimerMetrics
@@ -27,7 +28,7 @@ from epochmq_protocol.javahash import java_hash
 
 log = logging.getLogger(__name__)
 
-UNITS = 32
+UNITS = 128
 """Messages that are taken without an interruption."""
 PAUSE_AFTER_FAILURE_S = 1.0
 
@@ -62,6 +63,7 @@ class TimerEnqueuer:
         self._delivery = delivery
         self._clock_ms = clock_ms
         self._reader = reader
+        self._plain = PlainEntries(store, timers, metrics)
         self._inherited = (0, 0)
 
     def become_master(self) -> None:
@@ -104,11 +106,31 @@ class TimerEnqueuer:
                 yield Pause(PAUSE_AFTER_FAILURE_S)
                 continue
             yield from self._reader.warm([(physical, size) for physical, size, _ in units])
-            for physical, size, _ in units:
-                yield from self._take(offset, physical, size)
-                offset += 1
-                timers.queue_offset = offset
+            at = 0
+            while at < len(units):
+                at += self._take_plain(offset + at, units[at:] if at else units)
+                if at < len(units):
+                    physical, size, _ = units[at]
+                    yield from self._take(offset + at, physical, size)
+                    at += 1
+                    timers.queue_offset = offset + at
             yield None
+
+    def _take_plain(self, offset: int, units: list[tuple[int, int, int]]) -> int:
+        """Takes the first of these messages that are plain, and returns how many."""
+        timers = self._timers
+        if not self._reader.reads_all:
+            return 0
+        present_ms = self._clock_ms()
+        timers.move_write_time(present_ms)
+        not_before_ms = timers.write_time_ms if self.is_master else timers.read_time_ms
+        taken = self._plain.take(units, not_before_ms, self._window_ms, counts=self.is_master)
+        if taken:
+            self.taken += taken
+            self.stored_at_ms, self.taken_at_ms = self._plain.stored_at_ms, present_ms
+            timers.queue_offset = offset + taken
+            self.progress.advance(offset + taken, 0)
+        return taken
 
     def _take(self, offset: int, physical: int, size: int) -> Work:
         found = self._store.log.files.find(physical)

@@ -42,7 +42,7 @@ class TimerJob:
     def __init__(
         self, name: str, begin: Callable[[], Work], reads: ColdReadPool, wake: Callable[[], None]
     ) -> None:
-        """`wake` is called when the work can go on before the next round."""
+        """`wake` is called when work can be done before the next round."""
         self._name = name
         self._begin = begin
         self._reads = reads

@@ -9,13 +9,16 @@ both store the same record.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
 from epochmq_broker.clock import now_ms
 from epochmq_broker.escape.message_sink import MessageSink
 from epochmq_broker.message_writer import TIMER_TOPIC, TOPIC_BYTES_MAX
 from epochmq_broker.stats import BrokerStats
+from epochmq_broker.store.consume_queue import ConsumeQueue
+from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.timer.delivery import TimerDelivery
@@ -28,7 +31,7 @@ from epochmq_broker.timer.records import (
     REAL_TOPIC,
     ROLL_TIMES,
 )
-from epochmq_broker.timer.timer_log import Unit
+from epochmq_broker.timer.timer_log import MAGIC_DELETE, MAGIC_ROLL, Unit
 from epochmq_broker.timer.timer_metrics import TimerMetrics
 from epochmq_protocol import message_const as const
 from epochmq_protocol.javahash import tags_code
@@ -55,6 +58,12 @@ SPECIAL_FLAGS: Final = (
 )  # of sysFlag
 
 _TOPIC_FIELD: Final = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
+_PROPERTIES_AT: Final = len(_TOPIC_FIELD) + 2
+_SIZE_MIN: Final = FIXED_V4.size + _PROPERTIES_AT
+_SPECIAL_MAGIC: Final = MAGIC_ROLL | MAGIC_DELETE
+_SIZE, _MAGIC, _CRC, _FLAG, _PHYSICAL, _SYS_FLAG, _BORN_TIMESTAMP, _BORN_HOST = 0, 1, 2, 4, 6, 7, 8, 9
+_STORE_HOST, _RECONSUME_TIMES, _BODY_SIZE = 11, 12, 14
+"""Fields of FIXED_V4."""
 _CRC_MASK: Final = 0x7FFF_FFFF
 _SEPARATOR: Final = b"\x02"
 
@@ -76,72 +85,111 @@ class PlainTimerDelivery:
         self._metrics = metrics
         self._delivery = delivery
 
-    def put(self, unit: Unit) -> bool:
-        """Stores the message of a unit, whose record is in memory. Returns False, and has changed nothing, if
-        the message is not plain."""
-        data = None if unit.rolls or unit.deletes else self._store.read(unit.offset, unit.size)
-        if data is None or len(data) < FIXED_V4.size + len(_TOPIC_FIELD) + 2:
-            return False
-        (
-            size, magic, crc, _, flag, _, physical, sys_flag, born_timestamp, born_host, _, store_host,
-            reconsume_times, _, body_size,
-        ) = FIXED_V4.unpack_from(data)  # fmt: skip
-        if size != len(data) or magic != const.MAGIC_V1 or physical != unit.offset:
-            return False
-        if sys_flag & SPECIAL_FLAGS or body_size < 0:
-            return False
-        topic_at = FIXED_V4.size + body_size
-        properties_at = topic_at + len(_TOPIC_FIELD) + 2
-        stored = data[properties_at:]
-        if (
-            data[topic_at : properties_at - 2] != _TOPIC_FIELD
-            or int.from_bytes(data[properties_at - 2 : properties_at], "big") != len(stored)
-            or not (stored.isascii() and stored.endswith(_SEPARATOR))
-        ):
-            return False
-        body = data[FIXED_V4.size : topic_at]
-        properties = parse_properties(stored)
-        get = properties.get
-        topic, queue_id = get(REAL_TOPIC, ""), get(REAL_QUEUE_ID, "")
-        if (
-            stored.count(_SEPARATOR) != len(properties)  # as `format_properties` would encode them
-            or not SPECIAL_PROPERTIES.isdisjoint(properties)
-            or get(OUT_MS) != str(unit.time_ms)
-            or not 0 < len(topic) <= TOPIC_BYTES_MAX
-            or not queue_id.isdecimal()
-            or crc32(body) & _CRC_MASK != crc
-        ):
-            return False
+    def put(self, units: Sequence[Unit]) -> int:
+        """Stores the messages of the first of these units of one slot, whose records are in memory, and
+        returns how many. Stops at a message that is not plain."""
         writer = self._sink.local_writer
-        if writer is None or (writer.may_reject and writer.rejection("false") is not None):
-            return False
-        tags = get("TAGS")
-        number = int(queue_id)
-        status, at, _, written = self._store.append(
-            self._store.queue(topic, number),
-            body=body,
-            properties=stored
-            + f"{ENQUEUE_MS}\x01{unit.write_time_ms}\x02{DEQUEUE_MS}\x01{now_ms()}\x02".encode(),
-            flag=flag,
-            sys_flag=sys_flag,
-            born_timestamp=born_timestamp,
-            born_host=born_host,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            tags_code=tags_code(tags) if tags else 0,
-            uniq_key=get("UNIQ_KEY"),
-            keys=get("KEYS"),
-        )
-        if status is not PutStatus.PUT_OK:
-            return False
-        if writer.on_append is not None:
+        found = self._store.log.files.find(units[0].offset)
+        if writer is None or found is None or (writer.may_reject and writer.rejection("false") is not None):
+            return 0
+        targets: dict[tuple[str, str], _Target] = {}
+        append, present = self._store.append, now_ms()
+        done = 0
+        for unit in units:
+            message = _read(found, unit)
+            if message is None:
+                break
+            head, get = message.head, message.properties.get
+            place = get(REAL_TOPIC, ""), get(REAL_QUEUE_ID, "")
+            target = targets.get(place)
+            if target is None:
+                target = targets[place] = _Target(self._store.queue(place[0], int(place[1])))
+            tags = get("TAGS")
+            status, at, _, written = append(
+                target.queue,
+                body=message.body,
+                properties=message.stored
+                + f"{ENQUEUE_MS}\x01{unit.write_time_ms}\x02{DEQUEUE_MS}\x01{present}\x02".encode(),
+                flag=head[_FLAG],
+                sys_flag=head[_SYS_FLAG],
+                born_timestamp=head[_BORN_TIMESTAMP],
+                born_host=head[_BORN_HOST],
+                store_host=head[_STORE_HOST],
+                reconsume_times=head[_RECONSUME_TIMES],
+                tags_code=tags_code(tags) if tags else 0,
+                uniq_key=get("UNIQ_KEY"),
+                keys=get("KEYS"),
+            )
+            if status is not PutStatus.PUT_OK:
+                break
+            self._delivery.log_end = at + written
+            target.messages += 1
+            target.bytes += written
+            done += 1
+        if done and writer.on_append is not None:
             writer.on_append()
-        self._delivery.log_end = at + written
-        self._delivery.delivered += 1
-        traffic = self._stats.put_traffic(topic, number)
-        traffic.messages += 1
-        traffic.bytes += written
-        traffic.requests += 1
-        self._metrics.count_dequeued(topic)
-        self._metrics.add(topic, -1)
-        return True
+        self._count(targets)
+        return done
+
+    def _count(self, targets: dict[tuple[str, str], _Target]) -> None:
+        for (topic, _), target in targets.items():
+            if not target.messages:
+                continue
+            self._delivery.delivered += target.messages
+            traffic = self._stats.put_traffic(topic, target.queue.queue_id)
+            traffic.messages += target.messages
+            traffic.bytes += target.bytes
+            traffic.requests += target.messages
+            self._metrics.count_dequeued(topic, target.messages)
+            self._metrics.add(topic, -target.messages)
+
+
+class _Target:
+    """A queue to which messages of one call are delivered."""
+
+    __slots__ = ("bytes", "messages", "queue")
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue = queue
+        self.messages = self.bytes = 0
+
+
+class _PlainMessage(NamedTuple):
+    head: tuple[Any, ...]
+    body: bytes
+    stored: bytes  # the properties
+    properties: dict[str, str]
+
+
+def _read(file: MappedFile, unit: Unit) -> _PlainMessage | None:
+    """The message of a unit whose record is in this file; None if it is not plain."""
+    at, size, log = unit.offset - file.start, unit.size, file.map
+    if unit.magic & _SPECIAL_MAGIC or not 0 <= at <= at + size <= file.wrote or size < _SIZE_MIN:
+        return None
+    head = FIXED_V4.unpack_from(log, at)
+    body_at = at + FIXED_V4.size
+    topic_at = body_at + head[_BODY_SIZE]
+    if head[_SIZE] != size or head[_MAGIC] != const.MAGIC_V1 or head[_PHYSICAL] != unit.offset:
+        return None
+    if head[_SYS_FLAG] & SPECIAL_FLAGS or head[_BODY_SIZE] < 0:
+        return None
+    tail = log[topic_at : at + size]
+    stored = tail[_PROPERTIES_AT:]
+    if tail[:_PROPERTIES_AT] != _TOPIC_FIELD + len(stored).to_bytes(2, "big"):
+        return None
+    body = log[body_at:topic_at]
+    if not (stored.isascii() and stored.endswith(_SEPARATOR)):
+        return None
+    properties = parse_properties(stored)
+    if stored.count(_SEPARATOR) != len(properties):  # not as `format_properties` would encode them
+        return None
+    if not SPECIAL_PROPERTIES.isdisjoint(properties):
+        return None
+    if (
+        properties.get(OUT_MS) != str(unit.time_ms)
+        or not 0 < len(properties.get(REAL_TOPIC, "")) <= TOPIC_BYTES_MAX
+        or not properties.get(REAL_QUEUE_ID, "").isdecimal()
+        or crc32(body) & _CRC_MASK != head[_CRC]
+    ):
+        return None
+    return _PlainMessage(head, body, stored, properties)

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 
 from epochmq_broker.clock import now_ms
-from epochmq_broker.config import LiveConfig
+from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.message_writer import TIMER_TOPIC, InnerMessage
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.timer.records import DELETE_KEY, OUT_MS, REAL_QUEUE_ID, REAL_TOPIC
@@ -17,6 +17,7 @@ _LONG = re.compile(r"[+-]?[0-9]+")
 _LONG_MAX = 2**63 - 1
 _DICE = 1000
 _PLAIN_DIGITS_MAX = 15
+_UNITS_MS = {"TIMER_DELAY_SEC": 1000, "TIMER_DELAY_MS": 1}
 
 
 class TimerPutHook:
@@ -35,6 +36,8 @@ class TimerPutHook:
         self._pending_at = pending_at
         self._clock_ms = clock_ms
         self._dice = dice
+        self._precision_ms = live.current.timer_precision
+        live.on_change.append(self._reconfigured)
 
     def __call__(self, message: InnerMessage) -> PutStatus | None:
         """Changes the message if it is due later. Returns the status with which it is rejected, None if it is
@@ -50,7 +53,7 @@ class TimerPutHook:
             return PutStatus.WHEEL_TIMER_MSG_ILLEGAL if DELETE_KEY in properties else None
         if due_ms - present_ms > config.timer_max_delay_sec * 1000:
             return PutStatus.WHEEL_TIMER_MSG_ILLEGAL
-        out_ms = _out_ms(due_ms, config.timer_precision)
+        out_ms = _out_ms(due_ms, self._precision_ms)
         if self._is_congested(out_ms, config.timer_congest_num_each_slot):
             return PutStatus.WHEEL_TIMER_FLOW_CONTROL
         properties[OUT_MS] = str(out_ms)
@@ -69,17 +72,22 @@ class TimerPutHook:
     def plain_out_ms(self, name: str, text: str) -> int | None:
         """The same for a message with this one of TIMER_PROPERTIES. None also for a text that is no plain
         number."""
-        present_ms = self._clock_ms()
         if not (text.isdecimal() and text.isascii() and len(text) <= _PLAIN_DIGITS_MAX):
             return None
-        return self._held_until(_due_ms({name: text}, present_ms), present_ms)
+        present_ms = self._clock_ms()
+        unit_ms = _UNITS_MS.get(name)
+        due_ms = int(text) if unit_ms is None else present_ms + int(text) * unit_ms
+        return self._held_until(due_ms, present_ms)
 
     def _held_until(self, due_ms: int, present_ms: int) -> int | None:
         config = self._live.current
         if not present_ms < due_ms <= present_ms + config.timer_max_delay_sec * 1000:
             return None
-        out_ms = _out_ms(due_ms, config.timer_precision)
+        out_ms = _out_ms(due_ms, self._precision_ms)
         return None if self._pending_at(out_ms) > config.timer_congest_num_each_slot else out_ms
+
+    def _reconfigured(self, _before: BrokerConfig, after: BrokerConfig) -> None:
+        self._precision_ms = after.timer_precision
 
     def _is_congested(self, out_ms: int, limit: int) -> bool:
         """Whether too many messages are due at the same time: above the limit some are rejected, above twice

@@ -12,6 +12,17 @@ VERSION: Final = "v1"
 _FIELDS = 5
 
 
+def handle_prefix(topic: str, broker_name: str) -> str:
+    """The part of a handle's content that all messages of a topic share."""
+    return f"{VERSION} {topic} {broker_name} "
+
+
+def encode_handle(prefix: str, timestamp: int | str, uniq_key: str) -> bytes:
+    """The handle of one message. Raises UnicodeEncodeError."""
+    handle = binascii.b2a_base64(f"{prefix}{timestamp} {uniq_key}".encode(), newline=False)
+    return handle.replace(b"+", b"-").replace(b"/", b"_")
+
+
 class RecallHandle(NamedTuple):
     """The content of a handle. `timestamp` is text: the time in epoch ms up to which the message waits."""
 
@@ -22,8 +33,8 @@ class RecallHandle(NamedTuple):
 
     def encode(self) -> str:
         """The handle as clients get it."""
-        text = " ".join((VERSION, self.topic, self.broker_name, self.timestamp, self.uniq_key))
-        return base64.urlsafe_b64encode(text.encode()).decode()
+        prefix = handle_prefix(self.topic, self.broker_name)
+        return encode_handle(prefix, self.timestamp, self.uniq_key).decode()
 
     @classmethod
     def decode(cls, handle: str) -> RecallHandle:

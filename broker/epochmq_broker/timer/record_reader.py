@@ -62,7 +62,15 @@ class RecordReader:
     def _missing(self, records: list[tuple[int, int]]) -> NotResidentError | None:
         residency = self.residency
         missing: NotResidentError | None = None
-        if residency is None:
+        if residency is None or not records:
+            return None
+        first, end = records[0][0], sum(records[-1])  # the offsets rise
+        file = self._store.log.files.find(first)
+        if (
+            file is not None
+            and first < end <= file.end
+            and residency.knows(file, first - file.start, end - file.start)
+        ):
             return None
         for physical, size in records:
             file = self._store.log.files.find(physical)
@@ -97,6 +105,11 @@ class RecordReader:
                 error,
             )
             return None
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether `warm` has read all records without an error."""
+        return not self._unreadable
 
     def is_readable(self, physical: int) -> bool:
         """Whether `warm` has read the record at this offset without an error."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, MappedFileQueue
-from epochmq_broker.store.page_residency import PageResidency
+from epochmq_broker.store.mapped_file import PAGE_BYTES, DiskFullError, MappedFile, MappedFileQueue
+from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +170,24 @@ class TimerLog:
         file.wrote += UNIT_BYTES
         return position
 
+    def reserve(self, count: int) -> int:
+        """Reserves space for so many units in the last file, and returns for how many of them it has room.
+        Raises DiskFullError or OSError."""
+        files = self.files.files
+        if not files:
+            return 0
+        file = files[-1]
+        room = min(count, (self._units_end - file.wrote) // UNIT_BYTES)
+        if room > 0:
+            self._reserve(file, file.wrote + room * UNIT_BYTES)
+        return max(room, 0)
+
+    def append_packed(self, units: bytes) -> None:
+        """Adds encoded units, for which `reserve` had room."""
+        file = self.files.files[-1]
+        file.map[file.wrote : file.wrote + len(units)] = units
+        file.wrote += len(units)
+
     def _finish(self, file: MappedFile) -> None:
         """Makes the rest of a file blank."""
         if file.wrote < file.size:
@@ -198,6 +216,39 @@ class TimerLog:
             residency.require(file, at, UNIT_BYTES)
         fields = UNIT.unpack_from(file.map, at)
         return Unit(position, *fields[1:8]) if _is_valid(fields) else None
+
+    def chain(self, position: int, count: int, residency: PageResidency | None) -> list[Unit]:
+        """Up to `count` units of a slot from this position on, as they are linked: from the last to the
+        first. Ends before a unit that the log does not have, before one that would have to be read from the
+        disk, and behind one that is not linked to an earlier unit. Raises NotResidentError if the first unit
+        would have to be read from the disk."""
+        units: list[Unit] = []
+        unpack, start, end, resident_from = UNIT.unpack_from, 0, 0, 0
+        file = None
+        while len(units) < count and position >= 0:
+            if not start <= position <= end - UNIT_BYTES:
+                file = self.files.find(position)
+                if file is None or position + UNIT_BYTES > file.end:
+                    break
+                start, end, log = file.start, file.end, file.map
+                resident_from = end
+            if residency is not None and file is not None and position < resident_from:
+                page = (position - start) // PAGE_BYTES * PAGE_BYTES
+                try:
+                    residency.require(file, page, position - start + UNIT_BYTES - page)
+                except NotResidentError:
+                    if not units:
+                        raise
+                    break
+                resident_from = start + page
+            fields = unpack(log, position - start)
+            if not _is_valid(fields):
+                break
+            units.append(Unit(position, *fields[1:8]))
+            if fields[1] >= position:
+                break
+            position = fields[1]
+        return units
 
     def next_file(self, position: int) -> int:
         """The position at which the file behind this one starts."""

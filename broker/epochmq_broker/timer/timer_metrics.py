@@ -72,16 +72,16 @@ class TimerMetrics:
         entry.time_stamp = self._changed_ms = now_ms()
         self._changes += 1
 
-    def count_enqueued(self, topic: str, delay_ms: int) -> None:
-        """Counts a message that entered the wheel, or was due already, `delay_ms` after its birth."""
+    def count_enqueued(self, topic: str, delay_ms: int, times: int = 1) -> None:
+        """Counts messages that entered the wheel, or were due already, `delay_ms` after their birth."""
         traffic = self._traffic(topic)
-        traffic.enqueued += 1
+        traffic.enqueued += times
         if delay_ms >= 0:
-            traffic.delays_s.record(delay_ms // 1000)
+            traffic.delays_s.record(delay_ms // 1000, times)
 
-    def count_dequeued(self, topic: str) -> None:
-        """Counts a message that was due."""
-        self._traffic(topic).dequeued += 1
+    def count_dequeued(self, topic: str, times: int = 1) -> None:
+        """Counts messages that were due."""
+        self._traffic(topic).dequeued += times
 
     def _traffic(self, topic: str) -> TimerTraffic:
         found = self.traffic.get(topic)

@@ -16,19 +16,32 @@ finds at a unit's offset.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from epochmq_broker.message_writer import TIMER_TOPIC
 from epochmq_broker.store.consume_queue import ConsumeQueue
-from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.mapped_file import DiskFullError, MappedFile
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.timer.timer_checkpoint import TimerCheckpoint, read_checkpoint, write_checkpoint
-from epochmq_broker.timer.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL, TimerLog, Unit
+from epochmq_broker.timer.timer_log import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    UNIT,
+    UNIT_BYTES,
+    TimerLog,
+    Unit,
+)
 from epochmq_broker.timer.wheel import BLANK, WINDOW_SLOTS, Slot, TimerWheel
 
 log = logging.getLogger(__name__)
+
+NewUnit = tuple[int, int, int, int]
+"""A message to add to the wheel: time of its slot in epoch ms, physical offset and size of its record, hash
+code of its topic."""
 
 FOLLOWED_SLOTS: Final = 1000
 BLANK_SLOTS: Final = 60
@@ -189,6 +202,48 @@ class TimerStore:
         self.wheel.put(time_ms, Slot(first, position, slot.num + weight, slot.magic))
         if time_ms >= self.read_time_ms:
             self.pending += weight
+
+    def room(self, count: int) -> int:
+        """For how many of so many messages `add_all` has room now."""
+        try:
+            return self.log.reserve(count)
+        except (DiskFullError, OSError):
+            return 0  # `add` reports it
+
+    def add_all(self, entries: Sequence[NewUnit]) -> None:
+        """Adds messages that neither roll nor delete others, as `add` does, at the present write time. `room`
+        has said that they fit."""
+        precision_ms, enter_ms, read_time_ms = self._precision_ms, self.write_time_ms, self.read_time_ms
+        pack, position = UNIT.pack, self.log.end
+        slots: dict[int, list[int]] = {}
+        units = []
+        for time_ms, physical, size, topic_hash in entries:
+            key = time_ms // precision_ms
+            slot = slots.get(key)
+            if slot is None:
+                first, last, num, magic = self.wheel.slot(time_ms) or (BLANK, BLANK, 0, 0)
+                slot = slots[key] = [position if first == BLANK else first, last, num, magic]
+            units.append(
+                pack(
+                    UNIT_BYTES,
+                    slot[1],
+                    MAGIC_DEFAULT,
+                    enter_ms,
+                    time_ms - enter_ms,
+                    physical,
+                    size,
+                    topic_hash,
+                    0,
+                )
+            )
+            slot[1] = position
+            slot[2] += 1
+            position += UNIT_BYTES
+            if time_ms >= read_time_ms:
+                self.pending += 1
+        self.log.append_packed(b"".join(units))
+        for key, (first, last, num, magic) in slots.items():
+            self.wheel.put(key * precision_ms, Slot(first, last, num, magic))
 
     def remove_from(self, physical: int) -> int:
         """Takes back the last units while their records lie at or after this physical offset. Returns their

@@ -107,9 +107,10 @@ class TimerWheel:
         return Slot(first, last, num, magic) if time == key else None
 
     def num(self, time_ms: int) -> int:
-        """The number of messages in the slot of this time."""
-        slot = self.slot(time_ms)
-        return 0 if slot is None else slot.num
+        """The number of messages in the slot of this time. Every send of a timer message asks for it."""
+        key = time_ms // self.precision_ms
+        time, _, _, num, _ = SLOT.unpack_from(self._slots, key % SLOTS * SLOT.size)
+        return num if time == key else 0
 
     def put(self, time_ms: int, slot: Slot) -> None:
         """Sets the slot of this time."""

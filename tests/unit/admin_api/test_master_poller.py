@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from epochmq_broker.admin_api.master_poller import MasterPoller
-from epochmq_broker.ha.service import HARole, HAService
+from epochmq_broker.ha.service import HARole
 from epochmq_protocol.bodies import HARuntimeInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError
@@ -70,7 +70,7 @@ async def settle(group: Group, asked: int) -> None:
 
 def watch_of(group: Group) -> MasterPoller:
     client = cast(RemotingClient, group)
-    return MasterPoller(client, cast(HAService, cast(Any, group)), lambda: group.address)
+    return MasterPoller(client, lambda: group.role is HARole.REPLICA, lambda: group.address)
 
 
 async def test_an_epochmq_master_reports_its_end_and_the_syncstateset(group: Group) -> None:

@@ -24,6 +24,7 @@ from epochmq_protocol.admin_api.operations import (
     LogLevelArguments,
     PromoteArguments,
     ReadinessLimits,
+    ReloadConfigArguments,
 )
 from epochmq_protocol.transport.admin_socket import call_admin_socket
 from tests.support.net import free_port, loopback
@@ -161,6 +162,21 @@ async def test_a_change_of_settings_passes_the_brokers_own_checks(served: Served
         with pytest.raises(AdminError, match=message):
             await served.ask(AdminOperation.CHANGE_CONFIG, results.EffectiveConfig, wanted)
     assert served.broker.live.current.file_reserved_time == 48
+
+
+async def test_a_reload_applies_a_file_and_shows_its_version(served: Served) -> None:
+    live, text = served.broker.live, served.config.read_text()
+    file = {key: live.as_properties()[key] for key in ("brokerName", "brokerConfigPath")}
+    wanted = ReloadConfigArguments(config={**file, "fileReservedTime": "48"}, version="orders-1")
+    changed = await served.ask(AdminOperation.RELOAD_CONFIG, results.EffectiveConfig, wanted)
+    assert (changed.config["fileReservedTime"], live.current.file_reserved_time) == ("48", 48)
+    assert served.config.read_text() == text
+    assert (await served.ask(AdminOperation.STATE, results.BrokerState)).config_version == "orders-1"
+    wrong = ReloadConfigArguments(config={**file, "fileReservedTime": "soon"}, version="orders-2")
+    with pytest.raises(AdminError, match="fileReservedTime=soon") as caught:
+        await served.ask(AdminOperation.RELOAD_CONFIG, results.EffectiveConfig, wrong)
+    assert caught.value.kind is FaultKind.REFUSED
+    assert (await served.ask(AdminOperation.STATE, results.BrokerState)).config_version == "orders-1"
 
 
 @pytest.mark.usefixtures("levels")

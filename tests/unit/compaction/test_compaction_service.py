@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_broker.compaction import compaction_service
 from epochmq_broker.compaction.compacted_queue import CompactedQueue
 from epochmq_broker.compaction.keyed_records import KeyedRecord
 from epochmq_broker.compaction.master_messages import fetch_messages, split_records
@@ -87,6 +88,24 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
         yield made
 
 
+async def test_messages_that_become_visible_without_notice_are_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store drops arrivals when it holds too many."""
+    monkeypatch.setattr(compaction_service, "CHECK_S", 0.02)
+    async with running(tmp_path / "store", SETTINGS) as bench:
+        await create(bench)
+        await send(bench, 0, 1)
+        store = bench.broker.store
+        store.visibility.set_confirm_offset(store.max_phy_offset)
+        message = send_command(TOPIC, b"body", {"KEYS": "key", "UNIQ_KEY": "u"})
+        bench.peer().call(message)
+        store.on_arrival.discard_held()
+        assert queue_of(bench).max_offset == 1
+        store.visibility.set_confirm_offset(None)
+        await until(lambda: queue_of(bench).max_offset == 2)
+
+
 async def test_a_message_without_key_is_rejected(bench: Bench) -> None:
     peer = bench.peer()
     answer = await peer.answer(peer.send(send_command(TOPIC)))
@@ -114,10 +133,12 @@ async def test_a_pull_after_a_compaction_returns_the_newest_message_of_each_key(
 async def test_a_held_pull_returns_when_its_message_is_in_the_compacted_queue(bench: Bench) -> None:
     await send(bench, 0, 3)
     peer = bench.peer()
-    opaque = peer.send(pull_command(TOPIC, 3, sys_flag=SUSPEND | SUBSCRIPTION, suspend_timeout_millis=60_000))
+    opaque = peer.send(
+        pull_command(TOPIC, 3, sys_flag=SUSPEND | SUBSCRIPTION, suspend_timeout_millis=600_000)
+    )
     await until(lambda: bench.broker.processors.pull.hold.held == 1)
     await send(bench, 3, 1)
-    answer = await peer.answer(opaque, timeout_s=3)
+    answer = await peer.answer(opaque)
     assert [one.queue_offset for one in records.decode_records(answer.body)] == [3]
 
 

@@ -26,7 +26,7 @@ def test_the_fast_path_of_a_get_returns_the_same_result(tmp_path: Path) -> None:
         offset = rng.randrange(queue.min_offset, queue.max_offset)
         count, size = rng.choice([0, 1, 2, 32, 1000]), rng.choice([0, 150, 2000, 1 << 20])
         given = (queue, offset, queue.min_offset, queue.max_offset, count, size)
-        short = reader._get_fast(*given)
+        short = reader._get_fast(*given, None)
         if short is not None:
             short_answers += 1
             assert with_joined_pieces(short) == with_joined_pieces(reader._get_by_scan(*given, None))

@@ -41,6 +41,8 @@ from tests.unit.store.support import (
 from tests.unit.store.test_log_flusher import wait_until
 
 HOUR_S = 3600
+GIVEN_TIMES: dict[Path, float] = {}
+"""The modification time that a test gave a file, by real time. Each view of the clock moves it by as much."""
 
 
 def set_file_ages(store: MessageStore, hours: list[float]) -> None:
@@ -48,6 +50,7 @@ def set_file_ages(store: MessageStore, hours: list[float]) -> None:
     for file, age in zip(store.log.files.files, hours, strict=False):
         then = time.time() - age * HOUR_S
         os.utime(file.path, (then, then))
+        GIVEN_TIMES[file.path] = then
 
 
 def expiry(store: MessageStore, *, used: float = 0.1, hour: int = 4, **changes: object) -> LogExpiry:
@@ -61,8 +64,8 @@ def expiry(store: MessageStore, *, used: float = 0.1, hour: int = 4, **changes: 
         now=lambda: time.time() + offset,
     )
     for file in store.log.files.files:
-        stat = file.path.stat()
-        os.utime(file.path, (stat.st_mtime + offset, stat.st_mtime + offset))
+        then = GIVEN_TIMES.setdefault(file.path, file.path.stat().st_mtime) + offset
+        os.utime(file.path, (then, then))
     made.measure()
     return made
 

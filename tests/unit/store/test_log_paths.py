@@ -151,8 +151,10 @@ def test_the_stores_directory_names_the_paths(tmp_path: Path) -> None:
     assert json.loads(recorded.read_text()) == [str(tmp_path / "a"), str(tmp_path / "b")]
     store = open_many(tmp_path, "a")
     assert not isinstance(store.log.files, MultiPathMappedFileQueue)
-    assert not recorded.exists()
+    assert json.loads(recorded.read_text()) == [str(tmp_path / "a")]
     store.stop()
+    open_many(tmp_path, "store/commitlog").stop()
+    assert not recorded.exists()
 
 
 def test_one_path_must_be_writable() -> None:

@@ -101,6 +101,30 @@ def test_all_messages_survive_a_kill(tmp_path: Path) -> None:
     assert check_recovered(open_store(left), tmp_path / "w") == 60
 
 
+def test_messages_that_come_back_after_a_start_without_them_are_dispatched_again(tmp_path: Path) -> None:
+    """As in a DLedger log, whose end is not committed at first. The store is killed before it has written the
+    units of what came back."""
+    store = open_store(tmp_path / "a")
+    put_all(store, [Message(body=bytes(900)) for _ in range(30)])
+    checkpoint = store.checkpoint
+    checkpoint.physic_msg_timestamp = checkpoint.logics_msg_timestamp = store.appender.last_timestamp + 60_000
+    checkpoint.store()
+    left = copy_after_crash(store, tmp_path / "b")
+    store.stop()
+    logs = sorted((left / "commitlog").iterdir())
+    assert len(logs) > 3
+    shutil.copytree(left / "commitlog", tmp_path / "whole")
+    for path in logs[1:]:
+        path.unlink()
+    store = open_store(left)
+    assert 0 < store.queue("orders", 0).max_offset < 10
+    again = copy_after_crash(store, tmp_path / "c")
+    store.stop()
+    shutil.rmtree(again / "commitlog")
+    shutil.copytree(tmp_path / "whole", again / "commitlog")
+    assert check_recovered(open_store(again), tmp_path / "w") == 30
+
+
 def test_index_files_are_rebuilt_after_a_kill(tmp_path: Path) -> None:
     store = open_store(tmp_path / "a")
     put_all(store, random_messages(4, 60))

@@ -147,6 +147,21 @@ def test_readers_see_nothing_after_the_confirm_offset(tmp_path: Path) -> None:
     store.stop()
 
 
+def test_a_message_that_is_confirmed_before_its_dispatch_arrives_with_the_dispatch(tmp_path: Path) -> None:
+    """As on a replica whose master confirms bytes at once. Nothing else need happen after that."""
+    master, replica = open_store(tmp_path / "a"), open_store(tmp_path / "b")
+    done = put_all(master, [Message()] * 4)
+    arrived: list[int] = []
+    replica.on_arrival.append(lambda queue, offset, tags_code: arrived.append(offset))
+    replica.visibility.set_confirm_offset(done[3][1])
+    receive(replica, 0, master.log.read(0, master.max_phy_offset) or b"")
+    assert arrived == [0, 1, 2]
+    replica.visibility.set_confirm_offset(master.max_phy_offset)
+    assert arrived == [0, 1, 2, 3]
+    for store in (master, replica):
+        store.stop()
+
+
 def test_a_topic_created_again_starts_at_offset_zero_on_replicas(tmp_path: Path) -> None:
     """The master removes the queues of a deleted topic. A replica sees only the log, and must not mix the old
     and the new queue."""

@@ -43,6 +43,12 @@ def recorded(root: Path) -> int:
     return tail_state.decode((root / "abort").read_bytes()).dispatched_until
 
 
+def checkpoint_time(root: Path) -> int:
+    """What the checkpoint file says about the log, epoch ms, 0 before the first flush. Recovery ignores the
+    abort file's message while it is 0."""
+    return int.from_bytes((root / "checkpoint").read_bytes()[:8], "big")
+
+
 def kill(store: MessageStore, copy_to: Path, **changes: Any) -> Path:
     """Copies the directory as a kill would leave it: units that are only in memory are lost."""
     shutil.copytree(store.config.root, copy_to)
@@ -56,9 +62,15 @@ def start(root: Path) -> tuple[MessageStore, RecoveryResult]:
 
 
 async def recorded_store(store: MessageStore, count: int = 60) -> None:
-    """Puts messages, and waits until the abort file names one of the last."""
+    """Puts messages, and waits until the abort file names one of the last, and the checkpoint file has the
+    flush of all."""
     last = put_all(store, random_messages(11, count))[-1][1]
-    await wait_until(lambda: recorded(store.config.root) > last - 4000 and store.log_flusher.flushed > last)
+    root = store.config.root
+    await wait_until(
+        lambda: (
+            recorded(root) > last - 4000 and store.log_flusher.flushed > last and checkpoint_time(root) > 0
+        )
+    )
 
 
 async def test_recovery_starts_at_the_recorded_message(tmp_path: Path) -> None:

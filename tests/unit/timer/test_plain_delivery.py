@@ -120,7 +120,7 @@ async def test_both_paths_store_the_same_records_and_count_the_same(bench: Bench
         unit = some_unit(random.Random(seed), bench)
         store.appender.build_index()
         start, backlog, version = store.max_phy_offset, store.index.backlog, metrics.data_version
-        if not plain.put(unit):
+        if not plain.put([unit]):
             assert (store.max_phy_offset, metrics.data_version) == (start, version)
             assert not backlog
             continue
@@ -151,16 +151,16 @@ async def test_a_message_that_cannot_be_stored_now_is_left_to_the_ordinary_path(
     plain, _, _ = delivery(bench, tmp_path)
     unit = some_unit(random.Random(0), bench)
     for seed in range(1, 100):
-        if plain.put(unit):
+        if plain.put([unit]):
             break
         unit = some_unit(random.Random(seed), bench)
     end = bench.broker.store.max_phy_offset
     with monkeypatch.context() as patch:
         patch.setattr(bench.broker.writer, "may_reject", True)
         patch.setattr(bench.broker.writer, "rejection", lambda _wait: object())
-        assert not plain.put(unit)
+        assert not plain.put([unit])
     assert bench.broker.store.max_phy_offset == end
-    assert plain.put(unit)
+    assert plain.put([unit])
 
 
 def test_the_version_of_the_metrics_counts_every_change(tmp_path: Path) -> None:
