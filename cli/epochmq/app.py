@@ -387,6 +387,31 @@ def report(
     _exit_with(lambda: verb.report(state) if cluster is None else verb.report_of_cluster(cluster))
 
 
+@app.command("upgrade-log")
+def upgrade_log(
+    configs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="CONFIG",
+            help="The broker.conf with enableDLegerCommitLog=true; several for the brokers of one group.",
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the command would do, and change nothing.")
+    ] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="Make the directory that of a plain broker again.")
+    ] = False,
+) -> None:
+    """Make the plain commit log of a stopped broker the old part of a DLedger log.
+
+    The command can be interrupted and repeated. --undo is possible until a broker has stored the first entry
+    in the DLedger log."""
+    from epochmq.verbs import upgrade_log as verb
+
+    _exit_with(lambda: verb.run(configs, dry_run=dry_run, undo=undo))
+
+
 ConfigOption = Annotated[
     str | None, typer.Option("--config", "-c", metavar="FILE", help="The configuration file.")
 ]

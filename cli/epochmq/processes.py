@@ -19,6 +19,10 @@ Usage: epochmq broker [--config FILE] [--set KEY=VALUE]…
 
   -c, --config FILE   a broker.conf with RocketMQ's keys
   --set KEY=VALUE     a key that overrides the file; may be repeated
+
+       epochmq broker members --help
+
+  Shows and changes the members of a DLedger group.
 """,
     "controller": """\
 Usage: epochmq controller [--config FILE] [--set KEY=VALUE]…
@@ -78,9 +82,13 @@ class _ProcessOptions:
 def run_process(verb: str, arguments: list[str]) -> int:
     """Runs the verb with these arguments until it ends; returns the exit code."""
     if verb == "controller" and arguments[:1] == ["members"]:
-        from epochmq_controller.controller.members_command import run as run_members
+        from epochmq_controller.controller.members_command import COMMAND as CONTROLLER_MEMBERS
 
-        return exit_code_of(lambda: run_members(arguments[1:]))
+        return exit_code_of(lambda: CONTROLLER_MEMBERS.run(arguments[1:]))
+    if verb == "broker" and arguments[:1] == ["members"]:
+        from epochmq_broker.dledger.members_command import COMMAND as BROKER_MEMBERS
+
+        return exit_code_of(lambda: BROKER_MEMBERS.run(arguments[1:]))
     if verb == "admin-call":
         from epochmq.verbs.admin_call import run as run_call
 

@@ -1,6 +1,6 @@
-"""Renders resources to pods as plain data. Every runtime uses these pods: the local runtime starts processes
-from them, the Kubernetes operator makes manifests of them. This module alone decides which pods a group has,
-how they are started and what their configuration files say.
+"""Renders resources to pods as plain data (`pods`). Every runtime uses these pods: the local runtime starts
+processes from them, the Kubernetes operator makes manifests of them. This module alone decides which pods a
+group has, how they are started and what their configuration files say.
 
 Rendering has two steps, because a runtime must know a group's pods before it can assign addresses and
 directories to them:
@@ -15,13 +15,27 @@ Pure: no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from epochmq_operator.pods import (
+    BrokerProbe,
+    Component,
+    ConfigFile,
+    ControllerProbe,
+    NameserverProbe,
+    Pod,
+    PodIdentity,
+    PodPlacement,
+    PodPort,
+    PodSidecar,
+    PodVolume,
+    Probe,
+)
+from epochmq_operator.quorum_steps import member_id, voters_of_configuration
 from epochmq_operator.resources import (
+    CONTROLLER_COUNTS,
     REPLICAS_MAX,
     BrokerGroup,
     ConfigValue,
@@ -36,6 +50,8 @@ BROKER_PORT = 10911
 BROKER_VIP_PORT = BROKER_PORT - 2
 """RocketMQ's clients send to the client port minus two when `vipChannelEnabled` is set."""
 BROKER_HA_PORT = 10912
+BROKER_DLEDGER_PORT = 40911
+"""The port of a broker's DLedger peer, as in RocketMQ's examples."""
 ADMIN_PORT = 9880
 
 CONTROLLER_LOG_FILE_BYTES = 16 * 1024 * 1024
@@ -74,6 +90,10 @@ ACTING_MASTER_DEFAULTS: Mapping[str, ConfigValue] = {
     "enableRemoteEscape": True,
 }
 """Further defaults where a slave acts for its master."""
+DLEDGER_DEFAULTS: Mapping[str, ConfigValue] = {
+    "slaveReadEnable": True,
+}
+"""The configuration of brokers in the mode DLedger, unless `spec.config` sets the key."""
 NAMESERVER_DEFAULTS: Mapping[str, ConfigValue] = {
     "supportActingMaster": True,
     "notifyMinBrokerIdChanged": True,
@@ -81,170 +101,12 @@ NAMESERVER_DEFAULTS: Mapping[str, ConfigValue] = {
 """The configuration of nameservers, unless `spec.config` sets the key. Both keys only concern groups whose
 brokers have `enableSlaveActingMaster`."""
 
+NAMESERVER_LOOKUP_DEFAULTS: Mapping[str, ConfigValue] = {"updateNameServerAddrPeriod": 5000}
+"""The configuration of a broker that looks up the nameservers behind one name (every so many milliseconds),
+unless `spec.config` sets the key."""
+
 MASTER_BROKER_ID = 0
 """RocketMQ's broker id of the master, whichever replica that is."""
-
-
-class Component(StrEnum):
-    """What runs in a pod. A controller's process may contain a nameserver."""
-
-    NAMESERVER = "nameserver"
-    CONTROLLER = "controller"
-    BROKER = "broker"
-
-
-START_ORDER: tuple[Component, ...] = (Component.NAMESERVER, Component.CONTROLLER, Component.BROKER)
-"""Pods stop in the reverse order, so that a broker can unregister from nameservers that still run."""
-WAITS_FOR: Mapping[Component, tuple[Component, ...]] = {
-    Component.NAMESERVER: (),
-    Component.CONTROLLER: (),
-    Component.BROKER: (Component.NAMESERVER, Component.CONTROLLER),
-}
-"""The components, of the groups that a pod depends on, that must be ready before the pod starts. A broker
-registers with them."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodPort:
-    """A TCP port that a pod listens on."""
-
-    name: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class PodIdentity:
-    """A pod of a group, before its placement is known. `name` is unique in the namespace and stays the same
-    for as long as the group has the pod; volumes and addresses are stored under it."""
-
-    name: str
-    group: str
-    component: Component
-    ordinal: int
-    volumes: tuple[str, ...]
-    ports: tuple[PodPort, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SidecarPlacement:
-    """Where a pod's admin sidecar listens, and the Unix socket over which it talks to the pod's main process.
-    `files` maps the sidecar's configuration keys to the paths of its token and certificates."""
-
-    socket: str
-    bind_address: str
-    files: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class PodPlacement:
-    """Where a runtime puts a pod. Others connect to `address`; the pod listens on `bind_address`. `volumes`
-    maps each volume of the pod to the path at which the pod sees it. `config_name` is the base name of the
-    configuration file (without `.conf`) where it differs from the component's usual name. `auth_secrets` is
-    the path of the broker's file of passwords, if it has one."""
-
-    address: str
-    bind_address: str
-    config_directory: str
-    volumes: Mapping[str, str]
-    config_name: str | None = None
-    admin: SidecarPlacement | None = None
-    auth_secrets: str | None = None
-
-    def config_path(self, usual: str) -> str:
-        """The path of the configuration file whose usual base name is `usual`."""
-        return f"{self.config_directory}/{self.config_name or usual}.conf"
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """A file that the runtime writes before the pod starts."""
-
-    path: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class PodVolume:
-    """A directory that outlives the pod."""
-
-    name: str
-    path: str
-
-
-@dataclass(frozen=True, slots=True)
-class NameserverProbe:
-    """Ready when the nameserver at `address` (host:port) answers requests."""
-
-    address: str
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerProbe:
-    """Ready when all of this holds: the broker at `address` (host:port) answers requests; each of
-    `nameservers` lists this address under `cluster` and `broker_name`; where there are `controllers`, their
-    leader knows a master of the group and has this replica in the SyncStateSet. `credentials`, if any, sign
-    the requests to the broker."""
-
-    address: str
-    cluster: str
-    broker_name: str
-    nameservers: tuple[str, ...]
-    controllers: tuple[str, ...] = ()
-    credentials: SessionCredentials | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerProbe:
-    """Ready when the controller at `address` (host:port) answers and knows the group's leader, has applied
-    its log if it leads itself, and the nameserver in the same process, if there is one, answers."""
-
-    address: str
-    group: str
-    nameserver: str | None
-
-
-Probe = NameserverProbe | BrokerProbe | ControllerProbe
-
-
-@dataclass(frozen=True, slots=True)
-class PodSidecar:
-    """The pod's admin sidecar: a second process beside the main one. `args` are the arguments of the command
-    `epochmq`."""
-
-    args: tuple[str, ...]
-    config_file: ConfigFile
-    port: PodPort
-
-
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """Everything that a runtime needs to run one pod. `args` are the arguments of the command `epochmq`. A
-    running pod needs no restart if its new `Pod` equals the old one. The pod waits (`WAITS_FOR`) for pods of
-    its own group and of the group `depends_on`. `restarts_in_turn`: changed pods of the group restart one
-    after another (`restart_order`). `sidecar` is None where the placement has no `admin`."""
-
-    name: str
-    group: str
-    component: Component
-    ordinal: int
-    address: str
-    args: tuple[str, ...]
-    config_files: tuple[ConfigFile, ...]
-    ports: tuple[PodPort, ...]
-    volumes: tuple[PodVolume, ...]
-    probe: Probe
-    depends_on: str | None = None
-    sidecar: PodSidecar | None = None
-    restarts_in_turn: bool = False
-
-    @property
-    def files(self) -> tuple[ConfigFile, ...]:
-        """All files that the runtime writes before the pod's processes start."""
-        return (*self.config_files, *([self.sidecar.config_file] if self.sidecar else []))
-
-    def port(self, name: str) -> str:
-        """`host:port` of the port with this name."""
-        return next(f"{self.address}:{port.number}" for port in self.ports if port.name == name)
 
 
 def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
@@ -256,15 +118,19 @@ def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
 
 def possible_pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
     """The pods that the group has when it is scaled up as far as possible without a change of what its pods
-    are configured with. Another number of controllers is such a change."""
+    are configured with. Another number of DLedger peers is such a change."""
     if isinstance(group, ControllerGroup):
+        return _controller_pods(group, max(CONTROLLER_COUNTS), REPLICAS_MAX)
+    if group.is_dledger:
         return pods_of(group)
     return _pods_of_replicas(group, REPLICAS_MAX)
 
 
 def _pods_of_replicas(group: GroupResource, replicas: int) -> tuple[PodIdentity, ...]:
     if isinstance(group, ControllerGroup):
-        return _controller_pods(group)
+        return _controller_pods(
+            group, group.spec.replicas, group.spec.nameserver.replicas or group.spec.replicas
+        )
     brokers = tuple(
         PodIdentity(
             name=broker_pod_name(group.name, ordinal),
@@ -275,7 +141,9 @@ def _pods_of_replicas(group: GroupResource, replicas: int) -> tuple[PodIdentity,
             ports=(
                 PodPort("remoting", BROKER_PORT),
                 PodPort("vip", BROKER_VIP_PORT),
-                PodPort("ha", BROKER_HA_PORT),
+                PodPort("dledger", BROKER_DLEDGER_PORT)
+                if group.is_dledger
+                else PodPort("ha", BROKER_HA_PORT),
             ),
         )
         for ordinal in range(replicas)
@@ -294,9 +162,12 @@ def _nameserver_pod(group: GroupResource, ordinal: int) -> PodIdentity:
     )
 
 
-def _controller_pods(group: ControllerGroup) -> tuple[PodIdentity, ...]:
+def _controller_pods(
+    group: ControllerGroup, number: int, separate_nameservers: int
+) -> tuple[PodIdentity, ...]:
+    """This number of controllers, and of nameservers if these have pods of their own."""
     embedded = group.spec.nameserver.embedded
-    ordinals = range(group.spec.replicas)
+    ordinals = range(number)
     controllers = tuple(
         PodIdentity(
             name=controller_pod_name(group.name, ordinal),
@@ -311,7 +182,8 @@ def _controller_pods(group: ControllerGroup) -> tuple[PodIdentity, ...]:
         )
         for ordinal in ordinals
     )
-    return controllers if embedded else (*(_nameserver_pod(group, n) for n in ordinals), *controllers)
+    nameservers = (_nameserver_pod(group, ordinal) for ordinal in range(separate_nameservers))
+    return controllers if embedded else (*nameservers, *controllers)
 
 
 def component_name(group: str, component: Component) -> str:
@@ -335,22 +207,26 @@ def render_pods(
     places: Mapping[str, PodPlacement],
     controllers: ControllerGroup | None = None,
     identities: tuple[PodIdentity, ...] | None = None,
+    founders: int | None = None,
 ) -> tuple[Pod, ...]:
     """The group's pods, in start order; `identities` are those of `pods_of`, or of `possible_pods_of`.
-    `controllers` is the ControllerGroup of a broker group (`nameservers_of`), if it has one. `places` has an
-    entry for each of the identities, and for each name in `pods_of(controllers)`; KeyError otherwise."""
+    `founders` is the number of founders of a controller group (`quorum_steps`), None for all. `controllers`
+    is the ControllerGroup of a broker group (`nameservers_of`), if it has one. `places` has an entry for each
+    of the identities, and for each name in `pods_of(controllers)`; KeyError otherwise."""
     if identities is None:
         identities = pods_of(group)
     if isinstance(group, ControllerGroup):
-        peers = ";".join(
-            f"{_peer_id(identity)}-{places[identity.name].address}:{CONTROLLER_PORT}"
-            for identity in identities
-            if identity.component is Component.CONTROLLER
-        )
+        quorum = [one for one in identities if one.component is Component.CONTROLLER]
+        number = group.spec.replicas if founders is None else founders
         return tuple(
             _nameserver(identity, places[identity.name])
             if identity.component is Component.NAMESERVER
-            else _controller(group, identity, places[identity.name], peers)
+            else _controller(
+                group,
+                identity,
+                places[identity.name],
+                _quorum_config(quorum, identity, places, number),
+            )
             for identity in identities
         )
     known = identities if controllers is None else pods_of(controllers)
@@ -358,12 +234,36 @@ def render_pods(
     # Controllers whose nameservers are used do not elect the master of every group.
     elected = group.controlled_by is not None
     controller_addresses = _addresses(known, places, CONTROLLER_PORT) if elected else ()
+    brokers = [one for one in identities if one.component is Component.BROKER]
+    peers = _peers(brokers, places, BROKER_DLEDGER_PORT) if group.is_dledger else ""
     return tuple(
         _nameserver(identity, places[identity.name])
         if identity.component is Component.NAMESERVER
-        else _broker(group, identity, places[identity.name], nameservers, controller_addresses)
+        else _broker(group, identity, places[identity.name], nameservers, controller_addresses, peers)
         for identity in identities
     )
+
+
+def _peers(pods: Sequence[PodIdentity], places: Mapping[str, PodPlacement], port: int) -> str:
+    """The peers of a Raft group, as RocketMQ writes them: n0-host:port;n1-host:port."""
+    return ";".join(f"{member_id(pod.ordinal)}-{places[pod.name].address}:{port}" for pod in pods)
+
+
+def _quorum_config(
+    quorum: Sequence[PodIdentity],
+    identity: PodIdentity,
+    places: Mapping[str, PodPlacement],
+    founders: int,
+) -> dict[str, ConfigValue]:
+    """The keys that name the members of the quorum to a controller whose log names none. All controllers are
+    `quorum`."""
+    number, joins = voters_of_configuration(identity.ordinal, len(quorum), founders)
+    peers = _peers(quorum[:number], places, CONTROLLER_PORT)
+    config: dict[str, ConfigValue] = {
+        "controllerDLegerPeers": peers,
+        "controllerDLegerSelfId": member_id(identity.ordinal),
+    }
+    return config | ({"joinControllerGroup": True} if joins else {})
 
 
 def _addresses(
@@ -376,7 +276,7 @@ def _addresses(
 
 
 def _nameserver(identity: PodIdentity, place: PodPlacement) -> Pod:
-    config = _nameserver_config(place) | dict(NAMESERVER_DEFAULTS) | _socket_config(place)
+    config = _nameserver_config(place) | dict(NAMESERVER_DEFAULTS) | _process_config(place)
     probe = NameserverProbe(f"{place.address}:{NAMESERVER_PORT}")
     return _pod(identity, place, ConfigFile(place.config_path("namesrv"), _properties(config)), probe)
 
@@ -392,17 +292,17 @@ def _nameserver_config(place: PodPlacement) -> dict[str, ConfigValue]:
     }
 
 
-def _peer_id(identity: PodIdentity) -> str:
-    return f"n{identity.ordinal}"
-
-
-def _controller(group: ControllerGroup, identity: PodIdentity, place: PodPlacement, peers: str) -> Pod:
+def _controller(
+    group: ControllerGroup,
+    identity: PodIdentity,
+    place: PodPlacement,
+    quorum_config: Mapping[str, ConfigValue],
+) -> Pod:
     data = place.volumes["data"]
     config: dict[str, ConfigValue] = {
         "controllerType": "DLedger",
         "controllerDLegerGroup": group.name,
-        "controllerDLegerPeers": peers,
-        "controllerDLegerSelfId": _peer_id(identity),
+        **quorum_config,
         "controllerStorePath": f"{data}/controller",
         "mappedFileSize": CONTROLLER_LOG_FILE_BYTES,
     }
@@ -418,7 +318,7 @@ def _controller(group: ControllerGroup, identity: PodIdentity, place: PodPlaceme
         config = {"bindAddress": place.bind_address, "rocketmqHome": data, **config}
         verb, name = "controller", "controller"
         probe = ControllerProbe(address, group.name, None)
-    text = _properties(config | _socket_config(place)) + _user_config(group)
+    text = _properties(config | _process_config(place)) + _user_config(group)
     return _pod(identity, place, ConfigFile(place.config_path(name), text), probe, verb)
 
 
@@ -428,13 +328,14 @@ def _broker(
     place: PodPlacement,
     nameservers: tuple[str, ...],
     controllers: tuple[str, ...],
+    peers: str,
 ) -> Pod:
     store = place.volumes["store"]
     config: dict[str, ConfigValue] = {
         "brokerClusterName": group.spec.cluster,
         "brokerName": group.broker_name,
-        **_role_config(group, identity.ordinal, controllers),
-        "namesrvAddr": ";".join(nameservers),
+        **_role_config(group, identity, controllers, peers),
+        **_nameserver_keys(group, place, nameservers),
         "bindAddress": place.bind_address,
         "brokerIP1": place.address,
         "brokerIP2": place.address,
@@ -445,7 +346,7 @@ def _broker(
     }
     if place.auth_secrets is not None:
         config["authSecretsPath"] = place.auth_secrets
-    text = _properties(config | _socket_config(place)) + _user_config(group)
+    text = _properties(config | _process_config(place)) + _user_config(group)
     address, name = f"{place.address}:{BROKER_PORT}", group.broker_name
     credentials = inner_client_credentials(group)
     probe = BrokerProbe(address, group.spec.cluster, name, nameservers, controllers, credentials)
@@ -456,8 +357,30 @@ def _broker(
         file,
         probe,
         depends_on=group.nameservers_of,
-        restarts_in_turn=group.is_master_slave,
+        restarts_in_turn=not group.is_under_controllers,
     )
+
+
+def _nameserver_keys(
+    group: BrokerGroup, place: PodPlacement, nameservers: tuple[str, ...]
+) -> dict[str, ConfigValue]:
+    """The keys with which a broker finds its nameservers. Behind one name, their number can change while the
+    broker runs."""
+    if place.nameservers is None:
+        return {"namesrvAddr": ";".join(nameservers)}
+    unset = {key: value for key, value in NAMESERVER_LOOKUP_DEFAULTS.items() if key not in group.spec.config}
+    return {"namesrvAddr": place.nameservers, "fetchNameSrvAddrByDnsLookup": True, **unset}
+
+
+def _dledger_config(group: BrokerGroup, identity: PodIdentity, peers: str) -> dict[str, ConfigValue]:
+    """The configuration keys of a peer. The broker's role follows from its peer's."""
+    return {
+        "enableDLegerCommitLog": True,
+        "dLegerGroup": group.broker_name,
+        "dLegerPeers": peers,
+        "dLegerSelfId": member_id(identity.ordinal),
+        **{key: value for key, value in DLEDGER_DEFAULTS.items() if key not in group.spec.config},
+    }
 
 
 def inner_client_credentials(group: BrokerGroup) -> SessionCredentials | None:
@@ -472,10 +395,14 @@ def inner_client_credentials(group: BrokerGroup) -> SessionCredentials | None:
         return None
 
 
-def _role_config(group: BrokerGroup, ordinal: int, controllers: tuple[str, ...]) -> dict[str, ConfigValue]:
+def _role_config(
+    group: BrokerGroup, identity: PodIdentity, controllers: tuple[str, ...], peers: str
+) -> dict[str, ConfigValue]:
     """The configuration keys that decide how the broker gets its role."""
     if group.is_master_slave:
-        return _master_slave_config(group, ordinal)
+        return _master_slave_config(group, identity.ordinal)
+    if group.is_dledger:
+        return _dledger_config(group, identity, peers)
     if group.controlled_by is None:  # the only replica is always the master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
     defaults = dict(REPLICATION_DEFAULTS)
@@ -515,6 +442,11 @@ def _master_slave_config(group: BrokerGroup, ordinal: int) -> dict[str, ConfigVa
 def _socket_config(place: PodPlacement) -> dict[str, ConfigValue]:
     """The main process's key for the socket to its sidecar."""
     return {} if place.admin is None else {"adminSocketPath": place.admin.socket}
+
+
+def _process_config(place: PodPlacement) -> dict[str, ConfigValue]:
+    """What the main process of every pod is configured with."""
+    return _socket_config(place) | dict(place.client_tls) | dict(place.external)
 
 
 def _sidecar(identity: PodIdentity, place: PodPlacement) -> PodSidecar | None:

@@ -1,9 +1,10 @@
 """Decides which pods restart next on one machine, of a group whose changed pods restart one after another.
 
-In the mode MasterSlave the slaves restart first, the highest ordinal first, and the master, which is replica
-0, restarts last. Each restarts only while all other brokers of the group are ready: while the master is away,
-a slave acts for it that has caught up and is in service. A broker is ready when a nameserver lists it, which
-is so after its pre-online phase."""
+The slaves restart first, the highest ordinal first, and the master restarts last: in the mode MasterSlave
+replica 0, in the mode DLedger the leader. Each restarts only while all other brokers of the group are ready.
+In the mode MasterSlave a slave that has caught up and is in service then acts for the master; a broker is
+ready when a nameserver lists it, which is so after its pre-online phase. In the mode DLedger the others are a
+majority that elects a new leader."""
 
 # pure: data in, names out.
 
@@ -15,12 +16,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class BrokerInTurn:
-    """A broker of the group. `outdated`: it runs with a former configuration."""
+    """A broker of the group. `outdated`: it runs with a former configuration. `leads`: it is the leader of a
+    DLedger group."""
 
     name: str
     ordinal: int
     outdated: bool
     ready: bool
+    leads: bool = False
 
 
 def next_restarts(brokers: Iterable[BrokerInTurn]) -> list[str]:
@@ -33,4 +36,4 @@ def next_restarts(brokers: Iterable[BrokerInTurn]) -> list[str]:
         return unready
     if not all(one.ready for one in known):
         return []
-    return [max(outdated, key=lambda one: one.ordinal).name]
+    return [max(outdated, key=lambda one: (not one.leads, one.ordinal)).name]

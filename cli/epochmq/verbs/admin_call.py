@@ -16,10 +16,12 @@ from epochmq_protocol.admin_api.operations import (
     AdminArguments,
     AdminOperation,
     ChangeConfigArguments,
+    ChangeMembersArguments,
     HandoverArguments,
     LogLevelArguments,
     PromoteArguments,
     ReadinessLimits,
+    ReloadConfigArguments,
 )
 from epochmq_protocol.transport.admin_socket import call_admin_socket
 
@@ -39,9 +41,14 @@ Usage: epochmq admin-call [--socket PATH] [--timeout SECONDS] OPERATION [KEY=VAL
                       processes it does nothing. lingerMs=N: return only when clients with old routes have
                       stopped sending here, or after N ms
   promote             the called replica becomes master; with brokerId=N that replica
+  change-members member=ID [address=HOST:PORT]
+                      the leading controller adds this member to its quorum, or removes it if there is no
+                      address
   fence unfence drain undrain
   log-level level=DEBUG logger=NAME
   change-config KEY=VALUE…
+  reload-config version=TEXT KEY=VALUE…
+                      applies a whole configuration file; keys that are missing get their default values
 """
 
 SOCKET_DEFAULT = "/run/epochmq/admin.sock"
@@ -55,6 +62,7 @@ ARGUMENTS: dict[str, type[AdminArguments]] = {
     AdminOperation.METRICS: ReadinessLimits,
     AdminOperation.PROMOTE: PromoteArguments,
     AdminOperation.HANDOVER: HandoverArguments,
+    AdminOperation.CHANGE_MEMBERS: ChangeMembersArguments,
     AdminOperation.LOG_LEVEL: LogLevelArguments,
 }
 
@@ -147,6 +155,12 @@ def _arguments(call: _AdminCall) -> tuple[str, AdminArguments]:
         if not call.values:
             raise UsageError(f"{operation}: expected KEY=VALUE")
         return operation, ChangeConfigArguments(changes=call.values)
+    if operation == AdminOperation.RELOAD_CONFIG:
+        config = {key: value for key, value in call.values.items() if key != "version"}
+        version = call.values.get("version", "")
+        if not version or not config:
+            raise UsageError(f"{operation}: expected version=TEXT and KEY=VALUE")
+        return operation, ReloadConfigArguments(config=config, version=version)
     kind = ARGUMENTS.get(operation, AdminArguments)
     try:
         return operation, msgspec.convert(call.values, kind, strict=False)

@@ -162,7 +162,7 @@ def report_of_cluster(target: KubernetesTarget) -> int:
     """Prints the last verdict of each audit on a cluster, and a command that shows its report."""
     from epochmq.verbs import kubernetes_cluster
 
-    audits = kubernetes_cluster.audits(target)
+    audits, kubectl = kubernetes_cluster.audits(target), kubernetes_cluster.kubectl_command(target)
     for name, status in audits:
         verdict, report = status.get("verdict"), status.get("report")
         if not verdict:
@@ -172,7 +172,9 @@ def report_of_cluster(target: KubernetesTarget) -> int:
         print(f"{name}: {verdict}, {found}; finished at {status.get('lastFinished')}")
         if report:
             page = r"{.binaryData.report\.html\.gz}"
-            print(f"  kubectl get configmap {report} -o jsonpath='{page}' | base64 -d | gunzip > report.html")
+            print(
+                f"  {kubectl} get configmap {report} -o jsonpath='{page}' | base64 -d | gunzip > report.html"
+            )
     if not any(status.get("verdict") for _, status in audits):
         print_error("no audit in the namespace has a verdict yet; create a BrokerGroupAudit")
         return ExitCode.NOTHING

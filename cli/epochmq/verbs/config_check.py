@@ -21,6 +21,14 @@ QUORUM_KEYS = {
 CONTROLLER_MODE_KEYS = {"enableControllerMode": "true", "controllerAddr": "127.0.0.1:9878"}
 """Keys that the operator sets for a broker in controller mode, and without which it does not load."""
 
+DLEDGER_KEYS = {
+    "enableDLegerCommitLog": "true",
+    "dLegerGroup": "g",
+    "dLegerPeers": "n0-127.0.0.1:40911",
+    "dLegerSelfId": "n0",
+}
+"""Keys that the operator sets for a broker in the mode DLedger, and without which it does not load."""
+
 Warnings = Sequence[str]
 
 
@@ -40,6 +48,8 @@ def _broker_loader(group: BrokerGroup) -> Callable[[Mapping[str, str]], Warnings
     from epochmq_broker.config import from_properties
 
     base = CONTROLLER_MODE_KEYS if group.controlled_by is not None else {}
+    if group.is_dledger:
+        base = DLEDGER_KEYS
     return lambda text: from_properties(base | dict(text)).warnings
 
 

@@ -5,6 +5,7 @@ It reads the resources, and calls the sidecars of replicas."""
 from __future__ import annotations
 
 import asyncio
+import shlex
 from typing import Any
 
 from epochmq.verbs.target import KubernetesTarget
@@ -16,7 +17,7 @@ from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.readiness import int_or_none
 from epochmq_operator.local.replica_control import PromotionResult
 from epochmq_operator.local.status import PodStatus, ReplicaStatus, StatusReport
-from epochmq_operator.pod_rendering import Component
+from epochmq_operator.pods import Component
 from epochmq_protocol.errors import EpochMQError
 
 
@@ -36,6 +37,14 @@ def read_status(target: KubernetesTarget) -> StatusReport:
     """The status of the namespace."""
     connection, namespace = connect(target)
     return report(connection, asyncio.run(observe_namespace(connection, namespace)))
+
+
+def kubectl_command(target: KubernetesTarget) -> str:
+    """The begin of a `kubectl` command for the namespace of the target."""
+    _, namespace = connect(target)
+    options = {"--kubeconfig": target.kubeconfig, "--context": target.context, "--namespace": namespace}
+    given = [part for option, value in options.items() if value for part in (option, value)]
+    return shlex.join(["kubectl", *given])
 
 
 def audits(target: KubernetesTarget) -> list[tuple[str, dict[str, Any]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from epochmq_operator.local.state_directory import PodPhase, PodRecord
 from epochmq_operator.local.status import (
     BrokerGroupStatus,
     ControllerGroupStatus,
+    GroupPhase,
     ObservedLocalPod,
     PodStatus,
     ReplicaStatus,
@@ -25,8 +26,8 @@ from epochmq_operator.pod_rendering import (
     CONTROLLER_PORT,
     MASTER_BROKER_ID,
     NAMESERVER_PORT,
-    Component,
 )
+from epochmq_operator.pods import Component
 from epochmq_operator.resources import GroupMode
 
 REMOTING_PORTS = {
@@ -87,16 +88,20 @@ def row_of_status(pod: PodStatus, component: Component, readiness: Readiness) ->
 
 
 def print_groups(console: Console, report: StatusReport) -> None:
-    """Prints the tables of controllers and groups that have rows."""
+    """Prints the tables of controllers and groups that have rows, and which groups hibernate."""
     tables = (
         controllers_table(report.controller_groups),
         replica_groups_table(report.controller_groups),
         broker_groups_table(report.broker_groups),
         master_slave_table(report.broker_groups),
+        dledger_table(report.broker_groups),
     )
     for table in tables:
         if table.row_count:
             console.print("", table)
+    for group in report.broker_groups:
+        if group.phase is GroupPhase.HIBERNATED:
+            console.print(f"{group.name}: {group.phase}: its replicas are stopped, their volumes stay")
 
 
 def remoting_address(record: PodRecord) -> str:
@@ -192,12 +197,31 @@ def _statistics(statistics: dict[str, str]) -> list[str]:
 
 def broker_groups_table(groups: Sequence[BrokerGroupStatus]) -> Table:
     """The table of replicas of groups under controllers."""
+    return _log_table(
+        (group for group in groups if group.controller_group is not None),
+        ("REPLICA", "ID", "ROLE", "EPOCH", "IN SYNC"),
+        ("END OF LOG", "CONFIRMED", "BEHIND"),
+    )
+
+
+def dledger_table(groups: Sequence[BrokerGroupStatus]) -> Table:
+    """The table of replicas of groups in the mode DLedger."""
+    return _log_table(
+        (group for group in groups if group.mode is GroupMode.DLEDGER),
+        ("REPLICA", "ID", "ROLE", "TERM", "READY"),
+        ("END OF LOG", "COMMITTED", "BEHIND"),
+    )
+
+
+def _log_table(groups: Iterable[BrokerGroupStatus], words: Sequence[str], numbers: Sequence[str]) -> Table:
+    """A table of replicas and the ends of their logs. BEHIND: the bytes of the master's log that the replica
+    lacks."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("REPLICA", "ID", "ROLE", "EPOCH", "IN SYNC"):
+    for title in words:
         table.add_column(title, no_wrap=True)
-    for title in ("END OF LOG", "CONFIRMED", "BEHIND"):
+    for title in numbers:
         table.add_column(title, justify="right", no_wrap=True)
-    for group in (group for group in groups if group.controller_group is not None):
+    for group in groups:
         ends = [r.max_offset for r in group.replicas if r.role == "master" and r.max_offset is not None]
         for replica in group.replicas:
             end = replica.max_offset
@@ -253,6 +277,9 @@ def _role(row: PodRow) -> str:
     readiness = row.readiness
     if readiness.controller is not None:
         return readiness.controller.role
+    if role := readiness.dledger_role:
+        term = readiness.runtime_info.get("dledgerTerm")
+        return f"{role} (term {term})" if term else role
     if role := readiness.runtime_info.get("groupRole"):
         return role
     if row.component is not Component.BROKER or readiness.broker_id is None:

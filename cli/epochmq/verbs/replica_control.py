@@ -62,7 +62,9 @@ def drain(
         directory = _running_directory(state)
         replica, promotion = asyncio.run(replica_control.drain(directory, name, timeout_s, on=on))
     lines = [_describe(promotion)] if promotion is not None else []
-    if on:
+    if replica.dledger_address is not None:
+        lines.append(f"{replica.pod} {_DRAINED_PEER if on else 'may become the master again'}")
+    elif on:
         lines.append(f"{replica.pod} has left the SyncStateSet; it may be stopped now")
     else:
         lines.append(f"{replica.pod} is in the SyncStateSet")
@@ -72,6 +74,9 @@ def drain(
         "promoted": _promotion_document(promotion) if promotion else None,
     }
     return _print("\n".join(lines), document, as_json=as_json)
+
+
+_DRAINED_PEER = "leaves the leadership to other replicas until it is undrained; it may be stopped now"
 
 
 def _print(text: str, document: dict[str, object], *, as_json: bool) -> int:
@@ -102,7 +107,8 @@ def _running_directory(state: Path) -> StateDirectory:
 def _describe(result: replica_control.PromotionResult) -> str:
     if result.held_ms is None:
         return f"{result.pod} (id {result.broker_id}) is already the master, of epoch {result.epoch}"
+    held = "rejected" if result.rejects else "held"
     return (
         f"{result.pod} (id {result.broker_id}) is the master of epoch {result.epoch}; "
-        f"sends were held {result.held_ms} ms"
+        f"sends were {held} {result.held_ms} ms"
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from epochmq_operator.audits.cut import GroupCut, cut_of
+from epochmq_operator.audits.cut import GroupCut, cut_of, dledger_cut_of
 from epochmq_operator.local import status
 from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.state_directory import StateDirectory
@@ -23,6 +23,7 @@ from epochmq_operator.plans.reported_states import (
     ReportedReplicaGroup,
     ReportedState,
 )
+from epochmq_operator.resources import GroupMode
 
 CUT_WAIT_S = 30.0
 """How long a cut may wait for a master."""
@@ -50,7 +51,7 @@ def group_names(state: Path) -> list[str]:
 def make_cut(state: Path, name: str) -> RunningGroupCut:
     """Makes the cut as the operator does on Kubernetes: it reads the states of the replicas, copies their
     epoch files, and reads the states again. Raises ReplicaControlError if the group has no master for a
-    while."""
+    while, or, in the mode DLedger, a replica does not respond."""
     return asyncio.run(_make_cut(StateDirectory(state), name))
 
 
@@ -61,14 +62,11 @@ async def _make_cut(state: StateDirectory, name: str) -> RunningGroupCut:
         directories = {one.pod: Path(one.data_dir) for one in group.replicas}
         copies = await asyncio.to_thread(_copy_epoch_files, directories)
         later_seen, later = await _observe(state, name)
-        states = reported_states(group, seen)
-        cut = cut_of(
-            tuple(directories),
-            states,
-            copies,
-            reported_states(later, later_seen),
-            group.broker_name,
-        )
+        if group.mode is GroupMode.DLEDGER:
+            cut = dledger_cut(group, later)
+        else:
+            states, again = reported_states(group, seen), reported_states(later, later_seen)
+            cut = cut_of(tuple(directories), states, copies, again, group.broker_name)
         if isinstance(cut, GroupCut):
             alive = frozenset(one.pod for one in later.replicas if one.pid is not None)
             return RunningGroupCut(group.broker_name, cut, directories, alive)
@@ -83,6 +81,18 @@ async def _observe(state: StateDirectory, name: str) -> tuple[LocalObservation, 
     if group is None:
         raise ReplicaControlError(f"broker group {name} does not run in {state.path}")
     return seen, group
+
+
+def dledger_cut(group: BrokerGroupStatus, later: BrokerGroupStatus) -> GroupCut | str:
+    """The cut of a group in the mode DLedger, by its status and a later one, or why there is none. The files
+    of a replica without a process do not change, and count as a whole."""
+    masters = [one for one in group.replicas if one.role == "master"]
+    master = max(masters, key=lambda one: one.epoch or 0, default=None)
+    committed = None if master is None else master.confirm_offset
+    ends = {one.pod: one.confirm_offset if one.pid is not None else committed for one in later.replicas}
+    return dledger_cut_of(
+        None if master is None else master.pod, None if master is None else master.epoch, committed, ends
+    )
 
 
 def _copy_epoch_files(directories: Mapping[str, Path]) -> dict[str, bytes]:

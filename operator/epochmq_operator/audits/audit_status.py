@@ -94,8 +94,8 @@ def ended(
     next_run: str,
     now: float,
 ) -> dict[str, Any]:
-    """The status after a run. A run without a verdict takes the former verdict away: nobody knows whether it
-    still holds. The history keeps it."""
+    """The status after a run. A run without a verdict removes the former verdict, which may no longer hold.
+    The history keeps it."""
     status = _old(resource)
     former = next((one for one in history_of(status) if one.get("verdict")), None)
     entry = outcome.entry(run, timestamp(now), report)

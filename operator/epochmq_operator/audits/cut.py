@@ -11,6 +11,10 @@ read after its epoch file was copied: if that file has the newest epoch, the log
 A group in the mode MasterSlave has no epochs. Its master confirms its whole log, and every slave is compared
 up to its own end. While the master is down, the end of the slave that acts for it takes the place of the
 confirm offset.
+
+In the mode DLedger what is committed takes the place of what is confirmed: no peer truncates it. Each peer is
+compared up to what it has committed itself, because what follows in its log may be of another term than the
+committed entries.
 """
 
 # pure: data in, data out.
@@ -92,6 +96,22 @@ def cut_of(
             copy = None
         replicas.append(ReplicaCutPoint(pod, end, copy))
     return GroupCut(master, epoch, confirmed, tuple(replicas), _view(states, broker_name, members))
+
+
+def dledger_cut_of(
+    master: str | None, term: int | None, committed: int | None, later: Mapping[str, int | None]
+) -> GroupCut | str:
+    """Determines the cut of a group in the mode DLedger, or says why there is none. `committed`: the position
+    up to which the master had committed its log; `later`: those of all replicas, read afterwards, None if one
+    does not respond."""
+    if master is None or committed is None:
+        return "no replica reports that it is the master"
+    ends = {pod: end for pod, end in later.items() if end is not None}
+    silent = [pod for pod in later if pod not in ends]
+    if silent:
+        return f"{silent[0]} does not report what it has committed"
+    replicas = tuple(ReplicaCutPoint(pod, min(committed, end), None) for pod, end in ends.items())
+    return GroupCut(master, term or 0, committed, replicas, None)
 
 
 def _acts(state: ReportedBrokerState) -> bool:

@@ -59,7 +59,7 @@ from epochmq_operator.plans.objects import (
 from epochmq_operator.plans.observed_state import ObservedState, observed_pod
 from epochmq_operator.plans.reported_states import ReportedState
 from epochmq_operator.pod_rendering import broker_pod_name
-from epochmq_operator.resources import cron
+from epochmq_operator.resources import GroupMode, cron
 from epochmq_operator.resources.audit import AUDIT_KIND, BrokerGroupAudit
 
 AUDIT_NOW = "epochmq.io/audit-now"
@@ -231,6 +231,9 @@ def _advance(
         what = "no image: set spec.image, or the operator's auditImage"
         return run, (), RunOutcome(reason="NoImage", message=what)
     group = observed.object("BrokerGroup", audit.spec.broker_group)
+    if group is not None and (group.get("spec") or {}).get("mode") == GroupMode.DLEDGER:
+        what = f"{audit.spec.broker_group} is in the mode DLedger, whose running groups cannot be audited yet"
+        return run, (), RunOutcome(reason="NotSupported", message=what)
     if not _is_mine(observed, observed.object("ConfigMap", names.job)):
         return _cut(settings, observed_audit, audit, names, run, group, owner)
     if found is None:

@@ -25,7 +25,7 @@ _GROUP: Schema = {
     "name": text("Name of the BrokerGroup."),
     "state": text("Pending, Synced, Failed or Leaving."),
     "applied": text("What was last applied: the generation and, of a user, the Secret's version."),
-    "drifts": number("How often somebody else's change was reverted."),
+    "drifts": number("How often the operator reverted a change that others made in the brokers."),
     "lastDrift": text("The last reverted change."),
     "reason": text("Why the group is not Synced, in one word."),
     "message": text("The same in a sentence, with the broker's own words if it rejected a change."),

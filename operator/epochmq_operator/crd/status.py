@@ -40,8 +40,8 @@ _COMMON: dict[str, Any] = {
     "ready": {"description": "Number of ready pods, of all pods.", "type": "string"},
     "replicas": {"description": "Number of replicas.", "type": "integer"},
     "targetReplicas": {
-        "description": "Number of replicas that the group is to have at present; while it scales up, fewer "
-        "than spec.replicas.",
+        "description": "Number of replicas or controllers that the group is to have at present; while it "
+        "scales up, fewer than spec.replicas.",
         "type": "integer",
     },
     "pinnedImage": {
@@ -74,9 +74,41 @@ _OF_BROKERS: dict[str, Any] = {
         "items": {"type": "integer", "format": "int64"},
     },
     "controllerGroup": {
-        "description": "ControllerGroup that elects the master; in the mode MasterSlave, the one whose "
-        "nameservers the group uses.",
+        "description": "ControllerGroup that elects the master; in the modes MasterSlave and DLedger, the "
+        "one whose nameservers the group uses.",
         "type": "string",
+    },
+    "knownControllers": {
+        "description": "Number of controllers that all brokers list; absent in modes without controllers.",
+        "type": "integer",
+    },
+    "hibernation": {
+        "description": "`Hibernating`, `Hibernated` or `Resuming`; absent while the group is in use.",
+        "type": "string",
+    },
+    "reloads": {
+        "description": "The configuration that pods got without a restart; absent if all started with it.",
+        "type": "object",
+        "properties": {
+            "configMap": {"description": "Its ConfigMap.", "type": "string"},
+            "pods": {
+                "description": "Pods that started with another configuration.",
+                "type": "array",
+                "maxItems": 100,
+                "x-kubernetes-list-type": "atomic",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "pod": {"description": "Name of the pod.", "type": "string"},
+                        "state": {
+                            "description": "`Applied`, `Pending` or `Rejected`.",
+                            "type": "string",
+                        },
+                        "message": {"description": "Why it is not applied.", "type": "string"},
+                    },
+                },
+            },
+        },
     },
     "actingMaster": {
         "description": "Replica that acts for a master that is down; absent while none does.",
@@ -100,6 +132,11 @@ _OF_BROKERS: dict[str, Any] = {
 _OF_CONTROLLERS: dict[str, Any] = {
     "leader": {"description": "Pod of the leading controller; empty without one.", "type": "string"},
     "term": {"description": "Term of the leader.", "type": "integer", "format": "int64"},
+    "founders": {
+        "description": "Number of controllers with which the group began, while the configuration names the "
+        "members; 0 when the Raft log names them.",
+        "type": "integer",
+    },
     "brokerGroups": {
         "description": "BrokerGroups that name these controllers.",
         "type": "array",

@@ -260,7 +260,7 @@ def _synced(
     differences = "; ".join(changes.differences)
     if changes.changes and before.applied == observed.applied:
         after = before.drifted(differences)
-        message = f"somebody else changed {what}, and the operator reverted it: {differences}"
+        message = f"{what} was changed in the broker, and the operator reverted it: {differences}"
         key = f"{name}/drift/{after.drifts}"
         return after, _event(observed, EventType.WARNING, "DriftReverted", message, key)
     after = before.synced(observed.applied)

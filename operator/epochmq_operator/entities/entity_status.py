@@ -47,7 +47,7 @@ class GroupRecord:
         return replace(self, state=GroupState.SYNCED, applied=applied, reason="Synced", message="")
 
     def drifted(self, differences: str) -> GroupRecord:
-        """The record after a change of somebody else was reverted."""
+        """The record after the operator reverted a change that others made."""
         drift = differences[:MESSAGE_LENGTH_MAX]
         return replace(self.synced(self.applied), drifts=self.drifts + 1, last_drift=drift)
 

@@ -40,13 +40,14 @@ from epochmq_operator.plans.reported_states import (
 )
 from epochmq_operator.pod_rendering import (
     ADMIN_PORT,
+    BROKER_DLEDGER_PORT,
     BROKER_HA_PORT,
     BROKER_PORT,
     CONTROLLER_PORT,
     MASTER_BROKER_ID,
     NAMESERVER_PORT,
-    Component,
 )
+from epochmq_operator.pods import Component
 from epochmq_operator.resources import GroupMode
 
 PROGRESSING_PHASES = (ResourcePhase.CREATING, ResourcePhase.SCALING, ResourcePhase.UPDATING)
@@ -259,8 +260,8 @@ def _replica_group(group: ReportedReplicaGroup) -> ListedReplicaGroup:
 
 def _phase(group: Manifest) -> GroupPhase:
     phase = (group.get("status") or {}).get("phase")
-    if phase == ResourcePhase.READY:
-        return GroupPhase.READY
+    if phase in (ResourcePhase.READY, ResourcePhase.HIBERNATED):
+        return GroupPhase(phase)
     return GroupPhase.PROGRESSING if phase is None or phase in PROGRESSING_PHASES else GroupPhase.DEGRADED
 
 
@@ -275,6 +276,10 @@ def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupSt
     kept = (
         next((one for one in leading[1].groups if one.broker_name == broker_name), None) if leading else None
     )
+    is_dledger = mode is GroupMode.DLEDGER
+    replicas = [
+        _replica(observed, pod, kept, is_dledger=is_dledger) for pod in observed.of(group, Component.BROKER)
+    ]
     return BrokerGroupStatus(
         name=name,
         broker_name=broker_name,
@@ -284,10 +289,17 @@ def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupSt
         mode=mode,
         acting_master=_acting_master((group.get("status") or {}).get("actingMaster")),
         nameservers=_nameservers(observed, controllers) if controllers is not None else [],
-        master_epoch=kept.master_epoch if kept else None,
+        master_epoch=kept.master_epoch if kept else _leaders_term(replicas, mode),
         sync_state_set=sorted(kept.sync_state_set) if kept else [],
-        replicas=[_replica(observed, pod, kept) for pod in observed.of(group, Component.BROKER)],
+        replicas=replicas,
     )
+
+
+def _leaders_term(replicas: list[ReplicaStatus], mode: GroupMode) -> int | None:
+    """The term of the master of a DLedger group; None without one, and in other modes."""
+    if mode is not GroupMode.DLEDGER:
+        return None
+    return max((one.epoch or 0 for one in replicas if one.role == "master"), default=None)
 
 
 def _acting_master(reported: Any) -> ActingMasterStatus | None:
@@ -307,7 +319,9 @@ def _acting_master(reported: Any) -> ActingMasterStatus | None:
     )
 
 
-def _replica(observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGroup | None) -> ReplicaStatus:
+def _replica(
+    observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGroup | None, *, is_dledger: bool
+) -> ReplicaStatus:
     found = observed.states.get(_name(pod))
     state = found if isinstance(found, ReportedBrokerState) else None
     base = _pod(observed, pod, Component.BROKER, "store")
@@ -332,7 +346,10 @@ def _replica(observed: ObservedNamespace, pod: Manifest, kept: ReportedReplicaGr
         confirm_offset=state.confirm_offset if state else None,
         fenced=state is not None and state.fenced,
         drained=state is not None and state.drained,
-        ha_address=_address(observed, pod, Component.BROKER, BROKER_HA_PORT),
+        ha_address=None if is_dledger else _address(observed, pod, Component.BROKER, BROKER_HA_PORT),
+        dledger_address=_address(observed, pod, Component.BROKER, BROKER_DLEDGER_PORT)
+        if is_dledger
+        else None,
         escaped=sum(one.escaped for one in member.escape) if member is not None else None,
         escape_waiting=sum(one.waiting for one in member.escape) if member is not None else None,
     )
@@ -349,6 +366,10 @@ def readiness_of(pod: PodStatus) -> Readiness:
     if isinstance(pod, ReplicaStatus) and pod.role is not None:
         leads = pod.role == "master"
         shown = {"groupRole": pod.role} if pod.role in ("acting", "isolated") else {}
+        if pod.dledger_address is not None:
+            shown = {"dledgerRole": pod.role, "dledgerServes": str(leads).lower()}
+            if pod.epoch is not None:
+                shown["dledgerTerm"] = str(pod.epoch)
         return Readiness(
             pod.ready,
             pod.reason,

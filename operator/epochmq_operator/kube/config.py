@@ -13,6 +13,7 @@ from pydantic.alias_generators import to_camel
 from epochmq_operator.audits.manifests import AuditSettings
 from epochmq_operator.manifests import ManifestSettings
 from epochmq_operator.manifests.settings import USER_ID
+from epochmq_operator.plans.update_limit import PARALLEL_UPDATES
 from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
 from epochmq_operator.resources.entities import TOPIC_KIND, USER_KIND
@@ -69,6 +70,9 @@ class OperatorConfig(BaseModel):
     workers: Annotated[
         int, Field(ge=1, le=100, description="Number of groups that are reconciled at a time.")
     ] = 16
+    parallel_updates: Annotated[
+        int, Field(ge=1, le=1000, description="Number of groups of a kind that are updated at a time.")
+    ] = PARALLEL_UPDATES
     sidecars: Annotated[
         Literal["direct", "proxy"],
         Field(

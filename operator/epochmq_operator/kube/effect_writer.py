@@ -1,4 +1,4 @@
-"""Carries out the effects of reconciliations on the API server."""
+"""Carries out the effects of reconciliations on the API server and on replicas."""
 
 from __future__ import annotations
 
@@ -13,10 +13,20 @@ import structlog
 from epochmq_operator.kube.api import Api, ApiError, object_path
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
+from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER, OBJECT_KINDS
 from epochmq_operator.plans.conditions import timestamp
-from epochmq_operator.plans.effects import Apply, CreateEvent, Delete, Effect, PatchStatus, SetFinalizers
+from epochmq_operator.plans.effects import (
+    Apply,
+    ChangeQuorumMembers,
+    CreateEvent,
+    Delete,
+    Effect,
+    PatchStatus,
+    ReloadConfiguration,
+    SetFinalizers,
+)
 from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of
 from epochmq_operator.resources import KINDS
 
@@ -31,6 +41,8 @@ METRIC_LABELS: Mapping[type[Effect], str] = {
     SetFinalizers: "SetFinalizers",
     PatchStatus: "PatchStatus",
     CreateEvent: "Emit",
+    ReloadConfiguration: "ReloadConfiguration",
+    ChangeQuorumMembers: "ChangeQuorumMembers",
 }
 """The values of the label `effect` of `epochmq_operator_effects`."""
 
@@ -40,18 +52,22 @@ log = structlog.get_logger()
 class EffectWriter:
     """Carries out effects, and puts the objects of the API server's responses into the cache."""
 
-    def __init__(self, api: Api, cache: ObjectCache, metrics: OperatorMetrics) -> None:
+    def __init__(
+        self, api: Api, cache: ObjectCache, metrics: OperatorMetrics, replicas: ReplicaObserver
+    ) -> None:
         self._api = api
+        self._replicas = replicas
         self._cache = cache
         self._metrics = metrics
         self._created_events: OrderedDict[str, None] = OrderedDict()
         """The keys of Events that were created, oldest first."""
 
-    async def carry_out(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> None:
-        """Carries out one effect of a reconciliation of this resource. An Event that was created before is
-        not created again. ApiError when it fails."""
+    async def carry_out(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> Manifest:
+        """Carries out one effect of a reconciliation of this resource; returns the resource, with its status
+        if the effect has written it. An Event that was created before is not created again. ApiError when it
+        fails; MembershipRejectionError if the members of a quorum were not changed."""
         if isinstance(effect, CreateEvent) and effect.key in self._created_events:
-            return
+            return resource
         self._metrics.effects.labels(METRIC_LABELS[type(effect)]).inc()
         match effect:
             case Apply():
@@ -61,7 +77,8 @@ class EffectWriter:
                 await self._api.delete(effect.ref, effect.uid)
             case PatchStatus():
                 version = str(metadata(resource).get("resourceVersion", ""))
-                self._cache.put(await self._api.put_status(ref, version, effect.status))
+                resource = await self._api.put_status(ref, version, effect.status)
+                self._cache.put(resource)
             case SetFinalizers():
                 # This reconciliation may have written the status: then the cache has the present version.
                 known = self._cache.get(ref) or resource
@@ -71,6 +88,12 @@ class EffectWriter:
                     self._cache.put(answer)
             case CreateEvent():
                 await self._create_event(effect, ref, resource)
+            case ReloadConfiguration():
+                await self._replicas.reload(ref, effect)
+            case ChangeQuorumMembers():
+                log.info("changing a quorum", member=effect.member, group=ref.name, namespace=ref.namespace)
+                await self._replicas.change_members(ref, effect)
+        return resource
 
     async def load_into_cache(self, ref: Ref, worker: WorkerState) -> bool:
         """Asks the API server for an object and puts it into the cache. Returns whether it exists. No watch

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
 from epochmq_operator.plans.effects import ReconciliationResult
@@ -12,6 +13,7 @@ from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.reconciliation import reconcile
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.plans.reported_states import ReportedState
+from epochmq_operator.plans.update_limit import PARALLEL_UPDATES, UpdateLimit
 from epochmq_operator.resources import KINDS
 
 
@@ -20,18 +22,31 @@ class GroupReconciler(Reconciler):
 
     kinds = tuple(KINDS)
 
-    def __init__(self, renderer: Renderer, dependencies: ReconcilerDependencies) -> None:
+    def __init__(
+        self,
+        renderer: Renderer,
+        dependencies: ReconcilerDependencies,
+        parallel_updates: int = PARALLEL_UPDATES,
+    ) -> None:
         super().__init__(dependencies)
         self._renderer = renderer
+        self._limit = UpdateLimit(parallel_updates, self.cache.get)
 
     async def reconcile(self, ref: Ref, resource: Manifest, rejection: str) -> ReconciliationResult:
         """Observes the group and takes its plan's next step."""
-        return reconcile(self._renderer, await self._observe(ref, resource, rejection), time.time())
+        observed = await self._observe(ref, resource, rejection)
+        # Without an await in between, so that no two groups take the same place.
+        self._limit.begin(found for kind in self.kinds for found in self.cache.all(kind))
+        observed = replace(observed, updates_full=self._limit.full_because(ref))
+        result = reconcile(self._renderer, observed, time.time())
+        self._limit.record(ref, resource, result)
+        return result
 
     async def _observe(self, ref: Ref, resource: Manifest, rejection: str) -> ObservedState:
         states: dict[str, ReportedState] = {}
         for group in self._groups_to_ask(ref, resource):
             states.update(await self.replicas.states(group))
+        can_reload = await self.replicas.can_reload(ref)
         users = [
             other.name
             for other, found in self.cache.all("BrokerGroup")
@@ -39,7 +54,15 @@ class GroupReconciler(Reconciler):
         ]
         # This is a view of the cache, which changes only between awaits; plans do not await.
         objects = self.cache.namespace(ref.namespace)
-        return ObservedState(resource, objects, states, tuple(users), rejection)
+        return ObservedState(
+            resource,
+            objects,
+            states,
+            tuple(users),
+            rejection,
+            can_reload,
+            self.replicas.rejected_reloads(ref),
+        )
 
     def _groups_to_ask(self, ref: Ref, resource: Manifest) -> list[Ref]:
         """The groups whose replicas are asked: the group itself, and its controllers."""

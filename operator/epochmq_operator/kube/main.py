@@ -130,7 +130,9 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
     namespace = config.operator_namespace or connection.namespace
     settings = config.settings(namespace)
     renderer = Renderer(
-        render=lambda group, controllers: manifests.render_manifests(group, controllers, settings),
+        render=lambda group, controllers, founders: manifests.render_manifests(
+            group, controllers, settings, founders
+        ),
         differences=ComparisonCache(manifests.differences),
         possible_objects=manifests.possible_objects,
         keep_immutable_fields=manifests.keep_immutable_fields,
@@ -150,7 +152,7 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         )
         replicas = ReplicaObserver(cache, sidecar_client, CredentialsCache(api))
         dependencies = ReconcilerDependencies(api, cache, replicas, metrics, liveness, config.workers)
-        reconcilers: list[Reconciler] = [GroupReconciler(renderer, dependencies)]
+        reconcilers: list[Reconciler] = [GroupReconciler(renderer, dependencies, config.parallel_updates)]
         if config.audits:
             reconcilers.append(AuditReconciler(config.audit_settings(), dependencies))
         entities = [kind for kind in config.kinds if kind in ENTITY_KINDS]

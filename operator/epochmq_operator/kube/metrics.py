@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from epochmq_operator.audits.runs import history_of, seconds_of
 from epochmq_operator.entities.entity_status import EntityRecord
-from epochmq_operator.plans.objects import Manifest, Ref, status_of
+from epochmq_operator.plans.objects import Manifest, Ref, spec_of, status_of
 
 RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
@@ -102,6 +102,11 @@ class _GroupCollector(Collector):
         )
         ready = GaugeMetricFamily("epochmq_group_ready_replicas", "Replicas that are ready", labels=labels)
         epoch = GaugeMetricFamily("epochmq_group_master_epoch", "The epoch of the master", labels=labels)
+        target = GaugeMetricFamily(
+            "epochmq_group_target_replicas",
+            "Replicas that a broker group is to have at present; 0 if it hibernates",
+            labels=[*labels, "broker_name"],
+        )
         for ref, found in self._groups():
             status = found.get("status")
             if not isinstance(status, dict):
@@ -111,7 +116,9 @@ class _GroupCollector(Collector):
             ready.add_metric(names, _number(status.get("readyReplicas")))
             if ref.kind == "BrokerGroup":
                 epoch.add_metric(names, _number(status.get("masterEpoch")))
-        return [phase, ready, epoch]
+                broker_name = str(spec_of(found).get("brokerName") or ref.name)
+                target.add_metric([*names, broker_name], _number(status.get("targetReplicas")))
+        return [phase, ready, epoch, target]
 
 
 class _EntityCollector(Collector):

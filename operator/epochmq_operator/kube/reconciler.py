@@ -18,16 +18,27 @@ from epochmq_operator.kube.liveness import RECONCILIATION_LIMIT_S, Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.replica_observer import ReplicaObserver
+from epochmq_operator.kube.sidecar_client import MembershipRejectionError
 from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
 from epochmq_operator.plans.effects import ReconciliationResult
-from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, metadata, ref_of
+from epochmq_operator.plans.objects import (
+    Manifest,
+    Ref,
+    controller_group_of,
+    metadata,
+    ref_of,
+    status_of,
+)
+from epochmq_operator.plans.plan_steps import PlanState
 
 REQUEUE_MAX_S = 15.0
 """The longest time between two reconciliations of a resource, and so between two requests to its replicas."""
 BATCH_DELAY_S = 0.1
 """The delay between a change and the reconciliation, so that a burst of changes makes one reconciliation."""
 FAILED_FIRST_S, FAILED_MAX_S = 1.0, 60.0
+REPORTED_REJECTIONS = 5
+"""So many rejections of a change of members in a row are reported."""
 CONFIRMED_FOR_S = 300.0
 """The worker gets its resource from the API server after this time: a watch can miss a deletion."""
 
@@ -57,7 +68,9 @@ class Reconciler(abc.ABC):
         self._api = dependencies.api
         self._metrics = dependencies.metrics
         self._liveness = dependencies.liveness
-        self._writer = EffectWriter(dependencies.api, dependencies.cache, dependencies.metrics)
+        self._writer = EffectWriter(
+            dependencies.api, dependencies.cache, dependencies.metrics, dependencies.replicas
+        )
         self._free = asyncio.Semaphore(dependencies.workers)
         self._workers: dict[Ref, WorkerState] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -87,6 +100,7 @@ class Reconciler(abc.ABC):
                 # The controllers have one user more or fewer.
                 self._wake(Ref("ControllerGroup", ref.namespace, controller_group_of(manifest)))
             self._wake(ref)
+            self._wake_waiting_controllers(ref, manifest)
             if ref.kind == "ControllerGroup":
                 self._wake_users(ref)
             return
@@ -97,6 +111,15 @@ class Reconciler(abc.ABC):
             self._wake(owner)
             if kind == "ControllerGroup" and ref.kind == "Pod":
                 self._wake_users(owner)
+
+    def _wake_waiting_controllers(self, ref: Ref, manifest: Manifest) -> None:
+        """Wakes the controllers of a broker group that wait until its brokers list another one."""
+        if ref.kind != "BrokerGroup":
+            return
+        controllers = Ref("ControllerGroup", ref.namespace, controller_group_of(manifest))
+        plan = PlanState.of(status_of(self.cache.get(controllers) or {}))
+        if plan is not None and plan.step.startswith("admit-"):
+            self._wake(controllers)
 
     def _wake_users(self, controllers: Ref) -> None:
         for ref, found in self.cache.all("BrokerGroup"):
@@ -141,14 +164,15 @@ class Reconciler(abc.ABC):
                 await self._confirm(ref, worker)
             for unlabelled in tuple(worker.unlabelled_objects):
                 await self._writer.load_into_cache(unlabelled, worker)
-            resource = self.cache.get(ref)
-            if resource is None:
+            found = self.cache.get(ref)
+            if found is None:
                 return 0.0
+            resource: Manifest = found
             result = await self.reconcile(ref, resource, worker.rejection)
             if result.writes:
                 outcome = "step"
                 for effect in result.effects:
-                    await self._writer.carry_out(effect, ref, resource, worker)
+                    resource = await self._writer.carry_out(effect, ref, resource, worker)
             worker.rejection, worker.failures = "", 0
             return self._pause(result, worker)
         except LeadershipLostError:
@@ -156,6 +180,9 @@ class Reconciler(abc.ABC):
         except ApiError as error:
             outcome = "refused" if error.is_rejection else "failed"
             return self._failed(ref, worker, error)
+        except MembershipRejectionError as error:
+            outcome = "refused"
+            return self._members_unchanged(ref, worker, error)
         except Exception as error:
             outcome = "error"
             log.exception("unexpected error in a reconciliation", resource=str(ref), namespace=ref.namespace)
@@ -187,6 +214,15 @@ class Reconciler(abc.ABC):
             )
         log.warning("reconciliation failed", resource=str(ref), namespace=ref.namespace, error=str(error))
         return min(FAILED_FIRST_S * (1 << min(worker.failures, 10)), FAILED_MAX_S)
+
+    def _members_unchanged(self, ref: Ref, worker: WorkerState, error: MembershipRejectionError) -> float:
+        """The delay before the change is requested again. A leader rejects a change while another one is in
+        progress, and when it has transferred its leadership; so the first rejections are no fault."""
+        worker.failures += 1
+        if worker.failures >= REPORTED_REJECTIONS:
+            worker.rejection = f"the members of the quorum were not changed: {error}"[:500]
+        log.info("a quorum was not changed", resource=str(ref), namespace=ref.namespace, error=str(error))
+        return FAILED_FIRST_S
 
     async def _confirm(self, ref: Ref, worker: WorkerState) -> None:
         """Gets the resource from the API server; removes it from the cache if it is gone."""

@@ -14,7 +14,7 @@ from kubernetes.stream import stream
 from epochmq_operator.kube.connection import ClusterConnection
 from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, StatusReport
-from epochmq_operator.pod_rendering import Component
+from epochmq_operator.pods import Component
 
 _stream: Any = stream  # it carries no types
 ERROR_CHANNEL = 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import ssl
 import time
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,11 @@ from epochmq_operator.pod_rendering import ADMIN_PORT
 from epochmq_protocol.errors import EpochMQError
 
 RESPONSE_TIMEOUT_S = 2.0
+CHANGE_TIMEOUT_S = 4.0
+"""A change begins before this operator must stop writing, and ends before another one may begin
+(`lease_rules`)."""
+TOKEN_HEADER = "X-EpochMQ-Token"
+"""The API server removes the header `Authorization` from requests that it proxies."""
 FRESH_S = 0.5
 """A state of this age is not requested again: a group and its controllers are reconciled shortly after each
 other."""
@@ -36,6 +42,27 @@ class _CachedState:
     uid: str
     state: ReportedState
     at_s: float
+
+
+class SidecarRejectionError(EpochMQError):
+    """A sidecar or its main process rejected a change. The text is theirs."""
+
+
+class ReloadRejectionError(SidecarRejectionError):
+    """The change was a configuration."""
+
+
+class MembershipRejectionError(SidecarRejectionError):
+    """The change was one of a quorum's members, and it is not known to be in effect."""
+
+
+def _message_of(body: bytes) -> str:
+    """The message in a sidecar's response to a request that it rejects; "" if there is none."""
+    try:
+        found = json.loads(body)["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def address_of(pod: Manifest) -> str | None:
@@ -111,10 +138,82 @@ class SidecarClient:
         found = await asyncio.gather(*(copy(name, ip) for name, ip in asked.items()))
         return {name: data for name, data in zip(asked, found, strict=True) if data is not None}
 
+    def can_change(self, credentials: SidecarCredentials | None, token: str | None) -> bool:
+        """Whether sidecars accept changes from this client. The API server, as a proxy, presents no client
+        certificate."""
+        return token is not None or (credentials is not None and not self._by_proxy)
+
+    async def reload(
+        self,
+        pod: Manifest,
+        credentials: SidecarCredentials | None,
+        token: str | None,
+        version: str,
+        config: Mapping[str, str],
+    ) -> None:
+        """Has a broker apply a configuration file. ReloadRejectionError if its sidecar rejects that. If it
+        does not respond nothing is raised: its state will show whether it applied the file.
+        LeadershipLostError if another operator may be writing."""
+        meta, ip = metadata(pod), address_of(pod)
+        if ip is None:
+            return
+        name, namespace = str(meta["name"]), str(meta.get("namespace", ""))
+        headers = {TOKEN_HEADER: token} if token is not None else {}
+        body = {"config": dict(config), "version": version}
+        async with self._free:
+            self._api.may_write()
+            try:
+                await self._ask(namespace, name, ip, credentials, "/v1/config", body=body, headers=headers)
+            except SidecarRejectionError as error:
+                raise ReloadRejectionError(str(error)) from None
+            except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError):
+                self.failures += 1
+            finally:
+                self._cached.pop((namespace, name), None)
+
+    async def change_members(
+        self,
+        pod: Manifest,
+        credentials: SidecarCredentials | None,
+        token: str | None,
+        member: str,
+        address: str | None,
+    ) -> None:
+        """Has a leading controller add a member or, without an address, remove it. MembershipRejectionError
+        unless it responds that the change is committed. LeadershipLostError if another operator may be
+        writing."""
+        meta, ip = metadata(pod), address_of(pod)
+        name, namespace = str(meta["name"]), str(meta.get("namespace", ""))
+        if ip is None:
+            raise MembershipRejectionError(f"{name} does not run")
+        headers = {TOKEN_HEADER: token} if token is not None else {}
+        body = {"member": member, **({} if address is None else {"address": address})}
+        async with self._free:
+            self._api.may_write()
+            try:
+                await self._ask(namespace, name, ip, credentials, "/v1/members", body=body, headers=headers)
+            except SidecarRejectionError as error:
+                raise MembershipRejectionError(f"{name}: {error}") from None
+            except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError) as error:
+                self.failures += 1
+                why = str(error) or type(error).__name__
+                raise MembershipRejectionError(f"{name} does not respond: {why}") from None
+            finally:
+                self._cached = {key: one for key, one in self._cached.items() if key[0] != namespace}
+
     async def _ask(
-        self, namespace: str, pod: str, ip: str, credentials: SidecarCredentials | None, path: str
+        self,
+        namespace: str,
+        pod: str,
+        ip: str,
+        credentials: SidecarCredentials | None,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S)
+        """The response of a sidecar: to `GET`, or to `PUT` with a body. EpochMQError if it is no success."""
+        timeout = aiohttp.ClientTimeout(total=RESPONSE_TIMEOUT_S if body is None else CHANGE_TIMEOUT_S)
         tls: ssl.SSLContext | bool = credentials.tls if credentials else True
         session = self._session
         if self._by_proxy:
@@ -124,17 +223,22 @@ class SidecarClient:
             host = f"[{ip}]" if ":" in ip else ip
             url = f"{'https' if credentials else 'http'}://{host}:{ADMIN_PORT}{path}"
         options: dict[str, Any] = {} if self._by_proxy else {"ssl": tls}
-        async with session.get(url, timeout=timeout, **options) as answer:
-            if answer.status != 200:
-                raise EpochMQError(f"the sidecar of {pod} responded with status {answer.status}")
-            body = bytearray()
+        if body is not None:
+            options |= {"json": body, "headers": headers}
+        method = "GET" if body is None else "PUT"
+        async with session.request(method, url, timeout=timeout, **options) as answer:
+            content = bytearray()
             async for chunk in answer.content.iter_any():
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
+                content += chunk
+                if len(content) > BODY_BYTES_MAX:
                     raise EpochMQError(
                         f"the sidecar of {pod} responded with more than {BODY_BYTES_MAX} bytes"
                     )
-            return bytes(body)
+            if answer.status == 200:
+                return bytes(content)
+            if body is not None and 400 <= answer.status < 500:
+                raise SidecarRejectionError(_message_of(bytes(content)) or f"status {answer.status}")
+            raise EpochMQError(f"the sidecar of {pod} responded with status {answer.status}")
 
 
 def proxy_path(namespace: str, pod: str, path: str, *, secure: bool) -> str:

@@ -1,5 +1,5 @@
-"""Reads the certificates for admin ports with TLS (`spec.admin.tlsSecret`). Reading a state needs no
-token."""
+"""Reads the certificates for admin ports with TLS (`spec.admin.tlsSecret`) and the tokens for changes
+(`spec.admin.tokenSecret`). Reading a state needs no token."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class CredentialsCache:
     def __init__(self, api: Api) -> None:
         self._api = api
         self._kept: dict[Ref, tuple[float, SidecarCredentials | None]] = {}
+        self._tokens: dict[Ref, tuple[float, str | None]] = {}
 
     async def credentials(self, namespace: str, name: str | None) -> SidecarCredentials | None:
         """The credentials; None if the group has none, or if they cannot be read or used."""
@@ -51,6 +52,35 @@ class CredentialsCache:
             self._kept.clear()
         self._kept[ref] = (now, found)
         return found
+
+    async def token(self, namespace: str, name: str | None) -> str | None:
+        """The first token of a Secret (`spec.admin.tokenSecret`), for changes through sidecars; None if the
+        group has none, or the operator may not read it. ApiError if the API server does not respond."""
+        if name is None:
+            return None
+        ref, now = Ref("Secret", namespace, name), time.monotonic()
+        kept = self._tokens.get(ref)
+        if kept is not None and now - kept[0] < CACHED_S:
+            return kept[1]
+        try:
+            found = token_of(await self._api.get(object_path(ref)))
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            found = None
+        if len(self._tokens) >= CACHED_MAX:
+            self._tokens.clear()
+        self._tokens[ref] = (now, found)
+        return found
+
+
+def token_of(secret: dict[str, Any]) -> str | None:
+    """The first token in a Secret, None if it has none."""
+    try:
+        text = base64.b64decode((secret.get("data") or {}).get("token", ""), validate=True).decode()
+    except ValueError:
+        return None
+    return next((line.strip() for line in text.splitlines() if line.strip()), None)
 
 
 def credentials_of(secret: dict[str, Any]) -> SidecarCredentials:

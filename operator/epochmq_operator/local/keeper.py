@@ -17,7 +17,12 @@ from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.restart_history import RestartHistory
 from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
 from epochmq_operator.local.tasks import owned_task, wait_first
-from epochmq_operator.pod_rendering import BrokerProbe, Component, Pod, PodSidecar
+from epochmq_operator.pods import (
+    BrokerProbe,
+    Component,
+    Pod,
+    PodSidecar,
+)
 from epochmq_protocol.durable_files import replace_file
 
 CommandOf = Callable[[Pod], Sequence[str]]
@@ -87,6 +92,13 @@ class PodKeeper:
         self._stop.set()
         if kill:
             self._kill.set()
+
+    def replace_addresses(self, pod: Pod) -> None:
+        """Replaces the pod by one that differs in addresses only (`address_changes`). Its configuration is
+        written at the next start of the process."""
+        self.pod = pod
+        if isinstance(pod.probe, BrokerProbe):
+            self.record.nameservers = list(pod.probe.nameservers)
 
     def waits_for(self, pods: Sequence[str]) -> None:
         """Records the pods that this one waits for."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from epochmq_operator.local.errors import NetworkError
-from epochmq_operator.pod_rendering import Pod
+from epochmq_operator.pods import Pod
 
 CLAIM_HOST = 254
 CLAIM_PORT = 10900

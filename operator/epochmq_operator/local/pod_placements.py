@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.network import allocate
-from epochmq_operator.local.state_directory import NetworkFile, StateDirectory
+from epochmq_operator.local.state_directory import NetworkFile, QuorumRecord, StateDirectory
 from epochmq_operator.pod_rendering import (
+    pods_of,
+    render_pods,
+)
+from epochmq_operator.pods import (
     Pod,
     PodIdentity,
     PodPlacement,
     SidecarPlacement,
-    pods_of,
-    render_pods,
 )
-from epochmq_operator.resources import BrokerGroup, Resources
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources, with_controller_count
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.admin_socket import check_admin_socket_path
+
+
+def running_resources(resources: Resources, quorums: Mapping[str, QuorumRecord]) -> Resources:
+    """The resources with as many controllers as run, while their number changes."""
+    return Resources.of(
+        with_controller_count(group, quorums[group.name].running)
+        if isinstance(group, ControllerGroup) and group.name in quorums
+        else group
+        for group in resources.documents
+    )
 
 
 def addresses_for(resources: Resources, known: NetworkFile) -> NetworkFile:
@@ -25,15 +39,19 @@ def addresses_for(resources: Resources, known: NetworkFile) -> NetworkFile:
 
 
 def render_all(state: StateDirectory, resources: Resources, network: NetworkFile) -> tuple[Pod, ...]:
-    """Renders all pods of the resources with their placements in this directory and network."""
+    """Renders all pods of the running resources (`running_resources`) with their placements in this directory
+    and network."""
     pods: list[Pod] = []
+    quorums = state.quorums()
     for group in resources.groups:
         controllers = resources.controllers_of(group) if isinstance(group, BrokerGroup) else None
         places = {
             identity.name: _placement(state, identity, network.addresses[identity.name])
             for identity in (*pods_of(group), *(pods_of(controllers) if controllers is not None else ()))
         }
-        pods += render_pods(group, places, controllers)
+        quorum = quorums.get(group.name) if isinstance(group, ControllerGroup) else None
+        founders = None if quorum is None else quorum.founders
+        pods += render_pods(group, places, controllers, founders=founders)
     return tuple(pods)
 
 

@@ -12,8 +12,14 @@ from epochmq_operator.local.replica_groups import (
     fetch_replica_group,
     find_leader,
 )
-from epochmq_operator.pod_rendering import BrokerProbe, ControllerProbe, NameserverProbe, Probe
+from epochmq_operator.pods import (
+    BrokerProbe,
+    ControllerProbe,
+    NameserverProbe,
+    Probe,
+)
 from epochmq_protocol import fastjson
+from epochmq_protocol.admin_api.operations import TAKEOVER_ENTRIES_MAX
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
 from epochmq_protocol.frame import Command, request
@@ -46,6 +52,19 @@ class Readiness:
     runtime_info: dict[str, str] = field(default_factory=dict)
     controller: ControllerRaftState | None = None
     group: ListedReplicaGroup | None = None
+
+    @property
+    def dledger_role(self) -> str | None:
+        """The role of a broker of a DLedger group: `master` once it leads and accepts messages, else `slave`.
+        None for others."""
+        if "dledgerRole" not in self.runtime_info:
+            return None
+        return "master" if self.leads_dledger else "slave"
+
+    @property
+    def leads_dledger(self) -> bool:
+        """Whether it is the master of a DLedger group."""
+        return self.runtime_info.get("dledgerServes") == "true"
 
 
 async def probe_pod(client: RemotingClient, probe: Probe) -> Readiness:
@@ -89,6 +108,8 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
         # The nameserver has not yet noticed that the broker started again.
         reason = f"isolated: it {runtime_info.get('isolatedBecause', 'has not begun to go online')}"
         return Readiness(False, reason, runtime_info=runtime_info)
+    if reason := _why_not_in_step(runtime_info):
+        return Readiness(False, reason, broker_id, runtime_info)
     if not probe.controllers:
         return Readiness(True, broker_id=broker_id, runtime_info=runtime_info)
     try:
@@ -98,6 +119,23 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
         return Readiness(False, str(error), broker_id, runtime_info)
     reason = _why_not_in_sync(group, probe.address, drained=runtime_info.get("drained") == "true")
     return Readiness(not reason, reason, broker_id, runtime_info, group=group)
+
+
+def _why_not_in_step(runtime_info: dict[str, str]) -> str:
+    """Why a broker of a DLedger group neither leads nor could take over the leadership; empty if it does or
+    could, and for other brokers."""
+    if "dledgerRole" not in runtime_info or runtime_info.get("dledgerServes") == "true":
+        return ""
+    if not runtime_info.get("dledgerLeader"):
+        return "the group has no leader, as far as it knows"
+    if runtime_info["dledgerRole"] == "leader":
+        return "it leads, but its log is not committed and dispatched yet"
+    behind = int_or_none(runtime_info.get("dledgerBehind"))
+    if behind is None:
+        return f"its leader {runtime_info['dledgerLeader']} has not reached its log yet"
+    if behind > TAKEOVER_ENTRIES_MAX:
+        return f"it lacks {behind} committed entries"
+    return ""
 
 
 def _why_not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) -> str:

@@ -12,6 +12,7 @@ from epochmq_operator.local.replica_groups import ListedReplicaGroup
 from epochmq_operator.local.state_directory import StateDirectory
 from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, observe, report
 from epochmq_operator.pod_rendering import inner_client_credentials
+from epochmq_operator.resources import GroupMode
 from epochmq_protocol import fastjson
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -49,13 +50,15 @@ class ChosenReplica:
 
 @dataclass(frozen=True, slots=True)
 class PromotionResult:
-    """The result of a switchover. `held_ms`: how long sends were held; None if the replica already was the
-    master."""
+    """The result of a switchover. `held_ms`: how long sends were held, or in the mode DLedger rejected; None
+    if the replica already was the master. In the mode DLedger `epoch` is the term."""
 
     pod: str
     broker_id: int
     epoch: int
     held_ms: int | None
+    rejects: bool = False
+    """Whether sends were rejected, not held, meanwhile."""
 
 
 async def find_replica(state: StateDirectory, name: str) -> ChosenReplica:
@@ -92,12 +95,12 @@ async def promote(state: StateDirectory, name: str, timeout_s: float) -> Promoti
 
 async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: float) -> PromotionResult:
     replica, master = chosen.replica, chosen.master
-    if chosen.group.controller_group is None:
+    is_dledger = chosen.group.mode is GroupMode.DLEDGER
+    if chosen.group.controller_group is None and not is_dledger:
         raise ReplicaControlError(f"{chosen.group.name} has no controllers: replica 0 is always the master")
     if master is None:
-        raise ReplicaControlError(
-            f"{chosen.group.name} has no master to switch from; wait until the controllers elect one"
-        )
+        who = "a majority of the replicas elects" if is_dledger else "the controllers elect"
+        raise ReplicaControlError(f"{chosen.group.name} has no master to switch from; wait until {who} one")
     if replica.broker_id is None:
         raise ReplicaControlError(
             f"the controllers do not know {replica.pod}: {replica.reason or 'no reason known'}"
@@ -116,7 +119,7 @@ async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: flo
         timeout_s,
         "the nameservers list the new master",
     )
-    return PromotionResult(replica.pod, replica.broker_id, done.master_epoch, done.held_ms)
+    return PromotionResult(replica.pod, replica.broker_id, done.master_epoch, done.held_ms, is_dledger)
 
 
 async def _routed(client: RemotingClient, group: BrokerGroupStatus, address: str) -> bool:
@@ -150,9 +153,11 @@ async def drain(
 ) -> tuple[ReplicaStatus, PromotionResult | None]:
     """Drains the replica: another replica in sync becomes the master if need be, and the replica leaves the
     SyncStateSet but continues to copy the log. Returns the replica, and the switchover's result if there was
-    one. `on=False` undoes it; that returns when the replica is in the SyncStateSet."""
+    one. `on=False` undoes it; that returns when the replica is in the SyncStateSet. In the mode DLedger a
+    drained replica leaves the leadership to the others."""
     chosen = await find_replica(state, name)
-    if chosen.group.controller_group is None:
+    is_dledger = chosen.group.mode is GroupMode.DLEDGER
+    if chosen.group.controller_group is None and not is_dledger:
         raise ReplicaControlError(
             f"{chosen.group.name} has no controllers: no other replica can become the master"
         )
@@ -164,6 +169,14 @@ async def drain(
             request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(drained=on)),
             ANSWER_MS,
         )
+
+    async def state_changed() -> bool:
+        now = await find_replica(state, name)
+        return now.replica.drained is on and (not on or now.replica.role == "slave")
+
+    if is_dledger:
+        await _until(state_changed, timeout_s, f"{chosen.replica.pod} is {'' if on else 'not '}drained")
+        return chosen.replica, moved
 
     async def membership_changed() -> bool:
         now = await find_replica(state, name)

@@ -20,6 +20,7 @@ import msgspec
 from epochmq_operator.local.errors import NotReadyError, StateError
 from epochmq_operator.local.process import is_alive, send_signal
 from epochmq_operator.local.state_directory import (
+    LogKind,
     PodPhase,
     PodRecord,
     StateDirectory,
@@ -27,7 +28,7 @@ from epochmq_operator.local.state_directory import (
 )
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
 from epochmq_operator.local.tasks import owned_task, wait_first
-from epochmq_operator.pod_rendering import broker_pod_name, controller_pod_name
+from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_operator.resources import GroupResource, Resources, show_value
 
 READY_WAIT_S = 60.0
@@ -108,20 +109,6 @@ def check_single_namespace(resources: Resources) -> None:
             )
 
 
-def check_controller_counts(state: StateDirectory, resources: Resources) -> None:
-    """Checks that the number of controllers is that of the data. StateError if not: a majority of another
-    number may not know what was committed."""
-    for group in resources.all_controller_groups:
-        count = state.controllers_with_data(group.name)
-        if count is not None and count != group.spec.replicas:
-            raise StateError(
-                f"ControllerGroup {group.name}: spec.replicas: {group.spec.replicas}, expected {count}: the "
-                f"data under {state.path / 'volumes'} is that of {count} controllers, and changing their "
-                f"number is not supported yet (to start without the data, run down and remove "
-                f"{controller_pod_name(group.name, '*')} there)"
-            )
-
-
 def check_controller_groups_exist(resources: Resources) -> None:
     """Checks that every ControllerGroup that a broker group names exists. StateError if not."""
     for group in resources.broker_groups:
@@ -134,20 +121,48 @@ def check_controller_groups_exist(resources: Resources) -> None:
             ) from None
 
 
-def check_data_matches_mode(state: StateDirectory, resources: Resources) -> None:
-    """Checks that data is used as it was written, with or without controllers. StateError if not: only the
-    controllers know which replicas have all of the data."""
+def check_peer_counts(state: StateDirectory, resources: Resources) -> None:
+    """Checks that a DLedger group has as many replicas as its data. StateError if not: a majority of another
+    number may not have what was acknowledged."""
     for group in resources.broker_groups:
-        for controlled, pod in state.brokers_with_data(group.name):
-            if controlled == (group.controlled_by is not None):
+        count = state.peers_with_data(group.name) if group.is_dledger else None
+        if count is not None and count != group.spec.replicas:
+            raise StateError(
+                f"BrokerGroup {group.name}: spec.replicas: {group.spec.replicas}, expected {count}: the data "
+                f"under {state.path / 'volumes'} is that of {count} replicas, and changing their number is "
+                f"not supported yet in the mode DLedger (to start without the data, run down and remove "
+                f"{broker_pod_name(group.name, '*')} there)"
+            )
+
+
+def check_data_matches_mode(state: StateDirectory, resources: Resources) -> None:
+    """Checks that data is used in the mode in which it was written. StateError if not: only the controllers,
+    or the peers of a DLedger log, know which replicas have all of the data."""
+    for group in resources.broker_groups:
+        wanted = LogKind.CONTROLLED if group.controlled_by is not None else LogKind.PLAIN
+        if group.is_dledger:
+            wanted = LogKind.DLEDGER
+        for kind, pod in state.brokers_with_data(group.name):
+            if kind is wanted:
                 continue
-            was, to_be = ("with", "without") if controlled else ("without", "with")
-            field = "spec.mode: MasterSlave, expected Controller: " if group.is_master_slave else ""
+            field = "" if group.is_under_controllers else f"spec.mode: {group.spec.mode}: "
+            if group.is_master_slave and kind is LogKind.CONTROLLED:
+                field = "spec.mode: MasterSlave, expected Controller: "
             raise StateError(
                 f"BrokerGroup {group.name}: {field}the data of {pod} under {state.path / 'volumes'} was "
-                f"written {was} controllers and cannot be used {to_be} them (to start without "
+                f"written {_misuse(kind, wanted)} (to start without "
                 f"the data, run down and remove {broker_pod_name(group.name, '*')} there)"
             )
+
+
+def _misuse(kind: LogKind, wanted: LogKind) -> str:
+    """How data was written, and how it cannot be used."""
+    if kind is LogKind.DLEDGER:
+        return "in the mode DLedger and cannot be used in another mode"
+    was, to_be = ("with", "without") if kind is LogKind.CONTROLLED else ("without", "with")
+    if wanted is LogKind.DLEDGER:
+        return f"{was} controllers and cannot be used as a DLedger log"
+    return f"{was} controllers and cannot be used {to_be} them"
 
 
 def detach(state: StateDirectory) -> None:
@@ -218,15 +233,17 @@ def wait_ready(state: StateDirectory, timeout_s: float = READY_WAIT_S) -> list[P
     while True:
         pods, supervisor = state.pods(), state.supervisor()
         records = pods.pods if pods and pods.by == supervisor else []
+        changes = pods.changes if pods and pods.by == supervisor else []
         left = unready(records)
-        if records and not left:
+        if records and not left and not changes:
             return records
         if supervisor is None:
             raise NotReadyError(f"the supervisor ended; see {state.supervisor_log}")
         if has_failed(records):
             raise NotReadyError(explain(state, left, "does not come up"))
         if time.monotonic() > deadline:
-            raise NotReadyError(explain(state, left, f"not ready after {timeout_s:.0f} s"))
+            reason = explain(state, left, f"not ready after {timeout_s:.0f} s") if left else ""
+            raise NotReadyError("\n".join([*changes, *([reason] if reason or not changes else [])]))
         time.sleep(_POLL_S)
 
 

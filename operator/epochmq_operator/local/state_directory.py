@@ -7,6 +7,7 @@
     options.json      how it is to run: whether pods have admin sidecars
     admin-token       the token that a sidecar requires for changes
     run/POD.sock      the socket between a pod's sidecar and its main process
+    quorums.json      how many controllers of each group run, which differs from the resources meanwhile
     network.json      the loopback network, and the address of every pod that ever existed
     pods.json         the supervisor's last record of each pod
     supervisor.log
@@ -32,7 +33,11 @@ from pydantic import ValidationError
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.process import ProcessIdentity, is_alive
 from epochmq_operator.local.state_lock import SupervisorLock, apply_lock
-from epochmq_operator.pod_rendering import Component, broker_pod_name, controller_pod_name
+from epochmq_operator.pod_rendering import (
+    broker_pod_name,
+    controller_pod_name,
+)
+from epochmq_operator.pods import Component
 from epochmq_operator.resources import KINDS, Resources
 from epochmq_protocol.durable_files import replace_file, sync_directory
 
@@ -81,6 +86,17 @@ class PodsFile(msgspec.Struct, kw_only=True):
     by: ProcessIdentity
     applied: str
     pods: list[PodRecord]
+    changes: list[str] = []
+    """The present steps of changes of the number of controllers, one line for each group; empty: none."""
+
+
+class QuorumRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The controllers of one group. `running` is the number of their pods, `founders` as in `quorum_steps`.
+    `changing`: a change of the number has begun and is not known to be completed."""
+
+    running: int
+    founders: int
+    changing: bool = False
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +111,14 @@ class NetworkFile(msgspec.Struct, kw_only=True):
 
     network: str
     addresses: dict[str, str]
+
+
+class LogKind(StrEnum):
+    """What a broker's log is, by who decided when it was written which replica is the master."""
+
+    CONTROLLED = "controlled"
+    PLAIN = "plain"
+    DLEDGER = "dledger"
 
 
 class StateDirectory:
@@ -146,19 +170,29 @@ class StateDirectory:
         return self.absolute / "volumes" / pod / volume
 
     def controllers_with_data(self, group: str) -> int | None:
-        """The number of controllers whose data a group of this name left here; None without data. The
-        supervisor creates the volumes of all controllers before it starts the first."""
+        """The number of controllers that have a volume here, left by a group of this name; None if no
+        controller left data. The supervisor creates all volumes before it starts the first controller."""
         found = list((self.absolute / "volumes").glob(controller_pod_name(group, "[0-9]")))
         return len(found) if any(any(volume.glob("*/*")) for volume in found) else None
 
-    def brokers_with_data(self, group: str) -> list[tuple[bool, str]]:
-        """(under controllers?, pod) of each broker of a group of this name that left a log here."""
-        found = sorted((self.absolute / "volumes").glob(broker_pod_name(group, "[0-9]")))
-        return [
-            ((store / "brokerIdentity").exists(), pod.name)
-            for pod in found
-            if any((store := pod / "store").glob("commitlog/*"))
-        ]
+    def brokers_with_data(self, group: str) -> list[tuple[LogKind, str]]:
+        """(what its log is, pod) of each broker of a group of this name that left a log here."""
+        found: list[tuple[LogKind, str]] = []
+        for pod in sorted((self.absolute / "volumes").glob(broker_pod_name(group, "[0-9]"))):
+            store = pod / "store"
+            if any(store.glob("dledger-*/data/*")):
+                found.append((LogKind.DLEDGER, pod.name))
+            elif any(store.glob("commitlog/*")):
+                controlled = (store / "brokerIdentity").exists()
+                found.append((LogKind.CONTROLLED if controlled else LogKind.PLAIN, pod.name))
+        return found
+
+    def peers_with_data(self, group: str) -> int | None:
+        """The number of brokers of a DLedger group of this name that left data here; None without data. The
+        supervisor creates the volumes of all of them before it starts the first."""
+        if not any(kind is LogKind.DLEDGER for kind, _ in self.brokers_with_data(group)):
+            return None
+        return len(list((self.absolute / "volumes").glob(broker_pod_name(group, "[0-9]"))))
 
     def applying(self) -> contextlib.AbstractContextManager[None]:
         """Excludes other `up` and `down` for the length of a block. StateError if one of them takes too
@@ -215,6 +249,14 @@ class StateDirectory:
     def write_network(self, network: NetworkFile) -> None:
         """For the holder of the supervisor's lock."""
         self._write("network.json", network)
+
+    def quorums(self) -> dict[str, QuorumRecord]:
+        """The controllers of each ControllerGroup, by its name."""
+        return self._read("quorums.json", dict[str, QuorumRecord]) or {}
+
+    def write_quorums(self, quorums: dict[str, QuorumRecord]) -> None:
+        """For the holder of the supervisor's lock."""
+        self._write("quorums.json", quorums)
 
     def pods(self) -> PodsFile | None:
         """The supervisor's last records; None before the first run."""

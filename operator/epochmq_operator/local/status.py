@@ -12,12 +12,20 @@ from enum import StrEnum
 
 import msgspec
 
-from epochmq_operator.local.pod_placements import render_all
+from epochmq_operator.local.pod_placements import render_all, running_resources
 from epochmq_operator.local.process import is_alive
 from epochmq_operator.local.readiness import Readiness, int_or_none, probe_pod
 from epochmq_operator.local.replica_groups import ListedReplicaGroup, fetch_replica_groups
 from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
-from epochmq_operator.pod_rendering import MASTER_BROKER_ID, BrokerProbe, Component, Pod, pods_of
+from epochmq_operator.pod_rendering import (
+    MASTER_BROKER_ID,
+    pods_of,
+)
+from epochmq_operator.pods import (
+    BrokerProbe,
+    Component,
+    Pod,
+)
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupMode, Resources
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.transport import RemotingClient
@@ -25,12 +33,14 @@ from epochmq_protocol.transport import RemotingClient
 
 class GroupPhase(StrEnum):
     """The phase of a group. `Progressing`: its pods are starting; `Degraded`: some pods failed after they had
-    been ready; `Stopped`: none of its pods runs."""
+    been ready; `Stopped`: none of its pods runs; `Hibernated`, on a cluster only: its replicas are stopped
+    because the spec says so."""
 
     READY = "Ready"
     PROGRESSING = "Progressing"
     DEGRADED = "Degraded"
     STOPPED = "Stopped"
+    HIBERNATED = "Hibernated"
 
 
 class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
@@ -50,13 +60,15 @@ class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
 
 class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     """A broker. `broker_id` is its permanent id from the controllers, which SyncStateSets consist of; null
-    while unknown. Without controllers it is 0; in the mode MasterSlave it is the replica's ordinal. `role` is
-    `master`, `slave`, `acting` (it acts for a master that is down) or `isolated` (it does not serve yet);
-    null while unknown. `in_sync`: without controllers, whether it is ready. `epoch` is the last epoch of its
-    log, null without epochs. `max_offset` is the end of its log, `confirm_offset` the offset up to which
-    consumers see messages. `fenced` and `drained` are set by users. `escaped`: messages that other groups
-    took from it since its start, because it acted for its master; `escape_waiting`: messages that no group
-    has taken yet. Both are null without an acting master."""
+    while unknown. Without controllers it is 0; in the mode MasterSlave it is the replica's ordinal, in the
+    mode DLedger the ordinal plus 1. `role` is `master`, `slave`, `acting` (it acts for a master that is down)
+    or `isolated` (it does not serve yet); null while unknown. `in_sync`: without controllers, whether it is
+    ready. `epoch` is the last epoch of its log, in the mode DLedger its term, null without either.
+    `max_offset` is the end of its log, `confirm_offset` the offset up to which consumers see messages.
+    `fenced` and `drained` are set by users. `escaped`: messages that other groups took from it since its
+    start, because it acted for its master; `escape_waiting`: messages that no group has taken yet. Both are
+    null without an acting master. `ha_address` is null in the mode DLedger, and `dledger_address` in the
+    others."""
 
     broker_id: int | None
     role: str | None
@@ -66,7 +78,8 @@ class ReplicaStatus(PodStatus, kw_only=True, rename="camel"):
     confirm_offset: int | None
     fenced: bool
     drained: bool
-    ha_address: str
+    ha_address: str | None
+    dledger_address: str | None = None
     escaped: int | None = None
     escape_waiting: int | None = None
 
@@ -108,7 +121,7 @@ class ActingMasterStatus(msgspec.Struct, kw_only=True, rename="camel"):
 class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     """A broker group. `controller_group` is null if no controllers elect its master. `acting_master` is null
     while no replica acts for the master. Epoch and SyncStateSet are null and empty without controllers, and
-    while no controller responds."""
+    while no controller responds; in the mode DLedger the epoch is the master's term."""
 
     name: str
     broker_name: str
@@ -181,7 +194,8 @@ class LocalObservation:
 
 async def observe(state: StateDirectory) -> LocalObservation:
     """Probes every pod of the resources, all at once; that may take a second or two."""
-    resources, network, known = state.resources(), state.network(), state.pods()
+    resources = running_resources(state.resources(), state.quorums())
+    network, known = state.network(), state.pods()
     if network is None or not resources.groups:
         return LocalObservation.nothing()
     records = {record.pod: record for record in known.pods} if known else {}
@@ -296,7 +310,7 @@ def _group(group: BrokerGroup, seen: LocalObservation) -> BrokerGroupStatus:
         nameservers=list(brokers[0].pod.probe.nameservers)
         if brokers and isinstance(brokers[0].pod.probe, BrokerProbe)
         else [],
-        master_epoch=listed.master_epoch if listed else None,
+        master_epoch=listed.master_epoch if listed else _leaders_term(brokers),
         sync_state_set=listed.sync_state_set if listed else [],
         replicas=[replica_of(group, o, listed) for o in brokers],
     )
@@ -318,9 +332,13 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, listed: ListedReplicaGro
     """The status of a replica, by its own report and by its controllers."""
     address, runtime_info = o.pod.port("remoting"), o.readiness.runtime_info
     registered = o.readiness.broker_id
-    if group.controlled_by is None:
+    broker_id: int | None
+    if group.is_dledger:
+        broker_id = o.pod.ordinal + 1
+        in_sync = o.readiness.ready
+    elif group.controlled_by is None:
         # Replica 0 is always the master.
-        broker_id: int | None = o.pod.ordinal if registered is None else registered
+        broker_id = o.pod.ordinal if registered is None else registered
         in_sync = o.readiness.ready
     else:
         known = next((one for one in listed.replicas if one.address == address), None) if listed else None
@@ -328,21 +346,32 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, listed: ListedReplicaGro
         in_sync = known is not None and known.in_sync and known.alive
     leads = registered == MASTER_BROKER_ID if listed is None else listed.master_id == broker_id
     role = None if registered is None else "master" if leads else "slave"
-    role = runtime_info.get("groupRole", role)
+    role = o.readiness.dledger_role or runtime_info.get("groupRole", role)
     return ReplicaStatus(
         **msgspec.structs.asdict(_pod(o, "store")),
         broker_id=broker_id,
         role=role,
         in_sync=in_sync,
-        epoch=int_or_none(runtime_info.get("epoch")),
-        max_offset=int_or_none(runtime_info.get("commitLogMaxOffset")),
+        epoch=int_or_none(runtime_info.get("dledgerTerm", runtime_info.get("epoch"))),
+        max_offset=int_or_none(runtime_info.get("dledgerLogEnd", runtime_info.get("commitLogMaxOffset"))),
         confirm_offset=int_or_none(runtime_info.get("confirmOffset")),
         fenced=runtime_info.get("fenced") == "true",
         drained=runtime_info.get("drained") == "true",
-        ha_address=o.pod.port("ha"),
+        ha_address=_port_or_none(o.pod, "ha"),
+        dledger_address=_port_or_none(o.pod, "dledger"),
         escaped=int_or_none(runtime_info.get("escapedMessages")),
         escape_waiting=int_or_none(runtime_info.get("escapeWaitingMessages")),
     )
+
+
+def _port_or_none(pod: Pod, name: str) -> str | None:
+    return next((pod.port(port.name) for port in pod.ports if port.name == name), None)
+
+
+def _leaders_term(brokers: Sequence[ObservedLocalPod]) -> int | None:
+    """The term of the master of a DLedger group; None without one."""
+    terms = (o.readiness.runtime_info.get("dledgerTerm") for o in brokers if o.readiness.leads_dledger)
+    return max((int(term) for term in terms if term), default=None)
 
 
 def acting_master_of(brokers: Sequence[ObservedLocalPod]) -> ActingMasterStatus | None:

@@ -1,9 +1,10 @@
 """Runs the pods of a state directory's resources as processes of this machine.
 
 The supervisor is level-triggered: every reconciliation compares the desired pods with the running ones, stops
-those that are removed or changed, and starts those that are new or changed. In groups in the mode
-MasterSlave the changed pods restart one after another, the master last. Only one supervisor runs in a state
-directory; it holds the directory's lock."""
+those that are removed or changed, and starts those that are new or changed. In groups in the modes
+MasterSlave and DLedger the changed pods restart one after another, the master last. The number of controllers
+changes by one at a time (`quorum_changes`). Only one supervisor runs in a state directory; it holds the
+directory's lock."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from epochmq_operator.local import network
+from epochmq_operator.local.address_changes import changed_addresses
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.keeper import GRACE_S, CommandOf, PodKeeper, Prober, command_of
-from epochmq_operator.local.pod_placements import addresses_for, render_all
+from epochmq_operator.local.pod_placements import addresses_for, render_all, running_resources
 from epochmq_operator.local.process import current, is_alive, send_signal
+from epochmq_operator.local.quorum_changes import QuorumChanges, QuorumChangesContext, initial_quorums
 from epochmq_operator.local.readiness import Readiness, probe_pod
 from epochmq_operator.local.state_directory import (
     NetworkFile,
@@ -30,7 +33,13 @@ from epochmq_operator.local.state_directory import (
     StateDirectory,
     digest_of,
 )
-from epochmq_operator.pod_rendering import START_ORDER, WAITS_FOR, Component, Pod
+from epochmq_operator.pods import (
+    START_ORDER,
+    WAITS_FOR,
+    Component,
+    Pod,
+)
+from epochmq_operator.resources import Resources
 from epochmq_operator.restart_order import BrokerInTurn, next_restarts
 from epochmq_protocol.transport import RemotingClient
 
@@ -69,6 +78,11 @@ class Supervisor:
         self._housekeeping: asyncio.Task[None] | None = None
         self._turns: asyncio.Task[None] | None = None
         self._turns_ending = False
+        self._quorum_changes = QuorumChanges(
+            QuorumChangesContext(state, self._client, self._keepers_by_name, self._apply_running, self._write)
+        )
+        self._changing: asyncio.Task[None] | None = None
+        self._applying = asyncio.Lock()
         self._phase_changed = asyncio.Event()
         self._applied = ""
         self._process = current()
@@ -90,21 +104,13 @@ class Supervisor:
     async def reconcile(self) -> None:
         """Starts and stops pods as the resources ask for. Returns when all pods are being started, before
         they are ready."""
-        await self._end_turns()
+        await self._end_changes()
         resources = self._state.resources()
-        known = self._state.network()
-        assert known is not None, "start() wrote the file"
-        placed = addresses_for(resources, known)
-        self._state.write_network(placed)
-        wanted = {pod.name: pod for pod in render_all(self._state, resources, placed)}
-        unwanted = [k for k, _ in self._keepers.values() if wanted.get(k.pod.name) != k.pod]
-        in_turn = [k for k in unwanted if _restarts_in_turn(k.pod, wanted)]
-        await self._end([k for k in unwanted if k not in in_turn])
+        running = {keeper.pod.group for keeper, _ in self._keepers.values()}
+        self._state.write_quorums(initial_quorums(self._state, resources, running))
+        self._quorum_changes.begin(resources)
         self._applied = digest_of(resources)
-        create_controller_volumes(wanted.values())
-        for pod in wanted.values():
-            if pod.name not in self._keepers:
-                self._keep(pod)
+        wanted, in_turn = await self._apply(resources)
         for keeper, _ in self._keepers.values():
             keeper.record.awaits_restart = keeper in in_turn
         self._write()
@@ -112,6 +118,52 @@ class Supervisor:
             self._turns_ending = False
             self._turns = asyncio.create_task(self._restart_in_turn(wanted))
             self._turns.add_done_callback(self._ended)
+        if self._quorum_changes.pending:
+            self._changing = asyncio.create_task(self._change_quorums(resources, self._turns))
+            self._changing.add_done_callback(self._ended)
+
+    async def _apply(self, resources: Resources) -> tuple[Mapping[str, Pod], list[PodKeeper]]:
+        """Starts and stops pods. Returns the desired pods, and the keepers of those that restart in turn."""
+        running = running_resources(resources, self._state.quorums())
+        known = self._state.network()
+        assert known is not None, "start() wrote the file"
+        placed = addresses_for(running, known)
+        self._state.write_network(placed)
+        wanted = {pod.name: pod for pod in render_all(self._state, running, placed)}
+        self._replace_addresses(wanted)
+        await self._quorum_changes.send_addresses(resources)
+        unwanted = [k for k, _ in self._keepers.values() if wanted.get(k.pod.name) != k.pod]
+        in_turn = [k for k in unwanted if _restarts_in_turn(k.pod, wanted)]
+        await self._end([k for k in unwanted if k not in in_turn])
+        create_raft_volumes(wanted.values())
+        for pod in wanted.values():
+            if pod.name not in self._keepers:
+                self._keep(pod)
+        self._write()
+        return wanted, in_turn
+
+    async def _apply_running(self) -> None:
+        """Starts and stops controllers while their number changes."""
+        async with self._applying:
+            await self._apply(self._state.resources())
+
+    def _replace_addresses(self, wanted: Mapping[str, Pod]) -> None:
+        """Replaces the pods that need no restart."""
+        for keeper, _ in self._keepers.values():
+            after = wanted.get(keeper.pod.name)
+            if after is None or after == keeper.pod:
+                continue
+            addresses = changed_addresses(keeper.pod, after)
+            if addresses is not None:
+                keeper.replace_addresses(after)
+                if after.component is Component.BROKER:
+                    self._quorum_changes.add_addresses(after.name, addresses)
+
+    async def _change_quorums(self, resources: Resources, turns: asyncio.Task[None] | None) -> None:
+        """Changes the numbers of controllers, after the restarts one after another."""
+        if turns is not None:
+            await asyncio.wait({turns})
+        await self._quorum_changes.run(resources)
 
     async def _restart_in_turn(self, wanted: Mapping[str, Pod]) -> None:
         """Restarts the changed pods of groups whose pods restart one after another, until all have been
@@ -141,14 +193,21 @@ class Supervisor:
                     keeper.pod.ordinal,
                     keeper.record.awaits_restart,
                     keeper.record.phase is PodPhase.READY,
+                    leads=keeper.readiness.leads_dledger,
                 )
                 for keeper in keepers
                 if keeper.pod.group == group and keeper.pod.component is Component.BROKER
             )
         return names
 
-    async def _end_turns(self) -> None:
-        """Ends the restarts one after another; a restart that has begun is completed."""
+    async def _end_changes(self) -> None:
+        """Ends the changes that take several steps. A restart, start or stop that has begun is completed. A
+        change of the number of controllers continues after the next reconciliation."""
+        changing, self._changing = self._changing, None
+        if changing is not None:
+            async with self._applying:
+                changing.cancel()
+            await asyncio.wait({changing})
         turns, self._turns = self._turns, None
         if turns is not None:
             self._turns_ending = True
@@ -159,7 +218,7 @@ class Supervisor:
         """Ends all pods, dependants first, and releases the state directory. Also forgets the resources: the
         next `up` says what runs."""
         try:
-            await self._end_turns()
+            await self._end_changes()
             await self._end([keeper for keeper, _ in self._keepers.values()], forget=False)
             self._state.clear_resources()
         except OSError as error:
@@ -181,6 +240,9 @@ class Supervisor:
     def pods(self) -> list[tuple[PodRecord, Readiness]]:
         """The present record and readiness of each pod."""
         return [(keeper.record, keeper.readiness) for keeper, _ in self._keepers.values()]
+
+    def _keepers_by_name(self) -> Mapping[str, PodKeeper]:
+        return {name: keeper for name, (keeper, _) in self._keepers.items()}
 
     async def _ask(self, pod: Pod) -> Readiness:
         return await probe_pod(self._client, pod.probe)
@@ -243,7 +305,11 @@ class Supervisor:
     def _write(self) -> None:
         records = [keeper.record for keeper, _ in self._keepers.values()]
         try:
-            self._state.write_pods(PodsFile(by=self._process, applied=self._applied, pods=records))
+            self._state.write_pods(
+                PodsFile(
+                    by=self._process, applied=self._applied, pods=records, changes=self._quorum_changes.lines
+                )
+            )
         except OSError as error:  # a full disk must not stop the pods
             log.warning("cannot write pods.json: %s", error)
 
@@ -264,11 +330,13 @@ def _restarts_in_turn(pod: Pod, wanted: Mapping[str, Pod]) -> bool:
     return after is not None and pod.restarts_in_turn and after.restarts_in_turn
 
 
-def create_controller_volumes(pods: Iterable[Pod]) -> None:
-    """Creates the volumes of all controllers before the first one starts, so that the number of volumes on
-    disk is the number of controllers (`StateDirectory.controllers_with_data`)."""
+def create_raft_volumes(pods: Iterable[Pod]) -> None:
+    """Creates the volumes of all controllers, and of all brokers of DLedger groups, before the first one
+    starts, so that the number of volumes on disk is the number of peers
+    (`StateDirectory.controllers_with_data`, `peers_with_data`)."""
     for pod in pods:
-        for volume in pod.volumes if pod.component is Component.CONTROLLER else ():
+        is_peer = pod.component is Component.CONTROLLER or any(port.name == "dledger" for port in pod.ports)
+        for volume in pod.volumes if is_peer else ():
             try:
                 Path(volume.path).mkdir(parents=True, exist_ok=True)
             except OSError as error:  # the pod's keeper reports the same error

@@ -72,8 +72,9 @@ def _key_of(items: Sequence[Any]) -> str | None:
 
 
 def _is_nothing(value: Any) -> bool:
-    """The API server omits empty and false values."""
-    return value is None or value is False or value in ("", {}, [])
+    """The API server omits empty values. It keeps `false` in the fields that the operator sets, for which no
+    value would mean `true`."""
+    return value is None or (not isinstance(value, bool) and value in ("", {}, []))
 
 
 def _same_quantity(wanted: Any, there: Any) -> bool:

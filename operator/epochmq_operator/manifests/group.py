@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+from epochmq_operator.manifests.external import external_config
 from epochmq_operator.manifests.kept_templates import content_digest, template_annotations, template_inputs
 from epochmq_operator.manifests.names import (
+    RESTART_ANNOTATION,
     address,
     component_selector,
     components_of,
@@ -22,21 +25,27 @@ from epochmq_operator.manifests.pod import (
     CONFIG_DIRECTORY,
     VOLUME_DIRECTORY,
     auth_secret,
+    client_tls_files,
     default_image,
     pod_template,
     sidecar_placement,
 )
+from epochmq_operator.manifests.restart_digest import restart_digest
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 from epochmq_operator.pod_rendering import (
-    Component,
-    Pod,
-    PodIdentity,
-    PodPlacement,
+    NAMESERVER_PORT,
     component_name,
     pods_of,
     possible_pods_of,
     render_pods,
 )
+from epochmq_operator.pods import (
+    Component,
+    Pod,
+    PodIdentity,
+    PodPlacement,
+)
+from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
 BUDGET_FROM = 3
@@ -49,20 +58,34 @@ def render_kubernetes_pods(
 ) -> tuple[Pod, ...]:
     """The group's pods with their placements on Kubernetes. `controllers` is the ControllerGroup of a broker
     group. On Kubernetes every broker group needs one, also a group of one replica: data written without
-    controllers cannot be used under them. A group in the mode MasterSlave uses its nameservers only.
-    ValueError for a broker group without."""
+    controllers cannot be used under them. A group in the modes MasterSlave and DLedger uses its nameservers
+    only. ValueError for a broker group without."""
     group = _with_controllers(group, controllers)
     return _pods(group, controllers, pods_of(group))
 
 
 def _pods(
-    group: GroupResource, controllers: ControllerGroup | None, identities: tuple[PodIdentity, ...]
+    group: GroupResource,
+    controllers: ControllerGroup | None,
+    identities: tuple[PodIdentity, ...],
+    founders: int | None = None,
 ) -> tuple[Pod, ...]:
     places = {identity.name: _placement(group, identity) for identity in identities}
     if not isinstance(group, BrokerGroup) or controllers is None:
-        return render_pods(group, places, None, identities)
+        return render_pods(group, places, None, identities, founders)
+    name = _nameservers_name(controllers)
+    places = {pod: replace(place, nameservers=name) for pod, place in places.items()}
     places |= {identity.name: _placement(controllers, identity) for identity in pods_of(controllers)}
     return render_pods(group, places, controllers, identities)
+
+
+def _nameservers_name(controllers: ControllerGroup) -> str | None:
+    """`host:port` with the name of the headless Service of separate nameservers, so that their number can
+    change without a change of the brokers. None for embedded ones."""
+    if controllers.spec.nameserver.embedded:
+        return None
+    service = headless_service(controllers.name, Component.NAMESERVER)
+    return f"{service}.{controllers.metadata.namespace}.svc:{NAMESERVER_PORT}"
 
 
 def _with_controllers(group: GroupResource, controllers: ControllerGroup | None) -> GroupResource:
@@ -82,21 +105,27 @@ def _placement(group: GroupResource, identity: PodIdentity) -> PodPlacement:
         config_name=identity.name,
         admin=sidecar_placement(group),
         auth_secrets=None if auth_secret(group) is None else f"{AUTH_DIRECTORY}/{AUTH_FILE}",
+        client_tls=client_tls_files(group),
+        external=external_config(group, identity),
     )
 
 
 def render_manifests(
-    group: GroupResource, controllers: ControllerGroup | None, settings: ManifestSettings
+    group: GroupResource,
+    controllers: ControllerGroup | None,
+    settings: ManifestSettings,
+    founders: Founders | None = None,
 ) -> tuple[JsonObject, ...]:
     """All objects of the group in the order in which they are applied: what pods need comes before the
     StatefulSets. `controllers` as for `render_kubernetes_pods`; the objects of a group's own ControllerGroup
-    are not included, because it is a resource of its own. Equal groups give the same objects, byte for byte.
-    """
+    are not included, because it is a resource of its own. `founders` are those of a controller group; None
+    for all of its controllers. Equal groups give the same objects, byte for byte."""
     group = _with_controllers(group, controllers)
     names = {identity.name for identity in pods_of(group)}
-    possible = _pods(group, controllers, possible_pods_of(group))
+    number = None if founders is None else founders.number
+    possible = _pods(group, controllers, possible_pods_of(group), number)
     image = group.spec.image or default_image(group, settings)
-    inputs = template_inputs(group, controllers, image)
+    inputs = template_inputs(group, controllers, image, founders)
     before: list[JsonObject] = []
     sets: list[JsonObject] = []
     for component in components_of(group):
@@ -109,9 +138,20 @@ def render_manifests(
             before.append(network_policy(group, component, own[0], settings))
         if component is not Component.CONTROLLER or len(own) >= BUDGET_FROM:
             before.append(_budget(group, component))
-        template = pod_template(group, own[0], content_digest(data), settings)
+        template = _template(group, component, own[0], data, settings)
         sets.append(_stateful_set(group, component, own, template, template_annotations(inputs, template)))
     return (*before, *sets)
+
+
+def _template(
+    group: GroupResource, component: Component, first: Pod, data: dict[str, str], settings: ManifestSettings
+) -> JsonObject:
+    """The pod template of a component, given its first pod and its configuration files by name."""
+    template = pod_template(group, first, content_digest(data), settings)
+    digest = restart_digest(component, pod_template(group, first, "", settings), data)
+    if digest is not None:
+        template["metadata"]["annotations"][RESTART_ANNOTATION] = digest
+    return template
 
 
 def _object(api_version: str, kind: str, group: GroupResource, component: Component) -> JsonObject:
@@ -144,11 +184,13 @@ def _config_map(group: GroupResource, component: Component, data: dict[str, str]
 
 
 def _budget(group: GroupResource, component: Component) -> JsonObject:
-    """At most one pod at a time is evicted, and only while the others are ready."""
+    """At most one ready pod at a time is evicted, and only while the others are ready. A pod that is not
+    ready serves nothing, so its eviction is always allowed."""
     return {
         **_object("policy/v1", "PodDisruptionBudget", group, component),
         "spec": {
             "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
             "selector": {"matchLabels": component_selector(group, component)},
         },
     }

@@ -1,4 +1,4 @@
-"""Keeps the pod template of a StatefulSet as it is while nobody asked for another one.
+"""Keeps the pod template of a StatefulSet as it is until the spec, the image or the controllers change.
 
 The operator renders a template from inputs: the spec, the image and the controllers. Another release of the
 operator may render another template from the same inputs. Pods would restart for it, so the observed template
@@ -16,10 +16,11 @@ from typing import Any
 from epochmq_operator.manifests.differences import differences
 from epochmq_operator.manifests.names import INPUTS_ANNOTATION, TEMPLATE_ANNOTATION
 from epochmq_operator.manifests.settings import JsonObject
+from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
 NOT_IN_TEMPLATES = frozenset(
-    {"replicas", "minInSyncReplicas", "storage", "paused", "deletionGuard", "updatePolicy"}
+    {"replicas", "minInSyncReplicas", "storage", "paused", "deletionGuard", "updatePolicy", "hibernate"}
 )
 """Fields of the spec that are no inputs of a pod template. What a configuration takes from the numbers of
 replicas is among the inputs by itself."""
@@ -34,20 +35,31 @@ def content_digest(value: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def template_inputs(group: GroupResource, controllers: ControllerGroup | None, image: str) -> JsonObject:
+def template_inputs(
+    group: GroupResource,
+    controllers: ControllerGroup | None,
+    image: str,
+    founders: Founders | None = None,
+) -> JsonObject:
     """Everything of a group that its pod templates follow from. Fields with their default value are left out,
-    so that a release with a new field computes the same."""
+    so that a release with a new field computes the same. An earlier release rendered no configuration for
+    controllers that join later: for these the digest changes before the first one joins."""
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     found = {key: value for key, value in spec.items() if key not in NOT_IN_TEMPLATES} | {"image": image}
     if isinstance(group, BrokerGroup):
         found["copies"] = group.min_in_sync
-        if group.is_master_slave:
+        if not group.is_under_controllers:
             found["replicas"] = group.spec.replicas
     else:
-        found["replicas"] = group.spec.replicas
+        founders = founders or Founders(group.spec.replicas)
+        found["replicas"] = founders.number
+        if not founders.complete:
+            found["joins"] = True
     if controllers is not None:
-        embedded = controllers.spec.nameserver.embedded
-        found["controllers"] = [controllers.name, controllers.spec.replicas, embedded]
+        nameserver = controllers.spec.nameserver
+        found["controllers"] = [controllers.name, controllers.spec.replicas, nameserver.embedded]
+        if nameserver.replicas is not None:
+            found["controllers"].append(nameserver.replicas)
     return found
 
 
@@ -76,7 +88,7 @@ def rendering_of(stateful_set: Mapping[str, Any]) -> str | None:
 
 def same_rendering(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> bool:
     """Whether the observed StatefulSet was applied with the desired template. Then a difference between the
-    two templates is somebody else's change."""
+    two templates is a change that the operator did not make."""
     if rendering_of(desired) == rendering_of(observed):
         return True
     wanted, there = ((one.get("spec") or {}).get("template") or {} for one in (desired, observed))

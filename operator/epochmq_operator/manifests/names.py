@@ -14,11 +14,13 @@ from typing import NamedTuple
 
 from epochmq_operator.pod_rendering import (
     ADMIN_PORT,
-    Component,
-    Pod,
     broker_pod_name,
     component_name,
     pods_of,
+)
+from epochmq_operator.pods import (
+    Component,
+    Pod,
 )
 from epochmq_operator.resources import API_GROUP, REPLICAS_MAX, ControllerGroup, GroupResource
 
@@ -30,6 +32,8 @@ GROUP_LABEL = f"{API_GROUP}/group"
 COMPONENT_LABEL = f"{API_GROUP}/component"
 CONFIG_HASH_ANNOTATION = f"{API_GROUP}/config-hash"
 """An annotation of pods: a digest of the configuration that the pod was started with."""
+RESTART_ANNOTATION = f"{API_GROUP}/restart-digest"
+"""An annotation of pods: a digest of everything for whose change the pod has to restart."""
 TEMPLATE_ANNOTATION = f"{API_GROUP}/template"
 """An annotation of StatefulSets: a digest of the pod template as the operator rendered it."""
 INPUTS_ANNOTATION = f"{API_GROUP}/template-inputs"
@@ -66,6 +70,11 @@ def headless_service(group: str, component: Component) -> str:
 def nameserver_service(group: str) -> str:
     """The Service of a group's nameservers, for clients."""
     return component_name(group, Component.NAMESERVER)
+
+
+def external_nameserver_service(group: str) -> str:
+    """The Service of a group's nameservers, for clients outside the cluster."""
+    return f"{nameserver_service(group)}-external"
 
 
 def replica_service(group: str, ordinal: int) -> str:
@@ -128,7 +137,8 @@ def possible_objects(group: GroupResource) -> frozenset[tuple[str, str]]:
     labels of `selector`, and are not wanted."""
     if isinstance(group, ControllerGroup):
         components = [Component.CONTROLLER, Component.NAMESERVER]
-        found = {("Service", nameserver_service(group.name))}
+        names = (nameserver_service(group.name), external_nameserver_service(group.name))
+        found = {("Service", name) for name in names}
     else:
         components = [Component.BROKER]
         found = {("Service", replica_service(group.name, ordinal)) for ordinal in range(REPLICAS_MAX)}

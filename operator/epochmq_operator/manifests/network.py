@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from epochmq_operator.manifests.external import EXTERNAL_PORTS, external_access, external_services
 from epochmq_operator.manifests.names import (
     component_selector,
     headless_service,
@@ -16,10 +17,12 @@ from epochmq_operator.pod_rendering import (
     ADMIN_PORT,
     CONTROLLER_PORT,
     NAMESERVER_PORT,
+    component_name,
+)
+from epochmq_operator.pods import (
     Component,
     Pod,
     PodPort,
-    component_name,
 )
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
@@ -59,20 +62,22 @@ def services(group: GroupResource, component: Component, pods: tuple[Pod, ...]) 
         for pod in pods:
             spec = {"type": "LoadBalancer", "selector": {"statefulset.kubernetes.io/pod-name": pod.name}}
             found.append(_service(group, component, replica_service(group.name, pod.ordinal), spec, outside))
-    return found
+    return found + external_services(group, component, pods)
 
 
 def network_policy(
     group: GroupResource, component: Component, first: Pod, settings: ManifestSettings
 ) -> JsonObject:
     """The NetworkPolicy of the component's pods. Clients may connect from anywhere. The controllers' port is
-    open to the namespace that they serve, the HA port to the group itself, and the admin port to the operator
-    and to the namespaces that collect metrics."""
+    open to the namespace that they serve, the HA port and the DLedger port to the group itself, and the admin
+    port to the operator and to the namespaces that collect metrics."""
     group_only = [{"podSelector": {"matchLabels": component_selector(group, component)}}]
     ingress: list[JsonObject] = []
+    if external_access(group, component) is not None:
+        ingress.append({"ports": [{"protocol": "TCP", "port": EXTERNAL_PORTS[component]}]})
     for port in first.ports:
         allowed: JsonObject = {"ports": [{"protocol": "TCP", "port": port.number}]}
-        if port.name == "ha":
+        if port.name in ("ha", "dledger"):
             allowed["from"] = group_only
         elif port.number == CONTROLLER_PORT:
             allowed["from"] = [{"podSelector": {}}]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from epochmq_operator.manifests.external import add_external_port
 from epochmq_operator.manifests.names import (
     CONFIG_HASH_ANNOTATION,
     component_selector,
@@ -14,7 +15,15 @@ from epochmq_operator.manifests.names import (
     labels,
 )
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
-from epochmq_operator.pod_rendering import ADMIN_PORT, Component, Pod, SidecarPlacement, component_name
+from epochmq_operator.pod_rendering import (
+    ADMIN_PORT,
+    component_name,
+)
+from epochmq_operator.pods import (
+    Component,
+    Pod,
+    SidecarPlacement,
+)
 from epochmq_operator.resources import BrokerGroup, GroupResource, Spread
 
 CONFIG_DIRECTORY = "/etc/epochmq"
@@ -23,6 +32,13 @@ RUN_DIRECTORY = "/run/epochmq"
 SECRETS_DIRECTORY = "/etc/epochmq-admin"
 AUTH_DIRECTORY = "/etc/epochmq-auth"
 AUTH_FILE = "auth.properties"
+CLIENT_TLS_DIRECTORY = "/etc/epochmq-tls"
+CLIENT_TLS_FILES = {
+    "tlsServerCertPath": "tls.crt",
+    "tlsServerKeyPath": "tls.key",
+    "tlsServerTrustCertPath": "ca.crt",
+}
+"""The keys of TLS at the ports for clients, and the file of the Secret that each refers to."""
 ADMIN_SOCKET = f"{RUN_DIRECTORY}/admin.sock"
 COMMAND = "epochmq"
 OWN_NAME, OWN_ADDRESS = "$(POD_NAME)", "$(POD_IP)"
@@ -50,6 +66,9 @@ memory."""
 SIDECAR_GRACE_S = 5
 READY_PROBES_MAX, READY_PERIOD_S = 2, 3
 PROBE_TIMEOUT_S = 5
+REGISTRATION_S = 15
+"""How long clients are not sent to a nameserver that has started: until the brokers have found its address
+and have registered."""
 
 TOKEN_FILE = {"adminTokenFile": "token"}
 TLS_FILES = {"adminTlsCertFile": "tls.crt", "adminTlsKeyFile": "tls.key", "adminTlsCaFile": "ca.crt"}
@@ -74,6 +93,13 @@ def _secrets(group: GroupResource) -> list[tuple[str, dict[str, str]]]:
 def auth_secret(group: GroupResource) -> str | None:
     """The Secret with the passwords of the brokers' access control."""
     return group.spec.auth_secret if isinstance(group, BrokerGroup) else None
+
+
+def client_tls_files(group: GroupResource) -> dict[str, str]:
+    """The keys of TLS at the ports for clients, with the paths of the mounted certificates."""
+    if group.spec.client_tls_secret is None:
+        return {}
+    return {key: f"{CLIENT_TLS_DIRECTORY}/{file}" for key, file in CLIENT_TLS_FILES.items()}
 
 
 def pod_template(
@@ -141,6 +167,7 @@ def default_image(group: GroupResource, settings: ManifestSettings) -> str:
 def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) -> JsonObject:
     resources = group.spec.resources
     auth = pod.component is Component.BROKER and auth_secret(group) is not None
+    tls = group.spec.client_tls_secret is not None
     container = {
         **_container(str(pod.component), pod.args, pod.name, group, settings),
         "ports": [{"name": port.name, "containerPort": port.number} for port in pod.ports],
@@ -155,6 +182,7 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
             {"name": "run", "mountPath": RUN_DIRECTORY},
             {"name": "tmp", "mountPath": "/tmp"},
             *([{"name": "auth", "mountPath": AUTH_DIRECTORY, "readOnly": True}] if auth else []),
+            *([{"name": "client-tls", "mountPath": CLIENT_TLS_DIRECTORY, "readOnly": True}] if tls else []),
         ],
         **_probes(group, pod),
     }
@@ -162,6 +190,7 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
     is_broker = pod.component is Component.BROKER
     if is_broker and isinstance(group, BrokerGroup) and not group.spec.external_services:
         _advertise_pod_address(container)
+    add_external_port(container, group, pod.component)
     if pod.component in PRE_STOP_OPERATION:
         command = [COMMAND, "admin-call", "--socket", ADMIN_SOCKET, *PRE_STOP_OPERATION[pod.component]]
         container["lifecycle"] = {"preStop": {"exec": {"command": command}}}
@@ -183,11 +212,12 @@ def _probes(group: GroupResource, pod: Pod) -> JsonObject:
     scheme = "HTTPS" if group.spec.admin.tls_secret else "HTTP"
     port = next(one.number for one in pod.ports if one.name == "remoting")
     live = {"tcpSocket": {"port": port}}
-    ready = {"httpGet": {"path": "/ready", "port": ADMIN_PORT, "scheme": scheme}}
+    delay = {"initialDelaySeconds": REGISTRATION_S} if pod.component is Component.NAMESERVER else {}
+    ready: JsonObject = {"httpGet": {"path": "/ready", "port": ADMIN_PORT, "scheme": scheme}}
     return {
         "startupProbe": _probe(live, START_PERIOD_S, START_PROBES_MAX),
         "livenessProbe": _probe(live, LIVE_PERIOD_S, LIVE_PROBES_MAX),
-        "readinessProbe": _probe(ready, READY_PERIOD_S, READY_PROBES_MAX),
+        "readinessProbe": {**_probe(ready, READY_PERIOD_S, READY_PROBES_MAX), **delay},
     }
 
 
@@ -247,6 +277,10 @@ def _volumes(group: GroupResource, pod: Pod, config_map: str) -> list[JsonObject
     if auth is not None and pod.component is Component.BROKER:
         source = {"secret": {"name": auth, "items": [{"key": AUTH_FILE, "path": AUTH_FILE}]}}
         volumes.append({"name": "auth", "projected": {"defaultMode": 0o440, "sources": [source]}})
+    if group.spec.client_tls_secret is not None:
+        items = [{"key": file, "path": file} for file in CLIENT_TLS_FILES.values()]
+        source = {"secret": {"name": group.spec.client_tls_secret, "items": items}}
+        volumes.append({"name": "client-tls", "projected": {"defaultMode": 0o440, "sources": [source]}})
     return volumes
 
 

@@ -10,19 +10,25 @@ nothing to all replicas in sync.
 - `join-N`: replica N is ready and in the SyncStateSet.
 - `grow-N`: the status records N as the target number of replicas; `objects` and `replicas` then add the
   replica. Waits until the other N−1 are ready and in sync, there is a master, and the controllers have a
-  leader (which a group in the mode MasterSlave does not need).
+  leader (which a group in the modes MasterSlave and DLedger does not need).
 - `ready`: all replicas are ready, and there is a master.
 - `restart-POD`: the pod has the template of its StatefulSet, by the rules in `restarts`. A pod that is not
   ready comes before `join-N`. A ready pod waits for the controllers, too, which restart first.
+- `reload-POD`: the broker has applied the present configuration while it runs, by the rules in `reloads`.
 - `configurations`: no ConfigMap of a former configuration is left.
 - `leave-N`: replica N has gone, and the SyncStateSet has no more members than the target.
 - `shrink-N`: the status records N as the target number of replicas; `replicas` then removes the replica with
-  the highest ordinal, whose preStop hook hands a mastership over. Waits like `grow-N`. A number of copies
+  the highest ordinal, whose preStop hook hands a mastership over. Waits like `grow-N`, and comes before
+  `ready` while it waits; a person may override that by the rules in `forced_scale_down`. A number of copies
   that N replicas could not have is lowered before, by an update of all replicas.
-- `held`: no immutable field (such as a volume's size) is to change. Never starts.
+- `stop-POD`, `stopped-N`, `start-POD`, `started-POD`: of a group that hibernates or resumes, in place of all
+  steps after `replicas`, by the rules in `hibernation`.
+- `expand-CLAIM`, `volumes`: the volumes have the size that the spec asks for, by the rules in `volumes`.
+- `peers`: in the mode DLedger as many replicas run as the spec asks for. Never starts: not supported yet.
+- `held`: no immutable field is to change. Never starts.
 
 The number of replicas comes from the spec, or from the target in the status, never from the StatefulSet: a
-StatefulSet that somebody else scaled is scaled back."""
+StatefulSet that a person scaled is scaled back."""
 
 # pure: data in, steps out.
 
@@ -42,18 +48,30 @@ from epochmq_operator.plans.common_steps import (
     objects_step,
     pods_by_name,
     sets_step,
+    stateful_sets,
     target_replicas,
     unready_pods,
     unused_config_maps_step,
     waiting_update_step,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState, compare_object, surplus
-from epochmq_operator.plans.effects import Effect
+from epochmq_operator.plans.effects import Effect, EventType
+from epochmq_operator.plans.forced_scale_down import ForcedRemoval
+from epochmq_operator.plans.hibernation import (
+    HibernatingGroup,
+    HibernationState,
+    hibernation_of,
+    hibernation_steps,
+    with_size,
+)
+from epochmq_operator.plans.known_controllers import known_controllers
 from epochmq_operator.plans.objects import (
+    APPLIED,
     PAUSED,
     Manifest,
     Owner,
     annotation,
+    is_deleting,
     metadata,
     owner_of,
     spec_of,
@@ -64,6 +82,7 @@ from epochmq_operator.plans.observed_state import (
     ObservedQuorum,
     ObservedReplicaGroup,
     ObservedState,
+    observed_dledger_group,
     observed_master_slave,
     observed_quorum,
     observed_replica_group,
@@ -71,11 +90,20 @@ from epochmq_operator.plans.observed_state import (
 )
 from epochmq_operator.plans.pinned_image import pinned_image, with_image
 from epochmq_operator.plans.plan_steps import PlanState, PlanStep, was_created
+from epochmq_operator.plans.reloads import (
+    PodReload,
+    ReloadTarget,
+    pod_reloads,
+    reload_steps,
+    with_reloads,
+)
 from epochmq_operator.plans.renderer import NO_MANIFESTS, ApplicableManifests, Renderer, applicable_manifests
 from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
 from epochmq_operator.plans.update_gate import UpdateGate
-from epochmq_operator.pod_rendering import Component, component_name
+from epochmq_operator.plans.volumes import volume_steps
+from epochmq_operator.pod_rendering import component_name
+from epochmq_operator.pods import Component
 from epochmq_operator.resources import API_VERSION, REPLICAS_MAX, BrokerGroup, ControllerGroup
 
 LISTED_PODS_MAX = 3
@@ -90,7 +118,8 @@ class ObservedBrokerGroup:
     says why its controllers cannot be used. `rendered` are its manifests for `count`. `image` is the image of
     its pods if the spec names none. `controllers_wait` says what its controllers still have to do before its
     replicas restart; empty if nothing. `unready_brokers` are the pods whose brokers report that they are not
-    ready."""
+    ready. `reloads` are the pods that get the configuration `reload_target` without a restart.
+    `known_controllers` is the number of controllers that all brokers list."""
 
     group: BrokerGroup
     owner: Owner
@@ -107,6 +136,10 @@ class ObservedBrokerGroup:
     image: str | None = None
     controllers_wait: str = ""
     unready_brokers: frozenset[str] = frozenset()
+    reload_target: ReloadTarget | None = None
+    reloads: tuple[PodReload, ...] = ()
+    hibernation: HibernationState | None = None
+    known_controllers: int = 0
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -137,13 +170,13 @@ class ObservedBrokerGroup:
 
     @property
     def in_sync_pods(self) -> frozenset[str]:
-        """The pods in the SyncStateSet; in the mode MasterSlave those that report that they are ready."""
+        """The pods in the SyncStateSet; without controllers those that report that they are ready."""
         return frozenset(self.replica_group.in_sync_pods)
 
     def serves(self, pod: ObservedPod) -> bool:
         """Whether the group may miss this pod although Kubernetes does not find it ready: its sidecar may
         fail while its broker works."""
-        if self.group.is_master_slave:
+        if not self.group.is_under_controllers:
             return pod.name not in self.unready_brokers
         kept = self.replica_group
         return not kept.known or (kept.master_id is not None and pod.name in self.in_sync_pods)
@@ -158,8 +191,8 @@ class ObservedBrokerGroup:
 
 def with_controllers_named(group: BrokerGroup) -> BrokerGroup:
     """The group with `spec.controllerGroup` set. On Kubernetes every group has controllers, also a group of
-    one replica: so it can scale up without a change of how its master is elected. A group in the mode
-    MasterSlave uses their nameservers only."""
+    one replica: so it can scale up without a change of how its master is elected. A group in the modes
+    MasterSlave and DLedger uses their nameservers only."""
     if group.spec.controller_group is not None:
         return group
     spec = group.spec.model_copy(update={"controller_group": group.name})
@@ -205,14 +238,18 @@ def observed_broker_group(
     wanted = group.spec.replicas
     count = target_replicas(observed, observed.resource, stateful_set, wanted, created=created)
     count = count if created else max(count, wanted)
-    pods = pods_of_set(observed, stateful_set, count)
+    hibernation = hibernation_of(observed.resource, group, count, created=created)
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = component_name(name, Component.CONTROLLER)
     image = pinned_image(renderer, observed, named, stateful_set, gate)
     rendered = NO_MANIFESTS
     if controllers is not None:
-        effective = with_image(with_replicas(named, count), image)
+        size = count if hibernation is None else wanted
+        effective = with_image(with_replicas(named, size), image)
         rendered = applicable_manifests(renderer, observed, effective, controllers, gate)
+        rendered = replace(rendered, manifests=with_size(rendered.manifests, stateful_set, count))
+    target = rendered.reload_targets.get(stateful_set)
+    pods = with_reloads(observed, target, pods_of_set(observed, stateful_set, count))
     quorum = observed_quorum(observed, tuple(f"{controller_set}-{n}" for n in range(controller_count)))
     broker_pods = tuple(f"{stateful_set}-{n}" for n in range(count))
     return ObservedBrokerGroup(
@@ -224,20 +261,32 @@ def observed_broker_group(
         controllers=controllers,
         controller_pods=pods_of_set(observed, controller_set, controller_count),
         quorum=quorum,
-        replica_group=observed_master_slave(observed, broker_pods)
-        if group.is_master_slave
-        else observed_replica_group(observed, quorum, broker_pods, group.broker_name, group.spec.cluster),
+        replica_group=_replica_group(observed, group, quorum, broker_pods),
         rendered=rendered,
         quorum_missing=waits_for,
         own=own,
         image=image,
         controllers_wait=_unfinished_change(observed, name),
+        hibernation=hibernation,
+        reload_target=target,
+        reloads=pod_reloads(observed, target, pods),
+        known_controllers=known_controllers(observed, stateful_set, pods),
         unready_brokers=frozenset(
             pod
             for pod in broker_pods
             if isinstance(state := observed.states.get(pod), ReportedBrokerState) and not state.ready
         ),
     )
+
+
+def _replica_group(
+    observed: ObservedState, group: BrokerGroup, quorum: ObservedQuorum, pods: tuple[str, ...]
+) -> ObservedReplicaGroup:
+    if group.is_master_slave:
+        return observed_master_slave(observed, pods)
+    if group.is_dledger:
+        return observed_dledger_group(observed, pods)
+    return observed_replica_group(observed, quorum, pods, group.broker_name, group.spec.cluster)
 
 
 def _unfinished_change(observed: ObservedState, controllers: str) -> str:
@@ -253,6 +302,8 @@ def _unfinished_change(observed: ObservedState, controllers: str) -> str:
     blocked = status.get("phase") in WAITING_PHASES
     if plan is None or plan.finished or blocked or plan.name == "heal":
         return ""
+    if plan.step.startswith("admit-"):
+        return ""  # These wait until the brokers list another controller.
     return f"ControllerGroup {controllers} comes first: {plan.message}"
 
 
@@ -287,22 +338,54 @@ def broker_steps(
     if observed_group.controllers is None:
         return
     yield from _object_steps(renderer, observed, observed_group)
+    if observed_group.hibernation is not None:
+        hibernating = HibernatingGroup.of(
+            observed_group.hibernation,
+            observed_group.set_name,
+            observed_group.count,
+            observed_group.replica_group,
+            elected=observed_group.group.is_under_controllers,
+            has_leader=observed_group.quorum.leader is not None,
+        )
+        yield from hibernation_steps(observed, hibernating)
+        return
     wanted = observed_group.group.spec.replicas
     broken = next_broken_pod(observed_group.restart_order, observed_group.serves, observed_group.in_sync_pods)
     if broken is not None:
         yield restart_step(observed, observed_group.set_name, broken, "")
-    if observed_group.count < wanted:
+    yield from reload_steps(observed, observed_group.reload_target, reversed(observed_group.reloads))
+    if observed_group.count < wanted and not observed_group.group.is_dledger:
         if observed_group.count > 1:
             yield _join(observed_group, observed_group.count)
         yield _grow(observed_group, observed_group.count + 1)
+    yield from _hindered_removal_steps(observed, observed_group)
     yield _ready(observed_group)
     yield _leave(observed, observed_group)
     yield from _restart_steps(observed, observed_group)
     yield waiting_update_step(observed_group.rendered)
-    if observed_group.count > wanted:
-        yield _shrink(observed_group, observed_group.count - 1)
+    if observed_group.count > wanted and not observed_group.group.is_dledger:
+        yield _shrink(observed_group, observed_group.count - 1, _unsafe_to_scale(observed_group))
     yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
+    yield from volume_steps(
+        observed, stateful_sets(observed_group.manifests), observed_group.group.spec.storage.size
+    )
+    if observed_group.count != wanted and observed_group.group.is_dledger:
+        yield _peers(observed_group, wanted)
     yield immutable_changes_step(observed_group.rendered.immutable_changes)
+
+
+def _peers(observed_group: ObservedBrokerGroup, wanted: int) -> PlanStep:
+    """Blocks a change of the number of replicas in the mode DLedger."""
+    count = observed_group.count
+    return PlanStep(
+        "peers",
+        False,
+        "Membership",
+        f"changes the number of replicas to {wanted}",
+        f"changing the number of replicas is not supported yet in the mode DLedger: {count} keep running; "
+        f"set spec.replicas to {count}",
+        blocked=True,
+    )
 
 
 def _restart_steps(observed: ObservedState, observed_group: ObservedBrokerGroup) -> Iterator[PlanStep]:
@@ -318,7 +401,7 @@ def _restart_steps(observed: ObservedState, observed_group: ObservedBrokerGroup)
         return
     waits_for = observed_group.controllers_wait or following.waits_for
     if not waits_for and not observed_group.group.is_master_slave:
-        if observed_group.quorum.leader is None:
+        if observed_group.group.is_under_controllers and observed_group.quorum.leader is None:
             waits_for = "the controllers report no leader"
         elif observed_group.replica_group.master_id is None:
             waits_for = "the group has no master"
@@ -334,7 +417,8 @@ def _controllers_step(
         done = observed_group.controllers is not None
         return PlanStep("controllers", done, reason, message, observed_group.quorum_missing, blocked=not done)
     present = observed.object("ControllerGroup", name)
-    if present is not None and owner_of(present) is None and not metadata(present).get("deletionTimestamp"):
+    foreign = present is not None and owner_of(present) is None and annotation(present, APPLIED) is None
+    if foreign and not is_deleting(present or {}):
         # A user created a ControllerGroup of this name: the group uses it, and the operator does not change
         # it.
         return PlanStep(
@@ -357,7 +441,7 @@ def _controllers_step(
 def _object_steps(
     renderer: Renderer, observed: ObservedState, observed_group: ObservedBrokerGroup
 ) -> Iterator[PlanStep]:
-    sets = [one for one in observed_group.manifests if one.get("kind") == "StatefulSet"]
+    sets = stateful_sets(observed_group.manifests)
     rest = [one for one in observed_group.manifests if one.get("kind") != "StatefulSet"]
     compared = ComparedObjects.of(observed, renderer.differences, rest, observed_group.owner)
     unwanted = surplus(
@@ -383,7 +467,7 @@ def _unsafe_to_scale(observed_group: ObservedBrokerGroup) -> str:
     unready = unready_pods(observed_group.pods, observed_group.set_name)
     if unready:
         return "; ".join(unready)
-    elected = not observed_group.group.is_master_slave
+    elected = observed_group.group.is_under_controllers
     if elected and observed_group.quorum.leader is None:
         return "the controllers report no leader"
     if observed_group.replica_group.master_id is None:
@@ -419,14 +503,14 @@ def _ready(observed_group: ObservedBrokerGroup) -> PlanStep:
 
 def _leave(observed: ObservedState, observed_group: ObservedBrokerGroup) -> PlanStep:
     """Waits for a replica that a scale-down removes. Later ones are removed one after another, so there is at
-    most one, unless somebody else scaled the StatefulSet up."""
+    most one, unless a person scaled the StatefulSet up."""
     leaving = [
         name
         for ordinal in range(observed_group.count, REPLICAS_MAX)
         if observed.object("Pod", name := f"{observed_group.set_name}-{ordinal}") is not None
     ]
     members = len(observed_group.replica_group.sync_state_set)
-    elected = not observed_group.group.is_master_slave
+    elected = observed_group.group.is_under_controllers
     message = f"waits until {', '.join(leaving)} has gone" if leaving else "waits for the SyncStateSet"
     return PlanStep(
         f"leave-{observed_group.count + 1}",
@@ -436,12 +520,43 @@ def _leave(observed: ObservedState, observed_group: ObservedBrokerGroup) -> Plan
     )
 
 
-def _shrink(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
+def _shrink(observed_group: ObservedBrokerGroup, size: int, waits_for: str = "") -> PlanStep:
     return PlanStep(
         f"shrink-{size}",
         False,
         "RemovingReplica",
         f"removes {observed_group.set_name}-{size}, whose volume stays",
-        _unsafe_to_scale(observed_group),
+        waits_for,
         target=size,
     )
+
+
+def _hindered_removal_steps(
+    observed: ObservedState, observed_group: ObservedBrokerGroup
+) -> Iterator[PlanStep]:
+    """The removal of a replica while others are not ready or not in sync: it waits, or a person overrides
+    that."""
+    size, obstacle = observed_group.count - 1, _unsafe_to_scale(observed_group)
+    if size < observed_group.group.spec.replicas or observed_group.group.is_dledger or not obstacle:
+        return
+    names, elected = tuple(observed_group.restart_order), observed_group.group.is_under_controllers
+    removal = ForcedRemoval(
+        observed.resource,
+        f"{observed_group.set_name}-{size}",
+        obstacle,
+        remaining=tuple(sorted(names[1:])),
+        in_sync=observed_group.in_sync_pods,
+        master=observed_group.replica_group.master,
+        masters=frozenset(
+            name
+            for name in names
+            if isinstance(state := observed.states.get(name), ReportedBrokerState) and state.role == "master"
+        ),
+        unknown="the controllers report no leader" if elected and not observed_group.quorum.leader else "",
+    )
+    step = _shrink(observed_group, size, removal.waits_for)
+    if removal.waits_for:
+        yield step
+        return
+    yield _leave(observed, observed_group)
+    yield replace(step, reason="ForcingScaleDown", message=removal.consequence, event=EventType.WARNING)

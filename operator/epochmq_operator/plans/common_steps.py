@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from epochmq_operator.manifests.kept_templates import mounted_config_maps, template_spec
 from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState
 from epochmq_operator.plans.effects import Delete
+from epochmq_operator.plans.hibernation import HIBERNATION
 from epochmq_operator.plans.objects import (
     APPLIED,
     Manifest,
@@ -35,6 +36,8 @@ PENDING_PHASE = "UpdatePending"
 """The phase of a group whose update may not restart pods now."""
 WAITING_UPDATE = "approval"
 """The name of the step of an update that may not restart pods now."""
+WAITING_TURN = "turn"
+"""The name of the step of an update that waits until fewer other groups are being updated."""
 REVERTING = "RevertingDrift"
 """The reason of a step that only reverts what others changed."""
 
@@ -49,18 +52,24 @@ def target_replicas(
     observed: ObservedState, resource: Manifest, stateful_set: str, wanted: int, *, created: bool
 ) -> int:
     """The number of replicas that the group is to have at present. `wanted` is `spec.replicas`. The
-    StatefulSet's own number does not count: somebody else may have changed it.
+    StatefulSet's own number does not count: a person may have changed it.
 
     A status without a record is that of a new group, of an earlier release, or was deleted. Then the number
     is derived once: from the StatefulSet, or from its volume claims, which stay when it is scaled down."""
     present = observed.object("StatefulSet", stateful_set)
     recorded = status_of(resource).get(TARGET)
-    if type(recorded) is int and 1 <= recorded <= REPLICAS_MAX:
+    least = 0 if status_of(resource).get(HIBERNATION) else 1
+    if type(recorded) is int and least <= recorded <= REPLICAS_MAX:
         return recorded if created or present is not None else wanted
     if present is None:
         return wanted
     ordinals = claims_of_set(observed, present).ordinals
     return max(count_of(present) or 0, min(max(ordinals, default=0) + 1, wanted))
+
+
+def stateful_sets(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """The StatefulSets among a group's manifests."""
+    return [one for one in manifests if one.get("kind") == "StatefulSet"]
 
 
 def unready_pods(pods: Sequence[ObservedPod | None], stateful_set: str) -> list[str]:
@@ -161,15 +170,15 @@ def unused_config_maps_step(observed: ObservedState, manifests: Sequence[Manifes
 
 
 def waiting_update_step(rendered: ApplicableManifests, *, started: bool = False) -> PlanStep:
-    """The step that is done when no update waits for a maintenance window or a person. `started`: pods have
-    still to be restarted for an update that began before."""
+    """The step that is done when no update waits for a maintenance window, a person, or its turn among the
+    groups. `started`: pods have still to be restarted for an update that began before."""
     return PlanStep(
-        WAITING_UPDATE,
+        WAITING_TURN if rendered.waits_for_turn else WAITING_UPDATE,
         not (rendered.held or started),
         "Update",
         "waits until the update may restart pods",
         rendered.update_waits_for,
-        blocked=True,
+        blocked=not rendered.waits_for_turn,
     )
 
 

@@ -19,6 +19,7 @@ from epochmq_operator.plans.objects import (
     metadata,
     owner_of,
     ref_of,
+    spec_of,
     with_owner,
 )
 from epochmq_operator.plans.observed_state import ObservedState
@@ -26,33 +27,47 @@ from epochmq_operator.plans.renderer import Differences, Renderer
 from epochmq_operator.resources import GroupResource
 
 LISTED_MAX = 3
+HEADLESS = "None"
+"""The clusterIP of a Service that has none."""
 
 
 class ObjectState(StrEnum):
     """How an object compares with its manifest. `OUTDATED`: the operator wants something else than it last
-    applied. `DRIFTED`: somebody else changed the object. `DELETING`: the object or its former owner is being
+    applied. `DRIFTED`: others changed the object. `REPLACED`: others deleted it and created it again with
+    other values in fields that cannot change. `DELETING`: the object or its former owner is being
     deleted. `FOREIGN`: the name belongs to an object that the operator did not make for this group."""
 
     UP_TO_DATE = "up to date"
     MISSING = "missing"
     OUTDATED = "outdated"
     DRIFTED = "drifted"
+    REPLACED = "replaced"
     DELETING = "deleting"
     FOREIGN = "foreign"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedObject:
-    """One object: its manifest, how it compares, and what is wrong in words."""
+    """One object: its manifest, how it compares, what is wrong in words, and the uid of the present
+    object."""
 
     manifest: Manifest
     state: ObjectState
     why: str = ""
+    uid: str = ""
 
     @property
     def ref(self) -> Ref:
         """The object."""
         return ref_of(self.manifest)
+
+    @property
+    def effects(self) -> tuple[Apply | Delete, ...]:
+        """What brings the object up to date, or the deletion that comes first."""
+        if self.state is ObjectState.REPLACED:
+            return (Delete(self.ref, self.uid),)
+        wanting = (ObjectState.MISSING, ObjectState.OUTDATED, ObjectState.DRIFTED)
+        return (Apply(self.manifest),) if self.state in wanting else ()
 
 
 def compare_object(
@@ -67,21 +82,40 @@ def compare_object(
     if is_deleting(present):
         return ComparedObject(manifest, ObjectState.DELETING, f"{ref} is being deleted")
     mark, master = annotation(present, APPLIED), owner_of(present)
-    if master is not None and master.uid != owner.uid:
+    ours = master is not None and master.uid == owner.uid
+    if master is not None and not ours:
         if mark is not None and (master.kind, master.name) == (owner.kind, owner.name):
             return ComparedObject(
                 manifest, ObjectState.DELETING, f"{ref} belongs to a deleted group of the same name"
             )
         return ComparedObject(manifest, ObjectState.FOREIGN, f"{ref} belongs to {master.kind} {master.name}")
-    if mark is None:
+    if mark is None and not ours:
         return ComparedObject(manifest, ObjectState.FOREIGN, f"{ref} was not made by the operator")
-    if mark != annotation(manifest, APPLIED):
+    fixed = _fixed_difference(manifest, present, differences)
+    if fixed:
+        uid = str(metadata(present).get("uid", ""))
+        return ComparedObject(manifest, ObjectState.REPLACED, f"{ref}: {fixed}", uid)
+    if mark is not None and mark != annotation(manifest, APPLIED):
         return ComparedObject(manifest, ObjectState.OUTDATED, f"{ref} is outdated")
-    lines = [] if master is None else differences(manifest, present)
-    if master is None or lines:
+    lines = differences(manifest, present) if ours else []
+    if not ours or lines:
         what = "; ".join(list(lines)[:LISTED_MAX]) or "its owner reference is missing"
         return ComparedObject(manifest, ObjectState.DRIFTED, f"{ref}: {what}")
     return ComparedObject(manifest, ObjectState.UP_TO_DATE)
+
+
+def _fixed_difference(manifest: Manifest, present: Manifest, differences: Differences) -> str:
+    """The difference in a field that the API server does not let anybody change, so that only a new object
+    can have the right value: the data of an immutable ConfigMap, and whether a Service is headless. Empty
+    without one."""
+    if manifest.get("kind") == "ConfigMap" and present.get("immutable") is True:
+        content = {key: manifest[key] for key in ("data", "immutable") if key in manifest}
+        return "; ".join(list(differences(content, present))[:LISTED_MAX])
+    if manifest.get("kind") == "Service":
+        wanted, there = (spec_of(one).get("clusterIP") for one in (manifest, present))
+        if (wanted == HEADLESS) != (there == HEADLESS):
+            return f"spec.clusterIP: {there or 'not set'}, should be {wanted or 'set by Kubernetes'}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +159,7 @@ class ComparedObjects:
     def drifted(self) -> bool:
         """Whether others changed objects, and nothing else is to be applied."""
         states = {one.state for one in self.not_up_to_date}
-        return states == {ObjectState.DRIFTED} and not self.surplus
+        return bool(states) and states <= {ObjectState.DRIFTED, ObjectState.REPLACED} and not self.surplus
 
     @property
     def why(self) -> str:
@@ -140,8 +174,7 @@ class ComparedObjects:
     @property
     def effects(self) -> tuple[Apply | Delete, ...]:
         """The effects that bring the objects up to date."""
-        wanting = (ObjectState.MISSING, ObjectState.OUTDATED, ObjectState.DRIFTED)
-        return (*(Apply(one.manifest) for one in self.all if one.state in wanting), *self.surplus)
+        return (*(effect for one in self.all for effect in one.effects), *self.surplus)
 
 
 def surplus(

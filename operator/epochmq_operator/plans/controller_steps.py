@@ -2,17 +2,19 @@
 
 - `guard`, `objects`: as for a broker group.
 - `replicas`: the StatefulSets are up to date. Waits while a volume claim is being deleted, or while there are
-  claims of another number of controllers. A StatefulSet that somebody else scaled is scaled back: the number
+  claims of another number of controllers. A StatefulSet that a person scaled is scaled back: the number
   of controllers in a configuration is never that of the StatefulSet.
 - `ready`: all pods are ready, and one controller leads.
-- `restart-POD`: the pod has the template of its StatefulSet, by the rules in `restarts`; separate nameservers
-  come before controllers. A pod that is not ready comes before `ready`.
+- `restart-POD`: the pod has the template of its StatefulSet, by the rules in `restarts`; separate
+  nameservers come before controllers. A pod that is not ready comes before `ready`.
+- `add-POD`, `admit-POD`, `remove-POD`, `founders`, `members`: as many controllers run as the spec asks for,
+  and they are the members of the quorum, by the rules in `controller_members`. A removal, and every change
+  while others are members than run, comes before `ready`.
 - `configurations`: no ConfigMap of a former configuration is left.
-- `members`: as many controllers run as the spec asks for. Never starts: not supported yet.
-- `held`: as for a broker group.
+- `expand-CLAIM`, `volumes`, `held`: as for a broker group.
 
-The number of controllers of a quorum is fixed at its creation: a majority of another number may not know what
-the quorum has committed."""
+The configuration names the controllers with which the group began, and only until the Raft log names the
+members: a majority of another number may not know what the quorum has committed."""
 
 # pure: data in, steps out.
 
@@ -27,12 +29,18 @@ from epochmq_operator.plans.common_steps import (
     objects_step,
     pods_by_name,
     sets_step,
+    stateful_sets,
     target_replicas,
     unready_pods,
     unused_config_maps_step,
     waiting_update_step,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
+from epochmq_operator.plans.controller_members import (
+    ControllerMembers,
+    founders_of_configuration,
+    recorded_founders,
+)
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
 from epochmq_operator.plans.observed_state import (
     ObservedPod,
@@ -44,10 +52,13 @@ from epochmq_operator.plans.observed_state import (
 )
 from epochmq_operator.plans.pinned_image import pinned_image, with_image
 from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.reloads import with_unneeded_restarts
 from epochmq_operator.plans.renderer import ApplicableManifests, Renderer, applicable_manifests
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
 from epochmq_operator.plans.update_gate import UpdateGate
-from epochmq_operator.pod_rendering import Component, component_name
+from epochmq_operator.plans.volumes import volume_steps
+from epochmq_operator.pod_rendering import component_name
+from epochmq_operator.pods import Component
 from epochmq_operator.resources import ControllerGroup
 
 
@@ -66,6 +77,7 @@ class ObservedControllerGroup:
     pods: tuple[ObservedPod | None, ...]
     others: tuple[tuple[str, tuple[ObservedPod | None, ...]], ...]
     quorum: ObservedQuorum
+    members: ControllerMembers
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -107,8 +119,9 @@ class ObservedControllerGroup:
 
     @property
     def unready_pods(self) -> list[str]:
-        """One line for each pod of the group that is not ready."""
-        lines = unready_pods(self.pods, self.set_name)
+        """One line for each pod of the group that is not ready. A controller is ready only as a member."""
+        joining = self.members.joining
+        lines = [line for line in unready_pods(self.pods, self.set_name) if line.split()[0] not in joining]
         for name, pods in self.others:
             lines += unready_pods(pods, name)
         return lines
@@ -124,7 +137,12 @@ def observed_controller_group(
     count = target_replicas(observed, observed.resource, name, wanted, created=created)
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
     image = pinned_image(renderer, observed, group, name, gate)
-    rendered = applicable_manifests(renderer, observed, with_image(effective, image), None, gate)
+    number = recorded_founders(observed, name, count, created=created)
+    founders = founders_of_configuration(observed, name, number, max(count, wanted))
+    rendered = applicable_manifests(renderer, observed, with_image(effective, image), None, gate, founders)
+    pods = with_unneeded_restarts(rendered.reload_targets.get(name), pods_of_set(observed, name, count))
+    quorum = observed_quorum(observed, tuple(f"{name}-{n}" for n in range(count)))
+    namespace = observed.namespace
     others = tuple(
         (other, pods_of_set(observed, other, count_of(one) or 0))
         for one in rendered.manifests
@@ -137,9 +155,10 @@ def observed_controller_group(
         created=created,
         rendered=rendered,
         image=image,
-        pods=pods_of_set(observed, name, count),
+        pods=pods,
         others=others,
-        quorum=observed_quorum(observed, tuple(f"{name}-{n}" for n in range(count))),
+        quorum=quorum,
+        members=ControllerMembers(group.name, namespace, wanted, number, pods, quorum),
     )
 
 
@@ -147,7 +166,7 @@ def controller_steps(
     renderer: Renderer, observed: ObservedState, observed_group: ObservedControllerGroup
 ) -> Iterator[PlanStep]:
     """The steps in order."""
-    sets = [one for one in observed_group.manifests if one.get("kind") == "StatefulSet"]
+    sets = stateful_sets(observed_group.manifests)
     rest = [one for one in observed_group.manifests if one.get("kind") != "StatefulSet"]
     compared = ComparedObjects.of(observed, renderer.differences, rest, observed_group.owner)
     unwanted = surplus(
@@ -160,6 +179,9 @@ def controller_steps(
         broken = next_broken_pod(pods, observed_group.serves, _ready_names(pods))
         if broken is not None:
             yield restart_step(observed, set_name, broken, "")
+    change = observed_group.members.step(observed)
+    if change is not None and (observed_group.members.incomplete or change.name.startswith("remove-")):
+        yield change  # The controller that is to go may be the one that is not ready.
     yield PlanStep(
         "ready",
         not observed_group.unready_pods and not observed_group.leaderless,
@@ -175,17 +197,10 @@ def controller_steps(
             unknown = "" if observed_group.quorum.leader else "the controllers report no leader"
             yield restart_step(observed, set_name, following.pod, following.waits_for or unknown)
     yield waiting_update_step(observed_group.rendered)
+    if change is not None:
+        yield change
     yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
-    if len(observed_group.pods) != observed_group.wanted:
-        yield PlanStep(
-            "members",
-            False,
-            "Membership",
-            f"changes the number of controllers to {observed_group.wanted}",
-            f"changing the number of controllers is not supported yet: {len(observed_group.pods)} keep "
-            f"running; set spec.replicas to {len(observed_group.pods)}",
-            blocked=True,
-        )
+    yield from volume_steps(observed, sets, observed_group.group.spec.storage.size)
     yield immutable_changes_step(observed_group.rendered.immutable_changes)
 
 
@@ -211,8 +226,8 @@ def _check_claims(
     count = len(observed_group.pods)
     if claims is None or not claims.ordinals or len(claims.ordinals) == count:
         return step
-    if observed_group.created and claims.ordinals.issuperset(range(count)):
-        return step  # Further claims are of pods that somebody else added to the StatefulSet.
+    if observed_group.created and claims.ordinals.issuperset(range(observed_group.members.founders)):
+        return step  # Others have no vote before the Raft log names them.
     before = len(claims.ordinals)
     return PlanStep(
         step.name,

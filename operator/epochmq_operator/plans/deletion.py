@@ -29,7 +29,8 @@ from epochmq_operator.plans.objects import (
 )
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import PlanStep
-from epochmq_operator.pod_rendering import Component, component_name
+from epochmq_operator.pod_rendering import component_name
+from epochmq_operator.pods import Component
 
 
 def finalizers(resource: Manifest) -> tuple[str, ...]:

@@ -61,7 +61,32 @@ class CreateEvent:
     key: str
 
 
-Effect = Apply | Delete | SetFinalizers | PatchStatus | CreateEvent
+@dataclass(frozen=True, slots=True)
+class ReloadConfiguration:
+    """Has the broker in the pod with this uid apply a configuration file, given by key, through its sidecar.
+    `version` is the name of the file's ConfigMap, which the broker reports from then on."""
+
+    pod: Ref
+    uid: str
+    version: str
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeQuorumMembers:
+    """Has the leading controller, in the pod with this uid, add a member to its quorum or, without an
+    address, remove it, through its sidecar. The effects after this one are carried out only if the leader
+    responds that the change is in effect."""
+
+    pod: Ref
+    uid: str
+    member: str
+    address: str | None = None
+
+
+Effect = (
+    Apply | Delete | SetFinalizers | PatchStatus | CreateEvent | ReloadConfiguration | ChangeQuorumMembers
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ times."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -18,11 +18,16 @@ from epochmq_operator.plans.common_steps import (
     unready_pods,
 )
 from epochmq_operator.plans.conditions import Condition, ConditionType, timestamp
+from epochmq_operator.plans.controller_members import FOUNDERS
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
+from epochmq_operator.plans.hibernation import hibernation_status
+from epochmq_operator.plans.known_controllers import KNOWN_CONTROLLERS
 from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.pinned_image import PINNED_IMAGE
 from epochmq_operator.plans.plan_steps import PlanProgress
+from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
+from epochmq_operator.quorum_steps import member_id
 
 LISTED_MAX = 5
 
@@ -39,6 +44,7 @@ class ResourcePhase(StrEnum):
     BLOCKED = BLOCKED_PHASE
     DEGRADED = "Degraded"
     PAUSED = "Paused"
+    HIBERNATED = "Hibernated"
     DELETING = "Deleting"
     INVALID = "Invalid"
 
@@ -47,6 +53,7 @@ PHASES: Mapping[str, ResourcePhase] = {
     "create": ResourcePhase.CREATING,
     "scale-up": ResourcePhase.SCALING,
     "scale-down": ResourcePhase.SCALING,
+    "membership": ResourcePhase.SCALING,
     "update": ResourcePhase.UPDATING,
     "repair": ResourcePhase.HEALING,
     "heal": ResourcePhase.HEALING,
@@ -55,7 +62,7 @@ PHASES: Mapping[str, ResourcePhase] = {
 """The phase while a plan of this name is unfinished."""
 
 
-def phase_of(progress: PlanProgress, *, ready: bool, paused: bool) -> ResourcePhase:
+def phase_of(progress: PlanProgress, *, ready: bool, paused: bool, hibernated: bool = False) -> ResourcePhase:
     """The summary phase."""
     if paused:
         return ResourcePhase.PAUSED
@@ -65,6 +72,8 @@ def phase_of(progress: PlanProgress, *, ready: bool, paused: bool) -> ResourcePh
         if progress.step is not None and progress.step.blocked:
             return ResourcePhase.DELETING if progress.state.name == "delete" else ResourcePhase.BLOCKED
         return PHASES.get(progress.state.name, ResourcePhase.UPDATING)
+    if hibernated:
+        return ResourcePhase.HIBERNATED
     return ResourcePhase.READY if ready else ResourcePhase.DEGRADED
 
 
@@ -102,7 +111,8 @@ def degraded(progress: PlanProgress, wrong: list[str], rejection: str, *, create
     if (
         progress.step is not None
         and progress.step.blocked
-        and progress.step.name not in ("members", "held", WAITING_UPDATE)
+        and progress.step.name not in ("members", "peers", "held", WAITING_UPDATE)
+        and not progress.step.name.startswith("reload-")
     ):
         return Condition(
             ConditionType.DEGRADED, True, f"{progress.step.reason}Blocked", progress.step.waits_for
@@ -117,15 +127,17 @@ def _listed(lines: list[str]) -> str:
     return "; ".join(lines[:LISTED_MAX]) + more
 
 
-def quorum_condition(leader: str | None, answered: int, ready: int, count: int) -> Condition:
-    """The condition QuorumHealthy: whether a majority of the controllers is ready and one of them leads."""
+def quorum_condition(
+    leader: str | None, answered: int, ready: int, count: int, member: str = "controller"
+) -> Condition:
+    """The condition QuorumHealthy: whether a majority of the members is ready and one of them leads."""
     kind = ConditionType.QUORUM_HEALTHY
     if ready * 2 <= count:
-        return Condition(kind, False, "NoMajority", f"{ready} of {count} controllers are ready")
+        return Condition(kind, False, "NoMajority", f"{ready} of {count} {member}s are ready")
     if answered == 0:
-        return Condition(kind, None, "NoAnswer", "no controller responds to the operator")
+        return Condition(kind, None, "NoAnswer", f"no {member} responds to the operator")
     if leader is None:
-        return Condition(kind, False, "NoLeader", "no controller leads")
+        return Condition(kind, False, "NoLeader", f"no {member} leads")
     return Condition(kind, True, "Leads", f"{leader} leads")
 
 
@@ -139,6 +151,9 @@ def broker_conditions(
         acts = f": {kept.acting.pod} acts for it since {_time_of(kept.acting)}" if kept.acting else ""
         wrong.append(f"the group has no master{acts}")
     wanted = observed_group.group.spec.replicas
+    hibernation = observed_group.hibernation
+    if hibernation is not None:
+        wrong = []  # fewer replicas than the spec says are no fault then
     ready = not wrong and observed_group.ready >= wanted
     if ready:
         first = Condition(
@@ -149,17 +164,17 @@ def broker_conditions(
         )
     else:
         reason = "ReplicasNotReady" if observed_group.ready < wanted else "NoMaster"
+        reason = str(hibernation or reason)
         first = Condition(
             ConditionType.READY,
             False,
             reason,
             _listed(wrong) or f"{observed_group.ready} of {wanted} replicas are ready",
         )
-    controllers_ready = sum(1 for pod in observed_group.controller_pods if pod is not None and pod.ready)
     members = list(kept.sync_state_set)
-    is_master_slave = observed_group.group.is_master_slave
-    if is_master_slave:
-        in_sync = _master_slave_in_sync(observed_group)
+    under_controllers = observed_group.group.is_under_controllers
+    if not under_controllers:
+        in_sync = _ready_in_sync(observed_group)
     elif observed_group.in_sync is None:
         in_sync = Condition(
             ConditionType.IN_SYNC,
@@ -177,23 +192,39 @@ def broker_conditions(
         )
     return [
         first,
-        Condition(ConditionType.QUORUM_HEALTHY, None, "NotUsed", "no controllers elect this group's master")
-        if is_master_slave
-        else quorum_condition(
-            observed_group.quorum.leader,
-            observed_group.quorum.answered,
-            controllers_ready,
-            max(len(observed_group.controller_pods), 1),
-        ),
+        _quorum_of(observed_group),
         in_sync,
-        progressing(progress, observed_group.outdated, in_order=is_master_slave),
+        progressing(progress, observed_group.outdated, in_order=not under_controllers),
         degraded(progress, wrong, rejection, created=observed_group.created),
         paused_condition(paused=paused),
     ]
 
 
-def _master_slave_in_sync(observed_group: ObservedBrokerGroup) -> Condition:
-    """The condition InSync in the mode MasterSlave: whether every replica reports that it is ready."""
+def _quorum_of(observed_group: ObservedBrokerGroup) -> Condition:
+    """The condition QuorumHealthy: of the controllers, or in the mode DLedger of the replicas."""
+    group, kept = observed_group.group, observed_group.replica_group
+    if group.is_master_slave:
+        why = "no controllers elect this group's master"
+        return Condition(ConditionType.QUORUM_HEALTHY, None, "NotUsed", why)
+    if group.is_dledger:
+        ready, count = observed_group.ready, observed_group.count
+        return quorum_condition(kept.master or None, int(kept.known), ready, count, "replica")
+    members = observed_group.quorum.members
+    pods = [
+        pod
+        for ordinal, pod in enumerate(observed_group.controller_pods)
+        if not members or member_id(ordinal) in members
+    ]
+    return quorum_condition(
+        observed_group.quorum.leader,
+        observed_group.quorum.answered,
+        sum(1 for pod in pods if pod is not None and pod.ready),
+        max(len(pods), 1),
+    )
+
+
+def _ready_in_sync(observed_group: ObservedBrokerGroup) -> Condition:
+    """The condition InSync without controllers: whether every replica reports that it is ready."""
     if observed_group.in_sync is None:
         return Condition(ConditionType.IN_SYNC, None, "NoAnswer", "no broker responds to the operator")
     ready = list(observed_group.replica_group.sync_state_set)
@@ -222,6 +253,14 @@ def _template_status(image: str | None, adopted: str | None) -> dict[str, Any]:
     return {PINNED_IMAGE: image or "", **({ADOPTED: adopted} if adopted is not None else {})}
 
 
+def _reload_status(target: ReloadTarget | None, reloads: Iterable[PodReload]) -> dict[str, Any]:
+    """The status field `reloads`; none if all pods started with the present configuration."""
+    pods = [one.document() for one in reloads]
+    if target is None or not pods:
+        return {}
+    return {"reloads": {"configMap": target.config_map, "pods": pods}}
+
+
 def broker_status(
     observed_group: ObservedBrokerGroup, target: int | None, selector: str, old: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -237,13 +276,20 @@ def broker_status(
         kept = {key: old.get(key, value) for key, value in kept.items()}
     return {
         "replicas": observed_group.count,
-        TARGET: target or observed_group.count,
+        TARGET: observed_group.count if target is None else target,
         "readyReplicas": observed_group.ready,
         "ready": f"{observed_group.ready}/{observed_group.group.spec.replicas}",
         "selector": selector,
         **kept,
         **({"actingMaster": _acting_status(acting)} if acting is not None else {}),
         **_template_status(observed_group.image, observed_group.rendered.adopted),
+        **hibernation_status(observed_group.hibernation),
+        **_reload_status(observed_group.reload_target, observed_group.reloads),
+        **(
+            {KNOWN_CONTROLLERS: observed_group.known_controllers}
+            if observed_group.group.is_under_controllers
+            else {}
+        ),
         "controllerGroup": observed_group.group.spec.controller_group,
     }
 
@@ -253,11 +299,12 @@ def controller_conditions(
 ) -> list[Condition]:
     """The conditions of a controller group."""
     wrong = observed_group.unready_pods
+    voters = observed_group.members.voters
     quorum = quorum_condition(
         observed_group.quorum.leader,
         observed_group.quorum.answered,
-        observed_group.ready,
-        len(observed_group.pods),
+        sum(1 for pod in voters if pod is not None and pod.ready),
+        len(voters),
     )
     if quorum.holds is False:
         wrong = [quorum.message, *wrong]
@@ -280,10 +327,14 @@ def controller_conditions(
 
 
 def controller_status(
-    observed_group: ObservedControllerGroup, selector: str, users: tuple[str, ...], old: Mapping[str, Any]
+    observed_group: ObservedControllerGroup,
+    target: int | None,
+    selector: str,
+    users: tuple[str, ...],
+    old: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The other status fields of a controller group. While no controller responds, leader and term keep their
-    values."""
+    values. `target`: the new target number of controllers, if a step records one."""
     kept: dict[str, Any] = {
         "leader": observed_group.quorum.leader or "",
         "term": observed_group.quorum.term or 0,
@@ -292,7 +343,8 @@ def controller_status(
         kept = {key: old.get(key, value) for key, value in kept.items()}
     return {
         "replicas": len(observed_group.pods),
-        TARGET: len(observed_group.pods),
+        TARGET: len(observed_group.pods) if target is None else target,
+        FOUNDERS: observed_group.members.founders,
         "readyReplicas": observed_group.ready,
         "ready": f"{observed_group.ready}/{observed_group.wanted}",
         "selector": selector,

@@ -24,6 +24,9 @@ CONFIRM_DELETION = "epochmq.io/confirm-deletion"
 """The annotation that confirms the deletion of a guarded group; its value is the group's name."""
 APPROVE_UPDATE = "epochmq.io/approve-update"
 """The annotation that starts an update which waits for a person; its value names the update."""
+FORCE_SCALE_DOWN = "epochmq.io/force-scale-down"
+"""The annotation that removes one replica although others are not ready or not in sync; its value names the
+replica and the generation of the resource."""
 FINALIZER = "epochmq.io/deletion-guard"
 """The deletion guard: the finalizer that keeps a group until its deletion is confirmed and its steps are
 done. Groups without the guard have no finalizer: they can be deleted while no operator runs."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
+from epochmq_operator.manifests.restart_digest import restart_digest_of
 from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata, spec_of
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
@@ -38,17 +39,30 @@ STUCK_REASONS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
+class RejectedReload:
+    """A broker's rejection of the configuration with this version."""
+
+    version: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedState:
     """The observed state of a `resource`. `objects` are the watched objects of its namespace, including pods
     and volume claims. `states` are the states that replicas reported, by pod. `users` are the broker groups
     that name a controller group. `rejection` is the API server's response to the resource's last write, if
-    that was rejected."""
+    that was rejected. `can_reload`: the operator may change the settings of running replicas.
+    `rejected_reloads`: configurations that replicas rejected, by pod. `updates_full` says why no update may
+    begin because many other groups are being updated; empty if one may."""
 
     resource: Manifest
     objects: Mapping[Ref, Manifest] = field(default_factory=dict)
     states: Mapping[str, ReportedState] = field(default_factory=dict)
     users: tuple[str, ...] = ()
     rejection: str = ""
+    can_reload: bool = False
+    rejected_reloads: Mapping[str, RejectedReload] = field(default_factory=dict)
+    updates_full: str = ""
 
     @property
     def namespace(self) -> str:
@@ -64,7 +78,8 @@ class ObservedState:
 class ObservedPod:
     """The pod of a replica. `unready_reason` says why it is not ready; `stuck`: it needs another template to
     run; `outdated`: its template is not its StatefulSet's present one; `deleting`: it is being deleted.
-    `image` is that of its main container; `config_maps` are those that it mounts."""
+    `image` is that of its main container; `config_maps` are those that it mounts; `restart_digest` is its
+    annotation of this name."""
 
     name: str
     uid: str
@@ -75,6 +90,7 @@ class ObservedPod:
     deleting: bool = False
     image: str = ""
     config_maps: frozenset[str] = frozenset()
+    restart_digest: str | None = None
 
 
 def pods_of_set(observed: ObservedState, stateful_set: str, count: int) -> tuple[ObservedPod | None, ...]:
@@ -120,6 +136,7 @@ def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
         deleting=deleting,
         image=image_of(spec_of(pod)),
         config_maps=mounted_config_maps(spec_of(pod)),
+        restart_digest=restart_digest_of(pod),
     )
 
 
@@ -168,13 +185,16 @@ def claims_of_set(observed: ObservedState, manifest: Manifest) -> ObservedClaims
 
 @dataclass(frozen=True, slots=True)
 class ObservedQuorum:
-    """What the controllers of a group report: the pod that leads in the latest term. `answered` is the number
-    of controllers that reported anything."""
+    """What the controllers of a group report: the pod that leads in the latest term, and the ids of the
+    members as it knows them; none if it reports none. `answered` is the number of controllers that reported
+    anything, `responding` are their pods."""
 
     leader: str | None
     term: int | None
     answered: int
     groups: tuple[ReportedReplicaGroup, ...] = ()
+    members: frozenset[str] = frozenset()
+    responding: frozenset[str] = frozenset()
 
 
 def observed_quorum(observed: ObservedState, pods: tuple[str, ...]) -> ObservedQuorum:
@@ -184,10 +204,13 @@ def observed_quorum(observed: ObservedState, pods: tuple[str, ...]) -> ObservedQ
         pod: state for pod in pods if isinstance(state := observed.states.get(pod), ReportedControllerState)
     }
     leading = [(state.term or 0, pod) for pod, state in reported.items() if state.role == "leader"]
+    responding = frozenset(reported)
     if not leading:
-        return ObservedQuorum(None, None, len(reported))
+        return ObservedQuorum(None, None, len(reported), responding=responding)
     term, leader = max(leading)
-    return ObservedQuorum(leader, term, len(reported), tuple(reported[leader].groups))
+    state = reported[leader]
+    members = frozenset(peer.id for peer in state.peers)
+    return ObservedQuorum(leader, term, len(reported), tuple(state.groups), members, responding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +259,26 @@ def observed_master_slave(observed: ObservedState, pods: tuple[str, ...]) -> Obs
         sync_state_set=tuple(ordinal for ordinal, _ in ready),
         in_sync_pods=tuple(pod for _, pod in ready),
         acting=None if serves else acting,
+    )
+
+
+def observed_dledger_group(observed: ObservedState, pods: tuple[str, ...]) -> ObservedReplicaGroup:
+    """The state of a group in the mode DLedger, by its brokers' own reports. Of two that report that they are
+    the master, the one of the later term counts. The replicas that report that they are ready take the place
+    of the SyncStateSet."""
+    reported = {
+        pod: state for pod in pods if isinstance(state := observed.states.get(pod), ReportedBrokerState)
+    }
+    masters = [(state.master_epoch or 0, pod) for pod, state in reported.items() if state.role == "master"]
+    term, master = max(masters, default=(0, ""))
+    ready = [(pod, state) for pod, state in reported.items() if state.ready]
+    return ObservedReplicaGroup(
+        known=bool(reported),
+        master=master,
+        master_id=reported[master].broker_id if master else None,
+        epoch=term,
+        sync_state_set=tuple(sorted(state.broker_id for _, state in ready if state.broker_id is not None)),
+        in_sync_pods=tuple(pod for pod, _ in ready),
     )
 
 

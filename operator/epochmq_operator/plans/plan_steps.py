@@ -11,7 +11,7 @@ cluster's state and repeats nothing that is done."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from epochmq_operator.plans.conditions import timestamp
@@ -29,7 +29,9 @@ class PlanStep:
     resolve what it waits for.
     `changed`: the operator wants a new state of an object; no one else has changed it. `target`: the step
     records this number of replicas in the status; the steps before it then bring the objects up to date.
-    `occurrence` distinguishes steps of one name in one plan, each of which makes its own Event."""
+    `recorded_after` are fields of the status that are recorded after the effects, if these succeed.
+    `occurrence` distinguishes steps of one name in one plan, each of which makes its own Event. `event` is
+    the type of the Event of a step that starts."""
 
     name: str
     done: bool
@@ -40,7 +42,9 @@ class PlanStep:
     changed: bool = False
     effects: tuple[Effect, ...] = ()
     target: int | None = None
+    recorded_after: Mapping[str, Any] = field(default_factory=dict)
     occurrence: str = ""
+    event: EventType = EventType.NORMAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,11 @@ class PlanProgress:
         return None if self.step is None or self.step.waits_for else self.step.target
 
     @property
+    def recorded_after(self) -> Mapping[str, Any]:
+        """The fields of the status that the present step records after its effects."""
+        return {} if self.step is None or self.step.waits_for else self.step.recorded_after
+
+    @property
     def unfinished(self) -> bool:
         """Whether there is an unfinished plan."""
         return self.state is not None and not self.state.finished
@@ -134,7 +143,7 @@ def advance(
         events.append(CreateEvent(EventType.WARNING, f"{step.reason}Blocked", step.waits_for, key))
     elif state != before and not step.waits_for:
         more = [step.occurrence] if step.occurrence else []
-        events.append(CreateEvent(EventType.NORMAL, step.reason, step.message, _key(uid, state, *more)))
+        events.append(CreateEvent(step.event, step.reason, step.message, _key(uid, state, *more)))
     return PlanProgress(state, step, tuple(events), () if step.waits_for else step.effects)
 
 

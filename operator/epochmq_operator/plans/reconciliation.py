@@ -12,11 +12,12 @@ from pydantic import ValidationError
 
 from epochmq_operator.plans import group_status
 from epochmq_operator.plans.broker_steps import broker_steps, observed_broker_group
-from epochmq_operator.plans.common_steps import WAITING_UPDATE
+from epochmq_operator.plans.common_steps import WAITING_TURN, WAITING_UPDATE
 from epochmq_operator.plans.conditions import Condition, ConditionType, merge_conditions
 from epochmq_operator.plans.controller_steps import controller_steps, observed_controller_group
 from epochmq_operator.plans.deletion import deletion_steps, finalizers, guard_step
 from epochmq_operator.plans.effects import CreateEvent, Effect, EventType, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.hibernation import HibernationState
 from epochmq_operator.plans.objects import (
     FINALIZER,
     PAUSED,
@@ -53,10 +54,22 @@ PLAN_NAMES: Mapping[str, str] = {
     "leave": "scale-down",
     "shrink": "scale-down",
     "members": "membership",
+    "add": "membership",
+    "admit": "membership",
+    "remove": "membership",
+    "founders": "membership",
     "guard": "update",
+    "expand": "expand-volumes",
+    "stop": "hibernate",
+    "stopped": "hibernate",
+    "start": "resume",
+    "started": "resume",
+    "volumes": "expand-volumes",
     "held": "update",
     WAITING_UPDATE: "update",
+    WAITING_TURN: "update",
     "restart": "update",
+    "reload": "update",
     "configurations": "update",
     "ready": "heal",
     "controllers": "repair",
@@ -75,7 +88,9 @@ def reconcile(renderer: Renderer, observed: ObservedState, now: float) -> Reconc
     group, fault = _model(resource)
     if group is None:
         return _invalid(observed, before, fault, now)
-    gate = UpdateGate.of(resource, group.spec.update_policy, now, created=was_created(before))
+    gate = UpdateGate.of(
+        resource, group.spec.update_policy, now, created=was_created(before), full=observed.updates_full
+    )
     if isinstance(group, BrokerGroup):
         return _brokers(renderer, observed, group, before, gate)
     return _controllers(renderer, observed, group, before, gate)
@@ -99,7 +114,9 @@ def _brokers(
     conditions = group_status.broker_conditions(
         observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
     )
-    return _outcome(observed, progress, statistics, conditions, gate.now)
+    state = observed_group.hibernation
+    hibernated = state is HibernationState.HIBERNATED and progress.step is None
+    return _outcome(observed, progress, statistics, conditions, gate.now, hibernated=hibernated)
 
 
 def _controllers(
@@ -113,6 +130,7 @@ def _controllers(
     progress = _advanced(observed, before, controller_steps(renderer, observed, observed_group), gate)
     statistics = group_status.controller_status(
         observed_group,
+        progress.target,
         _selector(observed_group.manifests, observed_group.set_name),
         observed.users,
         status_of(observed.resource),
@@ -192,6 +210,8 @@ def _outcome(
     statistics: Mapping[str, Any],
     conditions: Iterable[Condition],
     now: float,
+    *,
+    hibernated: bool = False,
 ) -> ReconciliationResult:
     """The result: Events first, then the status, then the step's effects. If the operator is killed in
     between, the next one finds the plan's state in the status."""
@@ -203,7 +223,7 @@ def _outcome(
     listed = old.get("conditions")
     made: dict[str, Any] = {
         "observedGeneration": generation,
-        "phase": str(group_status.phase_of(progress, ready=ready, paused=paused)),
+        "phase": str(group_status.phase_of(progress, ready=ready, paused=paused, hibernated=hibernated)),
         **statistics,
         "conditions": merge_conditions(listed if isinstance(listed, list) else (), found, generation, now),
     }
@@ -212,13 +232,15 @@ def _outcome(
 
 def _result(progress: PlanProgress, made: dict[str, Any], old: Mapping[str, Any]) -> ReconciliationResult:
     """Combines Events, the status `made` with the plan's state (if it differs from the `old` one), the
-    effects, and the delay."""
+    effects and what is recorded after them, and the delay."""
     if progress.state is not None:
         made["plan"] = progress.state.document()
     effects: list[Effect] = list(progress.events)
     if made != old:
         effects.append(PatchStatus(made))
     effects += progress.effects
+    if progress.recorded_after:
+        effects.append(PatchStatus({**made, **progress.recorded_after}))
     busy = progress.step is not None and not progress.step.blocked
     return ReconciliationResult(tuple(effects), UNFINISHED_DELAY_S if busy else IDLE_DELAY_S)
 

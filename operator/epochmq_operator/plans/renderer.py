@@ -6,7 +6,7 @@ and list a group's objects, which the driver passes to the plans."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from epochmq_operator.manifests.kept_templates import (
     UNKNOWN,
@@ -20,14 +20,23 @@ from epochmq_operator.manifests.kept_templates import (
 )
 from epochmq_operator.plans.objects import Manifest, metadata, ref_of, status_of
 from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.reloads import (
+    ReloadTarget,
+    is_reload,
+    is_without_restart,
+    ready_pods_have,
+    reload_target,
+)
 from epochmq_operator.plans.update_gate import UpdateGate
+from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import ControllerGroup, GroupResource
 
 ADOPTED = "adopted"
 """The field of a group's status with the digest of the inputs of templates that a former release applied."""
 
-RenderManifests = Callable[[GroupResource, ControllerGroup | None], Sequence[Manifest]]
-"""Renders a group's manifests, given the ControllerGroup of a broker group."""
+RenderManifests = Callable[[GroupResource, ControllerGroup | None, Founders | None], Sequence[Manifest]]
+"""Renders a group's manifests, given the ControllerGroup of a broker group, or the founders of a controller
+group."""
 Differences = Callable[[Manifest, Manifest], Sequence[str]]
 """(desired, observed) → one line for every desired field that differs. Fields that the API server filled in
 do not count."""
@@ -61,13 +70,17 @@ class ApplicableManifests:
     `immutable_changes` has one line for each desired change of an immutable field, which the API server would
     reject. `adopted` is the value for the status field of this name; None if it is not needed.
     `update_waits_for` says what the change to the desired templates waits for; empty if nothing. `held`: the
-    templates are still the former ones because of that."""
+    templates are still the former ones because of that. `reload_targets` are the configurations that running
+    pods can get without a restart, by StatefulSet. `waits_for_turn`: the change only waits until fewer other
+    groups are being updated."""
 
     manifests: tuple[Manifest, ...]
     immutable_changes: tuple[str, ...]
     adopted: str | None = None
     update_waits_for: str = ""
     held: bool = False
+    reload_targets: Mapping[str, ReloadTarget] = field(default_factory=dict)
+    waits_for_turn: bool = False
 
 
 NO_MANIFESTS = ApplicableManifests((), ())
@@ -79,13 +92,16 @@ def applicable_manifests(
     group: GroupResource,
     controllers: ControllerGroup | None,
     gate: UpdateGate,
+    founders: Founders | None = None,
 ) -> ApplicableManifests:
     """Renders the group's manifests as they can be applied."""
-    rendered = renderer.render(group, controllers)
-    closed_because = gate.closed_because(_update_of(rendered, gate))
+    rendered = renderer.render(group, controllers, founders)
+    update = _update_of(rendered, gate)
+    closed_because = gate.closed_because(update)
     manifests: list[Manifest] = []
     lines: list[str] = []
     unused: set[str] = set()
+    targets: dict[str, ReloadTarget] = {}
     adopted, held = None, False
     for wanted in rendered:
         present = observed.objects.get(ref_of(wanted))
@@ -95,19 +111,34 @@ def applicable_manifests(
         applicable, immutable_changes = renderer.keep_immutable_fields(wanted, present)
         lines += [f"{ref_of(wanted)}: {line}" for line in immutable_changes]
         inputs = inputs_of(wanted)
+        template = wanted
         if inputs is not None and not same_rendering(wanted, present) and _can_stay(observed, present):
             had = inputs_of(present)
             if had is None:
                 had = adopted = _adopted_inputs(observed, inputs)
             kept = had == inputs and not gate.follows_operator
-            if kept or closed_because:
-                held = held or not kept
+            reloads = not kept and is_reload(observed, wanted, present)
+            restarts = not (reloads or (not kept and is_without_restart(wanted, present)))
+            if kept or (closed_because and restarts) or (reloads and not _reloaded(observed, wanted)):
+                held = held or not (kept or reloads)
                 applicable = with_kept_template(applicable, present, had)
+                template = wanted if reloads else applicable
                 unused |= mounted_config_maps(template_spec(wanted))
                 unused -= mounted_config_maps(template_spec(present))
+        target = reload_target(observed, template, rendered) if inputs is not None else None
+        if target is not None:
+            targets[ref_of(wanted).name] = target
         manifests.append(applicable)
     used = [one for one in manifests if ref_of(one).kind != "ConfigMap" or ref_of(one).name not in unused]
-    return ApplicableManifests(tuple(used), tuple(lines), adopted, closed_because, held)
+    return ApplicableManifests(
+        tuple(used), tuple(lines), adopted, closed_because, held, targets, gate.waits_for_turn(update)
+    )
+
+
+def _reloaded(observed: ObservedState, wanted: Manifest) -> bool:
+    """Whether all ready pods of the StatefulSet have the configuration of the desired template."""
+    names = mounted_config_maps(template_spec(wanted))
+    return all(ready_pods_have(observed, ref_of(wanted).name, name) for name in names)
 
 
 def _update_of(rendered: Sequence[Manifest], gate: UpdateGate) -> str:

@@ -35,7 +35,8 @@ class ReportedBrokerState(
     """The state of a broker. `broker_id` is its permanent id, None until it has one. Offsets and `lag_bytes`
     are bytes of the log. `confirmed_by_all`: every member of the SyncStateSet has the log up to the master's
     confirm offset. `not_ready` says why `ready` is false. `controlled`: controllers decide its role. `group`:
-    None without an acting master."""
+    None without an acting master. `config_version`: the ConfigMap whose configuration it applied while it
+    ran; empty if it has the one that it started with."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -57,6 +58,7 @@ class ReportedBrokerState(
     not_ready: list[str] = []
     controlled: bool = True
     group: ReportedMemberGroup | None = None
+    config_version: str = ""
 
 
 class ReportedReplica(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -79,15 +81,22 @@ class ReportedReplicaGroup(msgspec.Struct, kw_only=True, frozen=True, rename="ca
     replicas: list[ReportedReplica] = []
 
 
+class ReportedMember(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A member of a quorum of controllers."""
+
+    id: str
+
+
 class ReportedControllerState(
     msgspec.Struct, kw_only=True, frozen=True, rename="camel", tag_field="component", tag="controller"
 ):
-    """The state of a controller. `leader` is the id of the leader that it follows. Only the leader reports
-    `groups`."""
+    """The state of a controller. `leader` is the id of the leader that it follows. `peers` are the members of
+    its quorum, as it knows them. Only the leader reports `groups`."""
 
     role: Literal["leader", "follower", "candidate"] = "candidate"
     term: int | None = None
     leader: str | None = None
+    peers: list[ReportedMember] = []
     committed_index: int | None = None
     not_ready: list[str] = []
     groups: list[ReportedReplicaGroup] = []

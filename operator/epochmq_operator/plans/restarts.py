@@ -21,10 +21,10 @@ from epochmq_operator.plans.effects import Delete
 from epochmq_operator.plans.objects import Manifest, Ref
 from epochmq_operator.plans.observed_state import ObservedPod, ObservedState
 from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.reloads import listed_keys
 
 RESTARTING = "RestartingPod"
 """The reason of the Event of every restart."""
-LISTED_KEYS_MAX = 5
 
 PodsByName = Mapping[str, ObservedPod | None]
 """The pods of a group in the order of their restarts; None for a missing one."""
@@ -101,10 +101,7 @@ def _reason(observed: ObservedState, stateful_set: Manifest, chosen: ObservedPod
         parts.append(f"the image changes from {chosen.image or 'another one'} to {image}")
     if config_maps != chosen.config_maps:
         before, after = (_keys(observed, names, chosen.name) for names in (chosen.config_maps, config_maps))
-        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
-        more = f" and {len(keys) - LISTED_KEYS_MAX} more" if len(keys) > LISTED_KEYS_MAX else ""
-        listed = f": {', '.join(keys[:LISTED_KEYS_MAX])}{more}" if keys else ""
-        parts.append(f"the configuration changes{listed}")
+        parts.append(f"the configuration changes{listed_keys(before, after)}")
     return "; ".join(parts or ["the pod template changes"])
 
 

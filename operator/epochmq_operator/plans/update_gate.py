@@ -18,19 +18,23 @@ from epochmq_operator.resources.update_policy import OperatorChanges, UpdateAppr
 @dataclass(frozen=True, slots=True)
 class UpdateGate:
     """Who or what may start updates of a `resource`, such as `brokergroup orders`. `approved` is the update
-    that a person approved; `now` is in seconds since 1970. A group that is being created has no update."""
+    that a person approved; `now` is in seconds since 1970. A group that is being created has no update.
+    `full` says why no update may begin now because many other groups are being updated; empty if one may."""
 
     policy: UpdatePolicySpec
     resource: str
     approved: str | None
     now: float
     created: bool
+    full: str = ""
 
     @classmethod
-    def of(cls, resource: Manifest, policy: UpdatePolicySpec, now: float, *, created: bool) -> UpdateGate:
+    def of(
+        cls, resource: Manifest, policy: UpdatePolicySpec, now: float, *, created: bool, full: str = ""
+    ) -> UpdateGate:
         """The gate of this resource."""
         name = f"{str(resource.get('kind')).lower()} {metadata(resource).get('name')}"
-        return cls(policy, name, annotation(resource, APPROVE_UPDATE), now, created)
+        return cls(policy, name, annotation(resource, APPROVE_UPDATE), now, created, full)
 
     @property
     def follows_operator(self) -> bool:
@@ -38,8 +42,16 @@ class UpdateGate:
         return self.policy.operator_changes is OperatorChanges.FOLLOW
 
     def closed_because(self, update: str) -> str:
-        """What this update waits for; empty: it may begin, and restart pods now. A person may approve an
-        update also outside of the windows."""
+        """What this update waits for; empty: it may begin, and restart pods now."""
+        return self._not_allowed_because(update) or (self.full if self.created else "")
+
+    def waits_for_turn(self, update: str) -> bool:
+        """Whether this update waits only until fewer other groups are being updated."""
+        return self.created and bool(self.full) and not self._not_allowed_because(update)
+
+    def _not_allowed_because(self, update: str) -> str:
+        """Why the group's policy does not allow the update now. A person may approve an update also outside
+        of the windows."""
         if not self.created or self.approved == update:
             return ""
         approve = f"kubectl annotate --overwrite {self.resource} {APPROVE_UPDATE}={update}"

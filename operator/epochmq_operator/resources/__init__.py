@@ -44,6 +44,7 @@ from epochmq_operator.resources.model import (
     StorageSpec,
     Toleration,
     WorkloadSpec,
+    with_controller_count,
 )
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, key_owner
 from epochmq_operator.resources.rules import RULES, ValidationRule, rejected_changes
@@ -87,4 +88,5 @@ __all__ = [
     "load_resources",
     "rejected_changes",
     "show_value",
+    "with_controller_count",
 ]

@@ -3,6 +3,8 @@ descriptions: the loader validates by them, and the definitions for Kubernetes a
 from them.
 
 Fields that only Kubernetes acts on are marked `KUBERNETES_ONLY`; the local runtime accepts and ignores them.
+The module is longer than 600 lines because the fields of both kinds and their descriptions are one text, from
+which the reference is made.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pydantic_core import PydanticCustomError
 
 from epochmq_operator.resources.documents import SCHEMA, DocumentModel, enum_by_value, kubernetes_only
+from epochmq_operator.resources.external_access import ExternalAccess
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, key_owner
 from epochmq_operator.resources.pod_settings import PodSettings
 from epochmq_operator.resources.update_policy import UpdatePolicySpec
@@ -36,6 +39,8 @@ BROKER_NAME_LENGTH_MAX = 100
 """A broker's name is also the name of a topic (RocketMQ creates one per broker), in some places with a
 prefix. Topic names have at most 127 characters."""
 CONTROLLER_COUNTS = (1, 3, 5)
+DLEDGER_COUNTS = CONTROLLER_COUNTS
+"""The numbers of replicas of a group that elects its master by Raft."""
 REPLICAS_MAX = 9
 """More replicas make a group slower, and hardly safer."""
 SAFE_REPLICAS = 3
@@ -125,6 +130,8 @@ class GroupMode(StrEnum):
     """Controllers elect it, and elect another one when it is down."""
     MASTER_SLAVE = "MasterSlave"
     """The configuration: the first replica is the master for good. A slave may act for it (RIP-32)."""
+    DLEDGER = "DLedger"
+    """The replicas elect it by Raft among themselves: their commit log is a DLedger log."""
 
 
 class PullPolicy(StrEnum):
@@ -295,6 +302,17 @@ class WorkloadSpec(DocumentModel):
     ] = {}
     pod: Annotated[PodSettings, kubernetes_only("Other fields of Kubernetes' pods.")] = PodSettings()
     admin: Annotated[AdminSpec, kubernetes_only("Who may use the pods' admin port.")] = AdminSpec()
+    client_tls_secret: Annotated[
+        DnsName | None,
+        kubernetes_only(
+            "Secret with `tls.crt`, `tls.key` and `ca.crt`, as cert-manager writes it: the ports for clients "
+            "accept TLS besides plain connections. Changed certificates are used without a restart.",
+            max_length=253,
+        ),
+    ] = None
+    external: Annotated[
+        ExternalAccess | None, kubernetes_only("How clients outside the cluster reach the pods.")
+    ] = None
     update_policy: Annotated[
         UpdatePolicySpec, kubernetes_only("When and for what the operator restarts running pods.")
     ] = UpdatePolicySpec()
@@ -325,7 +343,8 @@ class BrokerGroupSpec(WorkloadSpec):
         enum_by_value(GroupMode),
         Field(
             description="`Controller`: controllers elect the master. `MasterSlave`: the first replica is the "
-            "master, and the others are its slaves for good. Immutable."
+            "master, and the others are its slaves for good. `DLedger`: one, three or five replicas elect "
+            "the master by Raft. Immutable."
         ),
     ] = GroupMode.CONTROLLER
     acting_master: Annotated[
@@ -347,7 +366,8 @@ class BrokerGroupSpec(WorkloadSpec):
         Field(
             max_length=NAME_LENGTH_MAX,
             description="ControllerGroup that elects the group's master. Default: one of its own, under the "
-            "group's name. In the mode MasterSlave the group uses its nameservers only. Immutable.",
+            "group's name. In the modes MasterSlave and DLedger the group uses its nameservers only. "
+            "Immutable.",
         ),
     ] = None
     min_in_sync_replicas: Annotated[
@@ -357,7 +377,8 @@ class BrokerGroupSpec(WorkloadSpec):
             le=REPLICAS_MAX,
             description="Number of replicas that must have a message before it is acknowledged. The master "
             "rejects messages while fewer are in the SyncStateSet. Default: 2 with three or more "
-            "replicas, else 1; 1 in the mode MasterSlave.",
+            "replicas, else 1; 1 in the mode MasterSlave. Not in the mode DLedger, where it is a majority of "
+            "the replicas.",
         ),
     ] = None
     config: Annotated[
@@ -367,6 +388,13 @@ class BrokerGroupSpec(WorkloadSpec):
             description="RocketMQ's broker keys, except those that the operator owns.",
         ),
     ] = {}
+    hibernate: Annotated[
+        bool,
+        kubernetes_only(
+            "Stops all replicas one after the other; their volumes stay. Set to false, the replicas start "
+            "again, the last master first. The controllers keep running."
+        ),
+    ] = False
     external_services: Annotated[
         bool,
         kubernetes_only(
@@ -384,6 +412,16 @@ class BrokerGroupSpec(WorkloadSpec):
     ] = None
 
     @model_validator(mode="after")
+    def _check_external(self) -> Self:
+        if self.external is not None and self.external_services:
+            raise PydanticCustomError(
+                "spans",
+                "expected no such field together with spec.externalServices: remove one of them",
+                {"at": "external"},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_min_in_sync(self) -> Self:
         if self.min_in_sync_replicas is not None and self.min_in_sync_replicas > self.replicas:
             raise PydanticCustomError(
@@ -398,13 +436,47 @@ class BrokerGroupSpec(WorkloadSpec):
         if self.acting_master is not None and self.mode is not GroupMode.MASTER_SLAVE:
             raise PydanticCustomError(
                 "spans",
-                "{value}, expected no such field in the mode {mode}: controllers elect another master; "
+                "{value}, expected no such field in the mode {mode}: {who} elect another master; "
                 "remove it, or set spec.mode to MasterSlave in a new group",
                 {
                     "at": "actingMaster",
                     "value": "true" if self.acting_master else "false",
                     "mode": str(self.mode),
+                    "who": "the replicas" if self.mode is GroupMode.DLEDGER else "controllers",
                 },
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_dledger(self) -> Self:
+        if self.mode is not GroupMode.DLEDGER:
+            return self
+        if self.replicas not in DLEDGER_COUNTS:
+            raise PydanticCustomError(
+                "spans",
+                "{value}, expected {counts} in the mode DLedger: {why}",
+                {
+                    "at": "replicas",
+                    "value": self.replicas,
+                    "counts": COUNTS_IN_WORDS,
+                    "why": "an even number tolerates no more failures than one fewer"
+                    if self.replicas % 2 == 0
+                    else "more replicas make elections and every message slower",
+                },
+            )
+        if self.min_in_sync_replicas is not None:
+            raise PydanticCustomError(
+                "spans",
+                "{value}, expected no such field in the mode DLedger: a message is acknowledged once a "
+                "majority of the replicas has it; remove it",
+                {"at": "minInSyncReplicas", "value": self.min_in_sync_replicas},
+            )
+        if self.hibernate:
+            raise PydanticCustomError(
+                "spans",
+                "true, expected false: a group in the mode DLedger cannot hibernate yet, because a replica "
+                "alone is no majority",
+                {"at": "hibernate"},
             )
         return self
 
@@ -433,14 +505,14 @@ class BrokerGroup(DocumentModel):
     @property
     def controlled_by(self) -> str | None:
         """The name of the ControllerGroup that elects its master. None: the first replica is always the
-        master."""
-        return None if self.is_master_slave else self.nameservers_of
+        master, or the replicas elect it themselves."""
+        return self.nameservers_of if self.is_under_controllers else None
 
     @property
     def nameservers_of(self) -> str | None:
         """The name of the ControllerGroup whose nameservers it registers with. None: it has a nameserver of
         its own."""
-        needs_own = self.spec.replicas > 1 and not self.is_master_slave
+        needs_own = self.spec.replicas > 1 and self.is_under_controllers
         return self.spec.controller_group or (self.name if needs_own else None)
 
     @property
@@ -448,9 +520,21 @@ class BrokerGroup(DocumentModel):
         """The number of replicas that must have a message before it is acknowledged, unless `spec.config`
         sets another one. While a group scales up it has fewer replicas than the spec says."""
         wanted = self.spec.min_in_sync_replicas
+        if self.is_dledger:
+            return self.spec.replicas // 2 + 1
         if wanted is None:
-            wanted = 2 if self.spec.replicas >= SAFE_REPLICAS and not self.is_master_slave else 1
+            wanted = 2 if self.spec.replicas >= SAFE_REPLICAS and self.is_under_controllers else 1
         return min(wanted, self.spec.replicas)
+
+    @property
+    def is_under_controllers(self) -> bool:
+        """Whether controllers elect the master, if the group has any."""
+        return self.spec.mode is GroupMode.CONTROLLER
+
+    @property
+    def is_dledger(self) -> bool:
+        """Whether the replicas elect the master by Raft among themselves."""
+        return self.spec.mode is GroupMode.DLEDGER
 
     @property
     def is_master_slave(self) -> bool:
@@ -465,7 +549,7 @@ class BrokerGroup(DocumentModel):
     @property
     def own_controllers(self) -> ControllerGroup | None:
         """The ControllerGroup that belongs to this group alone, if the group needs one and names none. On
-        this machine a group in the mode MasterSlave needs none."""
+        this machine a group in the modes MasterSlave and DLedger needs none."""
         if self.nameservers_of is None or self.spec.controller_group is not None:
             return None
         return self.default_controllers()
@@ -486,12 +570,31 @@ class BrokerGroup(DocumentModel):
 
 
 class NameserverSpec(DocumentModel):
-    """Where a ControllerGroup's nameservers run."""
+    """Where a ControllerGroup's nameservers run, and how many."""
 
     embedded: Annotated[
         bool,
-        Field(description="In the controllers' processes. If false: in as many pods of their own."),
+        Field(description="In the controllers' processes. If false: in pods of their own."),
     ] = True
+    replicas: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=REPLICAS_MAX,
+            description="Number of nameservers in pods of their own. Default: as many as controllers.",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check_replicas(self) -> Self:
+        if self.embedded and self.replicas is not None:
+            raise PydanticCustomError(
+                "spans",
+                "{value}, expected no such field for embedded nameservers, of which each controller has one: "
+                "remove it, or create a new group with embedded: false",
+                {"at": "replicas", "value": self.replicas},
+            )
+        return self
 
 
 class ControllerGroupSpec(WorkloadSpec):
@@ -532,6 +635,11 @@ class ControllerGroup(DocumentModel):
     def name(self) -> str:
         """The group's name, unique in its namespace."""
         return self.metadata.name
+
+
+def with_controller_count(group: ControllerGroup, replicas: int) -> ControllerGroup:
+    """The same group with another number of controllers, which is even in the middle of a change."""
+    return group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": replicas})})
 
 
 GroupResource = BrokerGroup | ControllerGroup

@@ -14,8 +14,10 @@ from typing import Any
 from epochmq_operator.resources.model import (
     AN_EVEN_NUMBER,
     COUNTS_IN_WORDS,
+    DLEDGER_COUNTS,
     DNS_LABEL,
     NAME_LENGTH_MAX,
+    BrokerGroup,
     GroupResource,
 )
 from epochmq_operator.resources.owned_keys import (
@@ -60,6 +62,10 @@ def _immutable(where: str, name: str, attribute: str, message: str) -> Validatio
     )
 
 
+def _is_dledger(group: GroupResource) -> bool:
+    return isinstance(group, BrokerGroup) and group.is_dledger
+
+
 def _reserved_key_rules(owned: Mapping[str, str]) -> tuple[ValidationRule, ...]:
     """One rule for each source of operator-owned configuration keys; its message names the keys."""
     by_owner: dict[str, list[str]] = defaultdict(list)
@@ -99,11 +105,26 @@ _COMMON = (
         "spec.storage.storage_class_name",
         "storageClassName cannot change: restore it, or create a new group with the other class",
     ),
+    ValidationRule(
+        "spec",
+        "!has(self.external) || self.external.type != 'LoadBalancer' || has(self.external.host)",
+        "give external.host: the name or address that clients outside get, with {ordinal} for the broker",
+    ),
+    ValidationRule(
+        "spec",
+        "!has(self.external) || self.external.type != 'NodePort' || has(self.external.nodePort)",
+        "give external.nodePort: the port of the nodes; broker N has this port plus N",
+    ),
 )
 
 RULES: Mapping[str, tuple[ValidationRule, ...]] = {
     "BrokerGroup": (
         *_COMMON,
+        ValidationRule(
+            "spec",
+            "!has(self.external) || !self.externalServices",
+            "external and externalServices give clients different addresses: remove one of them",
+        ),
         ValidationRule(
             "spec",
             "!has(self.minInSyncReplicas) || self.minInSyncReplicas <= self.replicas",
@@ -112,14 +133,38 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
         ValidationRule(
             "spec",
             "!has(self.actingMaster) || self.mode == 'MasterSlave'",
-            "actingMaster is for the mode MasterSlave; in the mode Controller the controllers elect another "
-            "master: remove it, or create a new group in that mode",
+            "actingMaster is for the mode MasterSlave; in the other modes another replica is elected master: "
+            "remove it, or create a new group in that mode",
+        ),
+        ValidationRule(
+            "spec",
+            f"self.mode != 'DLedger' || self.replicas in {list(DLEDGER_COUNTS)}",
+            f"replicas must be {COUNTS_IN_WORDS} in the mode DLedger: take one fewer or one more",
+        ),
+        ValidationRule(
+            "spec",
+            "self.mode != 'DLedger' || !has(self.minInSyncReplicas)",
+            "minInSyncReplicas is not for the mode DLedger, where a message is acknowledged once a majority "
+            "of the replicas has it: remove it",
+        ),
+        ValidationRule(
+            "spec",
+            "self.mode != 'DLedger' || !self.hibernate",
+            "remove hibernate: a group in the mode DLedger cannot hibernate yet, because a replica alone is "
+            "no majority",
+        ),
+        ValidationRule(
+            "spec",
+            "self.mode != 'DLedger' || self.replicas == oldSelf.replicas",
+            "replicas cannot change in the mode DLedger yet: restore it, or create a new group and "
+            "move to it",
+            lambda old, new: not _is_dledger(new) or new.spec.replicas == old.spec.replicas,
         ),
         _immutable(
             "spec",
             "mode",
             "spec.mode",
-            "mode cannot change, because in the mode MasterSlave nothing records which replicas have every "
+            "mode cannot change, because only the mode that wrote the logs knows which replicas have every "
             "acknowledged message: restore it, or create a new group and move to it",
         ),
         _immutable(
@@ -149,6 +194,12 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "spec",
             "self.replicas % 2 == 1",
             f"replicas must be {COUNTS_IN_WORDS}: {AN_EVEN_NUMBER}; take one fewer or one more",
+        ),
+        ValidationRule(
+            "spec.nameserver",
+            "!has(self.replicas) || !self.embedded",
+            "replicas is for nameservers in pods of their own; of embedded ones each controller has one: "
+            "remove it, or create a new group with embedded: false",
         ),
         _immutable(
             "spec.nameserver",

@@ -29,7 +29,7 @@ from epochmq_operator.local.status import (
     GroupPhase,
     ReplicaStatus,
 )
-from epochmq_operator.pod_rendering import Component
+from epochmq_operator.pods import Component
 from epochmq_operator.resources import GroupMode, load_resources
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, ConnectError, RequestError

@@ -13,6 +13,7 @@ from epochmq_operator.audits.cut import GroupCut, cut_of
 from epochmq_operator.local.replica_groups import ListedReplica, ListedReplicaGroup
 from epochmq_operator.local.state_directory import PodPhase
 from epochmq_operator.local.status import BrokerGroupStatus, GroupPhase, ReplicaStatus
+from epochmq_operator.resources import GroupMode
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file
 
 EPOCHS = format_epoch_file([EpochEntry(1, 0), EpochEntry(2, 500)]).encode()
@@ -75,6 +76,37 @@ def test_the_cut_is_at_the_master_s_confirm_offset(all_ack: bool, end: int) -> N
         "syncStateSet": [1, 2],
         "replicas": [{"brokerId": 1}, {"brokerId": 2}, {"brokerId": 3}],
     }
+
+
+def ledger_group(*replicas: ReplicaStatus) -> BrokerGroupStatus:
+    return BrokerGroupStatus(
+        name="ledger", broker_name="ledger-a", cluster="c", controller_group=None, phase=GroupPhase.READY,
+        nameservers=[], mode=GroupMode.DLEDGER, master_epoch=2, replicas=list(replicas),
+    )  # fmt: skip
+
+
+def test_the_cut_of_a_dledger_group_is_at_what_each_replica_has_committed() -> None:
+    """The third replica is behind, and its log ends beyond what it has committed."""
+    group = ledger_group(replica(1, 1000, 900), replica(2, 950, 700), replica(3, 990, 500))
+    later = ledger_group(replica(1, 1300, 1200), replica(2, 1300, 1100), replica(3, 990, 600))
+    cut = running_group.dledger_cut(group, later)
+    assert isinstance(cut, GroupCut)
+    assert (cut.master, cut.epoch, cut.confirmed, cut.view) == ("orders-broker-1", 2, 900, None)
+    assert [one.end for one in cut.replicas] == [900, 900, 600]
+
+
+def test_a_dledger_group_has_no_cut_without_a_master_or_a_response() -> None:
+    whole = ledger_group(replica(1, 1000, 900), replica(2, 950, 700))
+    led_by_none = ledger_group(replica(2, 950, 700), replica(3, 950, 700))
+    assert running_group.dledger_cut(led_by_none, whole) == "no replica reports that it is the master"
+    silent = ledger_group(replica(1, 1000, 900), replica(2, None, None))
+    expected = "orders-broker-2 does not report what it has committed"
+    assert running_group.dledger_cut(whole, silent) == expected
+    dead = replica(2, None, None)
+    dead.pid = None
+    cut = running_group.dledger_cut(whole, ledger_group(replica(1, 1000, 900), dead))
+    assert isinstance(cut, GroupCut)
+    assert [one.end for one in cut.replicas] == [900, 900]
 
 
 def test_a_directory_in_which_nothing_ran_has_no_groups(tmp_path: Any) -> None:

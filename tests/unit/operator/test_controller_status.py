@@ -10,7 +10,7 @@ import pytest
 
 from epochmq_operator.local.readiness import ControllerRaftState, Readiness, probe_pod
 from epochmq_operator.local.replica_groups import fetch_replica_groups
-from epochmq_operator.pod_rendering import ControllerProbe
+from epochmq_operator.pods import ControllerProbe
 from epochmq_protocol.bodies import BrokerReplicasInfo, ReplicaIdentity, ReplicasInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError

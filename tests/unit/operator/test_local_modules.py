@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,27 +17,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_operator.local import network
+from epochmq_operator.local.address_changes import changed_addresses
 from epochmq_operator.local.errors import NetworkError, StateError
 from epochmq_operator.local.network import allocate, candidates
 from epochmq_operator.local.pod_placements import addresses_for, render_all
 from epochmq_operator.local.process import ProcessIdentity, current, identify, is_alive, send_signal
+from epochmq_operator.local.quorum_changes import initial_quorums
 from epochmq_operator.local.restart_history import DELAY_FIRST_S, DELAY_MAX_S, STEADY_AFTER_S, RestartHistory
 from epochmq_operator.local.runtime import (
-    check_controller_counts,
     check_controller_groups_exist,
     check_data_matches_mode,
+    check_peer_counts,
     check_single_namespace,
     differences,
     merge_resources,
 )
 from epochmq_operator.local.state_directory import (
     NetworkFile,
+    QuorumRecord,
     StateDirectory,
     digest_of,
 )
 from epochmq_operator.local.supervisor import rotate
-from epochmq_operator.pod_rendering import Component, NameserverProbe, Pod, PodPort
-from epochmq_operator.resources import Resources, load_resources
+from epochmq_operator.pod_rendering import (
+    pods_of,
+    render_pods,
+)
+from epochmq_operator.pods import (
+    Component,
+    NameserverProbe,
+    Pod,
+    PodPlacement,
+    PodPort,
+)
+from epochmq_operator.resources import Resources, load_resources, with_controller_count
 from tests.support.net import free_port, loopback
 
 HEAD = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\n"
@@ -347,20 +361,54 @@ def test_a_name_of_two_kinds_is_rejected() -> None:
         check_single_namespace(merge_resources(group("q"), quorum(3)).merged)
 
 
-def test_another_number_of_controllers_is_rejected_only_beside_their_data(tmp_path: Path) -> None:
+def test_a_quorum_begins_as_the_resource_says_and_keeps_the_number_of_its_data(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path / "state")
     state.create()
-    check_controller_counts(state, quorum(3))
+    assert initial_quorums(state, quorum(3), ()) == {"q": QuorumRecord(running=3, founders=3)}
     for ordinal in range(3):
         state.volume_path(f"q-controller-{ordinal}", "data").mkdir(parents=True)
-    check_controller_counts(state, quorum(5))  # none of them ever ran
+    # None of them ever ran.
+    assert initial_quorums(state, quorum(5), ()) == {"q": QuorumRecord(running=5, founders=5)}
     (state.volume_path("q-controller-1", "data") / "controller").mkdir()
-    check_controller_counts(state, quorum(3))
-    for count in (1, 5):
-        with pytest.raises(
-            StateError, match=f"ControllerGroup q: spec.replicas: {count}, expected 3: the data"
-        ):
-            check_controller_counts(state, quorum(count))
+    # Data of an earlier release, which has no record.
+    assert initial_quorums(state, quorum(5), ()) == {"q": QuorumRecord(running=3, founders=3)}
+    changing = QuorumRecord(running=4, founders=0, changing=True)
+    state.write_quorums({"q": changing})
+    assert initial_quorums(state, quorum(5), ()) == {"q": changing}
+    shutil.rmtree(state.absolute / "volumes")
+    # The pods run and have not written yet; or their volumes were removed.
+    assert initial_quorums(state, quorum(5), {"q"}) == {"q": changing}
+    assert initial_quorums(state, quorum(5), ()) == {"q": QuorumRecord(running=5, founders=5)}
+
+
+def test_pods_that_differ_in_addresses_only_need_no_restart() -> None:
+    def pods(controllers: int, founders: int, config: str = "") -> dict[str, Pod]:
+        group = with_controller_count(quorum(3).controller_groups[0], controllers)
+        spec = f"metadata: {{name: a}}\nspec: {{replicas: 1, controllerGroup: q, config: {{{config}}}}}\n"
+        brokers = load_resources([("f", HEAD + spec)]).broker_groups[0]
+        places = {
+            one.name: PodPlacement(one.name, one.name, "/etc", {"data": "/d", "store": "/s"})
+            for one in (*pods_of(group), *pods_of(brokers))
+        }
+        rendered = (
+            *render_pods(group, places, founders=founders),
+            *render_pods(brokers, places, group),
+        )
+        return {pod.name: pod for pod in rendered}
+
+    one, three = pods(1, 1), pods(3, 0)
+    assert changed_addresses(one["q-controller-0"], three["q-controller-0"]) == {
+        "controllerDLegerPeers": ";".join(f"n{n}-q-controller-{n}:9878" for n in range(3)),
+        "joinControllerGroup": "true",
+    }
+    nameservers = ";".join(f"q-controller-{n}:9876" for n in range(3))
+    controllers = ";".join(f"q-controller-{n}:9878" for n in range(3))
+    assert changed_addresses(one["a-broker-0"], three["a-broker-0"]) == {
+        "namesrvAddr": nameservers,
+        "controllerAddr": controllers,
+    }
+    assert changed_addresses(three["a-broker-0"], pods(3, 0, "traceOn: false")["a-broker-0"]) is None
+    assert changed_addresses(three["q-controller-0"], three["q-controller-1"]) is None
 
 
 GROUP_OF_SEVERAL = """\
@@ -410,3 +458,32 @@ def test_data_is_used_only_in_the_mode_it_was_written_in(tmp_path: Path, control
     check_data_matches_mode(state, with_controllers if controlled else without)
     with pytest.raises(StateError, match=r"BrokerGroup a: the data of a-broker-1 under .* was written with"):
         check_data_matches_mode(state, without if controlled else with_controllers)
+
+
+def test_data_of_a_dledger_group_is_used_by_as_many_replicas_in_this_mode_only(tmp_path: Path) -> None:
+    def ledger(replicas: int) -> Resources:
+        more = f"metadata: {{name: a}}\nspec: {{mode: DLedger, replicas: {replicas}}}\n"
+        return load_resources([("f", f"apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\n{more}")])
+
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    for ordinal in range(3):
+        state.volume_path(f"a-broker-{ordinal}", "store").mkdir(parents=True)
+    check_peer_counts(state, ledger(5))  # none of them ever ran
+    data = state.volume_path("a-broker-1", "store") / "dledger-n1" / "data"
+    data.mkdir(parents=True)
+    (data / "00000000000000000000").touch()
+    check_peer_counts(state, ledger(3))
+    check_data_matches_mode(state, ledger(3))
+    for count in (1, 5):
+        with pytest.raises(StateError, match=f"BrokerGroup a: spec.replicas: {count}, expected 3: the data"):
+            check_peer_counts(state, ledger(count))
+    for resources in (group("a"), load_resources([("f", GROUP_OF_SEVERAL % "")])):
+        with pytest.raises(StateError, match="in the mode DLedger and cannot be used in another mode"):
+            check_data_matches_mode(state, resources)
+    (data / "00000000000000000000").unlink()
+    plain = state.volume_path("a-broker-2", "store") / "commitlog"
+    plain.mkdir()
+    (plain / "00000000000000000000").touch()
+    with pytest.raises(StateError, match=r"spec\.mode: DLedger: the data of a-broker-2 .* as a DLedger log"):
+        check_data_matches_mode(state, ledger(3))

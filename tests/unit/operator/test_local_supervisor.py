@@ -26,7 +26,10 @@ from epochmq_operator.local.state_directory import (
     StateDirectory,
 )
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
-from epochmq_operator.pod_rendering import Component, Pod
+from epochmq_operator.pods import (
+    Component,
+    Pod,
+)
 from epochmq_operator.resources import Resources, load_resources
 
 POD = """
@@ -73,7 +76,7 @@ class PodProcesses:
 
     async def prober(self, pod: Pod) -> Readiness:
         if pod.name in self.unready:
-            return Readiness(False, f"{pod.name} is told not to be ready")
+            return Readiness(False, f"{pod.name} is held unready by the test")
         return Readiness(f"{pod.name} started" in self.events()[-20:])
 
     def events(self) -> list[str]:
@@ -203,7 +206,7 @@ async def test_a_pod_that_stops_responding_is_unready_and_not_restarted(pod_proc
         before = pod_processes.process(BROKER)
         pod_processes.unready.add(BROKER)
         await until(pod_processes.is_in(BROKER, PodPhase.UNREADY))
-        assert pod_processes.record(BROKER).reason == f"{BROKER} is told not to be ready"
+        assert pod_processes.record(BROKER).reason == f"{BROKER} is held unready by the test"
         assert pod_processes.process(BROKER) == before
         pod_processes.unready.clear()
         await until(pod_processes.is_in(BROKER, PodPhase.READY))
@@ -332,14 +335,21 @@ async def test_only_one_supervisor_runs_in_a_state_directory(
             await PodProcesses(pod_processes.state.path.parent).supervisor().start()
 
 
-async def left_behind(pod_processes: PodProcesses, mode: str = "") -> ProcessIdentity:
-    """A broker of a run whose supervisor was killed."""
+@asynccontextmanager
+async def left_behind(pod_processes: PodProcesses, mode: str = "") -> AsyncIterator[ProcessIdentity]:
+    """A broker of a run whose supervisor was killed. At the end the broker is killed and collected: the event
+    loop must not end before its child."""
     command = [sys.executable, "-S", "-c", POD, BROKER, str(pod_processes.journal), mode]
     process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
-    await until(lambda: f"{BROKER} started" in pod_processes.events())
-    found = identify(process.pid)
-    assert found is not None
-    return found
+    try:
+        await until(lambda: f"{BROKER} started" in pod_processes.events())
+        found = identify(process.pid)
+        assert found is not None
+        yield found
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 def write_left(pod_processes: PodProcesses, process: ProcessIdentity) -> None:
@@ -357,23 +367,21 @@ def write_left(pod_processes: PodProcesses, process: ProcessIdentity) -> None:
 async def test_leftovers_of_a_dead_supervisor_end_before_pods_start(
     pod_processes: PodProcesses,
 ) -> None:
-    process = await left_behind(pod_processes)
-    write_left(pod_processes, process)
-    async with running(pod_processes, group()):
-        assert not is_alive(process)
-        await until(pod_processes.is_in(BROKER, PodPhase.READY))
+    async with left_behind(pod_processes) as process:
+        write_left(pod_processes, process)
+        async with running(pod_processes, group()):
+            assert not is_alive(process)
+            await until(pod_processes.is_in(BROKER, PodPhase.READY))
     assert pod_processes.events()[:3] == [f"{BROKER} started", f"{BROKER} asked to end", f"{BROKER} ended"]
 
 
 async def test_a_process_with_a_reused_id_is_not_signalled(
     pod_processes: PodProcesses,
 ) -> None:
-    process = await left_behind(pod_processes)
-    write_left(pod_processes, ProcessIdentity(pid=process.pid, started="1", boot=process.boot))
-    assert await end_leftovers(pod_processes.state) == []
-    assert is_alive(process)
-    os.kill(process.pid, signal.SIGKILL)
-    await until(lambda: not is_alive(process))
+    async with left_behind(pod_processes) as process:
+        write_left(pod_processes, ProcessIdentity(pid=process.pid, started="1", boot=process.boot))
+        assert await end_leftovers(pod_processes.state) == []
+        assert is_alive(process)
 
 
 async def test_a_bug_in_the_supervisor_ends_the_run_in_order(pod_processes: PodProcesses) -> None:

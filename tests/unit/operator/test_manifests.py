@@ -1,9 +1,8 @@
-"""Tests the rendering of Kubernetes objects and their comparison. A change is reviewed by its effect on the
-golden files under `golden/`; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
+"""Tests the rendering of Kubernetes objects. A change is reviewed by its effect on the golden files under
+`golden/`; `EPOCHMQ_UPDATE_GOLDEN=1` rewrites them."""
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,15 +20,15 @@ from epochmq_operator.manifests import (
     JsonObject,
     ManifestSettings,
     admin_address,
-    differences,
-    keep_immutable_fields,
     possible_objects,
     render_kubernetes_pods,
     render_manifests,
     selector,
 )
 from epochmq_operator.manifests.kept_templates import mounted_config_maps, template_inputs
-from epochmq_operator.pod_rendering import BROKER_HA_PORT, Component
+from epochmq_operator.pod_rendering import BROKER_HA_PORT
+from epochmq_operator.pods import Component
+from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import (
     NAME_LENGTH_MAX,
     REPLICAS_MAX,
@@ -105,6 +104,7 @@ EVERYTHING = broker_group(
     podAnnotations={"note": "mine"},
     admin={"tokenSecret": "orders-token", "tlsSecret": "orders-tls"},
     authSecret="orders-auth",
+    clientTlsSecret="orders-client-tls",
 )
 APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread="None", zoneSpread="None")
 
@@ -115,6 +115,10 @@ APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread=
         (
             "kubernetes-orders",
             load_resources([("f", (EXAMPLES / "orders.yaml").read_text())]).broker_groups[0],
+        ),
+        (
+            "kubernetes-dledger",
+            load_resources([("f", (EXAMPLES / "dledger.yaml").read_text())]).broker_groups[0],
         ),
         ("kubernetes-controllers", controller_group("orders")),
         ("kubernetes-everything", EVERYTHING),
@@ -184,6 +188,20 @@ def test_a_master_and_its_slaves_use_the_nameservers_of_the_controllers_only() -
         assert read["namesrvAddr"].startswith("orders-controller-0.orders-controllers.shop.svc:9876;")
 
 
+def test_dledger_peers_find_each_other_by_stable_names() -> None:
+    group = broker_group(mode="DLedger", replicas=3)
+    controllers = group.default_controllers()
+    read = configuration(group, "orders-broker-1", controllers)
+    assert read["dLegerPeers"].split(";") == [
+        f"n{number}-orders-broker-{number}.orders-brokers.shop.svc:40911" for number in range(3)
+    ]
+    assert read["dLegerSelfId"] == "n1"
+    assert "controllerAddr" not in read
+    (policy,) = of_kind("NetworkPolicy", made(group))
+    (rule,) = (one for one in policy["spec"]["ingress"] if one["ports"][0]["port"] == 40911)
+    assert rule["from"][0]["podSelector"]["matchLabels"], "only the group's own pods"
+
+
 def test_a_single_replica_uses_controllers_so_that_it_can_scale_up() -> None:
     one, three = broker_group(replicas=1), broker_group(replicas=3)
     controllers = one.default_controllers()
@@ -247,6 +265,10 @@ def test_templates_follow_from_inputs_that_a_later_release_computes_alike() -> N
     assert template_inputs(broker_group(), controller_group(), "broker:1") != template_inputs(
         broker_group(), controller_group(replicas=1), "broker:1"
     )
+    quorum = template_inputs(controller_group(), None, "controller:1", Founders(3))
+    assert quorum == {"image": "controller:1", "replicas": 3}
+    for founders in (Founders(0), Founders(3, complete=False)):
+        assert template_inputs(controller_group(), None, "controller:1", founders) != quorum
 
 
 def test_the_pods_pass_the_restricted_pod_security_standard() -> None:
@@ -432,124 +454,31 @@ def test_the_nameserver_service_has_the_same_name_for_both_kinds_of_nameservers(
         assert [port["port"] for port in found["spec"]["ports"]] == [9876]
 
 
-# differences
-
-
-def from_the_api_server(manifest: JsonObject) -> JsonObject:
-    """An object as the API server returns it: with defaults, rewritten quantities, and without empty
-    fields."""
-    found: JsonObject = copy.deepcopy(manifest)
-    found["metadata"] |= {"uid": "1", "resourceVersion": "2", "managedFields": [{}]}
-    found["status"] = {"replicas": 3}
-    if found["kind"] == "Service":
-        found["spec"] |= {"sessionAffinity": "None", "ipFamilies": ["IPv4"]}
-        for port in found["spec"]["ports"]:
-            port["protocol"] = "TCP"
-    if found["kind"] == "StatefulSet":
-        spec = found["spec"]["template"]["spec"]
-        spec |= {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}
-        spec["containers"][0]["terminationMessagePath"] = "/dev/termination-log"
-        spec["containers"][0]["resources"]["requests"] = {"cpu": "0.05", "memory": "131072Ki"}
-        spec["containers"][0]["volumeMounts"][0]["recursiveReadOnly"] = "Disabled"
-        spec["volumes"][1].pop("emptyDir")
-        found["spec"]["volumeClaimTemplates"][0]["status"] = {"phase": "Pending"}
-        found["spec"]["volumeClaimTemplates"][0]["spec"]["volumeMode"] = "Filesystem"
-    return found
-
-
-@pytest.mark.parametrize("group", [broker_group(), controller_group()], ids=["brokers", "controllers"])
-def test_defaults_of_the_api_server_are_no_difference(group: GroupResource) -> None:
-    for manifest in made(group):
-        assert differences(manifest, manifest) == ()
-        assert differences(manifest, from_the_api_server(manifest)) == ()
-
-
-def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    items = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
-    )
-    if items is None or not value:
-        yield path
-        return
-    for key, inner in items:
-        yield from leaves(inner, (*path, key))
-
-
-@pytest.mark.parametrize("kind", [kind.kind for kind in OBJECT_KINDS])
-def test_every_changed_or_removed_field_is_a_difference(kind: str) -> None:
-    manifest = of_kind(kind, made(EVERYTHING))[0]
-    for path in leaves(manifest):
-        for change in ("changed", "removed"):
-            observed = from_the_api_server(manifest) if kind != "StatefulSet" else copy.deepcopy(manifest)
-            inner: Any = observed
-            for part in path[:-1]:
-                inner = inner[part]
-            before = inner[path[-1]]
-            if change == "changed":
-                inner[path[-1]] = {"x": 1} if isinstance(before, str) else "something else"
-            elif before in (False, {}, ""):
-                continue  # omitting the field means the same
-            else:
-                del inner[path[-1]]
-            assert differences(manifest, observed), (path, change)
-
-
-def test_a_difference_names_the_field_and_both_values() -> None:
-    (wanted,) = of_kind("StatefulSet", made(broker_group()))
-    observed = copy.deepcopy(wanted)
-    observed["spec"]["replicas"] = 1
-    observed["spec"]["template"]["spec"]["containers"][1]["image"] = "mine"
-    assert differences(wanted, observed) == (
-        "spec.replicas: 1, should be 3",
-        'spec.template.spec.containers[admin].image: "mine", should be "epochmq/broker:1"',
-    )
-
-
-def test_fields_that_others_add_are_no_difference() -> None:
-    (wanted,) = of_kind("StatefulSet", made(broker_group()))
-    observed = copy.deepcopy(wanted)
-    observed["metadata"]["labels"]["mine"] = "x"
-    observed["spec"]["template"]["spec"]["containers"].append({"name": "mesh", "image": "mesh"})
-    assert differences(wanted, observed) == ()
-
-
-def test_immutable_fields_of_a_stateful_set_are_kept_and_reported() -> None:
-    before, after = (
-        of_kind("StatefulSet", made(broker_group(storage={"size": size}, image=size.lower())))[0]
-        for size in ("1Gi", "2Gi")
-    )
-    applied, lines = keep_immutable_fields(after, from_the_api_server(before))
-    assert lines == ('spec.volumeClaimTemplates[0].spec.resources.requests.storage: "1Gi", should be "2Gi"',)
-    assert (
-        differences(before["spec"]["volumeClaimTemplates"][0], applied["spec"]["volumeClaimTemplates"][0])
-        == ()
-    )
-    assert applied["spec"]["template"] == after["spec"]["template"]
-    for manifest in made(broker_group()):
-        assert keep_immutable_fields(manifest, from_the_api_server(manifest)) == (manifest, ())
-
-
-@settings(deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=3), st.lists, max_leaves=9))
-def test_any_observed_value_can_be_compared(value: Any) -> None:
-    wanted = made(broker_group(replicas=1))[-1]
-    for path in (("spec",), ("spec", "template", "spec", "containers"), ("metadata", "labels")):
-        observed = copy.deepcopy(wanted)
-        inner: Any = observed
-        for part in path[:-1]:
-            inner = inner[part]
-        inner[path[-1]] = value
-        assert differences(wanted, observed)
-
-
 @pytest.mark.parametrize(
-    ("desired", "observed"),
-    [("1024Mi", "1Gi"), (2, "2"), ("0.5", "500m"), ("1.5Gi", "1536Mi"), ("1000", "1k"), ("1024Pi", "1Ei")],
+    "group",
+    [
+        broker_group(clientTlsSecret="orders-tls"),
+        controller_group(clientTlsSecret="orders-tls"),
+        controller_group(nameserver={"embedded": False}, clientTlsSecret="orders-tls"),
+    ],
+    ids=["brokers", "controllers", "nameservers"],
 )
-def test_a_quantity_in_another_spelling_is_no_difference(desired: str | int, observed: str) -> None:
-    (want, have), other = ({"limits": {"memory": value}} for value in (desired, observed)), {"memory": "3Gi"}
-    assert differences(want, have) == ()
-    assert differences(want, {"limits": other}) != ()
+def test_every_main_process_serves_tls_with_the_mounted_certificates(group: GroupResource) -> None:
+    objects = made(group)
+    for one in of_kind("StatefulSet", objects):
+        spec = one["spec"]["template"]["spec"]
+        mounted = [each["name"] for each in spec["containers"] if "/etc/epochmq-tls" in str(each)]
+        assert mounted == [spec["containers"][0]["name"]]
+        (volume,) = (each for each in spec["volumes"] if each["name"] == "client-tls")
+        (source,) = volume["projected"]["sources"]
+        assert source["secret"]["name"] == "orders-tls"
+    texts = [text for one in of_kind("ConfigMap", objects) for name, text in one["data"].items()]
+    configured = [text for text in texts if "listenPort=9880" not in text]
+    assert configured
+    for text in configured:
+        assert "tlsServerCertPath=/etc/epochmq-tls/tls.crt" in text
+        assert "tlsServerKeyPath=/etc/epochmq-tls/tls.key" in text
+        assert "tlsServerTrustCertPath=/etc/epochmq-tls/ca.crt" in text
 
 
 def test_only_brokers_mount_the_passwords_of_access_control_and_no_config_map_has_them() -> None:

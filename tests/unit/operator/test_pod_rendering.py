@@ -12,13 +12,15 @@ from textwrap import dedent
 import pytest
 
 from epochmq_operator.pod_rendering import (
+    pods_of,
+    render_pods,
+)
+from epochmq_operator.pods import (
     WAITS_FOR,
     BrokerProbe,
     Component,
     Pod,
     PodPlacement,
-    pods_of,
-    render_pods,
 )
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource, load_resources
 from epochmq_protocol import properties
@@ -97,6 +99,9 @@ spec:
 """
 
 
+DLEDGER = (EXAMPLES / "dledger.yaml").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -105,8 +110,9 @@ spec:
         ("controllers", (EXAMPLES / "controllers.yaml").read_text()),
         ("apart", APART),
         ("master-slave", MASTER_SLAVE),
+        ("dledger", DLEDGER),
     ],
-    ids=["orders", "full", "controllers", "apart", "master-slave"],
+    ids=["orders", "full", "controllers", "apart", "master-slave", "dledger"],
 )
 def test_rendered_pods_equal_the_golden_file(name: str, text: str) -> None:
     (group,) = load_resources([(name, text)]).documents
@@ -227,6 +233,18 @@ def broker_configs(text: str, controllers: ControllerGroup | None = None) -> lis
     """The configurations of the brokers of a group."""
     pods = rendered(group_of(text), controllers)
     return [properties.parse(pod.config_files[0].text) for pod in pods if pod.component is Component.BROKER]
+
+
+def test_a_dledger_peer_knows_all_peers_and_neither_controllers_nor_slaves() -> None:
+    pods = [pod for pod in rendered(group_of(DLEDGER)) if pod.component is Component.BROKER]
+    configs = [properties.parse(pod.config_files[0].text) for pod in pods]
+    (peers,) = {config["dLegerPeers"] for config in configs}
+    assert peers.split(";") == [f"n{n}-{pod.port('dledger')}" for n, pod in enumerate(pods)]
+    assert [config["dLegerSelfId"] for config in configs] == ["n0", "n1", "n2"]
+    assert {config["dLegerGroup"] for config in configs} == {"ledger"}
+    assert all(not config.keys() & {"controllerAddr", "brokerRole", "brokerId"} for config in configs)
+    assert {port.name for port in pods[0].ports} == {"remoting", "vip", "dledger"}
+    assert all(pod.restarts_in_turn for pod in pods)
 
 
 def test_the_first_replica_is_the_master_for_good_in_the_mode_master_slave() -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from epochmq_operator.local.readiness import probe_pod
-from epochmq_operator.pod_rendering import BrokerProbe
+from epochmq_operator.pods import BrokerProbe
 from epochmq_protocol.bodies import (
     BrokerMemberGroup,
     BrokerReplicasInfo,

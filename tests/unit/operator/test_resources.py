@@ -99,6 +99,18 @@ def test_a_group_in_the_mode_master_slave_has_no_controllers_and_may_use_their_n
     assert not group.has_acting_master
 
 
+def test_a_group_in_the_mode_dledger_elects_by_itself_and_may_use_nameservers_of_others() -> None:
+    alone, named = (
+        load_resources([("f", HEAD + f"spec: {{mode: DLedger, replicas: {count}{more}}}\n")])
+        for count, more in ((5, ""), (3, ", controllerGroup: quorum"))
+    )
+    assert alone.all_controller_groups == ()
+    assert [
+        (group.controlled_by, group.nameservers_of, group.has_acting_master, group.min_in_sync)
+        for group in (*alone.broker_groups, *named.broker_groups)
+    ] == [(None, None, False, 3), (None, "quorum", False, 2)]
+
+
 def test_a_file_may_hold_many_documents_in_order() -> None:
     one = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
     loaded = load_resources([("a", "---\n" + one % "b" + "---\n---\n" + one % "a"), ("b", one % "c")])
@@ -132,7 +144,7 @@ WHOLE = "expected a whole number from 1 to 9"
 SCALAR = "expected a string, a number, or true or false"
 COMMON = (
     "image, imagePullPolicy, storage, resources, hostSpread, zoneSpread, nodeSelector, tolerations, "
-    "podLabels, podAnnotations, pod, admin, updatePolicy, paused, deletionGuard"
+    "podLabels, podAnnotations, pod, admin, clientTlsSecret, external, updatePolicy, paused, deletionGuard"
 )
 # (the body of spec, each fault as "line: path and problem")
 SPEC_FAULTS = [
@@ -148,7 +160,20 @@ SPEC_FAULTS = [
     (
         "replicas: 1\n  volumes: {}",
         "6: spec.volumes: unknown field, expected one of replicas, mode, actingMaster, brokerName, "
-        "cluster, controllerGroup, minInSyncReplicas, config, externalServices, authSecret, " + COMMON,
+        "cluster, controllerGroup, minInSyncReplicas, config, hibernate, externalServices, authSecret, "
+        + COMMON,
+    ),
+    (
+        "replicas: 1\n  external: {type: LoadBalancer}",
+        "6: spec.external.host: missing, expected a value with the type LoadBalancer",
+    ),
+    (
+        "replicas: 1\n  external: {type: NodePort, nodePort: 80}",
+        "6: spec.external.nodePort: 80, expected a whole number from 1024 to 65500",
+    ),
+    (
+        "replicas: 1\n  externalServices: true\n  external: {type: HostPort}",
+        "7: spec.external: expected no such field together with spec.externalServices: remove one of them",
     ),
     (
         "replicas: 1\n  minInSyncReplicas: 2",
@@ -156,13 +181,43 @@ SPEC_FAULTS = [
     ),
     (
         "replicas: 2\n  mode: Slave\n  actingMaster: maybe",
-        '6: spec.mode: "Slave", expected Controller or MasterSlave',
+        '6: spec.mode: "Slave", expected Controller, MasterSlave or DLedger',
         '7: spec.actingMaster: "maybe", expected true or false',
     ),
     (
         "replicas: 2\n  actingMaster: true",
         "6: spec.actingMaster: true, expected no such field in the mode Controller: controllers elect "
         "another master; remove it, or set spec.mode to MasterSlave in a new group",
+    ),
+    (
+        "replicas: 3\n  mode: DLedger\n  actingMaster: true",
+        "7: spec.actingMaster: true, expected no such field in the mode DLedger: the replicas elect another "
+        "master; remove it, or set spec.mode to MasterSlave in a new group",
+    ),
+    (
+        "replicas: 4\n  mode: DLedger",
+        "5: spec.replicas: 4, expected 1, 3 or 5 in the mode DLedger: an even number tolerates no more "
+        "failures than one fewer",
+    ),
+    (
+        "replicas: 7\n  mode: DLedger",
+        "5: spec.replicas: 7, expected 1, 3 or 5 in the mode DLedger: more replicas make elections and every "
+        "message slower",
+    ),
+    (
+        "replicas: 3\n  mode: DLedger\n  minInSyncReplicas: 2",
+        "7: spec.minInSyncReplicas: 2, expected no such field in the mode DLedger: a message is acknowledged "
+        "once a majority of the replicas has it; remove it",
+    ),
+    (
+        "replicas: 3\n  mode: DLedger\n  hibernate: true",
+        "7: spec.hibernate: true, expected false: a group in the mode DLedger cannot hibernate yet, because "
+        "a replica alone is no majority",
+    ),
+    (
+        "replicas: 3\n  mode: DLedger\n  config: {dLegerSelfId: n0}",
+        '7: spec.config.dLegerSelfId: "n0", expected no such key: the operator sets it, from '
+        "the pod's place in the group",
     ),
     ("replicas: 1\n  image: a b", '6: spec.image: "a b", expected the name of an image'),
     (
@@ -313,11 +368,20 @@ CONTROLLER_FAULTS = [
         for count in (0, -2, 7, 9, "true", '"3"', 3.0)
     ),
     *((f"replicas: {count}", f"5: spec.replicas: {count}, {EVEN}") for count in (2, 4, 6)),
-    ("nameserver: apart", '5: spec.nameserver: "apart", expected a mapping with embedded'),
+    ("nameserver: apart", '5: spec.nameserver: "apart", expected a mapping with embedded and replicas'),
     (
         "nameserver: {embedded: 1, embeded: true}",
         "5: spec.nameserver.embedded: 1, expected true or false",
         "5: spec.nameserver.embeded: unknown field, expected embedded (is it a misspelling?)",
+    ),
+    (
+        "nameserver: {embedded: false, replicas: 10}",
+        "5: spec.nameserver.replicas: 10, expected a whole number from 1 to 9",
+    ),
+    (
+        "nameserver: {replicas: 2}",
+        "5: spec.nameserver.replicas: 2, expected no such field for embedded nameservers, of which each "
+        "controller has one: remove it, or create a new group with embedded: false",
     ),
     (
         "brokerName: a",

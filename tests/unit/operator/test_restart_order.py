@@ -1,4 +1,4 @@
-"""Tests the order in which the changed brokers of a group in the mode MasterSlave restart."""
+"""Tests the order in which the changed brokers of a group in the modes MasterSlave and DLedger restart."""
 
 from __future__ import annotations
 
@@ -38,3 +38,16 @@ def test_no_ready_broker_restarts_while_another_is_not_ready() -> None:
 def test_unchanged_brokers_do_not_restart() -> None:
     assert next_restarts(brokers(set())) == []
     assert next_restarts(brokers({1})) == ["b1"]
+
+
+def test_the_leader_of_a_dledger_group_restarts_last() -> None:
+    outdated, order = {0, 1, 2}, []
+    while outdated:
+        found = [
+            BrokerInTurn(f"b{number}", number, number in outdated, ready=True, leads=number == 1)
+            for number in range(SIZE)
+        ]
+        (name,) = next_restarts(found)
+        order.append(name)
+        outdated.remove(int(name[1:]))
+    assert order == ["b2", "b0", "b1"]

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 
+from epochmq_operator.kube import reconciler as reconciler_module
 from epochmq_operator.kube.api import object_path
 from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
-from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
+from epochmq_operator.kube.reconciler import REPORTED_REJECTIONS, Reconciler, ReconcilerDependencies
 from epochmq_operator.kube.replica_observer import ReplicaObserver
+from epochmq_operator.kube.sidecar_client import MembershipRejectionError
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
-from epochmq_operator.plans.objects import Ref
+from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
+from epochmq_operator.plans.effects import ChangeQuorumMembers, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.objects import Manifest, Ref, status_of
 from tests.support.fake_api_server import FakeApiServer
 from tests.unit.operator_plans.fake_api import NAMESPACE, RENDERER
 
@@ -44,6 +48,9 @@ class SilentSidecars:
 
     async def states(self, *_: Any) -> Mapping[str, Any]:
         return {}
+
+    def can_change(self, *_: Any) -> bool:
+        return False
 
 
 @asynccontextmanager
@@ -107,6 +114,63 @@ async def test_existing_controllers_that_are_not_in_the_cache_are_not_taken_over
         await until(lambda: Ref("StatefulSet", NAMESPACE, "orders-broker") in server.applied)
     assert QUORUM not in server.applied
     assert server.objects[object_path(QUORUM)]["spec"] == {"replicas": 1}
+
+
+class BusyLeader(SilentSidecars):
+    """A leading controller that rejects some changes of its quorum's members first."""
+
+    def __init__(self, rejections: int) -> None:
+        self.rejections = rejections
+
+    async def change_members(self, *_: Any) -> None:
+        self.rejections -= 1
+        if self.rejections >= 0:
+            raise MembershipRejectionError("another change is in progress")
+
+
+class MembershipReconciler(Reconciler):
+    """Records in the status that a member was removed, after it was."""
+
+    kinds = ("ControllerGroup",)
+
+    def __init__(self, dependencies: ReconcilerDependencies) -> None:
+        super().__init__(dependencies)
+        self.reported: list[str] = []
+
+    async def reconcile(self, ref: Ref, resource: Manifest, rejection: str) -> ReconciliationResult:
+        self.reported.append(rejection)
+        if status_of(resource).get("targetReplicas") == 3:
+            return ReconciliationResult()
+        change = ChangeQuorumMembers(Ref("Pod", NAMESPACE, "orders-controller-0"), "uid-0", "n3")
+        before, after = PatchStatus({"targetReplicas": 4}), PatchStatus({"targetReplicas": 3})
+        return ReconciliationResult((before, change, after))
+
+
+@pytest.mark.parametrize(("rejections", "is_reported"), [(2, False), (REPORTED_REJECTIONS + 1, True)])
+async def test_what_relies_on_a_change_of_members_is_not_recorded_before_it_is_in_effect(
+    rejections: int, is_reported: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconciler_module, "FAILED_FIRST_S", 0.01)
+    labels = {KIND_LABEL: "ControllerGroup", GROUP_LABEL: QUORUM.name}
+    pod = {"name": "orders-controller-0", "namespace": NAMESPACE, "uid": "uid-0", "labels": labels}
+    server, cache = FakeApiServer(resource(QUORUM, replicas=3)), ObjectCache()
+    api: Any = server
+    leader: Any = BusyLeader(rejections)
+    cache.put(server.objects[object_path(QUORUM)])
+    cache.put({"apiVersion": "v1", "kind": "Pod", "metadata": pod})
+    replicas = ReplicaObserver(cache, leader, CredentialsCache(api))
+    made = MembershipReconciler(
+        ReconcilerDependencies(api, cache, replicas, OperatorMetrics(), Liveness(), 1)
+    )
+    task = asyncio.ensure_future(made.run())
+    try:
+        target = lambda: status_of(cache.get(QUORUM) or {}).get("targetReplicas")  # noqa: E731
+        await until(lambda: target() == 3)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert leader.rejections == -1
+    assert any("another change is in progress" in text for text in made.reported) is is_reported
 
 
 async def test_a_resource_whose_deletion_was_missed_is_removed() -> None:

@@ -15,31 +15,43 @@ from epochmq_operator.manifests import ManifestSettings
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
 from epochmq_operator.plans.effects import (
     Apply,
+    ChangeQuorumMembers,
     CreateEvent,
     Delete,
     Effect,
     PatchStatus,
     ReconciliationResult,
+    ReloadConfiguration,
     SetFinalizers,
 )
 from epochmq_operator.plans.objects import Owner, Ref, digest, metadata, owner_of, ref_of, with_owner
-from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.observed_state import ObservedState, RejectedReload
 from epochmq_operator.plans.reconciliation import reconcile
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedControllerState,
+    ReportedMember,
     ReportedReplicaGroup,
     ReportedState,
 )
-from epochmq_operator.pod_rendering import Component, broker_pod_name, component_name, controller_pod_name
+from epochmq_operator.plans.update_limit import PARALLEL_UPDATES, UpdateLimit
+from epochmq_operator.pod_rendering import (
+    broker_pod_name,
+    component_name,
+    controller_pod_name,
+)
+from epochmq_operator.pods import Component
+from epochmq_operator.quorum_steps import Founders, member_id
 from epochmq_operator.resources import API_VERSION, BrokerGroup, ControllerGroup, GroupResource
 
 NAMESPACE = "trade"
 LABELS = {"app.kubernetes.io/managed-by": "epochmq-operator"}
 
 
-def render(group: GroupResource, controllers: ControllerGroup | None) -> Sequence[dict[str, Any]]:
+def render(
+    group: GroupResource, controllers: ControllerGroup | None, founders: Founders | None
+) -> Sequence[dict[str, Any]]:
     """Three objects for each group, with the fields that plans use."""
     brokers = isinstance(group, BrokerGroup)
     name = component_name(group.name, Component.BROKER if brokers else Component.CONTROLLER)
@@ -78,7 +90,9 @@ SETTINGS = ManifestSettings("epochmq/broker:1", "epochmq/controller:1", "epochmq
 def manifest_renderer(settings: ManifestSettings = SETTINGS) -> Renderer:
     """The renderer of a real operator with these settings."""
     return Renderer(
-        render=lambda group, controllers: manifests.render_manifests(group, controllers, settings),
+        render=lambda group, controllers, founders: manifests.render_manifests(
+            group, controllers, settings, founders
+        ),
         differences=manifests.differences,
         possible_objects=manifests.possible_objects,
         keep_immutable_fields=manifests.keep_immutable_fields,
@@ -86,12 +100,21 @@ def manifest_renderer(settings: ManifestSettings = SETTINGS) -> Renderer:
     )
 
 
+class RejectedError(Exception):
+    """A leading controller rejected a change of its quorum's members."""
+
+
+class RejectedWriteError(Exception):
+    """The API server rejects a write of the operator."""
+
+
 @dataclass
 class FakeApi:
     """The cluster. `created`, `deleted` and `events` record writes by name; `writes` counts all writes of the
     operator. `applied` lists the manifests that it applied, by object. `unready` pods are not ready, `behind`
     are those of replicas that are not in sync; `not_ready` are the reasons that sidecars report. Images and
-    configurations that contain `bad` do not run."""
+    configurations that contain `bad` do not run. `can_reload`: the operator has credentials for sidecars; for
+    those of brokers unless `reloads_brokers` is false."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     created: Counter[str] = field(default_factory=Counter)
@@ -104,10 +127,25 @@ class FakeApi:
     behind: set[str] = field(default_factory=set)
     not_ready: dict[str, list[str]] = field(default_factory=dict)
     silent: bool = False
+    can_reload: bool = False
+    reloads_brokers: bool = True
+    rejections: dict[Ref, str] = field(default_factory=dict)
+    """The API server's response to the last write for a resource, if that was rejected."""
+    reloaded: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
+    """What running brokers applied, by the uid of their pod: version and configuration."""
+    rejected: dict[str, RejectedReload] = field(default_factory=dict)
+    limit: UpdateLimit = field(init=False)
     leaders: dict[str, str] = field(default_factory=dict)
     masters: dict[str, tuple[str, int]] = field(default_factory=dict)
+    quorums: dict[str, frozenset[int]] = field(default_factory=dict)
+    """The members of each quorum, by the ordinals of their pods."""
+    busy: set[str] = field(default_factory=set)
+    """The quorums whose leader is making another change."""
     numbers: Any = field(default_factory=lambda: itertools.count(1))
     renderer: Renderer = RENDERER
+
+    def __post_init__(self) -> None:
+        self.replace_operator()
 
     # What users do.
 
@@ -177,6 +215,50 @@ class FakeApi:
                 if effect.key not in self.events:
                     self.events[effect.key] = effect
                     self.writes += 1
+            case ReloadConfiguration():
+                self._reload(effect)
+            case ChangeQuorumMembers():
+                self._change_members(effect, resource.name)
+
+    def _change_members(self, effect: ChangeQuorumMembers, group: str) -> None:
+        """What the leader does. RejectedError if it rejects the change, or transfers its leadership."""
+        leader = self.leaders.get(group)
+        if leader != effect.pod.name or self.uid(effect.pod) != effect.uid:
+            raise RejectedError("this controller does not lead")
+        if group in self.busy:
+            raise RejectedError("another change is in progress")
+        members, ordinal = self.quorums[group], int(effect.member.removeprefix("n"))
+        pod = controller_pod_name(group, ordinal)
+        if effect.address is None:
+            if pod == leader:
+                others = [name for n in members if self._ready(name := controller_pod_name(group, n))]
+                self.leaders[group] = next(name for name in others if name != leader)
+                raise RejectedError("this controller has just transferred its leadership")
+            self.quorums[group] = members - {ordinal}
+        else:
+            assert effect.address == f"{pod}.{group}-controllers.{NAMESPACE}.svc:9878"
+            if ordinal not in members and not self._runs(pod):
+                raise RejectedError("the new controller does not respond to the leader")
+            self.quorums[group] = members | {ordinal}
+
+    def _runs(self, pod: str) -> bool:
+        """Whether the pod's process runs."""
+        found = self.objects.get(Ref("Pod", NAMESPACE, pod))
+        return found is not None and "status" in found and not self._fault(found) and pod not in self.unready
+
+    def _reload(self, effect: ReloadConfiguration) -> None:
+        found = self.objects.get(effect.pod)
+        if found is None or found["metadata"]["uid"] != effect.uid:
+            return
+        wrong = next((f"{key}={value}" for key, value in effect.config.items() if "bad" in value), None)
+        if wrong is not None:
+            self.rejected[effect.pod.name] = RejectedReload(effect.version, f"{wrong}: expected a number")
+        else:
+            self.reloaded[effect.uid] = (effect.version, dict(effect.config))
+
+    def restart_container(self, pod: str) -> None:
+        """The kubelet restarts the broker in a pod, which reads the file of its pod."""
+        self.reloaded.pop(self.uid(Ref("Pod", NAMESPACE, pod)), None)
 
     def _apply(self, manifest: Mapping[str, Any]) -> None:
         ref = ref_of(manifest)
@@ -184,6 +266,12 @@ class FakeApi:
             self.created[str(ref)] += 1
         self.writes += 1
         self.applied.setdefault(ref, []).append(manifest)
+        if ref.kind == "PersistentVolumeClaim":
+            found = copy.deepcopy(self.objects[ref])
+            assert manifest["metadata"]["uid"] == found["metadata"]["uid"]
+            found["spec"]["resources"] = manifest["spec"]["resources"]
+            self._store(ref, found)
+            return
         self._store(ref, copy.deepcopy(dict(manifest)))
 
     def _finalize(self, resource: Ref, effect: SetFinalizers) -> None:
@@ -240,9 +328,7 @@ class FakeApi:
         for ordinal in range(count):
             claim = Ref("PersistentVolumeClaim", NAMESPACE, f"{volume}-{ref.name}-{ordinal}")
             if claim not in self.objects:
-                self._store(
-                    claim, {"kind": claim.kind, "metadata": {"name": claim.name, "namespace": NAMESPACE}}
-                )
+                self._store(claim, self._new_claim(claim, stateful_set))
             pod = Ref("Pod", NAMESPACE, f"{ref.name}-{ordinal}")
             if pod not in self.objects:
                 owner = {"kind": "StatefulSet", "name": ref.name, "uid": stateful_set["metadata"]["uid"]}
@@ -252,6 +338,7 @@ class FakeApi:
                     "metadata": {
                         "name": pod.name,
                         "namespace": NAMESPACE,
+                        "annotations": (template.get("metadata") or {}).get("annotations") or {},
                         "labels": {"controller-revision-hash": revision},
                         "ownerReferences": [{**owner, "controller": True}],
                     },
@@ -260,13 +347,37 @@ class FakeApi:
                 continue
             found = self.objects[pod]
             fault = self._fault(found)
-            good = not fault and pod.name not in self.unready
+            good = not fault and pod.name not in self.unready and self._is_member(ref.name, ordinal)
             waiting = {"state": {"waiting": {"reason": fault}}} if fault else {}
             found["status"] = {
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": str(good)}],
                 "containerStatuses": [waiting],
             }
+
+    def _is_member(self, stateful_set: str, ordinal: int) -> bool:
+        """Whether a controller is a member of its quorum, and so can be ready. The first controllers name
+        each other."""
+        group, _, component = stateful_set.rpartition("-")
+        if component != Component.CONTROLLER:
+            return True
+        count = self.objects[Ref("StatefulSet", NAMESPACE, stateful_set)]["spec"]["replicas"]
+        return ordinal in self.quorums.setdefault(group, frozenset(range(count)))
+
+    @staticmethod
+    def _new_claim(ref: Ref, stateful_set: dict[str, Any]) -> dict[str, Any]:
+        """A bound claim by a StatefulSet's claim template."""
+        spec = copy.deepcopy(stateful_set["spec"]["volumeClaimTemplates"][0].get("spec") or {})
+        size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
+        status = {"capacity": {"storage": size}} if size else {}
+        meta = {"name": ref.name, "namespace": NAMESPACE}
+        return {"kind": ref.kind, "metadata": meta, "spec": spec, "status": status}
+
+    def grow_volumes(self) -> None:
+        """The storage driver and the kubelets grow all volumes to what their claims request."""
+        for ref, found in self.objects.items():
+            if ref.kind == "PersistentVolumeClaim":
+                found["status"] = {"capacity": {"storage": found["spec"]["resources"]["requests"]["storage"]}}
 
     def _fault(self, pod: Mapping[str, Any]) -> str:
         """Why the pod's container does not run; "" if it does."""
@@ -289,11 +400,11 @@ class FakeApi:
         )
 
     def _agree(self) -> None:
-        for ref, found in self.objects.items():
+        for ref in self.objects:
             if ref.kind == "ControllerGroup":
-                names = [controller_pod_name(ref.name, n) for n in range(found["spec"].get("replicas", 3))]
+                names = [controller_pod_name(ref.name, n) for n in sorted(self.quorums.get(ref.name, ()))]
                 ready = [name for name in names if self._ready(name)]
-                if len(ready) * 2 <= len(names):
+                if not names or len(ready) * 2 <= len(names):
                     self.leaders.pop(ref.name, None)
                 elif self.leaders.get(ref.name) not in ready:
                     self.leaders[ref.name] = ready[0]
@@ -333,7 +444,11 @@ class FakeApi:
             for pod, broker_id in ids.items():
                 role = "master" if pod == master else "replica"
                 reported[pod] = ReportedBrokerState(
-                    broker_name=ref.name, broker_id=broker_id, role=role, master_epoch=epoch
+                    broker_name=ref.name,
+                    broker_id=broker_id,
+                    role=role,
+                    master_epoch=epoch,
+                    config_version=self.reloaded.get(self.uid(Ref("Pod", NAMESPACE, pod)), ("", {}))[0],
                 )
             kept = ReportedReplicaGroup(
                 broker_name=ref.name,
@@ -345,9 +460,14 @@ class FakeApi:
         for pod, reasons in self.not_ready.items():
             reported[pod] = ReportedBrokerState(not_ready=reasons)
         for controllers, leader in self.leaders.items():
+            members = [ReportedMember(id=member_id(n)) for n in sorted(self.quorums[controllers])]
             reported[leader] = ReportedControllerState(
-                role="leader", term=1, groups=groups.get(controllers, [])
+                role="leader", term=1, groups=groups.get(controllers, []), peers=members
             )
+            others = set(range(9)) - self.quorums[controllers]
+            for pod in (controller_pod_name(controllers, n) for n in others):
+                if self._runs(pod):
+                    reported[pod] = ReportedControllerState()
         return reported
 
     # The operator.
@@ -357,8 +477,37 @@ class FakeApi:
         found = self.objects.get(resource)
         if found is None:
             return None
-        observed = ObservedState(found, self.objects, self.states())
-        return reconcile(self.renderer, observed, self.now)
+        self.limit.begin((ref, self.objects[ref]) for ref in self.resources())
+        observed = ObservedState(
+            found,
+            self.visible_objects(),
+            self.states(),
+            users=self.users(resource),
+            can_reload=self.can_reload and (self.reloads_brokers or resource.kind != "BrokerGroup"),
+            rejection=self.rejections.get(resource, ""),
+            rejected_reloads=self.rejected,
+            updates_full=self.limit.full_because(resource),
+        )
+        result = reconcile(self.renderer, observed, self.now)
+        self.limit.record(resource, found, result)
+        return result
+
+    def users(self, resource: Ref) -> tuple[str, ...]:
+        """The broker groups that use a controller group."""
+        groups = [found for ref, found in self.objects.items() if ref.kind == "BrokerGroup"]
+        return tuple(
+            str(metadata(one)["name"])
+            for one in groups
+            if resource.kind == "ControllerGroup" and self._quorum(one) == resource.name
+        )
+
+    def visible_objects(self) -> Mapping[Ref, Mapping[str, Any]]:
+        """The objects that the operator knows of."""
+        return self.objects
+
+    def replace_operator(self, parallel_updates: int = PARALLEL_UPDATES) -> None:
+        """Another operator takes over, which remembers nothing."""
+        self.limit = UpdateLimit(parallel_updates, self.objects.get)
 
     def resources(self) -> list[Ref]:
         """The resources."""
@@ -370,11 +519,18 @@ class FakeApi:
         done = 0
         for resource in self.resources():
             outcome = self.look(resource)
+            self.rejections.pop(resource, None)
             for effect in outcome.effects if outcome else ():
                 if limit is not None and done >= limit:
                     return done
-                self.act(effect, resource)
                 done += 1
+                try:
+                    self.act(effect, resource)
+                except RejectedError:
+                    break  # the effects after it are not carried out
+                except RejectedWriteError as error:
+                    self.rejections[resource] = str(error)
+                    break
         return done
 
     def settle(self, rounds: int = 100) -> int:

@@ -6,10 +6,11 @@ import itertools
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant, rule
 
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi
+from tests.unit.operator_plans.operator_rules import OperatorRules
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
@@ -18,7 +19,7 @@ CONTROLLERS = 3
 KINDS = ("ConfigMap", "Service", "Pod")
 
 
-class History(RuleBasedStateMachine):
+class History(OperatorRules):
     """One group, an operator that is often killed, users, and faults."""
 
     def __init__(self) -> None:
@@ -36,29 +37,10 @@ class History(RuleBasedStateMachine):
             self.wanted, self.guarded = replicas, guarded
             self.api.put("BrokerGroup", "orders", {"replicas": replicas, "deletionGuard": guarded})
 
-    @rule(effects=st.integers(0, 4), ticks=st.integers(0, 3))
-    def work(self, effects: int, ticks: int) -> None:
-        """An operator runs until it has carried out this many effects."""
-        for _ in range(ticks):
-            self.api.tick()
-        self.api.operate(limit=effects)
-
-    @rule(rounds=st.integers(4, 16))
-    def calm(self, rounds: int) -> None:
-        """An operator runs for a while."""
-        for _ in range(rounds):
-            self.api.tick()
-            self.api.operate()
-
     @rule(number=st.integers(0, 4), broken=st.booleans())
     def trouble(self, number: int, broken: bool) -> None:
         """A replica becomes unready, or ready again."""
         (self.api.unready.add if broken else self.api.unready.discard)(f"orders-broker-{number}")
-
-    @rule(silent=st.booleans())
-    def hush(self, silent: bool) -> None:
-        """The sidecars stop responding, or respond again."""
-        self.api.silent = silent
 
     @rule(kind=st.sampled_from(KINDS), number=st.integers(0, 20))
     def remove(self, kind: str, number: int) -> None:

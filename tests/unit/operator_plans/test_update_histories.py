@@ -1,5 +1,6 @@
 """Tests that any sequence of updates, changes of size, faults and kills of the operator restarts no pod that
-the group needs, and ends well once the faults are over. The manifests are those of a real cluster."""
+the group needs, keeps a majority of the controllers ready, and ends well once the faults are over. The
+manifests are those of a real cluster."""
 
 from __future__ import annotations
 
@@ -10,19 +11,28 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import rule
 
 from epochmq_operator.manifests import ManifestSettings
-from epochmq_operator.manifests.kept_templates import template_annotations
-from epochmq_operator.plans.effects import Apply, Delete, Effect
+from epochmq_operator.manifests.kept_templates import (
+    mounted_config_maps,
+    template_annotations,
+    template_spec,
+)
+from epochmq_operator.manifests.restart_digest import restart_digest_of
+from epochmq_operator.plans.effects import Apply, ChangeQuorumMembers, Delete, Effect, PatchStatus
 from epochmq_operator.plans.objects import Ref
 from epochmq_operator.plans.renderer import Renderer
-from epochmq_operator.pod_rendering import broker_pod_name
+from epochmq_operator.pod_rendering import broker_pod_name, controller_pod_name
+from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import ControllerGroup, GroupResource
+from epochmq_protocol import properties
 from tests.unit.operator_plans.fake_api import NAMESPACE, SETTINGS, FakeApi, manifest_renderer
+from tests.unit.operator_plans.operator_rules import OperatorRules
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
+QUORUM = Ref("ControllerGroup", NAMESPACE, "orders")
 CONTROLLERS = Ref("StatefulSet", NAMESPACE, "orders-controller")
 LATER = ManifestSettings("epochmq/broker:2", "epochmq/controller:2", "epochmq-system")
 NIGHTS = [{"schedule": "0 3 * * *", "minutes": 60}]
@@ -35,8 +45,10 @@ def release_of(settings: ManifestSettings) -> Renderer:
     if settings is SETTINGS:
         return plain
 
-    def render(group: GroupResource, controllers: ControllerGroup | None) -> list[dict[str, Any]]:
-        made = [copy.deepcopy(dict(one)) for one in plain.render(group, controllers)]
+    def render(
+        group: GroupResource, controllers: ControllerGroup | None, founders: Founders | None
+    ) -> list[dict[str, Any]]:
+        made = [copy.deepcopy(dict(one)) for one in plain.render(group, controllers, founders)]
         for one in made:
             if one["kind"] == "StatefulSet":
                 one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 77
@@ -48,7 +60,8 @@ def release_of(settings: ManifestSettings) -> Renderer:
 
 
 class WatchedApi(FakeApi):
-    """A cluster that checks each restart and each removal of a replica by the operator."""
+    """A cluster that checks each restart, each removal of a replica and each change of the controllers by the
+    operator."""
 
     def act(self, effect: Effect, resource: Ref) -> None:
         """Carries out one effect, after it has checked it."""
@@ -56,7 +69,30 @@ class WatchedApi(FakeApi):
             self._check_restart(effect.ref)
         if isinstance(effect, Apply) and effect.manifest["kind"] == "StatefulSet":
             self._check_size(effect.manifest)
+        if isinstance(effect, Apply) and effect.manifest["kind"] == "ConfigMap":
+            self._check_votes(effect.manifest["data"])
+        if isinstance(effect, PatchStatus) and resource == ORDERS:
+            self._check_target(effect.status["targetReplicas"])
+        if isinstance(effect, ChangeQuorumMembers):
+            self._check_members(effect)
         super().act(effect, resource)
+
+    def _check_members(self, change: ChangeQuorumMembers) -> None:
+        """After the change all members are ready but those that were not members before."""
+        before, ordinal = self.quorums["orders"], int(change.member.removeprefix("n"))
+        if (ordinal in before) == (change.address is not None):
+            return  # it changes nothing
+        unready = {n for n in before - {ordinal} if not self._ready(controller_pod_name("orders", n))}
+        assert not unready, f"{change} beside the unready {unready}"
+        assert change.address is not None or ordinal == max(before)
+
+    def _check_votes(self, files: dict[str, str]) -> None:
+        """No controller may vote by a configuration that names others than the members."""
+        for text in files.values():
+            keys = properties.parse(text)
+            if "controllerDLegerPeers" in keys and "joinControllerGroup" not in keys:
+                named = {int(one.partition("-")[0][1:]) for one in keys["controllerDLegerPeers"].split(";")}
+                assert named == self.quorums.get("orders", named)
 
     def _check_restart(self, pod: Ref) -> None:
         stateful_set = BROKERS if "broker" in pod.name else CONTROLLERS
@@ -77,33 +113,62 @@ class WatchedApi(FakeApi):
 
     def _check_size(self, manifest: Any) -> None:
         name, wanted = manifest["metadata"]["name"], manifest["spec"]["replicas"]
+        if name == CONTROLLERS.name:
+            assert wanted > max(self.quorums.get("orders", {0})), f"a member is removed: {wanted} pods remain"
+            return
         before = self.applied.get(Ref("StatefulSet", NAMESPACE, name))
         if before and wanted < before[-1]["spec"]["replicas"]:
-            assert name == BROKERS.name
             assert wanted == before[-1]["spec"]["replicas"] - 1
+
+    def _check_target(self, target: int) -> None:
+        """A replica is removed while all others have every message; or a person named it, and the master
+        stays."""
+        if target >= self.status(ORDERS).get("targetReplicas", 0):
+            return
+        *remaining, removed = (broker_pod_name("orders", ordinal) for ordinal in range(target + 1))
+        master = self.masters["orders"][0]
+        if all(self._ready(name) and name not in self.behind - {master} for name in remaining):
+            return
+        group = self.objects[ORDERS]["metadata"]
+        named = (group.get("annotations") or {}).get("epochmq.io/force-scale-down")
+        assert named == f"{removed}.{group['generation']}", f"{removed} was removed beside unready replicas"
+        assert master in remaining, f"{removed} was removed without a master that stays"
 
     def _names(self, stateful_set: Ref) -> list[str]:
         count = self.objects[stateful_set]["spec"]["replicas"]
         return [f"{stateful_set.name}-{ordinal}" for ordinal in range(count)]
 
     def is_outdated(self, name: str) -> bool:
-        """Whether a pod has another template than its StatefulSet."""
+        """Whether a pod has another template than its StatefulSet, apart from the members of the quorum."""
         pod = self.objects.get(Ref("Pod", NAMESPACE, name))
         if pod is None:
             return False
         stateful_set = self.objects[Ref("StatefulSet", NAMESPACE, name.rpartition("-")[0])]
+        template = stateful_set["spec"]["template"]
+        if "controller" in name and restart_digest_of(pod) == restart_digest_of(template):
+            return False
         present: str = stateful_set["status"]["updateRevision"]
         revision: str = pod["metadata"]["labels"]["controller-revision-hash"]
         return revision != present
 
 
-class UpdateHistory(RuleBasedStateMachine):
+def _mounted(found: dict[str, Any]) -> frozenset[str]:
+    """The ConfigMaps that a pod, or the template of a StatefulSet, mounts. Controllers keep theirs when only
+    the members of the quorum change."""
+    if found["kind"] == "Pod":
+        return mounted_config_maps(found["spec"])
+    return mounted_config_maps(template_spec(found)) if found["kind"] == "StatefulSet" else frozenset()
+
+
+class UpdateHistory(OperatorRules):
     """One group, an operator that is often killed, users who change the group, and faults."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.api = WatchedApi(renderer=manifest_renderer())
+        self.api = WatchedApi(renderer=manifest_renderer(), can_reload=True, reloads_brokers=False)
         self.spec: dict[str, Any] = {"replicas": 3}
+        self.controllers = 3
+        self.api.put("ControllerGroup", "orders", {"replicas": self.controllers})
         self.api.put("BrokerGroup", "orders", self.spec)
         self.api.settle()
 
@@ -126,6 +191,22 @@ class UpdateHistory(RuleBasedStateMachine):
         """A user changes the number of replicas."""
         self._put(replicas=replicas)
 
+    @rule(count=st.sampled_from([1, 3, 5]))
+    def resize_quorum(self, count: int) -> None:
+        """A user changes the number of controllers."""
+        self.controllers = count
+        self.api.put("ControllerGroup", "orders", {"replicas": count})
+
+    @rule(busy=st.booleans())
+    def occupy(self, busy: bool) -> None:
+        """The leading controller makes another change, or has made it."""
+        self.api.busy = {"orders"} if busy else set()
+
+    @rule(number=st.integers(0, 4), broken=st.booleans())
+    def trouble_controller(self, number: int, broken: bool) -> None:
+        """A controller becomes unready, or ready again."""
+        (self.api.unready.add if broken else self.api.unready.discard)(controller_pod_name("orders", number))
+
     @rule(policy=st.sampled_from([{}, {"approval": "Supervised"}, {"windows": NIGHTS}]))
     def supervise(self, policy: dict[str, Any]) -> None:
         """A user says when updates may run."""
@@ -137,6 +218,18 @@ class UpdateHistory(RuleBasedStateMachine):
         message = str(self.api.status(ORDERS).get("conditions"))
         found = re.search(r"approve-update=([0-9a-f]+)", message)
         self.api.annotate(ORDERS, approve_update=found[1] if found and approved else "")
+
+    @rule(number=st.integers(0, 2), replicas=st.sampled_from([1, 2, 3]))
+    def force(self, number: int, replicas: int) -> None:
+        """A replica becomes unready, and a user forces the removal of another one that waits for it."""
+        self.api.unready.add(broker_pod_name("orders", number))
+        self._put(replicas=replicas)
+        for _ in range(4):
+            self.api.tick()
+            self.api.operate()
+        found = re.search(r"force-scale-down=([\w.-]+)", str(self.api.status(ORDERS).get("conditions")))
+        if found:
+            self.api.annotate(ORDERS, force_scale_down=found[1])
 
     @rule(hours=st.integers(1, 30))
     def wait(self, hours: int) -> None:
@@ -155,20 +248,6 @@ class UpdateHistory(RuleBasedStateMachine):
         if there:
             self.api.remove(there[number % len(there)])
 
-    @rule(effects=st.integers(0, 4), ticks=st.integers(0, 3))
-    def work(self, effects: int, ticks: int) -> None:
-        """An operator runs until it has carried out this many effects."""
-        for _ in range(ticks):
-            self.api.tick()
-        self.api.operate(limit=effects)
-
-    @rule(rounds=st.integers(4, 16))
-    def calm(self, rounds: int) -> None:
-        """An operator runs for a while."""
-        for _ in range(rounds):
-            self.api.tick()
-            self.api.operate()
-
     @rule(number=st.integers(0, 3), broken=st.booleans())
     def trouble(self, number: int, broken: bool) -> None:
         """A replica becomes unready, or ready again."""
@@ -179,11 +258,6 @@ class UpdateHistory(RuleBasedStateMachine):
         """A replica falls behind, or catches up."""
         (self.api.behind.add if slow else self.api.behind.discard)(broker_pod_name("orders", number))
 
-    @rule(silent=st.booleans())
-    def hush(self, silent: bool) -> None:
-        """The sidecars stop responding, or respond again."""
-        self.api.silent = silent
-
     @rule(number=st.integers(0, 20))
     def remove(self, number: int) -> None:
         """Somebody deletes a pod."""
@@ -193,20 +267,25 @@ class UpdateHistory(RuleBasedStateMachine):
 
     @rule(count=st.integers(0, 5))
     def scale(self, count: int) -> None:
-        """Somebody scales the StatefulSet."""
-        if BROKERS in self.api.objects:
-            self.api.scale(BROKERS, count)
+        """Somebody scales the StatefulSets."""
+        for stateful_set in (BROKERS, CONTROLLERS):
+            if stateful_set in self.api.objects:
+                self.api.scale(stateful_set, count)
 
     def teardown(self) -> None:
         """After the faults the group is as desired."""
         api = self.api
-        api.unready, api.behind, api.silent = set(), set(), False
+        api.unready, api.behind, api.silent, api.busy = set(), set(), False, set()
         self._put(config=GOOD, image="mine:3", updatePolicy={})
         api.settle(300)
         status, wanted = api.status(ORDERS), self.spec["replicas"]
         assert (status["phase"], status["ready"]) == ("Ready", f"{wanted}/{wanted}")
+        quorum, controllers = api.status(QUORUM), self.controllers
+        assert (quorum["phase"], quorum["ready"]) == ("Ready", f"{controllers}/{controllers}")
+        assert api.quorums["orders"] == set(range(controllers))
         assert not any(api.is_outdated(name) for name in api.pods())
-        assert len([ref for ref in api.objects if ref.kind == "ConfigMap"]) == 2
+        used = {name for found in api.objects.values() for name in _mounted(found)}
+        assert {ref.name for ref in api.objects if ref.kind == "ConfigMap"} == used
         (files,) = (
             found["data"]
             for ref, found in api.objects.items()

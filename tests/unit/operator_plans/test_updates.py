@@ -132,8 +132,8 @@ def test_the_leading_controller_restarts_last_and_brokers_after_the_controllers(
     api.objects[OWN]["spec"] = {**api.objects[OWN]["spec"], "config": {"scanNotActiveBrokerInterval": 4000}}
     api.objects[OWN]["metadata"]["generation"] += 1
     api.put("BrokerGroup", "orders", CHANGED)
-    # A group's own controllers are the operator's: their spec is restored unless they are shared.
-    api.objects[OWN]["metadata"]["ownerReferences"] = []
+    # A group's own controllers are the operator's: their spec is restored unless a person made them.
+    api.objects[OWN]["metadata"] |= {"ownerReferences": [], "annotations": {}}
     api.settle()
     assert restarts(api) == [
         *["orders-controller-2", "orders-controller-1", leader],
@@ -159,6 +159,16 @@ def test_scaling_up_raises_the_number_of_copies_of_all_replicas() -> None:
     assert ["minInSyncReplicas=2" in files_of(api, pod) for pod in pods_of(api, BROKERS)] == [True] * 3
     assert api.status(ORDERS)["ready"] == "3/3"
     assert restarts(api) == ["orders-broker-1", "orders-broker-0"]
+
+
+def test_scaling_down_lowers_the_number_of_copies_first_so_the_plan_is_an_update() -> None:
+    """The configuration without a second copy is an update, and the plan keeps the name of its first step."""
+    api = ready_group()
+    api.put("BrokerGroup", "orders", {"replicas": 1})
+    api.settle()
+    assert api.status(ORDERS)["ready"] == "1/1"
+    assert api.status(ORDERS)["plan"]["name"] == "update"
+    assert len(restarts(api)) == 3
 
 
 # what stops an update

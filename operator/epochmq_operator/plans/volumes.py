@@ -1,0 +1,117 @@
+"""Grows the volumes of a group online.
+
+The operator raises the request of each volume claim of the group that has a smaller one than the spec asks
+for; the storage driver and the kubelet grow the volume under the running pod. No pod and no StatefulSet is
+deleted: the API server does not allow another size in a StatefulSet's claim template, so a claim that
+Kubernetes creates later has the former size, and the operator raises it like the others. Claims of replicas
+that were removed grow, too, because a later replica may use them. The API server rejects a larger request
+if the StorageClass has no `allowVolumeExpansion`; then the group has the condition Degraded."""
+
+# pure: data in, steps out.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from epochmq_operator.plans.effects import Apply
+from epochmq_operator.plans.objects import Manifest, is_deleting, metadata, ref_of, spec_of, status_of
+from epochmq_operator.plans.observed_state import ObservedState, claims_of_set
+from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.resources.quantities import parse_quantity
+
+LISTED_CLAIMS_MAX = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedClaim:
+    """A volume claim: the size that it requests, the size that its volume has (0 while it has none), and the
+    condition in which its growth is; empty if it has none."""
+
+    manifest: Manifest
+    requested: Decimal
+    capacity: Decimal
+    condition: str
+
+    @property
+    def name(self) -> str:
+        """The name of the claim."""
+        return str(metadata(self.manifest).get("name", ""))
+
+
+def volume_steps(observed: ObservedState, stateful_sets: Iterable[Manifest], size: str) -> Iterator[PlanStep]:
+    """The step that raises the next claim, or the one that waits until all volumes have grown to `size`."""
+    wanted = parse_quantity(size)
+    claims = [one for manifest in stateful_sets for one in _claims(observed, manifest)]
+    smaller = [one for one in claims if one.requested < wanted]
+    if smaller:
+        chosen = smaller[0]
+        request = _request(chosen.manifest)
+        yield PlanStep(
+            f"expand-{chosen.name}",
+            False,
+            "ExpandingVolume",
+            f"raises the size of {chosen.name} from {request} to {size}",
+            effects=(Apply(_expanded(chosen.manifest, size)),),
+            occurrence=f"{metadata(chosen.manifest).get('uid')}/{size}",
+        )
+    growing = [one for one in claims if 0 < one.capacity < wanted]
+    if growing:
+        names = "; ".join(
+            f"{one.name}{f' ({one.condition})' if one.condition else ''}"
+            for one in growing[:LISTED_CLAIMS_MAX]
+        )
+        more = f" and {len(growing) - LISTED_CLAIMS_MAX} more" if len(growing) > LISTED_CLAIMS_MAX else ""
+        yield PlanStep(
+            "volumes", False, "AwaitingVolumes", f"waits until the volumes have {size}: {names}{more}"
+        )
+
+
+def _claims(observed: ObservedState, stateful_set: Manifest) -> list[ObservedClaim]:
+    """The claims of a StatefulSet that are not being deleted, by ordinal."""
+    templates = spec_of(stateful_set).get("volumeClaimTemplates") or ()
+    found = []
+    for ordinal in sorted(claims_of_set(observed, stateful_set).ordinals):
+        for template in templates:
+            name = f"{metadata(template).get('name')}-{metadata(stateful_set).get('name')}-{ordinal}"
+            claim = observed.object("PersistentVolumeClaim", name)
+            if claim is not None and not is_deleting(claim) and _request(claim) is not None:
+                found.append(_observed(claim))
+    return found
+
+
+def _request(claim: Manifest) -> Any:
+    """The size that a claim requests, as its manifest has it; None without one."""
+    resources = spec_of(claim).get("resources") or {}
+    return (resources.get("requests") or {}).get("storage")
+
+
+def _observed(claim: Manifest) -> ObservedClaim:
+    status = status_of(claim)
+    capacity = (status.get("capacity") or {}).get("storage")
+    conditions = [one for one in status.get("conditions") or () if one.get("status") == "True"]
+    return ObservedClaim(
+        claim,
+        parse_quantity(_request(claim)),
+        parse_quantity(capacity) if capacity is not None else Decimal(0),
+        "; ".join(_condition(one) for one in conditions),
+    )
+
+
+def _condition(condition: Mapping[str, Any]) -> str:
+    message = condition.get("message")
+    return f"{condition.get('type')}: {message}" if message else str(condition.get("type"))
+
+
+def _expanded(claim: Manifest, size: str) -> Manifest:
+    """What the operator applies of a claim: its size alone, and its uid, so that another claim of the name
+    stays as it is."""
+    meta, ref = metadata(claim), ref_of(claim)
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": meta.get("uid")},
+        "spec": {"resources": {"requests": {"storage": size}}},
+    }

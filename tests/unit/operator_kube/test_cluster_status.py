@@ -1,0 +1,48 @@
+"""Tests what `epochmq status` reports about groups on a cluster."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from kubernetes.client import Configuration
+from rich.console import Console
+
+from epochmq.verbs.pod_tables import print_groups
+from epochmq_operator.kube.cluster_status import ObservedNamespace, report
+from epochmq_operator.kube.connection import ClusterConnection
+from epochmq_operator.local.status import StatusReport
+
+
+def status_of_group(phase: str | None) -> StatusReport:
+    """The report about a namespace with one group without pods, which has this phase."""
+    group = {
+        "kind": "BrokerGroup",
+        "metadata": {"name": "orders", "namespace": "trade"},
+        "spec": {"replicas": 3, "hibernate": True},
+        "status": {} if phase is None else {"phase": phase},
+    }
+    connection = ClusterConnection("https://127.0.0.1:1", "trade", Configuration())
+    return report(connection, ObservedNamespace("trade", (group,), {}, {}))
+
+
+@pytest.mark.parametrize(
+    ("phase", "shown"),
+    [
+        ("Ready", "Ready"),
+        ("Hibernated", "Hibernated"),
+        ("Updating", "Progressing"),
+        (None, "Progressing"),
+        ("Blocked", "Degraded"),
+    ],
+)
+def test_the_phase_of_a_group_follows_from_its_resource(phase: str | None, shown: str) -> None:
+    (group,) = status_of_group(phase).broker_groups
+    assert group.phase == shown
+
+
+def test_the_table_names_a_group_that_hibernates() -> None:
+    for phase, expected in (("Hibernated", True), ("Ready", False)):
+        output = StringIO()
+        print_groups(Console(file=output, width=160), status_of_group(phase))
+        assert ("orders: Hibernated: its replicas are stopped" in output.getvalue()) is expected
