@@ -91,6 +91,7 @@ def run(
         state,
         (row.asDict() for row in collected),
         (row.asDict() for row in epochs.collect()),
+        (row.asDict() for row in bounded_tables.terms_of_logs(summary).collect()),
     )
     progress("comparing the replicas' logs")
     logs = one_sided_messages.with_other_offsets(_compare_blocks(spark, state, summary)).persist()
@@ -106,6 +107,7 @@ def run(
         _rows_as_findings(summary),
         _compare_queues(state, summary),
         _compare_keys(state, summary),
+        _compare_entries(state, summary),
         _compare_offsets(state, load("epochmq.offsets"), summary),
         _check_epoch_starts(spark, state),
         _check_features(spark, state),
@@ -122,7 +124,12 @@ def _total_bytes(state: AuditState) -> int:
     return sum(
         file.size
         for contents in state.contents.values()
-        for files in (contents.log, contents.index, *(queue.files for queue in contents.queues))
+        for files in (
+            contents.log,
+            contents.index,
+            contents.entry_index,
+            *(queue.files for queue in contents.queues),
+        )
         for file in files
     )
 
@@ -305,11 +312,10 @@ def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
             f.coalesce(f.bit_xor(only(by_queue, "digest")), f.lit(0)).alias("queue_digest"),
             f.coalesce(f.sum(only(by_log, "count")), f.lit(0)).alias("messages"),
             f.coalesce(f.sum(only(by_queue, "count")), f.lit(0)).alias("units"),
-            f.collect_list(f.when(f.col("kind") == by_log, f.struct("first", "end"))).alias("log_ranges"),
         )
         .where("log_digest != queue_digest or messages != units")
         .join(ends, keys)
-        .select(*keys, "at", "log_ranges", "queue_end")
+        .select(*keys, "at", "queue_end")
     )
     logs = state.logs()
     with_queues = {key for key, contents in state.contents.items() if contents.has_queues}
@@ -320,14 +326,49 @@ def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
             return []
         if row["unlisted"]:
             return bounded_tables.not_compared(row, "the parts of consume queues that differ from the log")
-        ranges = [(one["first"], one["end"]) for one in row["log_ranges"]]
-        queue = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], ranges, row["queue_end"])
+        parts = [
+            drill_down.BucketPart(one["first"], one["end"], one["count"], one["digest"])
+            for one in row["log_parts"]
+        ]
+        queue = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], parts, row["queue_end"])
         return drill_down.compare_queue_range(logs[key], queue)
 
-    order = ["topic", "queue_id", "at"]
-    return _findings_per_row(
-        state, bounded_tables.first_of_each(suspects, ["group", "replica"], order), check
+    first = bounded_tables.first_of_each(suspects, ["group", "replica"], ["topic", "queue_id", "at"])
+    parts_of_log = both.where(f.col("kind") == by_log)
+    return _findings_per_row(state, bounded_tables.with_parts(first, parts_of_log, [*keys, "at"]), check)
+
+
+def _compare_entries(state: AuditState, summary: DataFrame) -> DataFrame:
+    """Finds buckets of entry indexes whose digests differ between a DLedger log and its index files, and
+    compares their entries with their units."""
+    from pyspark.sql import functions as f
+
+    keys = ["group", "replica", "at"]
+    by_log, by_index = SummaryKind.ENTRIES_BY_LOG.value, SummaryKind.ENTRIES_BY_INDEX.value
+    is_log = f.col("kind") == by_log
+    suspects = (
+        summary.where(f.col("kind").isin(by_log, by_index))
+        .groupBy(*keys)
+        .agg(
+            f.bit_xor("digest").alias("difference"),  # of the log and the index: 0 if both are equal
+            f.sum(f.when(is_log, f.col("count")).otherwise(-f.col("count"))).alias("more"),
+        )
+        .where("difference != 0 or more != 0")
+        .select(*keys)
     )
+    logs = state.logs()
+
+    def check(row: Row) -> list[Row]:
+        log = logs.get((row["group"], row["replica"]))
+        if row["unlisted"]:
+            return bounded_tables.not_compared(
+                row, "the parts of the index of entries that differ from the log"
+            )
+        ranges = [(one["first"], one["end"]) for one in row["log_parts"]]
+        return drill_down.compare_entry_bucket(log, row["at"], ranges) if log else []
+
+    first = bounded_tables.first_of_each(suspects, ["group", "replica"], ["at"])
+    return _findings_per_row(state, bounded_tables.with_parts(first, summary.where(is_log), keys), check)
 
 
 def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:

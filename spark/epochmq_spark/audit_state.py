@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from epochmq_spark import files, log_spans, store_layout, verdict, volume_client
+from epochmq_protocol.epoch_entries import OFFSET_MAX
+from epochmq_spark import files, log_spans, saved_peer_state, store_layout, verdict, volume_client
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
-from epochmq_spark.checks.log_extent import LogExtent
+from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
+from epochmq_spark.checks.terms import TermEntries, set_terms
 from epochmq_spark.decode.index_entries import INDEX_HEADER_BYTES, index_header
 from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
 from epochmq_spark.findings import finding
@@ -54,6 +56,8 @@ class AuditState:
                 self.extents[group, one.name],
                 dispatched_end(one),
                 tuple(one.holes + one.broken_runs),
+                one.last_index,
+                OFFSET_MAX if one.peer is None else one.confirmed,
             )
             for one in self.histories[group]
         ]
@@ -65,9 +69,9 @@ class AuditState:
 
 def dispatched_end(history: ReplicaHistory) -> int:
     """The offset up to which messages must be in their consume queues. For a broker that stopped cleanly it
-    is the confirm offset of its checkpoint, or the log's end without one. A broker that has just started may
-    be far behind."""
-    if not history.stopped:
+    is the confirm offset of its checkpoint, or the log's end without one; with DLedger the committed
+    position. A broker that has just started may be far behind."""
+    if not history.stopped or (history.peer is not None and not history.confirmed):
         return history.start
     return min(history.confirmed, history.end) if history.confirmed else history.end
 
@@ -122,22 +126,31 @@ def _compare_sizes(state: AuditState) -> None:
 
 
 def add_histories(
-    state: AuditState, spans: Iterable[Mapping[str, Any]], epochs: Iterable[Mapping[str, Any]]
+    state: AuditState,
+    spans: Iterable[Mapping[str, Any]],
+    epochs: Iterable[Mapping[str, Any]],
+    terms: Iterable[Mapping[str, Any]] = (),
 ) -> None:
-    """Adds histories, extents and their findings, from span rows of the summary and rows of the epoch
-    files."""
+    """Adds histories, extents and their findings, from rows of the kinds span and term of the summary, and
+    rows of the epoch files. Terms of several ranges of a log may have several rows."""
     histories: dict[ReplicaKey, ReplicaHistory] = {}
     for key, contents in state.contents.items():
         if contents.log:
+            peer = saved_peer_state.read_saved_state(contents)
+            confirmed = (
+                read_confirm_offset(state.replicas[key].location) if peer is None else peer.committed_end
+            )
             histories[key] = ReplicaHistory(
                 key[1],
                 contents.log[0].start,
                 [],
-                has_file=contents.has_epochs,
-                confirmed=read_confirm_offset(state.replicas[key].location),
+                has_file=contents.has_epochs or peer is not None,
+                confirmed=confirmed,
                 stopped=not contents.aborted,
                 frozen=volume_client.is_remote(state.replicas[key].location),
+                peer=peer,
             )
+            state.findings += _faults_of_peer(key, peer)
     for row in spans:
         if (history := histories.get((row["group"], row["replica"]))) is not None:
             history.spans.append(log_spans.span_of_row(row))
@@ -153,12 +166,40 @@ def add_histories(
     for (group, _), history in histories.items():
         groups[group].append(history)
     state.histories = dict(groups)
+    of_terms = _terms_by_replica(terms)
     for group, members in state.histories.items():
-        _check_group(state, group, members)
+        _check_group(
+            state, group, members, {one.name: of_terms.get((group, one.name), []) for one in members}
+        )
 
 
-def _check_group(state: AuditState, group: str, members: Sequence[ReplicaHistory]) -> None:
+def _faults_of_peer(key: ReplicaKey, peer: SavedPeerState | None) -> list[Row]:
+    faults = peer.faults if peer is not None else ()
+    return [finding(*key, "dledger.broken-state", file=file, detail=detail) for file, detail in faults]
+
+
+def _terms_by_replica(rows: Iterable[Mapping[str, Any]]) -> dict[ReplicaKey, list[TermEntries]]:
+    """The terms of each log, from its rows of the kind term."""
+    found: dict[tuple[str, str, int], TermEntries] = {}
+    for row in rows:
+        key = row["group"], row["replica"], row["at"]
+        before = found.get(key, TermEntries(row["at"], row["first"], row["end"], 0))
+        start, end = min(before.start, row["first"]), max(before.end, row["end"])
+        found[key] = TermEntries(row["at"], start, end, before.count + row["count"])
+    by_replica: dict[ReplicaKey, list[TermEntries]] = defaultdict(list)
+    for (group, replica, _), one in found.items():
+        by_replica[group, replica].append(one)
+    return by_replica
+
+
+def _check_group(
+    state: AuditState,
+    group: str,
+    members: Sequence[ReplicaHistory],
+    terms: Mapping[str, Sequence[TermEntries]],
+) -> None:
     of_extents = _find_extents(state, group, members)
+    state.findings += set_terms(group, members, terms)
     others_have = any(one.has_file for one in members)
     first_start = min((start for one in members for _, start in one.entries), default=0)
     for one in members:

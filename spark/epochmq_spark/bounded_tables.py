@@ -12,7 +12,7 @@ import pyarrow as pa
 from epochmq_spark import schemas
 from epochmq_spark.decode.summary_rows import SummaryKind
 from epochmq_spark.findings import KINDS, finding
-from epochmq_spark.log_spans import LogSpan, join_spans, row_of_span, span_of_row
+from epochmq_spark.log_spans import ENTRY_COLUMNS, LogSpan, join_spans, row_of_span, span_of_row
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,6 +24,9 @@ COMPARED_MAX: Final = 4096
 """Blocks of a group's logs, buckets of a replica's queues, and blocks of its index that are compared one by
 one, the lowest offsets first. One finding `more` has the number of the others."""
 
+TERMS_MAX: Final = 100_000
+"""Terms of DLedger logs in the memory of the driver."""
+
 TASKS_PER_CORE: Final = 4
 JOINED_AT: Final = 100_000  # spans of a log that a task holds before it joins them
 _COUNTED: Final = r"^(\d+) of (.*)$"  # the detail of a finding `more`
@@ -33,6 +36,7 @@ SPANS: Final = pa.schema(
         *((name, schemas.SUMMARY.field(name).type) for name in ("group", "replica")),
         *((name, pa.int64()) for name in ("at", "end", "count", "low", "high", "first")),
         ("detail", pa.string()),
+        *((name, pa.int64()) for name in ENTRY_COLUMNS),
     ]
 )
 
@@ -47,6 +51,17 @@ def runs_of_logs(summary: DataFrame) -> DataFrame:
     spans = summary.where(f"kind = '{SummaryKind.SPAN}'").select(*SPANS.names)
     together = spans.repartition("group", "replica").sortWithinPartitions("group", "replica", "at", "end")
     return together.mapInArrow(_join_rows, from_arrow_schema(SPANS))
+
+
+def terms_of_logs(summary: DataFrame) -> DataFrame:
+    """The rows of the kind term, joined: one for each term of each log, the newest `TERMS_MAX` of all."""
+    from pyspark.sql import functions as f
+
+    terms = summary.where(f"kind = '{SummaryKind.TERM}'").groupBy("group", "replica", "at")
+    joined = terms.agg(
+        f.min("first").alias("first"), f.max("end").alias("end"), f.sum("count").alias("count")
+    )
+    return joined.orderBy(f.desc("at")).limit(TERMS_MAX)
 
 
 def _join_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -87,6 +102,22 @@ def first_of_each(
         # Otherwise Spark makes one task of what follows: it knows the sizes of the rows, not what they cost.
         .repartition(tasks)
     )
+
+
+def with_parts(suspects: DataFrame, of_log: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The suspects of `first_of_each` with a column `log_parts`: what the rows of the log with the same keys
+    say. Lists are made for suspects only, of which there are few."""
+    from pyspark.sql import functions as f
+
+    parts = of_log.select(*keys, f.struct("first", "end", "count", "digest").alias("part"))
+    columns = [name for name in suspects.columns if name not in keys]
+    listed = (
+        suspects.join(parts, [*keys], "left")
+        .groupBy(*keys)
+        .agg(*(f.first(name).alias(name) for name in columns), f.collect_list("part").alias("log_parts"))
+    )
+    tasks = TASKS_PER_CORE * suspects.sparkSession.sparkContext.defaultParallelism
+    return listed.repartition(tasks)
 
 
 def not_compared(row: Row, what: str, start: int | None = None) -> list[Row]:

@@ -78,9 +78,8 @@ def _of_directory(state: AuditState, key: ReplicaKey, one: ReplicaCoverage) -> N
         one.left_out.append(("consume queues", "the directory consumequeue is missing"))
     if contents.batch_topics:
         topics = ", ".join(sorted(contents.batch_topics)[:10])
-        one.left_out.append(
-            (f"batch consume queues of {len(contents.batch_topics)} topics", f"not read: {topics}")
-        )
+        what = f"messages without a unit in the batch consume queues of {len(contents.batch_topics)} topics"
+        one.left_out.append((what, f"not looked for: {topics}"))
     if not contents.index:
         one.left_out.append(("the index", "there is no index file"))
     if contents.aborted:
@@ -136,7 +135,8 @@ def left_out_of_groups(state: AuditState, metadata: Any) -> list[dict[str, Any]]
     for group in sorted({group for group, _ in state.replicas}):
         if group in views:
             continue
-        with_epochs = any(extent.with_epochs for key, extent in state.extents.items() if key[0] == group)
+        members = state.histories.get(group, ())
+        with_epochs = any(one.has_file and one.peer is None for one in members)
         if metadata is not None or with_epochs:
             why = "no metadata were supplied" if metadata is None else "the metadata do not list the group"
             listed.append({"group": group, "replica": "", "what": "the controllers' view", "why": why})

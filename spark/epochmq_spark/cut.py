@@ -17,8 +17,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from epochmq_protocol import message
+from epochmq_protocol import message, properties
+from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_protocol.errors import EpochMQError
+from epochmq_spark.decode.entry_units import ENTRY_UNIT
 from epochmq_spark.decode.epoch_file import parse_epoch_text
 from epochmq_spark.decode.index_entries import (
     INDEX_ENTRY,
@@ -93,6 +95,23 @@ def queue_bytes_below(data: bytes, end: int) -> int:
     table = np.frombuffer(data[: len(data) - len(data) % UNIT_BYTES], UNIT)
     kept = np.flatnonzero((table["size"] > 0) & (table["physical"] < end))
     return (int(kept[-1]) + 1) * UNIT_BYTES if len(kept) else 0
+
+
+def entry_units_below(data: bytes, end: int) -> int:
+    """The bytes of an index file of DLedger up to its last unit of an entry that begins below `end`."""
+    table = np.frombuffer(data[: len(data) - len(data) % INDEX_UNIT_SIZE], ENTRY_UNIT)
+    kept = np.flatnonzero((table["magic"] != 0) & (table["position"] < end))
+    return (int(kept[-1]) + 1) * INDEX_UNIT_SIZE if len(kept) else 0
+
+
+def peer_checkpoint_at(data: bytes, index: int) -> bytes:
+    """The checkpoint of a DLedger peer whose committed index is at most `index`. An invalid one stays as it
+    is."""
+    try:
+        committed = int(properties.parse(data.decode())["committedIndex"])
+    except (KeyError, ValueError):
+        return data
+    return f"endIndex={index}\ncommittedIndex={min(committed, index)}\n".encode()
 
 
 def unit_count(data: bytes) -> int:

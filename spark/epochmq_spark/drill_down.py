@@ -4,28 +4,38 @@ replica."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, INDEX_UNIT_SIZE
+from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import files, store_layout
 from epochmq_spark.checks.consume_queues import (
     LISTED_MAX,
+    HoleRanges,
     QueueLimits,
     QueueMessage,
     QueueUnit,
     compare_queue,
 )
 from epochmq_spark.checks.duplicate_messages import SentMessage, find_duplicates
+from epochmq_spark.checks.entry_index import EntryLimits, EntryPlace, compare_entries
 from epochmq_spark.checks.index_keys import IndexFileRange, KeyedMessage, compare_keys
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.checks.record_copies import RecordCopy, compare_records
 from epochmq_spark.checks.two_histories import compare_histories
 from epochmq_spark.decode import walk as w
+from epochmq_spark.decode.entry_units import decode_entry_units
 from epochmq_spark.decode.index_entries import entry_pairs
-from epochmq_spark.decode.queue_units import UNIT_BYTES, decode_units
-from epochmq_spark.decode.summary_rows import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC, text_of
+from epochmq_spark.decode.log_digests import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC
+from epochmq_spark.decode.queue_units import UNIT_BYTES
+from epochmq_spark.decode.summary_rows import text_of
+from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.file_ranges import FileRange
 from epochmq_spark.sources.index import IndexFileScan
@@ -39,12 +49,28 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class AuditedLog:
-    """A replica's log. Messages that end at or below `dispatched_end` must be in their consume queues."""
+    """A replica's log. Messages that end at or below `dispatched_end` must be in their consume queues.
+    `last_index` is the index of the last entry of a DLedger log, -1 without one; what ends beyond
+    `committed_end` may be in no index yet."""
 
     replica: store_layout.AuditedReplica
     extent: LogExtent
     dispatched_end: int
     holes: tuple[tuple[int, int], ...]
+    last_index: int = -1
+    committed_end: int = OFFSET_MAX
+
+
+@dataclass(frozen=True)
+class BucketPart:
+    """The messages of a bucket of queue offsets in one range of the log: the physical offsets of the first
+    and the last one, their number, and the digest of the units that they should have. If the digest is None,
+    it is not known."""
+
+    first: int
+    last: int
+    count: int = 0
+    digest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +80,7 @@ class QueueRange:
     topic: str
     queue_id: int
     bucket: int
-    log_ranges: Sequence[tuple[int, int]]  # (first, last) physical offset of parts of the bucket
+    parts: Sequence[BucketPart]
     queue_end: int
 
 
@@ -118,44 +144,117 @@ def compare_queue_range(log: AuditedLog, queue: QueueRange) -> list[Row]:
         return []
     topic = queue.topic.encode()
     low, high = queue.bucket << BUCKET_BITS, (queue.bucket + 1) << BUCKET_BITS
-    messages: dict[int, QueueMessage] = {}
-    for first, last in queue.log_ranges:
-        for chunk, row in _messages(log, first, last + 1):
-            flags = row[w.SYS_FLAG]
-            in_bucket = row[w.QUEUE_ID] == queue.queue_id and low <= row[w.QUEUE_OFFSET] < high
-            if not in_bucket or flags & 0x4 or flags & 0x80:
-                continue
-            if bytes(chunk.data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) != topic:
-                continue
-            physical = chunk.base + int(row[w.POSITION])
-            messages[physical] = QueueMessage(
-                int(row[w.QUEUE_OFFSET]),
-                physical,
-                int(row[w.SIZE]),
-                int(row[w.TAGS_CODE]),
-                _text(chunk, row, w.UNIQ_AT),
-                _text(chunk, row, w.KEYS_AT),
-                int(row[w.STORE_TIME]),
-            )
     units = _read_units(log.replica, queue, low, high)
+    messages: dict[int, QueueMessage] = {}
+    for part in queue.parts:
+        by_units = None
+        if log.extent.start <= part.first and part.last < log.extent.end:
+            by_units = _messages_by_units(part, units, is_scheduled=topic == SCHEDULE_TOPIC)
+        messages |= _messages_of_part(log, queue, part) if by_units is None else by_units
+    _describe_duplicates(log, messages)
     limits = QueueLimits(
         log.extent.start,
         log.extent.end,
         log.dispatched_end,
         queue.queue_end,
-        log.holes,
+        HoleRanges(log.holes),
         compare_tags=topic != SCHEDULE_TOPIC,
     )
     lost = [
         unit.physical
         for _, unit in sorted(units.items())
-        if unit.physical not in messages and not limits.is_in_hole(unit.physical)
+        if unit.physical not in messages and not limits.holes.contain(unit.physical)
     ]
     elsewhere = {
         physical: text for physical in lost[:LISTED_MAX] if (text := _describe_record_at(log, physical))
     }
     key = log.replica.group, log.replica.name, queue.topic, queue.queue_id
     return compare_queue(key, list(messages.values()), units, limits, elsewhere)
+
+
+def _messages_of_part(log: AuditedLog, queue: QueueRange, part: BucketPart) -> dict[int, QueueMessage]:
+    """The messages of a part, by physical offset."""
+    topic, messages = queue.topic.encode(), dict[int, QueueMessage]()
+    for chunk, row in _messages(log, part.first, part.last + 1):
+        flags, bucket = row[w.SYS_FLAG], row[w.QUEUE_OFFSET] >> BUCKET_BITS
+        if row[w.QUEUE_ID] != queue.queue_id or bucket != queue.bucket or flags & 0x4 or flags & 0x80:
+            continue
+        if bytes(chunk.data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) == topic:
+            messages[chunk.base + int(row[w.POSITION])] = _queue_message(chunk, row)
+    return messages
+
+
+def _messages_by_units(
+    part: BucketPart, units: Mapping[int, QueueUnit], *, is_scheduled: bool
+) -> dict[int, QueueMessage] | None:
+    """The messages of a part as the consume queue describes them, without their ids; None if the units do not
+    have the digest of the part. So the messages of a slow queue, which lie far apart, are not all read again.
+    """
+    inside = [(offset, one) for offset, one in units.items() if part.first <= one.physical <= part.last]
+    if part.digest is None or len(inside) != part.count:
+        return None
+    columns = np.array(
+        [(offset, one.physical, one.size, 0 if is_scheduled else one.tags_code) for offset, one in inside],
+        np.int64,
+    ).T.copy()
+    sums = np.empty(len(inside), np.int64)
+    w.unit_digests(*columns, sums)
+    if int(np.bitwise_xor.reduce(sums)) != part.digest:
+        return None
+    return {
+        one.physical: QueueMessage(offset, one.physical, one.size, one.tags_code, None, None, 0)
+        for offset, one in inside
+    }
+
+
+def _describe_duplicates(log: AuditedLog, messages: dict[int, QueueMessage]) -> None:
+    """Reads the messages whose queue offset another message has, too, if only their units are known."""
+    counts = Counter(one.queue_offset for one in messages.values())
+    alike = [one for one in messages.values() if counts[one.queue_offset] > 1 and one.store_time == 0]
+    for one in alike[:LISTED_MAX]:
+        for chunk, row in _messages(log, one.physical, one.physical + 1):
+            messages[one.physical] = _queue_message(chunk, row)
+
+
+def _queue_message(chunk: LogChunk, row: Any) -> QueueMessage:
+    return QueueMessage(
+        int(row[w.QUEUE_OFFSET]),
+        chunk.base + int(row[w.POSITION]),
+        int(row[w.SIZE]),
+        int(row[w.TAGS_CODE]),
+        _text(chunk, row, w.UNIQ_AT),
+        _text(chunk, row, w.KEYS_AT),
+        int(row[w.STORE_TIME]),
+    )
+
+
+def compare_entry_bucket(log: AuditedLog, bucket: int, log_ranges: Sequence[tuple[int, int]]) -> list[Row]:
+    """Findings of one bucket of entry indexes of a DLedger log, whose entries lie in these ranges (physical
+    offsets of the first and the last record). Raises OSError."""
+    contents = scan_store(log.replica.location)
+    low, high = bucket << BUCKET_BITS, (bucket + 1) << BUCKET_BITS
+    entries: dict[int, tuple[int, EntryPlace]] = {}
+    for first, last in log_ranges:
+        for chunk, row in _messages(log, first, last + 1):
+            if low <= (index := int(row[w.ENTRY_INDEX])) < high and chunk.in_entries:
+                position = chunk.base + int(row[w.POSITION]) - ENTRY_HEADER_SIZE
+                size = int(row[w.SIZE]) + ENTRY_HEADER_SIZE
+                entries[position] = index, EntryPlace(position, size, int(row[w.ENTRY_TERM]))
+    units: dict[int, EntryPlace] = {}
+    for file in contents.entry_index:
+        begin = max(low * INDEX_UNIT_SIZE - file.start, 0)
+        end = min(high * INDEX_UNIT_SIZE - file.start, file.size)
+        if begin < end:
+            data = files.read_range(file.location, begin, end)
+            part = decode_entry_units(data, (file.start + begin) // INDEX_UNIT_SIZE)
+            columns = (part.offsets, part.physical, part.sizes, part.tags)
+            for index, *place in zip(*(column.tolist() for column in columns), strict=True):
+                units[index] = EntryPlace(*place)
+    # A killed peer may have written the last entries, but not their units. Its next start writes them.
+    unit_end = max(units, default=-1) if contents.aborted else log.last_index + 1
+    limits = EntryLimits(log.extent.start, log.last_index, unit_end, HoleRanges(log.holes))
+    who = log.replica.group, log.replica.name
+    return compare_entries(who, list(entries.values()), units, limits)
 
 
 def compare_index_block(log: AuditedLog, number: int, coverage: IndexCoverage) -> list[Row]:
@@ -165,6 +264,8 @@ def compare_index_block(log: AuditedLog, number: int, coverage: IndexCoverage) -
     messages = []
     for chunk, row in _messages(log, start, end):
         if row[w.SYS_FLAG] & 0xC == 0xC or not (row[w.UNIQ_SIZE] or row[w.KEYS_SIZE]):
+            continue
+        if chunk.base + row[w.POSITION] + row[w.SIZE] > log.committed_end:
             continue
         messages.append(
             KeyedMessage(
@@ -224,14 +325,14 @@ def check_epoch_starts(log: AuditedLog, epoch_starts: Sequence[tuple[int, int]])
 
 
 def store_time(log: AuditedLog, offset: int) -> int | None:
-    """The store time of the message at an offset, in epoch ms; None if no message starts there, or if it
-    cannot be read."""
+    """The store time of the message at an offset, or in the entry at an offset, in epoch ms; None if none
+    starts there, or if it cannot be read."""
     try:
         return next(
             (
                 int(row[w.STORE_TIME])
-                for chunk, row in _messages(log, offset, offset + 1)
-                if chunk.base + row[w.POSITION] == offset
+                for chunk, row in _messages(log, offset, offset + ENTRY_HEADER_SIZE + 1)
+                if chunk.base + row[w.POSITION] - (ENTRY_HEADER_SIZE if chunk.in_entries else 0) == offset
             ),
             None,
         )
@@ -255,9 +356,7 @@ def _read_log(log: AuditedLog, start: int, end: int) -> Iterator[LogChunk]:
     for file in scan_store(replica.location).log:
         begin, stop = max(start - file.start, 0), min(end - file.start, file.size)
         if begin < stop:
-            yield from read_chunks(
-                FileRange(replica.group, replica.name, file.location, file.start, file.size, begin, stop)
-            )
+            yield from read_chunks(FileRange.of(replica, file, begin, stop))
 
 
 def read_copies(log: AuditedLog, start: int, end: int) -> list[RecordCopy]:
@@ -268,7 +367,12 @@ def read_copies(log: AuditedLog, start: int, end: int) -> list[RecordCopy]:
             at = int(row[w.POSITION])
             raw = bytes(chunk.data[at : at + int(row[w.SIZE])])
             blank = bool(row[w.MAGIC] == w.BLANK)
-            copies.append(RecordCopy(chunk.base + at, raw, bool(row[w.CRC_OK]), blank))
+            header = b""
+            if chunk.in_entries and blank:
+                raw = raw[:FILLER_SIZE_MIN]  # the rest is not written, so old bytes may be there
+            elif chunk.in_entries:
+                header = bytes(chunk.data[at - ENTRY_HEADER_SIZE : at])
+            copies.append(RecordCopy(chunk.base + at, raw, bool(row[w.CRC_OK]), blank, header))
     return copies
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_spark import cut as cuts
 from epochmq_spark.cut import VolumeCut
 from epochmq_spark.decode.index_entries import (
@@ -37,13 +39,17 @@ COPIED = (
     "config/timermetrics",
     "config/topicQueueMapping.json",
 )
+PEER_FILES = ("currterm", "currterm.tmp", "checkpoint", "checkpoint.tmp", "checkpoint.bak")
+"""Files of a DLedger peer that it replaces."""
 EPOCHS = ("epochFileCheckpoint", "epochFileCheckpoint.bak")
 QUEUE_ENDS = "queueEnds.json"
 """A file that no broker writes: {topic: {queue: end}} at the moment of the request, which consumers may have
 reached by then."""
 SMALL_BYTES_MAX = 64 * 1024 * 1024
+ENTRY_UNITS_BYTES = INDEX_UNIT_SIZE << 17  # of an index file of DLedger read at a time
 ENTRIES_BYTES = INDEX_ENTRY_BYTES << 18  # of an index file read at a time
-OPEN_MAX = 8192
+OPEN_MAX = 8192  # files that are kept open, as far as the limit of the process allows
+DESCRIPTORS_FREE = 256  # descriptors left for connections and for files that are not kept open
 FILES_MAX = 1_000_000
 
 
@@ -60,6 +66,11 @@ class FileContent:
     head: bytes = b""
 
 
+def _order(path: Path) -> tuple[bool, str]:
+    """Consume queues come last: they have the most files, and a broker deletes segments of the log first."""
+    return path.name.startswith("consumequeue"), path.name
+
+
 class FrozenVolume:
     """A store directory at a cut. Paths are relative to it."""
 
@@ -70,14 +81,17 @@ class FrozenVolume:
         self._copies: dict[str, bytes] = {}
         self._lists: dict[str, list[DirectoryEntry]] = {}
         self._open: dict[str, int] = {}
+        self._may_open = True
         self._contents: dict[str, FileContent] = {}
         self._lock = threading.Lock()
-        self.end = self._last_record_end(cut.end)
+        self._peer = next((path.name for path in sorted(root.glob("dledger-*")) if path.is_dir()), None)
+        self.end = cut.end if self._peer else self._last_record_end(cut.end)
         self._copy_files()
         self._list("", 0)
         for folder, entries in list(self._lists.items()):
-            if folder == "commitlog":
+            if folder in ("commitlog", f"{self._peer}/data"):
                 self._lists[folder] = self._segments(entries)
+        self._set_committed()
 
     def close(self) -> None:
         """Closes all files."""
@@ -99,7 +113,7 @@ class FrozenVolume:
             return cuts.last_record_end(file, start, end)
 
     def _copy_files(self) -> None:
-        for name in COPIED:
+        for name in (*COPIED, *(f"{self._peer}/{name}" for name in PEER_FILES)):
             if (data := self._read_small_file(name)) is not None:
                 self._copies[name] = data
         for name in EPOCHS:
@@ -109,6 +123,16 @@ class FrozenVolume:
             self._copies[EPOCHS[0]] = cuts.epoch_file_at(self.cut.epochs, self.end)
         if "checkpoint" in self._copies:
             self._copies["checkpoint"] = cuts.checkpoint_at(self._copies["checkpoint"], self.end)
+
+    def _set_committed(self) -> None:
+        """Sets the committed index of a DLedger peer to that of the cut, if the peer has committed more."""
+        index = f"{self._peer}/index"
+        for name in (f"{self._peer}/{file}" for file in PEER_FILES if file.startswith("checkpoint")):
+            if name in self._copies:
+                files = [one.name for one in self._lists.get(index, ()) if one.name.isdecimal()]
+                lengths = {int(file): self.content(f"{index}/{file}").length for file in files}
+                ends = [(start + length) // INDEX_UNIT_SIZE for start, length in lengths.items() if length]
+                self._copies[name] = cuts.peer_checkpoint_at(self._copies[name], max(ends, default=0) - 1)
 
     def _read_small_file(self, name: str) -> bytes | None:
         try:
@@ -120,7 +144,7 @@ class FrozenVolume:
     def _list(self, folder: str, count: int) -> int:
         """Lists and opens the files below a folder; the number of files so far."""
         listed = []
-        for child in sorted((self.root / folder).iterdir()):
+        for child in sorted((self.root / folder).iterdir(), key=_order):
             try:
                 status = child.lstat()
             except FileNotFoundError:
@@ -143,11 +167,16 @@ class FrozenVolume:
         return count
 
     def _keep_open(self, name: str) -> None:
-        if len(self._open) < OPEN_MAX and name not in self._copies:
+        """Opens a file, if enough descriptors are left."""
+        if self._may_open and name not in self._copies:
             try:
-                self._open[name] = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
+                descriptor = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
             except OSError:
                 return  # `open` raises it again for the request that needs the file
+            self._open[name] = descriptor
+            # A new descriptor is the lowest free one, so it tells about how many are in use.
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - DESCRIPTORS_FREE
+            self._may_open = len(self._open) < OPEN_MAX and descriptor < limit
 
     def _segments(self, entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
         """Removes segments that began beyond the cut. The first one stays, because a store without a segment
@@ -186,12 +215,26 @@ class FrozenVolume:
 
     def _content_at_cut(self, name: str, path: PurePosixPath, size: int) -> FileContent:
         top = path.parts[0]
-        if top == "commitlog" and path.name.isdecimal():
+        if str(path.parent) == f"{self._peer}/index" and path.name.isdecimal():
+            return FileContent(size, self._entry_units_below_cut(name, size))
+        if str(path.parent) in ("commitlog", f"{self._peer}/data") and path.name.isdecimal():
             return FileContent(size, max(min(size, self.end - int(path.name)), 0))
         if top == "consumequeue" and path.name.isdecimal():
             return FileContent(size, cuts.queue_bytes_below(self.bytes_of(name, 0, size), self.end))
         slots = slot_count(size) if top == "index" else None
         return self._index_at_cut(name, path, size, slots) if slots is not None else FileContent(size, size)
+
+    def _entry_units_below_cut(self, name: str, size: int) -> int:
+        """The bytes of an index file of DLedger up to its last unit of an entry below the cut."""
+        kept = 0
+        for at in range(0, size, ENTRY_UNITS_BYTES):
+            part = cuts.entry_units_below(
+                self.bytes_of(name, at, min(size - at, ENTRY_UNITS_BYTES)), self.end
+            )
+            if not part:
+                break
+            kept = at + part
+        return kept
 
     def _index_at_cut(self, name: str, path: PurePosixPath, size: int, slots: int) -> FileContent:
         """The content of an index file. It is reconstructed if the file extends beyond the cut, or if it is

@@ -3,7 +3,6 @@ in a thread of this process."""
 
 from __future__ import annotations
 
-import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from epochmq_spark import store_layout, volume_client
 from epochmq_spark.cut import VolumeCut
-from epochmq_spark.volume_reader import VolumeReader
+from epochmq_spark.volume_reader import VolumeReader, raise_descriptor_limit
 
 POLL_S = 0.2  # how often a reader checks whether it must stop
 STOP_MAX_S = 10
@@ -30,7 +29,7 @@ class DirectoryToFreeze:
 @contextmanager
 def frozen(group: str, directories: list[DirectoryToFreeze]) -> Iterator[list[store_layout.AuditedReplica]]:
     """The replicas, each frozen at its cut for the length of the block. Raises OSError."""
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     running: list[tuple[VolumeReader, threading.Thread]] = []
     replicas = []
     try:
@@ -51,10 +50,3 @@ def frozen(group: str, directories: list[DirectoryToFreeze]) -> Iterator[list[st
             server.shutdown()
             thread.join(STOP_MAX_S)
             server.server_close()
-
-
-def _raise_descriptor_limit() -> None:
-    """A reader keeps the files of its volume open."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

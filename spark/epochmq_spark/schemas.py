@@ -48,11 +48,14 @@ RECORDS: Final = pa.schema(
         ("store_host", pa.string()),
         ("properties", pa.map_(pa.string(), pa.string())),
         ("body", pa.binary()),
+        ("entry_index", pa.int64()),
+        ("term", pa.int64()),
     ]
 )
 """One row for each message, and for the blank record at the end of a segment, which has only sizes. Times
 outside the years 1970 to 9999 are null. `body` is as stored, perhaps compressed; null without the option
-`body`."""
+`body`. `entry_index` and `term` are those of the entry of a DLedger log that holds the message; null in other
+logs."""
 
 UNITS: Final = pa.schema(
     [
@@ -154,6 +157,10 @@ SUMMARY: Final = pa.schema(
         ("high", pa.int64()),
         ("first", pa.int64()),
         ("detail", pa.string()),
+        ("first_index", pa.int64()),
+        ("last_index", pa.int64()),
+        ("first_term", pa.int64()),
+        ("last_term", pa.int64()),
     ]
 )
 """The digests of one pass over the files. `decode.summary_rows` defines the numbers of each kind of row."""

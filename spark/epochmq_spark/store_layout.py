@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import msgspec
 
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
 from epochmq_spark import files
 
 _OFFSET_NAME = re.compile(r"\d{20}")
 _INDEX_NAME = re.compile(r"\d{17}")
 _COMPACTION_FOLDERS = frozenset({"compacting", "replicating"})
 """Where a broker collects new files of a compacted queue."""
+_PEER_FOLDER = re.compile(r"dledger-.+")
+"""The directory of a DLedger peer in the store of its broker (`DLedgerConfig`)."""
 EPOCH_FILE = "epochFileCheckpoint"
 IDENTITY_FILE = "brokerIdentity"
 LOG_PATHS_FILE = "logPaths.json"
+DATA_PATHS_FILE = "dataPaths.json"
 """Names the directories of the log, if the broker has several (`storePathCommitLog`); those below the store's
 directory relative to it."""
 
@@ -38,6 +43,12 @@ class DataFile:
     location: str
     start: int
     size: int
+    header_bytes: int = 0
+    """The size of what precedes each record: the header of its entry in a data file of DLedger."""
+
+    def holds(self, offset: int) -> bool:
+        """Whether the byte at this offset is in the file."""
+        return self.start <= offset < self.start + self.size
 
 
 @dataclass(frozen=True)
@@ -60,9 +71,13 @@ class StoreFault:
 
 @dataclass
 class StoreContents:
-    """The files of a store. If it cannot be read at all, only `faults` is filled."""
+    """The files of a store. If it cannot be read at all, only `faults` is filled. `log` are the segments of
+    the commit log; with DLedger its data files, behind the segments of a plain log that was upgraded.
+    `peer_folder` and `entry_index` are the directory of the DLedger peer and the files of its index."""
 
     log: list[DataFile] = field(default_factory=list)
+    peer_folder: str | None = None
+    entry_index: list[DataFile] = field(default_factory=list)
     queues: list[ConsumeQueueFiles] = field(default_factory=list)
     batch_queues: list[ConsumeQueueFiles] = field(default_factory=list)
     compaction_logs: list[ConsumeQueueFiles] = field(default_factory=list)
@@ -108,19 +123,38 @@ def scan_store(location: str) -> StoreContents:
     if not here:
         contents.faults.append(StoreFault("directory.empty", location, "it contains no file"))
         return contents
-    if LOG_PATHS_FILE not in here and ("commitlog" not in here or here["commitlog"].is_file):
+    peers = peer_folders(here.values())
+    if LOG_PATHS_FILE not in here and not peers and ("commitlog" not in here or here["commitlog"].is_file):
         detail = "it contains no directory commitlog, only " + ", ".join(sorted(here)[:5])
+        contents.faults.append(StoreFault("directory.foreign", location, detail))
+        return contents
+    if len(peers) > 1:
+        detail = f"it contains the directories of several DLedger peers: {', '.join(peers)}"
         contents.faults.append(StoreFault("directory.foreign", location, detail))
         return contents
     contents.has_epochs = EPOCH_FILE in here or f"{EPOCH_FILE}.bak" in here
     contents.aborted = "abort" in here
-    for folder in _log_folders(location, here, contents):
+    if peers:
+        _list_peer(listing, location, peers[0], here, contents)
+    entries, contents.log = contents.log, []
+    plain = [files.join(location, "commitlog")] if not peers or "commitlog" in here else []
+    if LOG_PATHS_FILE in here:
+        plain = _recorded_folders(location, LOG_PATHS_FILE, contents)
+    for folder in plain:
         log = _list(listing, folder, contents)
         if log is None:
             return contents
         contents.log += _data_files(folder, log, contents, _OFFSET_NAME)
     contents.log.sort(key=lambda file: file.start)
-    _check_segments(files.join(location, "commitlog"), contents)
+    if entries:  # brokers create plain files in advance, which an upgrade leaves behind
+        contents.log = [file for file in contents.log if file.start < entries[0].start]
+    _check_segments(contents.log, contents)
+    _check_segments(entries, contents)
+    contents.log += entries
+    _check_start_of_entries(contents)
+    if not contents.log:
+        folder = files.join(location, *(peers or ["commitlog"]))
+        contents.faults.append(StoreFault("directory.empty", folder, "it contains no segment"))
     contents.has_queues = "consumequeue" in here
     if contents.has_queues:
         contents.queues = _list_queues(listing, files.join(location, "consumequeue"), contents)
@@ -146,11 +180,9 @@ def scan_store(location: str) -> StoreContents:
     return contents
 
 
-def _log_folders(location: str, here: dict[str, files.DirectoryEntry], contents: StoreContents) -> list[str]:
-    """The directories of the log: `commitlog`, or those that a broker with several of them has recorded."""
-    if LOG_PATHS_FILE not in here:
-        return [files.join(location, "commitlog")]
-    path = files.join(location, LOG_PATHS_FILE)
+def _recorded_folders(location: str, name: str, contents: StoreContents) -> list[str]:
+    """The directories that the broker has recorded in this file of its store."""
+    path = files.join(location, name)
     try:
         found = msgspec.json.decode(files.read(path), type=list[str])
     except (OSError, ValueError) as error:
@@ -184,17 +216,70 @@ def _data_files(
     return data_files
 
 
-def _check_segments(folder: str, contents: StoreContents) -> None:
-    """Segments must be contiguous and of equal size."""
-    if not contents.log:
-        contents.faults.append(StoreFault("directory.empty", folder, "it contains no segment"))
+def peer_folders(entries: Iterable[files.DirectoryEntry]) -> list[str]:
+    """The names of the directories of DLedger peers."""
+    return sorted(one.name for one in entries if not one.is_file and _PEER_FOLDER.fullmatch(one.name))
+
+
+def _list_peer(
+    listing: files.Listing,
+    location: str,
+    name: str,
+    here: dict[str, files.DirectoryEntry],
+    contents: StoreContents,
+) -> None:
+    """Lists the data files and the index files of a DLedger peer. EpochMQ's broker records where the data
+    files are, if they are elsewhere (`storePathDLedgerCommitLog`)."""
+    folder = files.join(location, name)
+    names = {entry.name for entry in _list(listing, folder, contents) or []}
+    if "data" in names:
+        folders = [files.join(folder, "data")]
+    elif DATA_PATHS_FILE in here:
+        folders = _recorded_folders(location, DATA_PATHS_FILE, contents)
+    else:
+        if "index" in names:
+            detail = (
+                "it contains no directory data: if the data files are elsewhere "
+                "(storePathDLedgerCommitLog), link data to their directory"
+            )
+            contents.faults.append(StoreFault("directory.incomplete", folder, detail))
         return
-    size = max(file.size for file in contents.log)
-    for file in contents.log:
+    found = [
+        file
+        for data in folders
+        for file in _data_files(data, _list(listing, data, contents) or [], contents, _OFFSET_NAME)
+    ]
+    contents.log = [replace(one, header_bytes=ENTRY_HEADER_SIZE) for one in found]
+    contents.log.sort(key=lambda file: file.start)
+    if not contents.log:
+        return
+    contents.peer_folder = folder
+    if "index" not in names:
+        detail = "it contains no directory index"
+        contents.faults.append(StoreFault("directory.incomplete", folder, detail))
+        return
+    index = files.join(folder, "index")
+    contents.entry_index = _data_files(index, _list(listing, index, contents) or [], contents, _OFFSET_NAME)
+    contents.entry_index.sort(key=lambda file: file.start)
+
+
+def _check_start_of_entries(contents: StoreContents) -> None:
+    """The data files of DLedger must begin where the plain log before them ends."""
+    for before, after in pairwise(contents.log):
+        end = before.start + before.size
+        if before.header_bytes != after.header_bytes and end != after.start:
+            detail = f"the first data file begins at {after.start}, but the log before it ends at {end}"
+            contents.faults.append(StoreFault("log.missing-segment", after.location, detail))
+
+
+def _check_segments(log: Sequence[DataFile], contents: StoreContents) -> None:
+    """Segments must be contiguous and of equal size."""
+    size = max((file.size for file in log), default=0)
+    for file in log:
         if file.size < size:
             detail = f"{file.size} bytes, expected {size} like the others: copied in part, or truncated"
             contents.faults.append(StoreFault("file.short", file.location, detail))
-    for before, after in zip(contents.log, contents.log[1:], strict=False):
+    for before, after in pairwise(log):
         if before.start + size < after.start:
             detail = f"no segment contains [{before.start + size}, {after.start})"
             contents.faults.append(StoreFault("log.missing-segment", after.location, detail))
@@ -233,17 +318,20 @@ def _list_queues(listing: files.Listing, folder: str, contents: StoreContents) -
 def store_directory(location: str) -> str:
     """The location itself, or its directory `store` if that is the store, as in a volume of a pod."""
     try:
-        here = {entry.name for entry in files.entries(location)}
+        here = files.entries(location)
     except OSError:
         return location
-    return files.join(location, "store") if "commitlog" not in here and "store" in here else location
+    names = {entry.name for entry in here}
+    is_store = "commitlog" in names or peer_folders(here)
+    return files.join(location, "store") if not is_store and "store" in names else location
 
 
 def check_is_store(location: str) -> None:
     """Raises FileNotFoundError if the directory does not exist, and OSError if it cannot be read or is not a
     broker's store."""
-    here = {entry.name for entry in files.entries(location)}
-    if "commitlog" not in here and LOG_PATHS_FILE not in here:
+    entries = files.entries(location)
+    here = {entry.name for entry in entries}
+    if "commitlog" not in here and LOG_PATHS_FILE not in here and not peer_folders(entries):
         found = ", ".join(sorted(here)[:5]) or "nothing"
         raise OSError(f"{location} is not a broker's store: no directory commitlog, but {found}")
 

@@ -18,6 +18,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -149,6 +150,13 @@ class _VolumeRequestHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
+def raise_descriptor_limit() -> None:
+    """Allows this process as many descriptors as it may have: a reader keeps the files of its volume open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Serves until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="epochmq_spark.volume_reader")
@@ -156,6 +164,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=PORT)
     chosen = parser.parse_args(arguments)
+    raise_descriptor_limit()
     server = VolumeReader((chosen.host, chosen.port), chosen.root)
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda *_: threading.Thread(target=server.shutdown).start())

@@ -52,6 +52,12 @@ def read_range(location: str, start: int, end: int) -> Array:
     return np.frombuffer(_read(location, start, max(end, start)), np.uint8)
 
 
+def close_connections() -> None:
+    """Closes the connections that this thread keeps open."""
+    for connection in _thread_state.__dict__.pop("connections", {}).values():
+        connection.close()
+
+
 def _read(location: str, start: int, end: int) -> bytes:
     if end == start:
         return b""

@@ -5,7 +5,17 @@ kinds that may follow from it at the same replica. The audit must not report any
 
 from __future__ import annotations
 
-from tests.spark import damage_epochs, damage_files, damage_log
-from tests.spark.damage_kit import KINDS, InjectedDamage, epochs, records
+from tests.spark import damage_entries, damage_epochs, damage_files, damage_log
+from tests.spark.damage_kit import DLEDGER_KINDS, KINDS, InjectedDamage, epochs, records
 
-__all__ = ["KINDS", "InjectedDamage", "damage_epochs", "damage_files", "damage_log", "epochs", "records"]
+__all__ = [
+    "DLEDGER_KINDS",
+    "KINDS",
+    "InjectedDamage",
+    "damage_entries",
+    "damage_epochs",
+    "damage_files",
+    "damage_log",
+    "epochs",
+    "records",
+]

@@ -10,15 +10,15 @@ from tests.spark.damage_kit import (
     InjectedDamage,
     damage,
     epochs,
+    epochs_injector,
     epochs_with_bytes,
-    injector,
     records,
     write_epochs,
 )
 from tests.spark.damage_log import lost_end
 
 
-@injector
+@epochs_injector
 def epoch_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = epochs_with_bytes(replica)
@@ -43,7 +43,7 @@ def two_at_least(group: list[Path], replica: Path, *, from_end: int) -> list[tup
     return entries
 
 
-@injector
+@epochs_injector
 def epochs_reordered(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=1)
@@ -53,7 +53,7 @@ def epochs_reordered(group: list[Path], rng: random.Random) -> InjectedDamage:
     return damage(replica, "epoch.out-of-order", allowed=("epoch.overlap",))
 
 
-@injector
+@epochs_injector
 def epochs_overlapping(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=1)
@@ -63,7 +63,7 @@ def epochs_overlapping(group: list[Path], rng: random.Random) -> InjectedDamage:
     return damage(replica, "epoch.overlap", allowed=("epoch.two-masters", "epoch.missing"))
 
 
-@injector
+@epochs_injector
 def epoch_beyond_the_log(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     last = records(replica)[-1]
@@ -73,7 +73,7 @@ def epoch_beyond_the_log(group: list[Path], rng: random.Random) -> InjectedDamag
     return damage(replica, "epoch.beyond-log", start_offset=start)
 
 
-@injector
+@epochs_injector
 def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = two_at_least(group, replica, from_end=3)
@@ -86,7 +86,7 @@ def two_masters_in_an_epoch(group: list[Path], rng: random.Random) -> InjectedDa
     return damage(replica, "epoch.two-masters", epoch=entries[at][0], start_offset=other_start)
 
 
-@injector
+@epochs_injector
 def epoch_inside_a_record(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The same in every replica."""
     entries = two_at_least(group, group[0], from_end=3)
@@ -97,7 +97,7 @@ def epoch_inside_a_record(group: list[Path], rng: random.Random) -> InjectedDama
     return InjectedDamage("*", frozenset({"epoch.inside-record"}), {"epoch": epoch, "start_offset": start})
 
 
-@injector
+@epochs_injector
 def epoch_nobody_else_knows(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = epochs_with_bytes(replica)
@@ -107,7 +107,7 @@ def epoch_nobody_else_knows(group: list[Path], rng: random.Random) -> InjectedDa
     return damage(replica, "epoch.unknown", epoch=entries[-1][0] + 1, start_offset=start)
 
 
-@injector
+@epochs_injector
 def epoch_file_checksum(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "epochFileCheckpoint"
@@ -117,7 +117,7 @@ def epoch_file_checksum(group: list[Path], rng: random.Random) -> InjectedDamage
     return damage(replica, "epoch.file-broken", allowed=("epoch.missing",))
 
 
-@injector
+@epochs_injector
 def epoch_file_cut(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     path = replica / "epochFileCheckpoint"
@@ -126,7 +126,7 @@ def epoch_file_cut(group: list[Path], rng: random.Random) -> InjectedDamage:
     return damage(replica, "epoch.file-broken", allowed=("epoch.missing", "epoch.gap", "epoch.two-masters"))
 
 
-@injector
+@epochs_injector
 def epoch_file_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     for path in replica.glob("epochFileCheckpoint*"):
@@ -134,7 +134,7 @@ def epoch_file_missing(group: list[Path], rng: random.Random) -> InjectedDamage:
     return damage(replica, "epoch.file-missing")
 
 
-@injector
+@epochs_injector
 def ahead_of_the_controller(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     entries = epochs_with_bytes(replica)
@@ -145,7 +145,7 @@ def ahead_of_the_controller(group: list[Path], rng: random.Random) -> InjectedDa
     return damage(replica, "epoch.ahead-of-controller", metadata=view, epoch=epoch)
 
 
-@injector
+@epochs_injector
 def not_in_sync(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The SyncStateSet contains a replica that lacks confirmed messages."""
     found = lost_end(group, rng)
@@ -154,7 +154,7 @@ def not_in_sync(group: list[Path], rng: random.Random) -> InjectedDamage:
     return InjectedDamage(found.replica, frozenset({"controller.not-in-sync"}), {}, allowed, view)
 
 
-@injector
+@epochs_injector
 def unknown_to_the_controller(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     known = [{"brokerId": n} for n in (1, 2, 3) if replica.name != f"r{n}"]
@@ -162,7 +162,7 @@ def unknown_to_the_controller(group: list[Path], rng: random.Random) -> Injected
     return damage(replica, "controller.unknown-replica", metadata=view)
 
 
-@injector
+@epochs_injector
 def not_supplied(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The controllers list a fourth replica."""
     view = {"brokerName": "group-a", "masterEpoch": 1 << 20, "syncStateSet": [1, 2, 3]}

@@ -14,15 +14,16 @@ from tests.spark.damage_kit import (
     Record,
     damage,
     injector,
+    log_folder,
+    messages,
     overwrite,
-    records,
 )
 
 
 def a_unit(replica: Path, rng: random.Random, *, inside: bool = False) -> tuple[Path, int, int, Record]:
     """A unit: its file, its position in the file, its queue offset, and its message. `inside`: not the last
     of its queue."""
-    every = records(replica)
+    every = messages(replica)
     record = rng.choice(every)
     if inside:
         last = {(one.message.topic, one.message.queue_id): one for one in every}
@@ -87,7 +88,7 @@ def units_swapped(group: list[Path], rng: random.Random) -> InjectedDamage:
 def unit_without_a_message(group: list[Path], rng: random.Random) -> InjectedDamage:
     """The queue has one more unit than messages."""
     replica = rng.choice(group)
-    every = records(replica)
+    every = messages(replica)
     last = rng.choice(list({(one.message.topic, one.message.queue_id): one for one in every}.values()))
     one = last.message
     folder = replica / "consumequeue" / one.topic / str(one.queue_id)
@@ -98,13 +99,17 @@ def unit_without_a_message(group: list[Path], rng: random.Random) -> InjectedDam
         path, at = path.with_name(f"{byte:020d}"), 0
         path.write_bytes(bytes(2000))
     overwrite(path, at, struct.pack(">qiq", every[0].offset + 3, 100, 0))
-    where = {"topic": one.topic, "queue_id": one.queue_id, "queue_offset": one.queue_offset + 1}
+    where: dict[str, Any] = {
+        "topic": one.topic,
+        "queue_id": one.queue_id,
+        "queue_offset": one.queue_offset + 1,
+    }
     return damage(replica, "queue.no-record", **where)
 
 
 def renumber(replica: Path, rng: random.Random, step: int) -> Record:
     """Changes the queue offset of a message by `step`."""
-    every = records(replica)
+    every = messages(replica)
     last = {(one.message.topic, one.message.queue_id): one for one in every}
     first = {(one.message.topic, one.message.queue_id): one for one in reversed(every)}
     chosen = [one for one in every if one not in last.values() and one not in first.values()]
@@ -120,7 +125,11 @@ def queue_offset_duplicated(group: list[Path], rng: random.Random) -> InjectedDa
     for replica in group:
         record = renumber(replica, random.Random(number), -1)
     one = record.message
-    where = {"topic": one.topic, "queue_id": one.queue_id, "queue_offset": one.queue_offset - 1}
+    where: dict[str, Any] = {
+        "topic": one.topic,
+        "queue_id": one.queue_id,
+        "queue_offset": one.queue_offset - 1,
+    }
     expected = frozenset({"queue-offset.duplicate", "queue-offset.skipped", "queue.wrong-unit"})
     return InjectedDamage("*", expected, where)
 
@@ -131,7 +140,7 @@ def queue_offset_skipped(group: list[Path], rng: random.Random) -> InjectedDamag
     for replica in group:
         record = renumber(replica, random.Random(number), 1 << 30)
     one = record.message
-    where = {"topic": one.topic, "queue_id": one.queue_id, "queue_offset": one.queue_offset}
+    where: dict[str, Any] = {"topic": one.topic, "queue_id": one.queue_id, "queue_offset": one.queue_offset}
     allowed = {"queue.wrong-unit", "queue.no-record", "queue.missing-unit", "consumer-offset.ahead"}
     return InjectedDamage("*", frozenset({"queue-offset.skipped"}), where, frozenset(allowed))
 
@@ -258,7 +267,7 @@ def half_copied(group: list[Path], rng: random.Random) -> InjectedDamage:
 @injector
 def foreign_file(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
-    path = replica / "commitlog" / "notes.txt"
+    path = log_folder(replica) / "notes.txt"
     path.write_text("remember the milk")
     return damage(replica, "file.foreign", file=str(path))
 

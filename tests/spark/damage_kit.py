@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from epochmq_protocol import message
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file, parse_epoch_file
 
 
@@ -35,18 +36,34 @@ def damage(
 
 @dataclass(frozen=True)
 class Record:
-    """A message of the log, and its position."""
+    """A message of the log, and its position. In a DLedger log `header` bytes precede it, the header of its
+    entry."""
 
     path: Path
     at: int  # position in the file
     offset: int
     size: int
     message: message.MessageExt
+    header: int = 0
+
+    @property
+    def start(self) -> int:
+        """The offset at which its entry starts; without entries its own."""
+        return self.offset - self.header
+
+    def erase(self) -> None:
+        """Overwrites it, and the header of its entry, with zeros."""
+        overwrite(self.path, self.at - self.header, bytes(self.size + self.header))
+
+
+def log_folder(replica: Path) -> Path:
+    """The directory of the log's files: `commitlog`, or the data files of a DLedger peer."""
+    return next(replica.glob("dledger-*/data"), replica / "commitlog")
 
 
 def segments(replica: Path) -> list[Path]:
     """The segments of the log."""
-    return sorted((replica / "commitlog").iterdir())
+    return sorted(log_folder(replica).iterdir())
 
 
 def records(replica: Path) -> list[Record]:
@@ -54,14 +71,21 @@ def records(replica: Path) -> list[Record]:
     found: list[Record] = []
     for path in segments(replica):
         data, at = path.read_bytes(), 0
-        while at + 8 <= len(data):
+        header = 0 if path.parent.name == "commitlog" else ENTRY_HEADER_SIZE
+        while at + header + 8 <= len(data):
+            at += header
             size, magic = struct.unpack_from(">iI", data, at)
             if magic not in (0xDAA320A7, 0xDAA320AB):
                 break
             decoded = message.decode_record(data[at : at + size])
-            found.append(Record(path, at, int(path.name) + at, size, decoded))
+            found.append(Record(path, at, int(path.name) + at, size, decoded, header))
             at += size
     return found
+
+
+def messages(replica: Path) -> list[Record]:
+    """The records that are in a consume queue."""
+    return [one for one in records(replica) if not one.message.sys_flag & 4]
 
 
 def overwrite(path: Path, at: int, data: bytes) -> None:
@@ -108,15 +132,29 @@ def columns_of(record: Record) -> dict[str, Any]:
 
 
 def any_record_but_the_last(replica: Path, rng: random.Random) -> Record:
-    """A random record other than the last one."""
-    return rng.choice(records(replica)[:-1])
+    """A random message other than the last one of the log."""
+    return rng.choice(messages(replica)[:-1])
 
 
 Injector = Callable[[list[Path], random.Random], InjectedDamage]
 KINDS: dict[str, Injector] = {}
+"""The injectors for groups under controllers."""
+DLEDGER_KINDS: dict[str, Injector] = {}
+"""The injectors for groups with a DLedger log."""
 
 
 def injector(one: Injector) -> Injector:
-    """Registers an injector."""
+    """Registers an injector for both kinds of groups."""
+    return epochs_injector(dledger_injector(one))
+
+
+def epochs_injector(one: Injector) -> Injector:
+    """Registers an injector for groups with epochs."""
     KINDS[one.__name__] = one
+    return one
+
+
+def dledger_injector(one: Injector) -> Injector:
+    """Registers an injector for groups with a DLedger log."""
+    DLEDGER_KINDS[one.__name__] = one
     return one

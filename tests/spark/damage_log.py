@@ -10,6 +10,7 @@ from tests.spark.damage_kit import (
     any_record_but_the_last,
     columns_of,
     damage,
+    epochs_injector,
     epochs_with_bytes,
     flip_bit,
     injector,
@@ -42,7 +43,7 @@ def bit_in_size(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = any_record_but_the_last(replica, rng)
     flip_bit(record.path, record.at + rng.randrange(4), rng)
-    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.start)
 
 
 @injector
@@ -50,7 +51,7 @@ def bit_in_magic(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = any_record_but_the_last(replica, rng)
     overwrite(record.path, record.at + 4, bytes([0xDB]))
-    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.start)
 
 
 @injector
@@ -58,7 +59,7 @@ def bit_in_physical_offset(group: list[Path], rng: random.Random) -> InjectedDam
     replica = rng.choice(group)
     record = any_record_but_the_last(replica, rng)
     flip_bit(record.path, record.at + 28 + rng.randrange(8), rng)
-    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.start)
 
 
 @injector
@@ -66,7 +67,7 @@ def bit_in_body_length(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = any_record_but_the_last(replica, rng)
     flip_bit(record.path, record.at + 84 + rng.randrange(4), rng)
-    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.start)
 
 
 @injector
@@ -96,7 +97,7 @@ def record_of_another_body(group: list[Path], rng: random.Random) -> InjectedDam
     return damage(replica, "log.diverged", **columns_of(record))
 
 
-@injector
+@epochs_injector
 def epoch_written_twice(group: list[Path], rng: random.Random) -> InjectedDamage:
     """All messages of an epoch differ, as if two masters had written in it."""
     replica = rng.choice(group)
@@ -116,8 +117,8 @@ def epoch_written_twice(group: list[Path], rng: random.Random) -> InjectedDamage
 def hole(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     record = any_record_but_the_last(replica, rng)
-    overwrite(record.path, record.at, bytes(record.size))
-    return damage(replica, "log.hole", "message.missing", start_offset=record.offset)
+    record.erase()
+    return damage(replica, "log.hole", "message.missing", start_offset=record.start)
 
 
 @injector
@@ -126,8 +127,9 @@ def hole_of_many(group: list[Path], rng: random.Random) -> InjectedDamage:
     every = records(replica)
     first = rng.randrange(len(every) - 6)
     chosen = [one for one in every[first : first + 5] if one.path == every[first].path]
-    overwrite(chosen[0].path, chosen[0].at, bytes(sum(one.size for one in chosen)))
-    return damage(replica, "log.hole", "message.missing", start_offset=chosen[0].offset)
+    for one in chosen:
+        one.erase()
+    return damage(replica, "log.hole", "message.missing", start_offset=chosen[0].start)
 
 
 @injector
@@ -138,10 +140,10 @@ def lost_end(group: list[Path], rng: random.Random) -> InjectedDamage:
     every = records(replica)
     first = every[-rng.randrange(1, 5)]
     for path in {record.path for record in every[every.index(first) :]}:
-        at = first.at if path == first.path else 0
+        at = first.at - first.header if path == first.path else 0
         overwrite(path, at, bytes(path.stat().st_size - at))
     allowed = ("queue.no-record", "epoch.beyond-log")
-    return damage(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=first.offset)
+    return damage(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=first.start)
 
 
 @injector
@@ -162,13 +164,19 @@ def missing_segment(group: list[Path], rng: random.Random) -> InjectedDamage:
     replica = rng.choice(group)
     used = sorted({record.path for record in records(replica)})
     path = used[1] if len(used) > 2 else used[-1]
-    inside = path != segments(replica)[-1]
+    later = [one for one in segments(replica) if one.name > path.name]
     path.unlink()
     allowed = (
         "log.hole", "log.broken-record", "message.missing", "log.cut-below-confirmed", "epoch.beyond-log",
         "queue.no-record", "epoch.missing",
     )  # fmt: skip
-    return damage(replica, "log.missing-segment" if inside else "log.cut-below-confirmed", allowed=allowed)
+    if not segments(replica):
+        return damage(replica, "directory.empty")
+    if later and segments(replica)[0] == later[0]:  # the log seems to start behind the ends of the others
+        return damage(replica, "log.missing-segment", allowed=allowed, start_offset=int(later[0].name))
+    if later:
+        return damage(replica, "log.missing-segment", allowed=allowed, file=str(later[0]))
+    return damage(replica, "log.cut-below-confirmed", allowed=allowed, start_offset=int(path.name))
 
 
 @injector
@@ -186,10 +194,10 @@ def damage_before_a_clock_step(group: list[Path], rng: random.Random) -> Injecte
     replica = rng.choice(group)
     record = records(replica)[at]
     overwrite(record.path, record.at + 4, bytes([0xDB]))
-    return damage(replica, "log.broken-record", "message.missing", start_offset=record.offset)
+    return damage(replica, "log.broken-record", "message.missing", start_offset=record.start)
 
 
-@injector
+@epochs_injector
 def tail_of_a_lost_master(group: list[Path], rng: random.Random) -> InjectedDamage:
     """A former master keeps an unreplicated tail, in an epoch that ended earlier for all others."""
     replica = rng.choice(group)

@@ -36,7 +36,7 @@ def damaged(
     """A copy with one damage: its name, its directories, and the damage."""
     name = f"{kind}-{seed}"
     paths = copied(source, root, name)
-    return name, paths, damage.KINDS[kind](paths, random.Random(name))
+    return name, paths, (damage.KINDS | damage.DLEDGER_KINDS)[kind](paths, random.Random(name))
 
 
 def metadata(injected: dict[str, InjectedDamage]) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ it once, in the version of the Hadoop client that PySpark contains."""
 from __future__ import annotations
 
 import fcntl
-import json
 import re
 import shutil
 import subprocess
@@ -12,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
-from urllib.request import urlopen
 
 from tests.interop.java_env import CACHE, DEPENDENCY_PLUGIN
 from tests.support.process import wait_until
@@ -92,27 +90,31 @@ class HdfsCluster:
 
     def upload(self, source: Path, path: str) -> str:
         """Copies a file or directory into the cluster, instead of what was there; returns its URI."""
-        before = self._copied()
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{source}\t/{path}\n")
-        self._process.stdin.flush()
-        wait_until(
-            lambda: self._copied() > before or self._process.poll() is not None,
-            timeout_s=COPY_TIMEOUT_S,
-            what="copied",
-        )
-        assert self._copied() > before, self._output.read_text()[-2000:]
+        self._ask(f"{source}\t/{path}", "copied /")
         return self.location(path)
 
-    def _copied(self) -> int:
-        return self._output.read_text().count("copied /")
+    def _ask(self, line: str, answer: str) -> str:
+        """Passes a line to the process, and returns the line of its answer, which begins with this text."""
+        before = len(self._answers(answer))
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        wait_until(
+            lambda: len(self._answers(answer)) > before or self._process.poll() is not None,
+            timeout_s=COPY_TIMEOUT_S,
+            what=answer,
+        )
+        assert len(self._answers(answer)) > before, self._output.read_text()[-2000:]
+        return self._answers(answer)[-1]
+
+    def _answers(self, answer: str) -> list[str]:
+        lines = self._output.read_text().splitlines(keepends=True)
+        return [line for line in lines if line.startswith(answer) and line.endswith("\n")]
 
     def operations(self) -> dict[str, int]:
         """How many operations of each kind the NameNode has done."""
-        address = f"http://{self.address}/jmx?qry=Hadoop:service=NameNode,name=NameNodeActivity"
-        with urlopen(address, timeout=60) as response:
-            (metrics,) = json.load(response)["beans"]
-        return {name: metrics[metric] for name, metric in _COUNTED.items()}
+        counters = dict(word.split("=") for word in self._ask("operations", "operations ").split()[1:])
+        return {name: int(counters[counter]) for name, counter in _COUNTED.items()}
 
 
 @contextmanager

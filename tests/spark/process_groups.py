@@ -21,15 +21,11 @@ from epochmq_spark.decode.epoch_file import parse_epoch_text
 from tests.spark.damage_kit import records
 from tests.spark.seeded_groups import SETTINGS
 from tests.spark.volume_readers import VolumeReaders
+from tests.support.group_processes import Factory, Member, our_controller
 from tests.support.group_traffic import SEND_MESSAGE_V2, SUCCESS, check_equal, max_offset, send_header
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import (
-    Factory,
-    Member,
-    ReplicaGroup,
-    our_controller,
-)
+from tests.support.replica_group import ReplicaGroup
 
 PACE_S = 0.03
 """Between two messages."""

@@ -18,15 +18,18 @@ pytest.importorskip("pyspark", reason="missing: what the audit needs (make insta
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq_spark import audit, local_audit, results, store_layout, volume_client
-from tests.spark import damage, expectations, group_copies, seeded_groups
+from tests.spark import damage, dledger_groups, expectations, group_copies, seeded_groups, unusual_groups
 from tests.spark.damage import InjectedDamage
+from tests.spark.damage_kit import segments
 from tests.spark.running_groups import running_group
+from tests.unit.spark import inprocess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
-BATCH = 40
+BATCH = 50
+HISTORIES = 250
 GROUPS_IN_USE, CUTS = 5, 8
 
 
@@ -66,8 +69,14 @@ def audit_damaged(
 def test_each_kind_of_damage_is_found_and_healthy_groups_have_no_findings(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    source = seeded_groups.create_healthy_group(tmp_path / "healthy", 900)
-    assert audit_damaged(spark, tmp_path / "groups", {"900": source}, {"900": list(damage.KINDS)}) == {}
+    """Most damage to a DLedger log is the same as to a plain one, and tested without Spark."""
+    plain = seeded_groups.create_healthy_group(tmp_path / "plain", 900)
+    dledger = dledger_groups.create_healthy_group(tmp_path / "dledger", 900)
+    of_dledger = [kind for kind in damage.DLEDGER_KINDS if kind not in damage.KINDS]
+    of_dledger += ["bit_in_size", "hole", "unit_missing", "index_entry_of_another_key"]
+    sources = {"plain": plain, "dledger": dledger}
+    kinds = {"plain": list(damage.KINDS), "dledger": of_dledger}
+    assert audit_damaged(spark, tmp_path / "groups", sources, kinds) == {}
 
 
 def test_ranges_that_start_inside_records_give_the_same_findings(spark: SparkSession, tmp_path: Path) -> None:
@@ -94,7 +103,10 @@ def test_an_audit_writes_a_summary_a_table_and_a_report(spark: SparkSession, tmp
     assert summary["verdict"] == "damaged"
     assert summary["findingCounts"] == {"record.checksum": 1}
     assert [one["group"] for one in summary["replicas"]] == [name] * 3
-    assert summary["findings"][0]["replica"] == damage_done.replica
+    (listed,) = summary["findings"]
+    assert listed["replica"] == damage_done.replica
+    starts = [one for one in damage.epochs(source[0]) if one.start_offset <= listed["start_offset"]]
+    assert listed["epoch"] == starts[-1].epoch
     assert spark.read.parquet(str(tmp_path / "out" / results.FINDINGS_FILE)).count() == 1
     page = (tmp_path / "out" / results.REPORT_FILE).read_text()
     assert "<svg" in page
@@ -127,9 +139,12 @@ def test_the_sources_work_in_any_session(spark: SparkSession, tmp_path: Path) ->
         middle.size,
     )
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    pushed = spark.read.format("epochmq.commitlog").option("pushFilters", "true").load(str(source[0]))
+    reader = spark.read.format("epochmq.commitlog").option("pushFilters", "true")
+    pushed = reader.options(partitionBytes="500", taskBytes="1").load(str(source[0]))
     low, high = own[3].offset, own[9].offset
     chosen = pushed.where(f"physical_offset >= {low} and physical_offset < {high} and kind = 'message'")
+    assert pushed.rdd.getNumPartitions() >= sum(one.stat().st_size for one in segments(source[0])) // 500
+    assert chosen.rdd.getNumPartitions() <= (high - low) // 500 + 3
     assert [row["physical_offset"] for row in chosen.orderBy("physical_offset").collect()] == [
         one.offset for one in own[3:9]
     ]
@@ -189,23 +204,51 @@ def test_the_exit_code_of_the_command_is_that_of_the_verdict(
     assert f"--out {taken}: Not a directory" in capsys.readouterr().err
 
 
+PLACE = ("replica", "kind", "start_offset", "end_offset", "file", "topic", "queue_id", "queue_offset")
+"""Columns by which findings are compared."""
+
+
+def places(found: Sequence[dict[str, Any]]) -> set[tuple[Any, ...]]:
+    """What findings are about."""
+    return {tuple(row.get(name) for name in PLACE) for row in found}
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-def test_200_healthy_groups_and_200_injected_damages(spark: SparkSession, tmp_path: Path) -> None:
-    """Takes the kinds in turn: more than four of each."""
-    kinds = itertools.cycle(sorted(damage.KINDS))
-    count = 0
-    for first in range(0, 200, BATCH):
+def test_250_healthy_groups_and_250_injected_damages_with_spark_and_in_one_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Takes the kinds in turn: more than four of each. Each healthy history is also changed to a group that
+    only looks damaged. Both ways find the same in all of them."""
+    kinds, changes = itertools.cycle(sorted(damage.KINDS)), itertools.cycle(unusual_groups.CHANGES.items())
+    for first in range(0, HISTORIES, BATCH):
         root = tmp_path / str(first)
-        seeds = [str(seed) for seed in range(first, first + BATCH)]
-        sources = {
-            seed: seeded_groups.create_healthy_group(root / "healthy" / seed, int(seed)) for seed in seeds
-        }
-        chosen = {seed: [next(kinds)] for seed in seeds}
-        assert audit_damaged(spark, root / "groups", sources, chosen) == {}
-        count += len(seeds)
+        groups: dict[str, list[store_layout.AuditedReplica]] = {}
+        injected: dict[str, InjectedDamage] = {}
+        unusual: dict[str, set[tuple[str, str]]] = {}
+        for seed in range(first, min(first + BATCH, HISTORIES)):
+            source = seeded_groups.create_healthy_group(root / "healthy" / str(seed), seed)
+            groups[f"healthy-{seed}"] = group_copies.replicas(
+                f"healthy-{seed}", group_copies.copied(source, root, f"healthy-{seed}")
+            )
+            name, paths, injected_here = group_copies.damaged(source, root, next(kinds), seed)
+            groups[name], injected[name] = group_copies.replicas(name, paths), injected_here
+            what, change = next(changes)
+            paths = group_copies.copied(source, root, name := f"{what}-{seed}".replace("_", "-"))
+            unusual[name] = change(paths)
+            groups[name] = group_copies.replicas(name, paths)
+        everything = [one for replicas in groups.values() for one in replicas]
+        found = findings(spark, everything, group_copies.metadata(injected))
+        for name, replicas in groups.items():
+            if name in injected:
+                assert expectations.mismatches(injected[name], found[name]) == [], name
+            elif name in unusual:
+                assert unusual_groups.found(found[name]) == unusual[name], name
+            else:
+                assert found[name] == []
+            views = group_copies.metadata({name: injected[name]}) if name in injected else None
+            assert places(inprocess.run(replicas, views)) == places(found[name]), name
         shutil.rmtree(root)
-    print(f"{count} healthy histories, {count} injections of {len(damage.KINDS)} kinds")
 
 
 @pytest.mark.soak

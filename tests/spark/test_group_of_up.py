@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
+from tests.integration.test_up_dledger import LedgerRun
 from tests.integration.up_run import GroupRun
 from tests.spark.damage_kit import overwrite, records
 
@@ -32,8 +34,13 @@ def audited(run: GroupRun, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
 
-def test_a_running_group_is_audited_by_its_name(tmp_path: Path) -> None:
-    run = GroupRun(tmp_path)
+@pytest.mark.parametrize(
+    ("make", "name"), [(GroupRun, "orders"), (LedgerRun, "ledger")], ids=["with-controllers", "dledger"]
+)
+def test_a_running_group_is_audited_by_its_name(
+    tmp_path: Path, make: Callable[[Path], GroupRun], name: str
+) -> None:
+    run = make(tmp_path)
     run.up()
     stop = threading.Event()
 
@@ -45,23 +52,23 @@ def test_a_running_group_is_audited_by_its_name(tmp_path: Path) -> None:
     try:
         run.ok("produce", "audited", stdin="".join(f"message {number}\n" for number in range(MESSAGES)))
         sender.start()
-        code, summary = audited(run, "orders")
+        code, summary = audited(run, name)
         assert code == 0, summary
         assert {row["severity"] for row in summary["findings"]} <= {"note"}
         assert summary["coverage"]["replicasCompared"] == 3
-        assert {one["group"] for one in summary["replicas"]} == {"orders-a"}
+        assert {one["group"] for one in summary["replicas"]} == {f"{name}-a"}
         assert min(one["records"] for one in summary["replicas"]) >= MESSAGES
         stop.set()
         sender.join()
-        store = next(run.state.glob("volumes/orders-broker-1/store"))
+        store = next(run.state.glob(f"volumes/{name}-broker-1/store"))
         record = next(one for one in records(store) if one.message.body == b"message 7")
         body_at = record.at + record.path.read_bytes()[record.at : record.at + record.size].index(
             b"message 7"
         )
         overwrite(record.path, body_at, b"M")
-        code, summary = audited(run, "orders")
+        code, summary = audited(run, name)
         named = [(row["replica"], row["kind"], row["start_offset"]) for row in summary["findings"]]
-        assert (code, named) == (4, [("orders-broker-1", "record.checksum", record.offset)])
+        assert (code, named) == (4, [(f"{name}-broker-1", "record.checksum", record.offset)])
         done = run.here("audit", str(store.parent))
         assert (done.returncode, "is in use by process" in done.stderr) == (2, True)
     finally:

@@ -20,7 +20,7 @@ from tests.interop.java_cluster import java_broker
 from tests.spark import damage
 from tests.spark.process_groups import ProcessGroup, Traffic
 from tests.spark.test_audit import audit_damaged
-from tests.support.replica_group import Factory, our_broker
+from tests.support.group_processes import Factory, our_broker
 from tests.unit.spark import inprocess
 
 if TYPE_CHECKING:

@@ -36,8 +36,8 @@ class VolumeReaders:
         for end in ends:
             end.start()
         for end, (server, thread) in zip(ends, self._running, strict=True):
-            end.join(10)
-            thread.join(10)
+            end.join(60)
+            thread.join(60)
             server.server_close()
             if server.volume is not None:
                 server.volume.close()

@@ -42,19 +42,13 @@ class QueueUnit:
 
 
 @dataclass(frozen=True)
-class QueueLimits:
-    """What to expect. Messages in [log_start, dispatched) outside the holes must have units, and units must
-    exist at queue offsets below `queue_end`."""
+class HoleRanges:
+    """The ranges of a log without a valid record: (start, end), in any order."""
 
-    log_start: int
-    log_end: int
-    dispatched: int
-    queue_end: int
     holes: Sequence[tuple[int, int]] = ()
-    compare_tags: bool = True
 
     @cached_property
-    def _joined_holes(self) -> list[tuple[int, int]]:
+    def _joined(self) -> list[tuple[int, int]]:
         """The holes in ascending order, without overlaps."""
         joined: list[tuple[int, int]] = []
         for start, end in sorted(self.holes):
@@ -64,15 +58,28 @@ class QueueLimits:
                 joined.append((start, end))
         return joined
 
-    def is_in_hole(self, physical: int) -> bool:
+    def contain(self, physical: int) -> bool:
         """Whether a physical offset lies in a hole."""
-        at = bisect_right(self._joined_holes, physical, key=itemgetter(0)) - 1
-        return at >= 0 and physical < self._joined_holes[at][1]
+        at = bisect_right(self._joined, physical, key=itemgetter(0)) - 1
+        return at >= 0 and physical < self._joined[at][1]
 
-    def has_hole_between(self, low: int, high: int) -> bool:
+    def any_between(self, low: int, high: int) -> bool:
         """Whether a hole starts between two physical offsets."""
-        at = bisect_right(self._joined_holes, low, key=itemgetter(0))
-        return at < len(self._joined_holes) and self._joined_holes[at][0] < high
+        at = bisect_right(self._joined, low, key=itemgetter(0))
+        return at < len(self._joined) and self._joined[at][0] < high
+
+
+@dataclass(frozen=True)
+class QueueLimits:
+    """What to expect. Messages in [log_start, dispatched) outside the holes must have units, and units must
+    exist at queue offsets below `queue_end`."""
+
+    log_start: int
+    log_end: int
+    dispatched: int
+    queue_end: int
+    holes: HoleRanges = HoleRanges()
+    compare_tags: bool = True
 
 
 def compare_queue(
@@ -100,7 +107,7 @@ def compare_queue(
     findings += _skipped_offsets(queue, by_offset, units, limits)
     by_physical = {message.physical: message for message in messages}
     for offset, unit in sorted(units.items()):
-        if unit.physical >= limits.log_start and not limits.is_in_hole(unit.physical):
+        if unit.physical >= limits.log_start and not limits.holes.contain(unit.physical):
             findings += _check_unit(queue, offset, unit, by_offset, by_physical, limits, elsewhere)
     behind = 0
     for offset, message in sorted(by_offset.items()):
@@ -174,12 +181,12 @@ def _skipped_offsets(
         return findings
     for before, after in pairwise(sorted(by_offset)):
         low, high = by_offset[before].physical, by_offset[after].physical
-        if after == before + 1 or limits.has_hole_between(low, high):
+        if after == before + 1 or limits.holes.any_between(low, high):
             continue
         columns = {"start_offset": low, "end_offset": high}
         for offset in range(before + 1, after):
             unit = units.get(offset)
-            if unit is None or not limits.is_in_hole(unit.physical):
+            if unit is None or not limits.holes.contain(unit.physical):
                 findings.append(_of_queue(queue, "queue-offset.skipped", queue_offset=offset, **columns))
     return findings
 

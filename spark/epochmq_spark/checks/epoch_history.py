@@ -1,6 +1,8 @@
 # pure: epochs and extents of a group
 """Compares the epoch files of one group with each other and with the extents of the logs.
 
+The terms of a DLedger log take the place of epochs. They are in the log itself (`checks.terms`).
+
 The rule is the one of a handshake between replicas (`truncation_point`): two logs are equal up to the end of
 the newest epoch that both list with the same start. An epoch without a byte does not count: a master that
 wrote nothing may leave its entry behind, and no other replica learns of it."""
@@ -13,7 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from epochmq_protocol.epoch_entries import OFFSET_MAX, EpochEntry, truncation_point
-from epochmq_spark.checks.log_extent import LogExtent
+from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
 from epochmq_spark.findings import finding
 from epochmq_spark.log_spans import UNREAD, LogSpan
 
@@ -35,6 +37,8 @@ class ReplicaHistory:
     confirmed: int = 0  # the confirm offset of the checkpoint; 0: none
     stopped: bool = True  # the broker stopped cleanly
     frozen: bool = False  # a view of a volume at a cut: the broker may run
+    peer: SavedPeerState | None = None  # of a DLedger log
+    last_index: int = -1  # of the last entry of a DLedger log; set by `find_extent`
     unread: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
     holes: list[tuple[int, int]] = field(default_factory=list)  # set by `find_extent`
     broken_runs: list[tuple[int, int]] = field(default_factory=list)
@@ -73,56 +77,80 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
     log if another replica has the same record in the same epoch: `copied` are the offsets of such
     records."""
     findings: list[Row] = []
-    at = history.log_start
-    history.start = at
-    history.holes, history.broken_runs = [], []
-    last_time = 0
+    history.start = at = history.log_start
+    history.holes, history.broken_runs, history.last_index = [], [], -1
+    last_time, last_term, next_index = 0, -1, -1
+    term_max = OFFSET_MAX if history.peer is None or history.peer.term is None else history.peer.term
     stop = "zeros"
     history.unread = [(span.start, span.end) for span in history.spans if span.stop == UNREAD]
     spans = [span for span in history.spans if span.stop != UNREAD]
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
+        columns = {"start_offset": span.start, "end_offset": span.end}
         if span.end == span.start:
             stop = span.stop if span.start == at else stop
             continue
+        is_next = min(next_index, span.first_index) < 0 or (
+            span.first_index == next_index and span.first_term >= last_term
+        )
+        is_old = span.is_older(last_time, last_term) and span.start not in copied
+        if is_old and not (span.start == at and is_next):
+            findings.append(finding(group, history.name, "log.remains", **columns))
+            continue
         if span.start != at:
-            if 0 < span.first_time < last_time and span.start not in copied:
-                findings.append(
-                    finding(group, history.name, "log.remains", start_offset=span.start, end_offset=span.end)
-                )
-                continue
-            kind = "log.hole" if stop == "zeros" else "log.broken-record"
-            reason = {
-                "zeros": None,
-                "magic": "no valid magic number",
-                "offset": "the record's own physical offset is another one",
-                "size": "the sizes in the record contradict each other",
-            }.get(stop, "no record follows")
-            history.holes.append((at, span.start))
-            if not any(low < span.start and at < high for low, high in history.unread):
-                findings.append(
-                    finding(group, history.name, kind, start_offset=at, end_offset=span.start, detail=reason)
-                )
+            findings += _hole(group, history, at, span.start, stop)
+        elif not is_next:
+            kind = "dledger.gap" if span.first_index != next_index else "dledger.term-order"
+            detail = f"entry {span.first_index} of term {span.first_term} follows entry {next_index - 1}"
+            findings.append(finding(group, history.name, kind, start_offset=at, detail=detail))
         if span.breaks:
             history.broken_runs.append((span.start, span.end))
-            columns = {"start_offset": span.start, "end_offset": span.end}
             detail = f"{span.breaks} of log.broken-record or log.hole"
             findings.append(finding(group, history.name, "more", **columns, detail=detail))
+        if span.last_index >= 0:
+            # A damaged header may name any index and term. The next entries tell.
+            in_place = span.start == at and next_index >= 0 and not span.breaks
+            next_index = next_index + span.records if in_place else span.last_index + 1
+            history.last_index = next_index - 1
+            last_term = max(last_term, span.last_term) if span.last_term <= term_max else last_term
         stop = span.stop
         at = max(at, span.end)
         last_time = span.last_time or last_time
     history.end = at
-    if history.confirmed > history.possible_end:
-        findings.append(
-            finding(
-                group,
-                history.name,
-                "log.cut-below-confirmed",
-                start_offset=history.end,
-                end_offset=history.confirmed,
-                detail=f"the confirm offset in its checkpoint is {history.confirmed}",
-            )
+    return findings + _confirmed_part_missing(group, history)
+
+
+def _hole(group: str, history: ReplicaHistory, start: int, end: int, stop: str) -> list[Row]:
+    """Adds a hole to a history; the finding about it, unless a part of it could not be read. `stop`: why the
+    span before it ends."""
+    history.holes.append((start, end))
+    if any(low < end and start < high for low, high in history.unread):
+        return []
+    reason = {
+        "zeros": None,
+        "magic": "no valid magic number",
+        "offset": "the record's own physical offset is another one",
+        "size": "the sizes in the record contradict each other",
+    }.get(stop, "no record follows")
+    kind = "log.hole" if stop == "zeros" else "log.broken-record"
+    columns = {"start_offset": start, "end_offset": end}
+    return [finding(group, history.name, kind, **columns, detail=reason)]
+
+
+def _confirmed_part_missing(group: str, history: ReplicaHistory) -> list[Row]:
+    """A finding if the log ends before what it has confirmed, by the replica's own files."""
+    name, peer, end = history.name, history.peer, history.end
+    if peer is not None and peer.committed_index is not None:
+        if history.last_index >= peer.committed_index or history.unread:
+            return []
+        detail = (
+            f"entry {peer.committed_index} is committed by its checkpoint, {history.last_index} is the last"
         )
-    return findings
+        return [finding(group, name, "log.cut-below-confirmed", start_offset=end, detail=detail)]
+    if history.confirmed <= history.possible_end:
+        return []
+    columns = {"start_offset": end, "end_offset": history.confirmed}
+    detail = f"the confirm offset in its checkpoint is {history.confirmed}"
+    return [finding(group, name, "log.cut-below-confirmed", **columns, detail=detail)]
 
 
 def epoch_at(history: ReplicaHistory, offset: int) -> EpochStart | None:
@@ -160,6 +188,8 @@ def check_epoch_file(
     def add(kind: str, epoch: int | None = None, start: int | None = None, **more: Any) -> None:
         findings.append(finding(group, history.name, kind, epoch=epoch, start_offset=start, **more))
 
+    if history.peer is not None:
+        return findings
     if not history.has_file:
         if others_have and history.end > history.start:
             add("epoch.file-missing")
@@ -183,6 +213,12 @@ def check_epoch_file(
             kind = "epoch.gap" if first_start < first else "epoch.before-first"
             add(kind, None, history.start, end_offset=min(first, history.end))
     return findings
+
+
+def may_truncate(history: ReplicaHistory) -> bool:
+    """Whether the replica may truncate what it has not confirmed. A DLedger peer does so when it follows a
+    leader, however it was stopped."""
+    return history.peer is not None or not (history.stopped or history.frozen)
 
 
 def leading_replica(histories: Sequence[ReplicaHistory]) -> ReplicaHistory:
@@ -238,7 +274,7 @@ def log_extents(histories: Sequence[ReplicaHistory]) -> dict[str, LogExtent]:
             one is leading,
             one.possible_end,
             with_epochs,
-            truncates_tail=not (one.stopped or one.frozen or one is leading) and one.confirmed <= common,
+            truncates_tail=one is not leading and may_truncate(one) and one.confirmed <= common,
         )
         for one in histories
     }
@@ -249,6 +285,8 @@ def compare_epoch_files(
 ) -> list[Row]:
     """Compares the epoch files of a group. `diverged` are the replicas whose log differs from the leading
     replica's beyond their common end: they need not list epochs beyond it."""
+    if any(one.peer is not None for one in histories):
+        return []  # terms are in the logs, whose entries are compared
     leading = leading_replica(histories)
     limits = {
         one.name: common_end(one, leading) if one.name in diverged else min(one.end, leading.end)

@@ -1,9 +1,9 @@
 # pure: the extent of a log
-"""Defines the extent of a replica's log."""
+"""Defines the extent of a replica's log, and what a DLedger peer has saved about it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -25,3 +25,16 @@ class LogExtent:
     def possible_end(self) -> int:
         """The highest offset at which the log may end."""
         return max(self.end, self.unread_end)
+
+
+@dataclass(frozen=True)
+class SavedPeerState:
+    """What a peer has saved beside its log. `term` and `committed_index` are None if no file has them.
+    `committed_end` is a physical offset below which everything is committed: the end of the last committed
+    entry, or of one shortly before it if the index is damaged there; 0 if it is unknown. `faults` are (file,
+    what is wrong)."""
+
+    term: int | None = None
+    committed_index: int | None = None
+    committed_end: int = 0
+    faults: list[tuple[str, str]] = field(default_factory=list)

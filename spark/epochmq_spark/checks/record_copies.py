@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from epochmq_protocol import message
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
 from epochmq_protocol.errors import EpochMQError
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
@@ -18,6 +20,7 @@ LISTED_MAX = 200  # findings of one kind, audit block and replica that are liste
 TAIL_KINDS = ("log.tail-not-common", "log.unacknowledged-tail")
 """Findings about records beyond the common end: of a broker that stopped, and of one that was killed."""
 
+_HEADER = struct.Struct(">iiqqqiiii")
 _FIELDS = (
     ("body", "body"), ("topic", "topic"), ("properties", "properties"), ("queue_id", "queue id"),
     ("flag", "flag"), ("queue_offset", "queue offset"), ("sys_flag", "sysFlag"),
@@ -29,12 +32,19 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class RecordCopy:
-    """One replica's copy of a message record, or of the blank record at the end of a segment."""
+    """One replica's copy of a message record, or of the blank record at the end of a segment. `header` is
+    that of its entry in a DLedger log."""
 
     offset: int
     raw: bytes
     crc_ok: bool
     blank: bool = False
+    header: bytes = b""
+
+    @property
+    def image(self) -> tuple[bytes, bytes]:
+        """What must be equal in all copies."""
+        return self.header, self.raw
 
 
 def compare_records(
@@ -55,14 +65,16 @@ def compare_records(
         copies_here = by_offset[offset]
         covering = [name for name, extent in extents.items() if extent.start <= offset < extent.end]
         present = {name: copies_here[name] for name in covering if name in copies_here}
-        is_only_copy = len(covering) == 1 and offset < extents[covering[0]].common_end
-        if not present or is_only_copy:
+        of_history = {name: copy for name, copy in present.items() if offset < extents[name].common_end}
+        if not present or (len(covering) == 1 and of_history):
             continue
-        reference = _reference_copy(present, leading)
+        reference = _reference_copy(of_history or present, leading)
         for name in covering:
             own_copy = present.get(name)
-            if own_copy is not None and own_copy.raw == reference.raw and len(covering) > 1:
+            if own_copy is not None and own_copy.image == reference.image and len(covering) > 1:
                 continue
+            if own_copy is None and not of_history:
+                continue  # the tail of another replica has a record here
             for row in _findings_of_copy(group, name, offset, own_copy, reference, extents[name]):
                 listed[name, row["kind"]] += 1
                 if listed[name, row["kind"]] <= LISTED_MAX:
@@ -77,15 +89,15 @@ def compare_records(
 def _reference_copy(present: Mapping[str, RecordCopy], leading: str | None) -> RecordCopy:
     """The copy that most replicas have, among copies with a valid checksum; a tie goes to the leading
     replica."""
-    counts = Counter(copy.raw for copy in present.values())
+    counts = Counter(copy.image for copy in present.values())
     of_leading = present.get(leading) if leading is not None else None
     return max(
         present.values(),
         key=lambda copy: (
             copy.crc_ok,
-            counts[copy.raw],
-            of_leading is not None and copy.raw == of_leading.raw,
-            copy.raw,
+            counts[copy.image],
+            of_leading is not None and copy.image == of_leading.image,
+            copy.image,
         ),
     )
 
@@ -110,6 +122,8 @@ def _findings_of_copy(
 
 def difference(left: RecordCopy, right: RecordCopy) -> str:
     """Names the fields that differ."""
+    if left.raw == right.raw:
+        return f"different {_difference_of_headers(left.header, right.header)} in the entry's header"
     if left.blank and right.blank:
         return "only the blank record at the end of the segment differs; no message is affected"
     if left.blank != right.blank:
@@ -123,6 +137,14 @@ def difference(left: RecordCopy, right: RecordCopy) -> str:
     if one.topic != other.topic or one.queue_id != other.queue_id:
         text += f"; the other copy is message {other.queue_offset} of {other.topic}/{other.queue_id}"
     return text
+
+
+def _difference_of_headers(left: bytes, right: bytes) -> str:
+    if ENTRY_HEADER_SIZE not in (len(left), len(right)) or len(left) != len(right):
+        return "kinds of log"
+    ours, theirs = _HEADER.unpack(left), _HEADER.unpack(right)
+    names = ("magic", "size", "index", "term", "position", "channel", "chain checksum", "body checksum")
+    return ", ".join(name for name, one, other in zip(names, ours, theirs, strict=False) if one != other)
 
 
 def columns_of_message(copy: RecordCopy) -> dict[str, Any]:

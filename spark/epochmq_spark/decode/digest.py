@@ -83,6 +83,7 @@ def _crc32_by_table(data: Bytes, start: int, end: int) -> Any:
 
 
 if crc_folding.AVAILABLE:
+    _fold = crc_folding.fold_wide if crc_folding.WIDE_AVAILABLE else crc_folding.fold
 
     @nb.njit(nogil=True, cache=True)
     def crc32(data: Bytes, start: int, end: int) -> Any:
@@ -91,7 +92,7 @@ if crc_folding.AVAILABLE:
         crc = np.uint32(0xFFFFFFFF)
         steps = (np.int64(end) - at) // 64
         if steps > 0:
-            low, high = crc_folding.fold(data, at, steps, np.uint64(crc))
+            low, high = _fold(data, at, steps, np.uint64(crc))
             crc = _sixteen(low, high)
             at += steps * 64
         return _by_table(data, at, np.int64(end), crc) ^ np.uint32(0xFFFFFFFF)

@@ -7,12 +7,13 @@ import numpy as np
 
 from epochmq_protocol import message
 from epochmq_spark.decode import walk as w
+from epochmq_spark.decode.log_digests import LogDigests
 from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.decode.summary_rows import (
     SummaryKind,
     SummaryRows,
+    add_digests,
     add_index_keys,
-    add_records,
     add_spans,
     add_units,
     spans_of,
@@ -27,10 +28,12 @@ def main() -> None:
     for data in (np.frombuffer(record, np.uint8), np.frombuffer(bytearray(record), np.uint8)):
         rows = np.zeros((4, w.COLUMNS), np.int64)
         spans = np.zeros((4, w.SPAN_COLUMNS), np.int64)
-        state = np.zeros(4, np.int64)
-        w.walk(data, 0, len(data), 0, len(data), rows, spans, state)
+        state = np.zeros(w.STATE_SIZE, np.int64)
+        w.walk(data, 0, len(data), 0, len(data), 0, rows, spans, state)
         out = SummaryRows("warm", "warm")
-        add_records(out, data, rows[: state[w.RECORDS]], 0)
+        digests = LogDigests(0, len(data))
+        digests.add(data, rows[: state[w.RECORDS]], 0)
+        add_digests(out, digests)
         add_spans(out, spans_of(spans[: state[w.SPANS]], 0))
         one = np.ones(1, np.int64)
         add_units(out, "warm", 0, QueueUnits(one - 1, one - 1, one, one), 0)

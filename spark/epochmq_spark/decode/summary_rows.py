@@ -10,7 +10,14 @@ Kinds of rows (`SummaryKind`) and their columns (`schemas.SUMMARY`). `end` is ex
 
 - span: `at`, `end` the physical offsets of a run of records, `count` the number of records, `low`, `high` the
   store times of the first and the last, `first` the number of breaks in it (if a range has too many to list
-  them), `detail` why it ends ("unread": the range could not be read)
+  them), `detail` why it ends ("unread": the range could not be read); `first_index`, `last_index`,
+  `first_term`, `last_term` of the first and the last entry of a DLedger log, -1 without one
+- term, from a DLedger log: `at` the term, `first`, `end` where its first entry starts and its last one ends,
+  `count` the number of its entries in the range
+- entries, from a DLedger log: `at` the number of a bucket of entry indexes, `first`, `end` the lowest and the
+  highest physical offset of a record in it, `count` their number, `digest` the digest of their index units,
+  `low`, `high` their lowest and highest index
+- entry-unit, from the index files of a DLedger log: the same for the units that the files have
 - bad: `at`, `end` the physical offsets of a record whose body does not match its CRC, `topic`, `queue_id` and
   `low` its queue offset, `high` its store time, `detail` its unique key; at most BAD_MAX of a range
 - more-bad: `at` the first such record that has no row, `count` their number in the range, `detail` a text
@@ -41,20 +48,19 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
 from epochmq_spark import schemas
+from epochmq_spark.decode import log_digests as d
 from epochmq_spark.decode import walk as w
-from epochmq_spark.decode.index_entries import IndexEntries
+from epochmq_spark.decode.index_chains import IndexEntries
+from epochmq_spark.decode.log_digests import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC, LogDigests
 from epochmq_spark.decode.queue_units import QueueUnits
-from epochmq_spark.log_spans import RUNS_OF_RANGE_MAX, LogSpan, join_spans
+from epochmq_spark.log_spans import ENTRY_COLUMNS, RUNS_OF_RANGE_MAX, LogSpan, join_spans
 
-BLOCK_BITS: Final = 20
-BUCKET_BITS: Final = 12
 BROKEN_MAX: Final = 100  # entries of one index file that are listed
+ENTRIES_MAX: Final = 32_768  # entries of a DLedger log that are collected before their rows are made
 BAD_MAX: Final = 200  # records of a range with a wrong checksum that are listed
-SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 _INT: Final = np.int64
-_SPREAD_QUEUES: Final = np.int64(0x1E3779B97F4A7C15)
-_SPREAD_BUCKETS: Final = np.int64(0x165667B19E3779F9)
 
 Array = Any
 
@@ -63,6 +69,9 @@ class SummaryKind(StrEnum):
     """The kinds of summary rows; the values of the column `kind`."""
 
     SPAN = "span"
+    TERM = "term"
+    ENTRIES_BY_LOG = "entries"
+    ENTRIES_BY_INDEX = "entry-unit"
     BAD_RECORD = "bad"
     MORE_BAD_RECORDS = "more-bad"
     BLOCK = "block"
@@ -101,8 +110,9 @@ class SummaryRows:
         queue_id: Array | None = None,
         first: Array | None = None,
         detail: list[str | None] | None = None,
+        entries: Sequence[Sequence[int]] = ((), (), (), ()),
     ) -> None:
-        """Adds rows of one kind. The arrays have equal lengths."""
+        """Adds rows of one kind. The arrays have equal lengths. `entries` are the four `ENTRY_COLUMNS`."""
         size = len(at)
         for name, values in (
             ("at", at),
@@ -118,6 +128,8 @@ class SummaryRows:
         self._columns["queue_id"].extend([None] * size if queue_id is None else np.asarray(queue_id).tolist())
         self._columns["first"].extend([None] * size if first is None else np.asarray(first).tolist())
         self._columns["detail"].extend(detail or [None] * size)
+        for name, numbers in zip(ENTRY_COLUMNS, entries, strict=True):
+            self._columns[name].extend(numbers or [None] * size)
 
     def first_bad(self, offsets: Array) -> int:
         """Counts records with a wrong checksum at these physical offsets; how many of them are to be
@@ -148,25 +160,20 @@ def run_starts(keys: Array) -> Array:
     return np.concatenate(([0], np.flatnonzero(keys[1:] != keys[:-1]) + 1))
 
 
-def add_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
-    """Adds the rows of kinds block, queue, keys and bad, for records in the order of the log. `rows` are
-    those of `walk`."""
-    if not len(rows):
-        return
-    offsets = rows[:, w.POSITION] + base
-    _add_blocks(out, rows, offsets)
-    _add_queues(out, data, rows, offsets)
-    _add_keys(out, data, rows, base)
+def add_bad_records(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
+    """Adds the rows of kind bad. `rows` are those of `walk`."""
     bad = np.flatnonzero(rows[:, w.CRC_OK] == 0)
-    if len(bad) and (listed := out.first_bad(offsets[bad])):
-        bad = bad[:listed]
-        chosen = rows[bad]
+    if not len(bad):
+        return
+    offsets = rows[bad, w.POSITION] + base
+    if listed := out.first_bad(offsets):
+        chosen, offsets = rows[bad[:listed]], offsets[:listed]
         out.add(
             SummaryKind.BAD_RECORD,
-            offsets[bad],
-            offsets[bad] + chosen[:, w.SIZE],
-            np.ones(len(bad), _INT),
-            np.zeros(len(bad), _INT),
+            offsets,
+            offsets + chosen[:, w.SIZE],
+            np.ones(listed, _INT),
+            np.zeros(listed, _INT),
             chosen[:, w.QUEUE_OFFSET],
             chosen[:, w.STORE_TIME],
             topic=[text_of(data, row[w.TOPIC_AT], row[w.TOPIC_SIZE]) for row in chosen],
@@ -180,96 +187,128 @@ def text_of(data: Array, at: int, size: int) -> str:
     return bytes(data[at : at + size]).decode("utf-8", "replace")
 
 
-def _add_blocks(out: SummaryRows, rows: Array, offsets: Array) -> None:
-    blocks = offsets >> BLOCK_BITS
-    starts = run_starts(blocks)
-    ends = np.append(starts[1:], len(rows)) - 1
-    times = rows[:, w.STORE_TIME]
-    known = np.where(times > 0, times, np.iinfo(_INT).max)
+def add_digests(out: SummaryRows, digests: LogDigests) -> None:
+    """Adds the rows of kinds block, queue and keys."""
+    numbers, found = digests.blocks()
     out.add(
         SummaryKind.BLOCK,
-        blocks[starts],
-        (offsets + rows[:, w.SIZE])[ends],
-        np.add.reduceat(rows[:, w.SIZE], starts),
-        np.bitwise_xor.reduceat(rows[:, w.DIGEST], starts),
-        np.minimum.reduceat(known, starts),
-        np.maximum.reduceat(times, starts),
+        numbers,
+        found[:, d.BLOCK_END],
+        found[:, d.BLOCK_BYTES],
+        found[:, d.BLOCK_DIGEST],
+        found[:, d.BLOCK_LOW],
+        found[:, d.BLOCK_HIGH],
     )
+    topics, buckets = digests.buckets()
+    _add_buckets(out, SummaryKind.UNITS_BY_LOG, [*topics], buckets)
+    numbers, found = digests.blocks_with_keys()
+    zeros = np.zeros(len(numbers), _INT)
+    ends, counts, sums = found[:, d.KEYS_END], found[:, d.KEYS], found[:, d.KEYS_DIGEST]
+    out.add(SummaryKind.KEYS_BY_LOG, numbers, ends, counts, sums, zeros, zeros)
 
 
-def _add_queues(out: SummaryRows, data: Array, rows: Array, offsets: Array) -> None:
-    flags = rows[:, w.SYS_FLAG]
-    chosen = np.flatnonzero((rows[:, w.MAGIC] != w.BLANK) & (flags & 0x4 == 0) & (flags & 0x80 == 0))
-    if not len(chosen):
-        return
-    rows, offsets = rows[chosen], offsets[chosen]
-    topics, queues, numbers = rows[:, w.TOPIC_HASH], rows[:, w.QUEUE_ID], rows[:, w.QUEUE_OFFSET]
-    buckets = numbers >> BUCKET_BITS
-    # One number for each (topic, queue, bucket). Two of them may share a number by chance. Then the digest of
-    # the log differs from that of the consume queue; the drill-down compares the messages and reports
-    # nothing.
-    group_numbers = topics + queues * _SPREAD_QUEUES + buckets * _SPREAD_BUCKETS
-    order = np.argsort(group_numbers, kind="stable")
-    starts = run_starts(group_numbers[order])
-    heads = order[starts]
-    names = [bytes(data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) for row in rows[heads]]
-    tags = rows[:, w.TAGS_CODE].copy()
-    if SCHEDULE_TOPIC in names:
-        tags[topics == topics[heads[names.index(SCHEDULE_TOPIC)]]] = 0  # its units have a delivery time
-    sums = np.empty(len(rows), _INT)
-    w.unit_digests(numbers, offsets, rows[:, w.SIZE], tags, sums)
-    counts = np.diff(np.append(starts, len(rows)))
+def _add_buckets(out: SummaryRows, kind: SummaryKind, topics: list[str | None], buckets: Array) -> None:
     out.add(
-        SummaryKind.UNITS_BY_LOG,
-        buckets[heads],
-        np.maximum.reduceat(offsets[order], starts),
-        counts,
-        np.bitwise_xor.reduceat(sums[order], starts),
-        np.minimum.reduceat(numbers[order], starts),
-        np.maximum.reduceat(numbers[order], starts),
-        topic=[name.decode("utf-8", "replace") for name in names],
-        queue_id=queues[heads],
-        first=np.minimum.reduceat(offsets[order], starts),
+        kind,
+        buckets[:, d.BUCKET],
+        buckets[:, d.LAST],
+        buckets[:, d.COUNT],
+        buckets[:, d.DIGEST],
+        buckets[:, d.LOW],
+        buckets[:, d.HIGH],
+        topic=topics,
+        queue_id=buckets[:, d.QUEUE],
+        first=buckets[:, d.FIRST],
     )
 
 
-def _add_keys(out: SummaryRows, data: Array, rows: Array, base: int) -> None:
-    size = 4 * len(rows)
-    while True:
-        hashes, positions = np.empty(size, _INT), np.empty(size, _INT)
-        found = w.key_hashes(data, rows, len(rows), base, hashes, positions)
-        if found <= size:
-            break
-        size = found
-    add_index_keys(out, hashes[:found], positions[:found], SummaryKind.KEYS_BY_LOG)
+class EntryRows:
+    """Collects the entries of a range of a DLedger log for the rows of kinds entries and term, some thousand
+    at a time."""
+
+    def __init__(self, out: SummaryRows) -> None:
+        self._out = out
+        self._parts: list[Array] = []
+        self._count = 0
+
+    def add(self, rows: Array, base: int) -> None:
+        """Adds entries in the order of the log. `rows` are those of `walk`."""
+        chosen = rows[rows[:, w.MAGIC] != w.BLANK]
+        positions, sizes = chosen[:, w.POSITION] + base, chosen[:, w.SIZE]
+        self._parts.append(
+            np.stack((chosen[:, w.ENTRY_INDEX], chosen[:, w.ENTRY_TERM], positions, sizes), axis=1)
+        )
+        self._count += len(chosen)
+        if self._count >= ENTRIES_MAX:
+            self.finish()
+
+    def finish(self) -> None:
+        """Adds the rows of the entries that were collected."""
+        if self._count:
+            _add_entries(self._out, *np.concatenate(self._parts).T)
+        self._parts, self._count = [], 0
+
+
+def _add_entries(out: SummaryRows, indexes: Array, terms: Array, offsets: Array, record_sizes: Array) -> None:
+    positions, sizes = offsets - ENTRY_HEADER_SIZE, record_sizes + ENTRY_HEADER_SIZE
+    order = np.argsort(terms, kind="stable")
+    starts = run_starts(terms[order])
+    heads = order[starts]
+    zeros = np.zeros(len(starts), _INT)
+    out.add(
+        SummaryKind.TERM,
+        terms[heads],
+        np.maximum.reduceat((positions + sizes)[order], starts),
+        np.diff(np.append(starts, len(terms))),
+        zeros,
+        zeros,
+        zeros,
+        first=np.minimum.reduceat(positions[order], starts),
+    )
+    units = QueueUnits(indexes, positions, sizes, terms)
+    _add_entry_units(out, SummaryKind.ENTRIES_BY_LOG, units)
+
+
+def add_entry_units(out: SummaryRows, units: QueueUnits, log_start: int) -> None:
+    """Adds rows of kind entry-unit, for the units of an index file of DLedger that point to entries that the
+    log still has."""
+    live = np.flatnonzero(units.physical >= log_start)
+    if len(live):
+        columns = (units.offsets[live], units.physical[live], units.sizes[live], units.tags[live])
+        _add_entry_units(out, SummaryKind.ENTRIES_BY_INDEX, QueueUnits(*columns))
+
+
+def _add_entry_units(out: SummaryRows, kind: SummaryKind, units: QueueUnits) -> None:
+    sums = np.empty(len(units.offsets), _INT)
+    w.unit_digests(units.offsets, units.physical, units.sizes, units.tags, sums)
+    buckets = units.offsets >> BUCKET_BITS
+    starts = run_starts(buckets)
+    records = units.physical + ENTRY_HEADER_SIZE
+    out.add(
+        kind,
+        buckets[starts],
+        np.maximum.reduceat(records, starts),
+        np.diff(np.append(starts, len(buckets))),
+        np.bitwise_xor.reduceat(sums, starts),
+        np.minimum.reduceat(units.offsets, starts),
+        np.maximum.reduceat(units.offsets, starts),
+        first=np.minimum.reduceat(records, starts),
+    )
 
 
 def add_units(out: SummaryRows, topic: str, queue_id: int, units: QueueUnits, log_start: int) -> None:
     """Adds rows of kind unit, for the units of a consume queue that point to records that the log still
-    has."""
-    live = np.flatnonzero(units.physical >= log_start)
-    if not len(live):
+    has. The units are in order."""
+    if not len(units.offsets):
         return
-    numbers, physical = units.offsets[live], units.physical[live]
-    tags = units.tags[live]
+    tags = units.tags
     if topic.encode() == SCHEDULE_TOPIC:
         tags = np.zeros_like(tags)
-    sums = np.empty(len(live), _INT)
-    w.unit_digests(numbers, physical, units.sizes[live], tags, sums)
-    buckets = numbers >> BUCKET_BITS
-    starts = run_starts(buckets)
-    out.add(
-        SummaryKind.UNITS_BY_QUEUE,
-        buckets[starts],
-        np.maximum.reduceat(physical, starts),
-        np.diff(np.append(starts, len(live))),
-        np.bitwise_xor.reduceat(sums, starts),
-        np.minimum.reduceat(numbers, starts),
-        np.maximum.reduceat(numbers, starts),
-        topic=[topic] * len(starts),
-        queue_id=np.full(len(starts), queue_id),
-        first=np.minimum.reduceat(physical, starts),
-    )
+    buckets = int(units.offsets[-1] >> BUCKET_BITS) - int(units.offsets[0] >> BUCKET_BITS) + 1
+    found = np.empty((buckets, d.BUCKET_COLUMNS), _INT)
+    found = found[: d.unit_buckets(units.offsets, units.physical, units.sizes, tags, log_start, found)]
+    found[:, d.QUEUE] = queue_id
+    _add_buckets(out, SummaryKind.UNITS_BY_QUEUE, [topic] * len(found), found)
 
 
 def add_entries(out: SummaryRows, part: IndexEntries, log_start: int) -> list[tuple[int, int]]:
@@ -322,14 +361,16 @@ def spans_of(spans: Array, base: int) -> list[LogSpan]:
     """The spans of `walk`."""
     return [
         LogSpan(
-            base + int(row[w.SPAN_START]),
-            base + int(row[w.SPAN_END]),
-            int(row[w.SPAN_FIRST_TIME]),
-            int(row[w.SPAN_LAST_TIME]),
+            base + row[w.SPAN_START],
+            base + row[w.SPAN_END],
+            row[w.SPAN_FIRST_TIME],
+            row[w.SPAN_LAST_TIME],
             w.STOP_NAMES[row[w.SPAN_STOP]],
-            int(row[w.SPAN_RECORDS]),
+            row[w.SPAN_RECORDS],
+            0,
+            *row[w.SPAN_FIRST_INDEX :],
         )
-        for row in spans
+        for row in spans.tolist()
     ]
 
 
@@ -345,4 +386,6 @@ def add_spans(out: SummaryRows, spans: Sequence[LogSpan]) -> None:
         [one.last_time for one in runs],
     )
     breaks: Any = [one.breaks for one in runs]
-    out.add(SummaryKind.SPAN, *columns, first=breaks, detail=[one.stop for one in runs])
+    stops: list[str | None] = [one.stop for one in runs]
+    entries = [[getattr(one, name) for one in runs] for name in ENTRY_COLUMNS]
+    out.add(SummaryKind.SPAN, *columns, first=breaks, detail=stops, entries=entries)

@@ -8,7 +8,11 @@ between them. Where a span does not start at the end of the previous one, bytes 
 ended and zeros or old records follow.
 
 `epochmq_protocol.message` defines the format of a record. The rest of a segment after its last message is one
-blank record, which counts as a record here."""
+blank record, which counts as a record here.
+
+In a data file of DLedger each record is the body of an entry, behind its header (`epochmq_protocol.dledger`),
+and a filler takes the place of the blank record. There the digest of a record covers the header, too, and a
+span also ends where the index of an entry is not the next one or its term is lower."""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from typing import Any, Final
 import numba as nb
 import numpy as np
 
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, FILLER_MAGIC, FILLER_SIZE_MIN
 from epochmq_spark.decode.digest import Bytes, crc32, mix, xxh64
 from epochmq_spark.decode.memory_loads import big_i64, big_u32, little_u64
 
@@ -24,23 +29,30 @@ V1: Final = 0xDAA320A7
 V2: Final = 0xDAA320AB
 BLANK: Final = 0xCBD43194
 SIZE_MIN: Final = 91
+_FILLER: Final = FILLER_MAGIC & 0xFFFFFFFF
+_P31_4: Final = 31**4
+_P31_8: Final = 31**8 & 0xFFFFFFFF
 
 # Columns of a record, all int64. POSITION is an index into `data`.
 POSITION, SIZE, MAGIC, DIGEST, CRC_OK, BODY_AT, BODY_SIZE, TOPIC_AT, TOPIC_SIZE = range(9)
 PROPERTIES_AT, PROPERTIES_SIZE, UNIQ_AT, UNIQ_SIZE, KEYS_AT, KEYS_SIZE, TAGS_AT, TAGS_SIZE = range(9, 17)
 QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIME, TAGS_CODE, TOPIC_HASH = range(17, 23)
-COLUMNS: Final = 23
+ENTRY_INDEX, ENTRY_TERM = range(23, 25)  # only in a data file of DLedger
+COLUMNS: Final = 25
 
 # Columns of a span, all int64. START and END are indexes into `data`; STOP is one of the constants below.
+# The indexes and terms of the first and the last entry are -1 where there is no entry.
 SPAN_START, SPAN_END, SPAN_FIRST_TIME, SPAN_LAST_TIME, SPAN_RECORDS, SPAN_STOP = range(6)
-SPAN_COLUMNS: Final = 6
+SPAN_FIRST_INDEX, SPAN_LAST_INDEX, SPAN_FIRST_TERM, SPAN_LAST_TERM = range(6, 10)
+SPAN_COLUMNS: Final = 10
 
 # Why a span ends.
-RANGE_END, FILE_END, ZEROS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE = range(6)
-STOP_NAMES: Final = ("range", "file", "zeros", "magic", "offset", "size")
+RANGE_END, FILE_END, ZEROS, BAD_MAGIC, BAD_OFFSET, BAD_SIZE, BAD_ORDER = range(7)
+STOP_NAMES: Final = ("range", "file", "zeros", "magic", "offset", "size", "order")
 
 # Indexes into `state`.
-NEXT, RECORDS, SPANS, OPEN = range(4)
+NEXT, RECORDS, SPANS, OPEN, LAST_INDEX, LAST_TERM = range(6)
+STATE_SIZE: Final = 6
 RESYNC: Final = -1
 
 
@@ -100,6 +112,57 @@ def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) 
 
 
 @nb.njit(nogil=True, cache=True)
+def check_entry(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -> Any:
+    """0 if an entry starts at `at` whose body is one record, or a filler; else as `check_record`. Sets
+    `parts` to those of the record; for a filler to those of a blank record."""
+    parts[:] = 0
+    if len(data) - at < FILLER_SIZE_MIN:
+        return BAD_SIZE
+    magic = big_u32(data, at)
+    size = big_u32(data, at + 4)
+    parts[0] = size
+    parts[1] = magic
+    if magic == _FILLER:
+        parts[1] = BLANK
+        return 0 if size == end_of_file - at else BAD_SIZE
+    if magic != ENTRY_MAGIC:
+        return BAD_MAGIC
+    if size < ENTRY_HEADER_SIZE + SIZE_MIN or size > len(data) - at:
+        return BAD_SIZE
+    if big_i64(data, at + 24) != base + at:
+        return BAD_OFFSET
+    body_size = size - ENTRY_HEADER_SIZE
+    if big_u32(data, at + 44) != body_size:
+        return BAD_SIZE
+    fault = check_record(data, at + ENTRY_HEADER_SIZE, base, end_of_file, parts)
+    if fault == 0 and (parts[0] != body_size or parts[1] == BLANK):
+        fault = BAD_SIZE
+    if fault != 0:
+        parts[1] = magic  # the entry is not zero
+    return fault
+
+
+@nb.njit(nogil=True, cache=True)
+def next_entry(data: Bytes, at: int, stop: int, base: int, end_of_file: int, parts: Any) -> Any:
+    """The first position in [at, stop) at which an entry or a filler starts; `stop` if there is none."""
+    body = ENTRY_HEADER_SIZE
+    while at < stop:
+        if at + FILLER_SIZE_MIN > len(data):
+            return stop
+        has_body = at + body + 12 <= len(data)
+        # No entry starts in eight bytes if zeros are where the magic numbers of their records would be.
+        if has_body and little_u64(data, at + body + 4) == 0 and little_u64(data, at) == 0:
+            at += 8
+            continue
+        is_head = data[at] == 0xFF and data[at + 1] == 0xFF
+        is_body = has_body and data[at + body + 4] == 0xDA and data[at + body + 5] == 0xA3
+        if (is_head or is_body) and check_entry(data, at, base, end_of_file, parts) == 0:
+            return at
+        at += 1
+    return stop
+
+
+@nb.njit(nogil=True, cache=True)
 def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, parts: Any) -> Any:
     """The first position in [at, stop) at which a record starts; `stop` if there is none."""
     while at < stop:
@@ -127,6 +190,14 @@ def java_hash(data: Bytes, start: int, end: int, seed: Any) -> Any:
     total = np.int64(seed)
     at = start
     while at < end:
+        # Eight bytes of ASCII at a time: one multiplication of the hash so far instead of eight.
+        while end - at >= 8 and little_u64(data, at) & np.uint64(0x8080808080808080) == 0:
+            high = ((np.int64(data[at]) * 31 + data[at + 1]) * 31 + data[at + 2]) * 31 + data[at + 3]
+            low = ((np.int64(data[at + 4]) * 31 + data[at + 5]) * 31 + data[at + 6]) * 31 + data[at + 7]
+            total = (total * _P31_8 + high * _P31_4 + low) & mask
+            at += 8
+        if at == end:
+            break
         first = np.int64(data[at])
         if first < 0x80:
             total = (total * 31 + first) & mask
@@ -191,15 +262,19 @@ def _properties(data: Bytes, start: int, end: int, row: Any) -> None:
 
 
 @nb.njit(nogil=True, cache=True)
-def _record(data: Bytes, at: int, base: int, parts: Any, row: Any) -> None:
-    """Fills the columns of the record at `at`, by the `parts` of `check_record`."""
+def _record(data: Bytes, at: int, header: int, base: int, parts: Any, row: Any) -> None:
+    """Fills the columns of the record at `at`, by the `parts` of `check_record`. It is preceded by the header
+    of its entry, of `header` bytes."""
     row[:] = 0
     size, magic = parts[0], parts[1]
     row[POSITION] = at
     row[SIZE] = size
     row[MAGIC] = magic
-    row[DIGEST] = np.int64(xxh64(data, at, min(at + size, len(data)), np.uint64(base + at)))
+    row[DIGEST] = np.int64(xxh64(data, at - header, min(at + size, len(data)), np.uint64(base + at)))
     row[CRC_OK] = 1
+    if header:
+        row[ENTRY_INDEX] = big_i64(data, at - header + 8)
+        row[ENTRY_TERM] = big_i64(data, at - header + 16)
     if magic == BLANK:
         return
     row[BODY_AT], row[BODY_SIZE], row[TOPIC_AT], row[TOPIC_SIZE] = parts[2], parts[3], parts[4], parts[5]
@@ -220,30 +295,54 @@ def _record(data: Bytes, at: int, base: int, parts: Any, row: Any) -> None:
 
 
 @nb.njit(nogil=True, cache=True)
+def _open_span(spans: Any, span: int, at: int) -> None:
+    spans[span, :] = 0
+    spans[span, SPAN_START] = at
+    spans[span, SPAN_END] = at
+    spans[span, SPAN_FIRST_INDEX] = -1
+    spans[span, SPAN_LAST_INDEX] = -1
+    spans[span, SPAN_FIRST_TERM] = -1
+    spans[span, SPAN_LAST_TERM] = -1
+
+
+@nb.njit(nogil=True, cache=True)
 def walk(
-    data: Bytes, begin: int, stop: int, base: int, end_of_file: int, rows: Any, spans: Any, state: Any
+    data: Bytes,
+    begin: int,
+    stop: int,
+    base: int,
+    end_of_file: int,
+    header: int,
+    rows: Any,
+    spans: Any,
+    state: Any,
 ) -> None:
     """Reads the records that start in [max(begin, state[NEXT]), stop) into `rows`, until `rows` or `spans` is
     full. Call it again with emptied tables while state[NEXT] < stop.
 
     `data` is a segment, or a window of it that extends far enough beyond `stop` to hold the last record.
     `base` is the physical offset of its first byte, `end_of_file` the end of the segment's file; all
-    positions count from the window's start. `state`: NEXT (before the first call 0, or RESYNC if the range
-    begins inside the segment), RECORDS and SPANS (rows filled), OPEN (1: the last span continues in the next
-    call)."""
+    positions count from the window's start. `header` is ENTRY_HEADER_SIZE in a data file of DLedger, where
+    the entries start in the range, and 0 otherwise. `state`: NEXT (before the first call 0, or RESYNC if the
+    range begins inside the segment), RECORDS and SPANS (rows filled), OPEN (1: the last span continues in the
+    next call), LAST_INDEX and LAST_TERM of an open span's last entry (-1: none yet)."""
     parts = np.zeros(8, np.int64)
     at = max(begin, state[NEXT])
     count = np.int64(0)
     span = np.int64(-1)
     if state[OPEN]:
         span = np.int64(0)
-        spans[0, :] = 0
-        spans[0, SPAN_START] = at
-        spans[0, SPAN_END] = at
+        _open_span(spans, 0, at)
     elif state[NEXT] == RESYNC:
-        at = next_record(data, at, stop, base, end_of_file, parts)
+        if header:
+            at = next_entry(data, at, stop, base, end_of_file, parts)
+        else:
+            at = next_record(data, at, stop, base, end_of_file, parts)
     while at < stop and count < len(rows):
-        fault = check_record(data, at, base, end_of_file, parts)
+        if header:
+            fault = check_entry(data, at, base, end_of_file, parts)
+        else:
+            fault = check_record(data, at, base, end_of_file, parts)
         if fault != 0:
             if fault == BAD_MAGIC and parts[0] == 0 and parts[1] == 0:
                 fault = ZEROS
@@ -251,22 +350,42 @@ def walk(
                 if span + 1 == len(spans):
                     break
                 span += 1
-                spans[span, :] = 0
-                spans[span, SPAN_START] = at
-                spans[span, SPAN_END] = at
+                _open_span(spans, span, at)
             spans[span, SPAN_STOP] = fault
             state[OPEN] = 0
-            at = next_record(data, at + 1, stop, base, end_of_file, parts)
+            if header:
+                at = next_entry(data, at + 1, stop, base, end_of_file, parts)
+            else:
+                at = next_record(data, at + 1, stop, base, end_of_file, parts)
             continue
+        is_entry = header > 0 and parts[1] != BLANK
+        if is_entry and state[OPEN] and state[LAST_INDEX] >= 0:
+            follows = big_i64(data, at + 8) == state[LAST_INDEX] + 1
+            if not follows or big_i64(data, at + 16) < state[LAST_TERM]:
+                spans[span, SPAN_STOP] = BAD_ORDER
+                state[OPEN] = 0
         if state[OPEN] == 0:
             if span + 1 == len(spans):
                 break
             span += 1
-            spans[span, :] = 0
-            spans[span, SPAN_START] = at
+            _open_span(spans, span, at)
             state[OPEN] = 1
+            state[LAST_INDEX] = -1
         row = rows[count]
-        _record(data, at, base, parts, row)
+        if is_entry:
+            at += header
+            _record(data, at, header, base, parts, row)
+            state[LAST_INDEX] = row[ENTRY_INDEX]
+            state[LAST_TERM] = row[ENTRY_TERM]
+            if spans[span, SPAN_FIRST_INDEX] < 0:
+                spans[span, SPAN_FIRST_INDEX] = row[ENTRY_INDEX]
+                spans[span, SPAN_FIRST_TERM] = row[ENTRY_TERM]
+            spans[span, SPAN_LAST_INDEX] = row[ENTRY_INDEX]
+            spans[span, SPAN_LAST_TERM] = row[ENTRY_TERM]
+        else:
+            _record(data, at, 0, base, parts, row)
+            if header:  # nothing but the head of a filler is written, so old bytes may follow
+                row[DIGEST] = 0
         count += 1
         at += parts[0]
         spans[span, SPAN_END] = at
@@ -287,14 +406,17 @@ def key_hashes(data: Bytes, rows: Any, count: int, base: int, hashes: Any, posit
     """Computes the index entries of records (`IndexFile`: the hash of `topic#key`, and the physical offset),
     at most len(hashes). Returns how many there are."""
     found = 0
+    topic_size, topic_hash, seed = np.int64(-1), np.int64(0), np.int64(0)
     for at in range(count):
         row = rows[at]
         if row[MAGIC] == BLANK or row[SYS_FLAG] & 0xC == 0xC:
             continue
         if row[UNIQ_SIZE] == 0 and row[KEYS_SIZE] == 0:
             continue
-        seed = java_hash(data, row[TOPIC_AT], row[TOPIC_AT] + row[TOPIC_SIZE], np.int64(0))
-        seed = (seed * 31 + 35) & np.int64(0xFFFFFFFF)
+        if row[TOPIC_SIZE] != topic_size or row[TOPIC_HASH] != topic_hash:
+            topic_size, topic_hash = row[TOPIC_SIZE], row[TOPIC_HASH]
+            seed = java_hash(data, row[TOPIC_AT], row[TOPIC_AT] + topic_size, np.int64(0))
+            seed = (seed * 31 + 35) & np.int64(0xFFFFFFFF)
         starts = row[UNIQ_AT]
         for part in range(2):
             start = row[UNIQ_AT] if part == 0 else row[KEYS_AT]

@@ -64,7 +64,7 @@ class CommitLogReader(FileRangeReader):
             begin = min(max(self._low - file.start, 0), file.size)
             end = min(max(self._high - file.start, 0), file.size)
             if begin < end:
-                yield FileRange(replica.group, replica.name, file.location, file.start, file.size, begin, end)
+                yield FileRange.of(replica, file, begin, end)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The records of a range."""
@@ -140,6 +140,10 @@ def batch_of(file_range: FileRange, chunk: LogChunk, *, with_body: bool = False)
         *(pa.array(texts_of_hosts, pa.string()) for texts_of_hosts in hosts(data, rows)),
         pa.array(properties(data, rows), schemas.RECORDS.field("properties").type),
         pa.array(bodies(data, rows), pa.binary()) if with_body else pa.nulls(size, pa.binary()),
+        *(
+            pa.array(rows[:, column], mask=blank | (file_range.header_bytes == 0))
+            for column in (w.ENTRY_INDEX, w.ENTRY_TERM)
+        ),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schemas.RECORDS)
 

@@ -9,7 +9,8 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from epochmq_spark import files, schemas, store_layout
-from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits, decode_units
+from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits
+from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 RANGE_BYTES = UNIT_BYTES * (1 << 20)

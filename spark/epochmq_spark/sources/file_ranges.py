@@ -28,7 +28,7 @@ from epochmq_spark import files, store_layout
 
 PARTITION_BYTES = 64 * 1024 * 1024  # the default of both options
 OPEN_COST_BYTES = 1024 * 1024  # opening a file counts as much as reading so many bytes
-LOG_FILE, QUEUE_FILE, INDEX_FILE = "log", "queue", "index"  # kinds of files
+LOG_FILE, QUEUE_FILE, INDEX_FILE, ENTRY_INDEX_FILE = "log", "queue", "index", "entry-index"  # kinds of files
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,28 @@ class FileRange:
     file_kind: str = LOG_FILE
     log_start: int = 0
     """The physical offset at which the replica's log starts; only of a consume queue or an index."""
+    header_bytes: int = 0
+    """The size of what precedes each record: the header of its entry in a data file of DLedger."""
+
+    @classmethod
+    def of(
+        cls,
+        replica: store_layout.AuditedReplica,
+        file: store_layout.DataFile,
+        begin: int = 0,
+        end: int | None = None,
+    ) -> FileRange:
+        """A range of a file of a replica; the whole file without `begin` and `end`."""
+        return cls(
+            replica.group,
+            replica.name,
+            file.location,
+            file.start,
+            file.size,
+            begin,
+            file.size if end is None else end,
+            header_bytes=file.header_bytes,
+        )
 
     def of_file_kind(self, file_kind: str, log_start: int) -> FileRange:
         """The same range, marked as one of a consume queue or an index, with `log_start`."""

@@ -11,11 +11,10 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from epochmq_spark import files, schemas, store_layout
+from epochmq_spark.decode.index_chains import IndexChains, IndexEntries
 from epochmq_spark.decode.index_entries import (
     INDEX_ENTRY_BYTES,
     INDEX_HEADER_BYTES,
-    IndexChains,
-    IndexEntries,
     entry_pairs,
     index_header,
     slot_count,
@@ -108,7 +107,7 @@ class IndexReader(FileRangeReader):
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """All index files."""
         for file in store_layout.scan_store(replica.location).index:
-            yield FileRange(replica.group, replica.name, file.location, file.start, file.size, 0, file.size)
+            yield FileRange.of(replica, file)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """A file's entries. Raises OSError."""

@@ -9,14 +9,21 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_spark import files, schemas, store_layout
+from epochmq_spark.decode.entry_units import decode_entry_units
+from epochmq_spark.decode.log_digests import LogDigests
+from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.decode.summary_rows import (
     BROKEN_MAX,
+    EntryRows,
     SummaryKind,
     SummaryRows,
+    add_bad_records,
+    add_digests,
     add_entries,
+    add_entry_units,
     add_index,
-    add_records,
     add_spans,
     add_units,
     spans_of,
@@ -24,6 +31,7 @@ from epochmq_spark.decode.summary_rows import (
 from epochmq_spark.log_spans import UNREAD, LogSpan
 from epochmq_spark.sources.consumequeue import queue_file_ranges, read_units
 from epochmq_spark.sources.file_ranges import (
+    ENTRY_INDEX_FILE,
     INDEX_FILE,
     LOG_FILE,
     QUEUE_FILE,
@@ -35,6 +43,7 @@ from epochmq_spark.sources.file_ranges import (
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.sources.log_chunks import ReadBuffer, read_chunks
 
+ENTRY_INDEX_BYTES = INDEX_UNIT_SIZE << 20  # of an index file of DLedger read at a time
 _BUFFER = ReadBuffer()  # shared: a worker reads one range at a time, and new pages are expensive
 
 
@@ -64,17 +73,14 @@ class SummaryReader(FileRangeReader):
         contents = store_layout.scan_store(replica.location)
         log_start = contents.log[0].start if contents.log else 0
         for file in contents.log:
-            log_file = FileRange(
-                replica.group, replica.name, file.location, file.start, file.size, 0, file.size
-            )
-            yield from split_range(log_file, self._partition_bytes)
+            yield from split_range(FileRange.of(replica, file), self._partition_bytes)
         for queue_range in queue_file_ranges(replica, contents):
             yield queue_range.of_file_kind(QUEUE_FILE, log_start)
         for file in contents.index:
-            index_file = FileRange(
-                replica.group, replica.name, file.location, file.start, file.size, 0, file.size
-            )
-            yield index_file.of_file_kind(INDEX_FILE, log_start)
+            yield FileRange.of(replica, file).of_file_kind(INDEX_FILE, log_start)
+        for file in contents.entry_index:
+            for units in split_range(FileRange.of(replica, file), ENTRY_INDEX_BYTES):
+                yield units.of_file_kind(ENTRY_INDEX_FILE, log_start)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The summary rows of a range. If a range cannot be read, there is a row UNREADABLE_FILE for
@@ -86,12 +92,12 @@ class SummaryReader(FileRangeReader):
             if file_range.file_kind == QUEUE_FILE:
                 units = read_units(file_range)
                 add_units(out, file_range.topic, file_range.queue_id, units, file_range.log_start)
+            elif file_range.file_kind == ENTRY_INDEX_FILE:
+                add_entry_units(out, read_entry_units(file_range), file_range.log_start)
             elif file_range.file_kind == INDEX_FILE:
                 _add_index_rows(out, file_range)
             else:
-                for chunk in read_chunks(file_range, _BUFFER):
-                    add_records(out, chunk.data, chunk.rows, chunk.base)
-                    spans += spans_of(chunk.spans, chunk.base)
+                _add_log_rows(out, file_range, spans)
         except OSError as error:
             _add_unreadable(out, file_range, error)
             if file_range.file_kind == LOG_FILE:
@@ -100,6 +106,30 @@ class SummaryReader(FileRangeReader):
         add_spans(out, spans)
         if len(out):
             yield out.batch()
+
+
+def _add_log_rows(out: SummaryRows, file_range: FileRange, spans: list[LogSpan]) -> None:
+    """Adds the rows of a range of a log but for its spans, which are appended to `spans`. If the range cannot
+    be read to its end, there are the rows of what was read."""
+    begin = max(file_range.begin - file_range.header_bytes, 0)  # a filler counts where it begins
+    digests = LogDigests(file_range.base + begin, file_range.base + file_range.end)
+    entries = EntryRows(out)
+    try:
+        for chunk in read_chunks(file_range, _BUFFER):
+            digests.add(chunk.data, chunk.rows, chunk.base)
+            add_bad_records(out, chunk.data, chunk.rows, chunk.base)
+            if chunk.in_entries:
+                entries.add(chunk.rows, chunk.base)
+            spans += spans_of(chunk.spans, chunk.base)
+    finally:
+        add_digests(out, digests)
+        entries.finish()
+
+
+def read_entry_units(file_range: FileRange) -> QueueUnits:
+    """The units of a range of an index file of DLedger. Raises OSError."""
+    data = files.read_range(file_range.location, file_range.begin, file_range.end)
+    return decode_entry_units(data, (file_range.base + file_range.begin) // INDEX_UNIT_SIZE)
 
 
 def _add_index_rows(out: SummaryRows, file_range: FileRange) -> None:

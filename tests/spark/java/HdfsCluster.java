@@ -13,10 +13,15 @@ import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.hdfs.MiniDFSCluster;
+import org.apache.hadoop.metrics2.AbstractMetric;
+import org.apache.hadoop.metrics2.MetricsRecord;
+import org.apache.hadoop.metrics2.impl.MetricsCollectorImpl;
+import org.apache.hadoop.metrics2.lib.DefaultMetricsSystem;
 
 /**
  * A NameNode and a DataNode on 127.0.0.1. It prints the NameNode's HTTP address, then copies a directory for
- * each line `LOCAL<tab>REMOTE` of its input, answers `copied`, and ends with its input.
+ * each line `LOCAL<tab>REMOTE` of its input, answers `copied`, and ends with its input. The answer to a line
+ * `operations` are the NameNode's counters as they are; its HTTP server shows those of some seconds ago.
  */
 public final class HdfsCluster {
     private static final int THREADS = 8;
@@ -46,6 +51,19 @@ public final class HdfsCluster {
         }
     }
 
+    private static void printOperations() {
+        MetricsCollectorImpl collector = new MetricsCollectorImpl();
+        DefaultMetricsSystem.instance().getSource("NameNodeActivity").getMetrics(collector, true);
+        StringBuilder text = new StringBuilder("operations");
+        List<? extends MetricsRecord> records = collector.getRecords();
+        for (MetricsRecord record : records) {
+            for (AbstractMetric metric : record.metrics()) {
+                text.append(' ').append(metric.name()).append('=').append(metric.value());
+            }
+        }
+        System.out.println(text);
+    }
+
     public static void main(String[] arguments) throws Exception {
         Configuration configuration = new Configuration();
         configuration.setInt("dfs.replication", 1);
@@ -58,6 +76,10 @@ public final class HdfsCluster {
             BufferedReader input =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
             for (String line = input.readLine(); line != null; line = input.readLine()) {
+                if (line.equals("operations")) {
+                    printOperations();
+                    continue;
+                }
                 String[] names = line.split("\t");
                 Path target = new Path(names[1]);
                 files.delete(target, true);

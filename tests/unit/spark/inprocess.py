@@ -42,7 +42,7 @@ def run(
     by_kind: dict[str, list[Row]] = defaultdict(list)
     for row in summary:
         by_kind[row["kind"]].append(row)
-    audit_state.add_histories(state, by_kind["span"], rows(EpochsReader(replicas, options)))
+    audit_state.add_histories(state, by_kind["span"], rows(EpochsReader(replicas, options)), by_kind["term"])
     findings = list(state.findings)
     diverged: dict[str, set[str]] = defaultdict(set)
     for group in state.histories:
@@ -63,6 +63,7 @@ def run(
         findings.append(finding(row["group"], row["replica"], "file.unreadable", detail=row["detail"]))
     logs = state.logs()
     findings += _compare_queues(state, logs, by_kind) + _compare_keys(logs, by_kind)
+    findings += _compare_entries(logs, by_kind)
     ends: dict[tuple[Any, ...], int] = {}
     for row in by_kind["queue"] + by_kind["unit"]:
         key = row["group"], row["topic"], row["queue_id"]
@@ -95,7 +96,8 @@ def coverage_of(
     summary = rows(SummaryReader(replicas, options))
     state = audit_state.scan_replicas(replicas)
     spans = [row for row in summary if row["kind"] == "span"]
-    audit_state.add_histories(state, spans, rows(EpochsReader(replicas, options)))
+    terms = [row for row in summary if row["kind"] == "term"]
+    audit_state.add_histories(state, spans, rows(EpochsReader(replicas, options)), terms)
     covered = coverage.coverage_of(state, coverage.count_rows(summary))
     unreadable = [row for row in summary if row["kind"] == "file"]
     of_groups = coverage.left_out_of_groups(state, metadata)
@@ -140,8 +142,22 @@ def _compare_queues(
     for (group, replica, topic, queue_id, number), ranges in log_ranges.items():
         if (group, replica) in logs and state.contents[group, replica].has_queues:
             end = ends[group, replica, topic, queue_id]
-            queue = drill_down.QueueRange(topic, queue_id, number, ranges, end)
+            parts = [drill_down.BucketPart(*one) for one in ranges]
+            queue = drill_down.QueueRange(topic, queue_id, number, parts, end)
             findings += _checked(logs[group, replica], drill_down.compare_queue_range, queue)
+    return findings
+
+
+def _compare_entries(logs: dict[ReplicaKey, AuditedLog], by_kind: dict[str, list[Row]]) -> list[Row]:
+    ranges: dict[tuple[str, str, int], list[tuple[int, int]]] = defaultdict(list)
+    for row in by_kind["entries"] + by_kind["entry-unit"]:
+        bucket = ranges[row["group"], row["replica"], row["at"]]
+        if row["kind"] == "entries":
+            bucket.append((row["first"], row["end"]))
+    findings: list[Row] = []
+    for (group, replica, number), found in ranges.items():
+        if (group, replica) in logs:
+            findings += _checked(logs[group, replica], drill_down.compare_entry_bucket, number, found)
     return findings
 
 

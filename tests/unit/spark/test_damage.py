@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from tests.spark import damage, expectations, group_copies, seeded_groups
+from tests.spark import damage, dledger_groups, expectations, group_copies, seeded_groups
 from tests.unit.spark import inprocess
 from tests.unit.spark.conftest import Group
 
@@ -28,6 +28,13 @@ def check(source: list[Path], root: Path, kind: str, seed: int) -> None:
 @pytest.mark.parametrize("kind", sorted(damage.KINDS))
 def test_damage_is_found_where_it_was_done(kind: str, group: Group, tmp_path: Path) -> None:
     check(group(1000), tmp_path, kind, 1000)
+
+
+@pytest.mark.parametrize("kind", sorted(damage.DLEDGER_KINDS))
+def test_damage_to_a_dledger_log_is_found_where_it_was_done(
+    kind: str, dledger_group: Group, tmp_path: Path
+) -> None:
+    check(dledger_group(1), tmp_path, kind, 1)
 
 
 @pytest.mark.parametrize("seed", range(1000, 1004))
@@ -106,10 +113,22 @@ def test_a_replica_that_lags_is_a_note_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(250))
 def test_the_history_of_a_seed_is_healthy_and_damage_to_it_is_found(seed: int, tmp_path: Path) -> None:
     source = seeded_groups.create_healthy_group(tmp_path / "healthy", seed)
     assert inprocess.run(inprocess.replicas_of(source)) == []
     rng = random.Random(seed)
     for kind in rng.sample(sorted(damage.KINDS), 10):
+        check(source, tmp_path / "groups", kind, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(200))
+def test_the_dledger_history_of_a_seed_is_healthy_and_damage_to_it_is_found(
+    seed: int, tmp_path: Path
+) -> None:
+    source = dledger_groups.create_healthy_group(tmp_path / "healthy", seed)
+    assert inprocess.run(inprocess.replicas_of(source)) == []
+    rng = random.Random(seed)
+    for kind in rng.sample(sorted(damage.DLEDGER_KINDS), 10):
         check(source, tmp_path / "groups", kind, seed)

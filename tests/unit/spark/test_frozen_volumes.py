@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +22,16 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 import numpy as np
 
-from epochmq_spark import cut, drill_down, files, kubernetes_driver, store_layout, verdict, volume_client
+from epochmq_spark import (
+    cut,
+    drill_down,
+    files,
+    frozen_volume,
+    kubernetes_driver,
+    store_layout,
+    verdict,
+    volume_client,
+)
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.cut import VolumeCut, epoch_file_at
 from epochmq_spark.decode.epoch_file import parse_epoch_text
@@ -45,7 +57,7 @@ def reader(root: Path) -> Iterator[str]:
     finally:
         volume_client.close_connections()
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
         server.server_close()
 
 
@@ -58,8 +70,8 @@ def frozen(
         shown = []
         for replica, end in zip(replicas, ends, strict=True):
             place = stack.enter_context(reader(Path(replica.location)))
-            copy = Path(replica.location, store_layout.EPOCH_FILE).read_bytes()
-            volume_client.freeze(place, VolumeCut(end, copy))
+            epochs = Path(replica.location, store_layout.EPOCH_FILE)
+            volume_client.freeze(place, VolumeCut(end, epochs.read_bytes() if epochs.exists() else None))
             shown.append(store_layout.AuditedReplica(replica.group, replica.name, place))
         yield shown
 
@@ -81,6 +93,31 @@ def test_a_healthy_group_has_no_findings_wherever_it_is_cut(seed: int, group: Gr
         with frozen(inprocess.replicas_of(paths), [end] * 3) as shown:
             assert inprocess.run(shown) == [], end
             assert inprocess.run(shown, partition_bytes=20_011) == [], end
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_healthy_dledger_group_has_no_findings_wherever_it_is_cut(seed: int, dledger_group: Group) -> None:
+    paths, rng = dledger_group(seed), random.Random(seed)
+    places = record_ends(paths[0])
+    for end in (0, places[-1], *rng.sample(places, 3)):
+        with frozen(inprocess.replicas_of(paths), [end] * 3) as shown:
+            assert inprocess.run(shown) == [], end
+    middle = places[len(places) // 2]
+    with frozen(inprocess.replicas_of(paths), [places[-1], middle, places[-1]]) as shown:
+        assert {row["kind"] for row in inprocess.run(shown)} == {"log.behind"}
+
+
+DLEDGER_KINDS = ("bit_in_entry_term", "bit_in_size", "unit_of_entry_missing", "index_entry_of_another_key")
+
+
+@pytest.mark.parametrize("kind", DLEDGER_KINDS)
+def test_damage_to_a_dledger_log_below_the_cut_is_found(
+    kind: str, dledger_group: Group, tmp_path: Path
+) -> None:
+    end = record_ends(dledger_group(1)[0])[-1]
+    name, paths, done = group_copies.damaged(dledger_group(1), tmp_path, kind, 7)
+    with frozen(group_copies.replicas(name, paths), [end] * 3) as shown:
+        assert expectations.mismatches(done, inprocess.run(shown)) == []
 
 
 def test_a_replica_behind_the_others_is_a_note_and_nothing_else(group: Group) -> None:
@@ -172,6 +209,38 @@ def test_a_volume_reader_serves_nothing_before_the_cut_and_rejects_a_second_cut(
                 files.read(files.join(place, name))
     with pytest.raises(OSError, match=r"127\.0\.0\.1"):
         files.read(files.join(place, "checkpoint"))
+
+
+def test_a_reader_of_more_files_than_descriptors_serves_all_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    units = [bytes(8) + size.to_bytes(4, "big") + bytes(8) for size in range(1, 201)]
+    for topic, unit in enumerate(units):
+        (tmp_path / "consumequeue" / f"t{topic}" / "0").mkdir(parents=True)
+        (tmp_path / "consumequeue" / f"t{topic}" / "0" / f"{0:020}").write_bytes(unit)
+    (tmp_path / "dledger-n0" / "data").mkdir(parents=True)
+    segment = tmp_path / "dledger-n0" / "data" / f"{0:020}"
+    segment.write_bytes(b"log")
+    monkeypatch.setattr(frozen_volume, "DESCRIPTORS_FREE", 40)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with reader(tmp_path) as place, segment.open("rb") as newest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (newest.fileno() + 60, hard))
+        try:
+            volume_client.freeze(place, VolumeCut(1 << 30))
+            segment.unlink()  # the broker expires it
+            for topic, unit in enumerate(units):
+                name = files.join(place, f"consumequeue/t{topic}/0/{0:020}")
+                assert bytes(files.read_range(name, 0, 20)) == unit
+            assert bytes(files.read_range(files.join(place, f"dledger-n0/data/{0:020}"), 0, 3)) == b"log"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_volume_reader_does_without_the_compiler() -> None:
+    """Its pod has little memory."""
+    code = "import sys, epochmq_spark.volume_reader; print(sorted({'numba', 'pyspark'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_a_long_file_arrives_whole_at_a_slow_client(tmp_path: Path) -> None:

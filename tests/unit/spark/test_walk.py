@@ -13,13 +13,15 @@ np = pytest.importorskip("numpy", reason="missing: what the audit needs (make in
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq_protocol import javahash, message  # noqa: E402
-from epochmq_spark.decode import digest  # noqa: E402
+from epochmq_spark.decode import digest, log_digests  # noqa: E402
 from epochmq_spark.decode import walk as w  # noqa: E402
 
 BASE = 1 << 33
 
 
-def segment(seed: int, count: int, *, blank: bool = True) -> tuple[bytes, list[message.MessageExt]]:
+def segment(
+    seed: int, count: int, *, blank: bool = True, queues: int = 4
+) -> tuple[bytes, list[message.MessageExt]]:
     """A segment of random messages, some with IPv6 hosts, long topics and unusual properties."""
     rng = random.Random(seed)
     data, made = bytearray(), []
@@ -27,10 +29,10 @@ def segment(seed: int, count: int, *, blank: bool = True) -> tuple[bytes, list[m
         properties = {"UNIQ_KEY": f"K{number}", "KEYS": "a b", "TAGS": rng.choice(["t", "Ünïcode", "𝄞"])}
         kept = {name: value for name, value in properties.items() if rng.random() < 0.7}
         one = message.MessageExt(
-            rng.choice(["orders", "x" * 140, "tøpic"]),
+            rng.choice(["orders", "x" * 140, "tøpic", "SCHEDULE_TOPIC_XXXX"]),
             rng.randbytes(rng.choice([0, 1, 15, 16, 17, 31, 33, 200, 1000])),
             message.format_properties(kept),
-            queue_id=rng.randrange(4),
+            queue_id=rng.randrange(queues),
             queue_offset=number,
             physical_offset=BASE + len(data),
             sys_flag=rng.choice([0, 4, 8, 12]),
@@ -49,14 +51,14 @@ def walk_range(data: bytes, begin: int = 0, stop: int | None = None, rows_max: i
     """Rows and spans of a range, in as many calls as needed."""
     array = np.frombuffer(data, np.uint8)
     stop = len(data) if stop is None else stop
-    state = np.zeros(4, np.int64)
+    state = np.zeros(w.STATE_SIZE, np.int64)
     state[w.NEXT] = w.RESYNC if begin else 0
     rows, spans = [], []
     at = -1
     while at < stop:
         table = np.zeros((rows_max, w.COLUMNS), np.int64)
         runs = np.zeros((3, w.SPAN_COLUMNS), np.int64)
-        w.walk(array, begin, stop, BASE, len(data), table, runs, state)
+        w.walk(array, begin, stop, BASE, len(data), 0, table, runs, state)
         at = int(state[w.NEXT])
         rows.append(table[: state[w.RECORDS]])
         spans.append(runs[: state[w.SPANS]])
@@ -146,3 +148,82 @@ def test_keys_hash_as_in_java() -> None:
         names += [key for key in properties.get("KEYS", "").split(" ") if key]
         expected += [(javahash.key_hash(one.topic, name), one.physical_offset) for name in names]
     assert list(zip(hashes[:count].tolist(), places[:count].tolist(), strict=True)) == expected
+
+
+def test_text_of_any_length_and_alphabet_hashes_as_in_java() -> None:
+    rng = random.Random(7)
+    for size in (*range(40), 200):
+        text = "".join(rng.choice("azAZ09-") for _ in range(size))
+        for other in ("", "é", "𝄞"):
+            at = rng.randrange(size + 1)
+            data = (text[:at] + other + text[at:]).encode()
+            for seed in (0, 0xFFFFFFFF):
+                found = w.java_hash(np.frombuffer(b"a" + data, np.uint8), 1, len(data) + 1, np.int64(seed))
+                assert int(found) == javahash.unsigned_hash(data.decode(), seed)
+
+
+@pytest.mark.parametrize("chunk", [1, 777, 4000])
+def test_digests_are_those_of_the_units_and_keys_one_by_one(chunk: int) -> None:
+    """The range has more queues than a new table has room for."""
+    data, made = segment(8, 2000, queues=300)
+    array = np.frombuffer(data, np.uint8)
+    rows, _ = walk_range(data, rows_max=4000)
+    digests = log_digests.LogDigests(BASE, BASE + len(data))
+    for begin in range(0, len(rows), chunk):
+        digests.add(array, rows[begin : begin + chunk], BASE)
+    units: dict[tuple[str, int, int], list[tuple[int, int, int, int]]] = {}
+    keys: dict[int, list[tuple[int, int]]] = {}
+    for row, one in zip(rows, made, strict=False):
+        properties = message.parse_properties(one.properties)
+        if not one.sys_flag & 4:  # neither prepared nor rolled back
+            key = one.topic, one.queue_id, one.queue_offset >> log_digests.BUCKET_BITS
+            tag = 0 if one.topic.startswith("SCHEDULE") else javahash.tags_code(properties.get("TAGS"))
+            units.setdefault(key, []).append((one.queue_offset, one.physical_offset, int(row[w.SIZE]), tag))
+        if one.sys_flag & 0xC != 0xC:
+            names = [properties.get("UNIQ_KEY", ""), *properties.get("KEYS", "").split(" ")]
+            hashed = [(javahash.key_hash(one.topic, name), one.physical_offset) for name in names if name]
+            keys.setdefault(one.physical_offset >> log_digests.BLOCK_BITS, []).extend(hashed)
+    topics, buckets = digests.buckets()
+    assert len(topics) > 2 * log_digests.BUCKETS_AT_FIRST
+    assert {
+        (topic, *bucket[[log_digests.QUEUE, log_digests.BUCKET]].tolist()): bucket[
+            log_digests.COUNT : log_digests.LAST + 1
+        ].tolist()
+        for topic, bucket in zip(topics, buckets, strict=True)
+    } == {key: [len(found), combined(w.unit_digests, found), *limits(found)] for key, found in units.items()}
+    numbers, blocks = digests.blocks_with_keys()
+    assert {
+        number: block[log_digests.KEYS :].tolist()
+        for number, block in zip(numbers.tolist(), blocks, strict=True)
+    } == {
+        number: [len(found), combined(w.pair_digests, found), max(offset for _, offset in found)]
+        for number, found in keys.items()
+        if found
+    }
+    of_log = {
+        (BASE + int(row[w.POSITION])) >> log_digests.BLOCK_BITS: row for row in rows
+    }  # the last record of each block
+    numbers, blocks = digests.blocks()
+    assert numbers.tolist() == sorted(of_log)
+    assert blocks[:, log_digests.BLOCK_BYTES].sum() == len(data)
+    assert np.bitwise_xor.reduce(blocks[:, log_digests.BLOCK_DIGEST]) == np.bitwise_xor.reduce(
+        rows[:, w.DIGEST]
+    )
+    assert blocks[:, log_digests.BLOCK_END].tolist() == [
+        BASE + int(row[w.POSITION] + row[w.SIZE]) for _, row in sorted(of_log.items())
+    ]
+    assert blocks[0, log_digests.BLOCK_LOW] == made[0].store_timestamp
+    assert blocks[-1, log_digests.BLOCK_HIGH] == made[-1].store_timestamp
+
+
+def combined(function: Any, found: list[tuple[int, ...]]) -> int:
+    """The digest of units or keys."""
+    sums = np.zeros(len(found), np.int64)
+    function(*(np.array(column, np.int64) for column in zip(*found, strict=True)), sums)
+    return int(np.bitwise_xor.reduce(sums))
+
+
+def limits(units: list[tuple[int, int, int, int]]) -> list[int]:
+    """The lowest and the highest queue offset, and physical offset."""
+    offsets, physical = [one[0] for one in units], [one[1] for one in units]
+    return [min(offsets), max(offsets), min(physical), max(physical)]

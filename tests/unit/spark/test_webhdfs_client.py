@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import files
+from epochmq_spark import files, webhdfs_client
 
 Answer = tuple[int, dict[str, str], bytes]
 Start = Callable[[Callable[[str], Answer | None]], str]
@@ -45,12 +45,13 @@ def start() -> Iterator[Start]:
                 self.wfile.write(body)
 
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
+        server.daemon_threads = False  # so that `server_close` waits for them
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         servers.append(server)
         return f"127.0.0.1:{server.server_address[1]}"
 
     yield begin
+    webhdfs_client.close_connections()  # which ends the server's threads
     for server in servers:
         server.shutdown()
         server.server_close()
