@@ -53,6 +53,7 @@ bench: install-spark
 	$(BIN)/python -m tests.benchmarks.startup
 	$(BIN)/python -m tests.benchmarks.pending_timers
 	$(BIN)/python -m tests.benchmarks.acting
+	$(BIN)/python -m tests.benchmarks.dledger_groups
 
 # How many of 300 single-operator mutants of the packages that store messages the tests detect; part of soak.
 mutants: install

@@ -1,13 +1,19 @@
 """Runs the parts of the test suite and prints the progress.
 
-`test` is what continuous integration runs: two parts at a time, because most of them wait for processes half
-of the time. The tests on a cluster come last, beside the unit tests, which leave most of both cores to them.
+`test` is what continuous integration runs. Its parts run in three lanes, because most of them wait for
+processes half of the time: two parts at a time; the Kubernetes of the tests, which is built and then tested;
+and the parts that only compute. These and the build have a low priority: they use what the others leave of
+the cores, and do not make a process stall for which a test waits.
+
 `soak` runs the long tests, one part after another. A failed part does not stop the others. The output of a
-part is printed when it ends; the failed parts are listed last."""
+part is printed when it ends; the failed parts and tests are listed last. The CPU seconds of a part are those
+of all processes that it has waited for."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,21 +22,30 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-WORKERS = 2
 NO_TESTS_COLLECTED = 5
+FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+?::[\w:]+(?:\[.*?\])?|\S+)(?: - |$)", re.MULTILINE)
+"""A line of pytest's summary; the group is the test's name."""
+FAILED_TESTS_MAX = 20
+"""How many failed tests of a part are listed at the end."""
 
 
-class TestPart(NamedTuple):
+Lane = Literal["processes", "kubernetes", "computation"]
+WORKERS: dict[Lane, int] = {"processes": 2, "kubernetes": 1, "computation": 1}
+"""How many parts of a lane run at a time. They start in their order."""
+
+
+class Part(NamedTuple):
     """One command of the test suite."""
 
     name: str
     command: list[str]
-    last: bool = False
-    """Starts when all parts that are not among the last have ended."""
+    lane: Lane = "processes"
+    niceness: int = 0
+    """Of its processes, 0 (normal) to 19 (lowest priority)."""
 
 
 INTEROP = ROOT / "tests" / "interop"
@@ -58,76 +73,144 @@ CLIENTS = sorted(set(interop("")) - set(interop(*REPLICAS, *FAULTS)))
 """The other files of `tests/interop`; they test clients and tools."""
 
 
-def pytest(name: str, *paths: str, last: bool = False) -> TestPart:
+def pytest(name: str, *paths: str, lane: Lane = "processes", niceness: int = 0) -> Part:
     """A part with the short tests of these paths."""
-    return TestPart(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], last)
+    return Part(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], lane, niceness)
 
 
-def soak(folder: str) -> TestPart:
+def computation(name: str, *paths: str) -> Part:
+    """A part with the short tests of these paths, which only compute."""
+    return pytest(name, *paths, lane="computation", niceness=10)
+
+
+def check(name: str, *command: str) -> Part:
+    """A part that checks the code without running it."""
+    return Part(name, list(command), "computation", niceness=10)
+
+
+def soak(folder: str) -> Part:
     """A part with the long tests of a folder."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "soak", "--timeout=7200", f"tests/{folder}"]
-    return TestPart(f"soak: {folder}", command)
+    return Part(f"soak: {folder}", command)
 
 
 # The longest parts first, so that both workers finish at about the same time.
 TEST = [
-    TestPart("ruff", [str(BIN / "ruff"), "check", "."]),
-    TestPart("formatting", [str(BIN / "ruff"), "format", "--check", "."]),
-    TestPart("import layers", [str(BIN / "lint-imports")]),
-    TestPart("pure modules", [sys.executable, "tools/purity.py"]),
-    TestPart("types", [str(BIN / "mypy")]),
+    Part(
+        "kubernetes: programs and images",
+        [sys.executable, "-m", "tests.kubernetes.testbed", "build"],
+        "kubernetes",
+        niceness=5,
+    ),
+    pytest("kubernetes: a real cluster", "tests/kubernetes", lane="kubernetes"),
+    check("ruff", str(BIN / "ruff"), "check", "."),
+    check("formatting", str(BIN / "ruff"), "format", "--check", "."),
+    check("import layers", str(BIN / "lint-imports")),
+    check("pure modules", sys.executable, "tools/purity.py"),
+    check("types", str(BIN / "mypy")),
+    computation("simulation: seeded faults", "tests/simulation"),
+    computation("spark: audits", "tests/spark"),
     pytest("interop: clients under faults", *interop(*FAULTS)),
-    pytest("integration: real processes", "tests/integration"),
     pytest("interop: brokers, controllers, stores", *interop(*REPLICAS)),
+    pytest("unit tests", "tests/unit"),
     pytest("interop: clients and tools", *CLIENTS),
-    pytest("simulation: seeded faults", "tests/simulation"),
-    pytest("spark: audits", "tests/spark"),
-    pytest("kubernetes: a real cluster", "tests/kubernetes", last=True),
-    pytest("unit tests", "tests/unit", last=True),
+    pytest("integration: real processes", "tests/integration"),
 ]
 SOAK = [
     *(soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")),
-    TestPart("soak: mutants", [sys.executable, "-m", "tools.mutants"]),
+    Part("soak: mutants", [sys.executable, "-m", "tools.mutants"]),
 ]
 
 
 class SuiteRun:
     """One run of parts."""
 
-    def __init__(self, parts: list[TestPart], workers: int) -> None:
+    def __init__(self, parts: list[Part], workers_max: int) -> None:
+        """`workers_max` limits the workers of each lane."""
         self.parts = parts
-        self.workers = workers
-        self.failed: list[str] = []
-        self._printing = threading.Lock()
+        self.workers_max = workers_max
+        self.failed: dict[str, list[str]] = {}
+        """The failed parts, each with its failed tests."""
+        self._waiting = list(enumerate(parts, 1))
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
 
     def all(self) -> int:
         """Runs all parts; returns the exit status, 1 if one failed."""
-        numbered = list(enumerate(self.parts, 1))
-        for last in (False, True):
-            with ThreadPoolExecutor(self.workers) as pool:
-                list(pool.map(self._run_part, (one for one in numbered if one[1].last is last)))
+        lanes = [lane for lane, count in WORKERS.items() for _ in range(min(count, self.workers_max))]
+        with ThreadPoolExecutor(len(lanes)) as pool:
+            try:
+                for done in [pool.submit(self._work, lane) for lane in lanes]:
+                    done.result()
+            except BaseException:
+                self._end_now()
+                raise
         print(f"{len(self.parts) - len(self.failed)} passed, {len(self.failed)} failed")
-        for name in self.failed:
-            print(f"  failed: {name}")
+        for name, tests in self.failed.items():
+            print("\n    ".join([f"  failed: {name}", *tests[:FAILED_TESTS_MAX]]))
         return 1 if self.failed else 0
 
-    def _run_part(self, numbered: tuple[int, TestPart]) -> None:
-        number, part = numbered
+    def _work(self, lane: Lane) -> None:
+        """Runs parts of a lane until none is left."""
+        while (numbered := self._next_part(lane)) is not None:
+            self._run_part(*numbered)
+
+    def _next_part(self, lane: Lane) -> tuple[int, Part] | None:
+        with self._lock:
+            numbered = next((one for one in self._waiting if one[1].lane == lane), None)
+            if numbered is not None:
+                self._waiting.remove(numbered)
+            return numbered
+
+    def _run_part(self, number: int, part: Part) -> None:
         label = f"[{number}/{len(self.parts)}] {part.name}"
         print(f"{label} …", flush=True)
         started = time.monotonic()
         with tempfile.TemporaryFile() as output:
-            status = subprocess.run(
-                part.command, cwd=ROOT, check=False, stdout=output, stderr=subprocess.STDOUT
-            ).returncode
+            status, cpu_s = self._run(part, output.fileno())
             output.seek(0)
             printed = output.read().decode(errors="replace")
         passed = status == 0 or (status == NO_TESTS_COLLECTED and "soak" in part.name)
         result = "ok" if passed else f"FAILED ({status})"
-        with self._printing:
-            print(f"{printed.rstrip()}\n{label}: {result}, {time.monotonic() - started:.0f} s", flush=True)
+        took = f"{time.monotonic() - started:.0f} s, {cpu_s:.0f} CPU seconds"
+        with self._lock:
+            print(f"{printed.rstrip()}\n{label}: {result}, {took}", flush=True)
             if not passed:
-                self.failed.append(part.name)
+                self.failed[part.name] = FAILED_TEST.findall(printed)
+
+    def _run(self, part: Part, output: int) -> tuple[int, float]:
+        """Runs the command; returns its exit status and the CPU seconds of its processes."""
+        process = subprocess.Popen(
+            part.command,
+            cwd=ROOT,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=part.niceness > 0,
+        )
+        self._running.append(process)
+        if part.niceness:
+            lower_priority(process.pid, part.niceness)
+        _, status, usage = os.wait4(process.pid, 0)
+        self._running.remove(process)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        return process.returncode, usage.ru_utime + usage.ru_stime
+
+    def _end_now(self) -> None:
+        """After Ctrl-C, which reaches only the processes of the terminal's session: starts no other part, and
+        interrupts the parts with a session of their own."""
+        with self._lock:
+            self._waiting.clear()
+        for process in list(self._running):
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+
+
+def lower_priority(pid: int, niceness: int) -> None:
+    """Lowers the priority of a process that leads a session, and of the processes that it will start. Linux
+    may first divide the cores among sessions (autogroups); a niceness then counts only within one."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, niceness)
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 def main() -> int:
@@ -138,7 +221,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.argv[1] == "soak":
         return SuiteRun(SOAK, 1).all()
-    return SuiteRun(TEST, min(WORKERS, os.cpu_count() or 1)).all()
+    return SuiteRun(TEST, os.cpu_count() or 1).all()
 
 
 if __name__ == "__main__":
