@@ -41,6 +41,9 @@ STORED_PER_S = 150_000  # both brokers together, the average over the cells that
 IDLE_S = 10
 CLIENT_WARMUP_S = 10
 
+SPECIAL: tuple[Kind, ...] = ("transaction", "sql", "pop", "timer", "delivery")
+SPECIAL_ROUNDS = 3
+
 FULL = {
     "rounds": 5,
     "span": MeasuredSpan(1.0, 5.0),
@@ -73,6 +76,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", metavar="TEXT", action="append", help="only cells whose name starts with TEXT (repeatable)"
     )
+    parser.add_argument(
+        "--special",
+        action="store_true",
+        help="only transactions, pulls with an SQL92 expression, POP and timer messages, in"
+        f" {SPECIAL_ROUNDS} rounds; the results have a file of their own",
+    )
     parser.add_argument("--peers", default="ours,java", help="ours, java, or ours,java (default)")
     parser.add_argument(
         "--beside",
@@ -82,7 +91,9 @@ def arguments() -> argparse.Namespace:
         type=other_checkout,
         help="measure the EpochMQ of another checkout, too, which `make install` has prepared (repeatable)",
     )
-    parser.add_argument("--rounds", type=int, help=f"default {FULL['rounds']}")
+    parser.add_argument(
+        "--rounds", type=int, help=f"default {FULL['rounds']}, with --special {SPECIAL_ROUNDS}"
+    )
     parser.add_argument("--seconds", type=float, help="length of one measurement")
     parser.add_argument(
         "--data", type=Path, help="folder of the stores (default: .cache/bench); deleted at the end"
@@ -106,9 +117,13 @@ def other_checkout(text: str) -> tuple[str, Path]:
     return name, checkout
 
 
-def chosen_cells(only: list[str] | None, program: Path | None, java: bool) -> list[Cell]:
+def chosen_cells(
+    only: list[str] | None, program: Path | None, *, java: bool, special: bool = False
+) -> list[Cell]:
     """The requested cells that this machine can run."""
     cells = [cell for cell in CELLS if not only or any(cell.name.startswith(text) for text in only)]
+    if special:
+        cells = [cell for cell in cells if cell.kind in SPECIAL]
     return [c for c in cells if (java if c.needs_java else program is not None)]
 
 
@@ -224,11 +239,13 @@ def main() -> int:
     )  # runs the finally blocks, which stop the brokers
     options = arguments()
     plan: dict[str, Any] = {**(QUICK if options.quick else FULL)}
+    if options.special and not options.quick:
+        plan["rounds"] = SPECIAL_ROUNDS
     plan["rounds"] = options.rounds or plan["rounds"]
     if options.seconds:
         plan["span"] = MeasuredSpan(plan["span"].warmup_s, options.seconds)
     names, program = available(options.peers.split(","))
-    cells = chosen_cells(options.only, program, java="java" in names)
+    cells = chosen_cells(options.only, program, java="java" in names, special=options.special)
     if not names or not cells:
         print("this machine can measure none of the requested cells")
         return 2
@@ -256,7 +273,8 @@ def main() -> int:
     if lines := report.checkout_lines(data["measurements"]):
         print(f"\n{report.plain(lines, report.CHECKOUT_HEAD)}")
     print("\n".join(f"note: {note}" for note in report.notes(data["medians"])))
-    written = report.write(options.out or (CACHE / "results" if partial else RESULTS), data)
+    name = "special-messages" if options.special else "benchmark"
+    written = report.write(options.out or (CACHE / "results" if partial else RESULTS), data, name)
     print("written: " + ", ".join(str(path) for path in written))
     return 0
 

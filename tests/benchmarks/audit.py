@@ -5,11 +5,11 @@ page cache, and measures how time and memory grow with the size of the logs and 
 it audits a group with 5,000 queues, the same group with one log of which half of the records are damaged, and
 the same group behind volume readers, as on Kubernetes.
 
-python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--group-gib 1] [--quick]
+python -m tests.benchmarks.audit [--gib 1,4,16] [--executors 1,2] [--rounds 3] [--group-gib 1] [--quick]
 
 A size is that of the logs of three replicas together. Executors are processes of one core each
 (`local-cluster`). Whole audits need Java, and each size needs space on the disk. The benchmark prints what is
-missing and measures the rest."""
+missing and measures the rest. Results of all sizes go to `docs/results`, others to `.cache/bench/results`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import datetime
 import mmap
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 import zlib
@@ -185,6 +186,7 @@ def main() -> None:
     parser.add_argument("--gib", help="sizes, default 1,4,16")
     parser.add_argument("--executors", help="default 1,2")
     parser.add_argument("--group-gib", type=float, help="size of the group with many queues, default 1")
+    parser.add_argument("--rounds", type=int, help=f"default {FULL['rounds']}")
     options = parser.parse_args()
     plan = dict(QUICK if options.quick else FULL)
     if options.gib:
@@ -193,6 +195,8 @@ def main() -> None:
         plan["executors"] = [int(one) for one in options.executors.split(",")]
     if options.group_gib:
         plan["group_gib"] = options.group_gib
+    if options.rounds:
+        plan["rounds"] = options.rounds
     CACHE.mkdir(parents=True, exist_ok=True)
     plan = possible(plan)
     root = Path(tempfile.mkdtemp(prefix="audit-", dir=CACHE))
@@ -208,12 +212,13 @@ def main() -> None:
     data = {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": describe_machine(),
-        "command": "python -m tests.benchmarks.audit" + (" --quick" if options.quick else ""),
+        "command": " ".join(["python -m tests.benchmarks.audit", *sys.argv[1:]]),
         "plan": plan,
         "measurements": measured,
         "groups": groups,
     }
-    written = audit_report.write(RESULTS if plan == FULL else CACHE / "results", data)
+    is_whole = plan | {"rounds": FULL["rounds"]} == FULL
+    written = audit_report.write(RESULTS if is_whole else CACHE / "results", data)
     print("\n" + audit_report.tables(measured, groups))
     print("written: " + ", ".join(str(path) for path in written))
 

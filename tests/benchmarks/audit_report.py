@@ -77,7 +77,8 @@ def tables_of_groups(groups: dict[str, Any]) -> list[str]:
 
 def driver_mb(run: dict[str, Any]) -> float:
     """The peak memory of the driver."""
-    return sum(value for role, value in run["peak_mb"].items() if role.startswith("driver"))
+    peak_mb: dict[str, float] = run["peak_mb"]
+    return sum(value for role, value in peak_mb.items() if role.startswith("driver"))
 
 
 def rate(size: int, seconds: float) -> str:

@@ -3,8 +3,9 @@ memory.
 
 For each broker: fill a topic, stop the broker, empty the page cache, start the broker, and warm it up with
 sends and with pulls of another topic. Then measure sends alone, and again while a consumer reads the backlog
-from its first to its last message. The 64 producers first send in a closed loop, then at a fixed rate. Each
-broker is the master of its own group under a controller, so that ours needs its write lease."""
+from its first message, to the last one or until the time is over. The 64 producers first send in a closed
+loop, then at a fixed rate. Each broker is the master of its own group under a controller, so that ours needs
+its write lease."""
 
 from __future__ import annotations
 
@@ -207,10 +208,17 @@ def main() -> int:
     parser = disk_runs.parser("cold_backlog", __doc__)
     parser.add_argument("--gb", type=float, help=f"size of the backlog (default {FULL['backlog_gb']:g})")
     parser.add_argument("--rounds", type=int, help=f"default {FULL['rounds']}")
+    parser.add_argument(
+        "--read-seconds",
+        type=float,
+        help=f"how long the reader reads at most (default {FULL['read_max_s']:g}; it needs about"
+        " 500 s for 20 GB)",
+    )
     options = parser.parse_args()
     plan = {**(QUICK if options.quick else FULL)}
     plan["backlog_gb"] = options.gb or plan["backlog_gb"]
     plan["rounds"] = options.rounds or plan["rounds"]
+    plan["read_max_s"] = options.read_seconds or plan["read_max_s"]
     loaded_s = plan["alone_s"] + plan["java_warmup_s"] + plan["backlog_gb"] * 6
     needed = plan["backlog_gb"] * 1e9 * STORED_BYTES / RECORD_BYTES
     needed += plan["rounds"] * loaded_s * CLOSED_PER_S * STORED_BYTES

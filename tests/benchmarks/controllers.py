@@ -202,9 +202,9 @@ def summary(data: dict[str, Any]) -> dict[str, Any]:
                 row[f"{moment}_{which}"] = statistics.median(values)
         found.setdefault("groups", {})[name] = row
     for name, results in data.get("leases", {}).items():
-        fields = ("groups", "per_second", "asked_per_second", "granted_share", "p50_ms", "p99_ms")
-        fields += ("leader_cores", "cpu_us")
-        row = {field: statistics.median(r[field] for r in results) for field in fields}
+        measures = ["groups", "per_second", "asked_per_second", "granted_share", "p50_ms", "p99_ms"]
+        measures += ["leader_cores", "cpu_us"]
+        row = {field: statistics.median(r[field] for r in results) for field in measures}
         found.setdefault("leases", {})[name] = row
     return found
 

@@ -13,18 +13,12 @@ from typing import Any
 from tests.benchmarks.machine import TICKS_PER_S
 from tests.benchmarks.peers import QUEUES, UPDATE_AND_CREATE_TOPIC, java_process
 from tests.benchmarks.quorums import java_controller
-from tests.interop.java_env import JavaProcess, compile_java
+from tests.interop.java_env import FULL_SPEED, JavaProcess, compile_java
 from tests.support.cluster import Settings
+from tests.support.group_processes import ElectingGroup, Factory, Member, our_broker, our_controller
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import (
-    CONTROLLER_ELECT_MASTER,
-    Factory,
-    Member,
-    ReplicaGroup,
-    our_broker,
-    our_controller,
-)
+from tests.support.replica_group import CONTROLLER_ELECT_MASTER, ReplicaGroup
 
 OCTET = 64
 TOPIC = "bench-send"
@@ -61,27 +55,12 @@ MAKERS: dict[str, tuple[Factory, Factory]] = {
 }
 
 
-class MeasuredGroup:
-    """One replica group. `kind` is `ours` or `java`."""
+class MeasuredBrokers:
+    """The brokers of one group. `kind` is `ours` or `java`."""
 
-    def __init__(self, kind: str, folder: Path, *, waits_for_all: bool = False) -> None:
-        """`waits_for_all`: sends wait for every member of the SyncStateSet, not only for one replica."""
-        controller, broker = MAKERS[kind]
-        settings = {**SETTINGS, "allAckInSyncStateSet": waits_for_all}
-        self.kind = kind
-        self.folder = folder
-        self.group = ReplicaGroup(folder, [controller] * 3, [broker] * 3, broker=settings, octet=OCTET)
-
-    def start(self, brokers: int = 3) -> None:
-        """Starts the group with `brokers` brokers and creates the topic."""
-        group = self.group
-        for member in [*group.controllers, group.nameserver]:
-            member.start()
-        wait_until(lambda: group.leader() is not None, timeout_s=90, what="a controller leads")
-        for member in group.brokers[:brokers]:
-            member.start()
-        group.wait_in_sync(brokers, timeout_s=180)
-        self.create_topic()
+    group: ElectingGroup
+    kind: str
+    folder: Path
 
     def kill(self) -> None:
         """Kills all processes."""
@@ -125,6 +104,31 @@ class MeasuredGroup:
         except OSError:
             return 0
         return int(_table(answer.body).get("commitLogMaxOffset", 0))
+
+
+class MeasuredGroup(MeasuredBrokers):
+    """One replica group under three controllers."""
+
+    group: ReplicaGroup
+
+    def __init__(self, kind: str, folder: Path, *, waits_for_all: bool = False) -> None:
+        """`waits_for_all`: sends wait for every member of the SyncStateSet, not only for one replica."""
+        controller, broker = MAKERS[kind]
+        settings = {**SETTINGS, "allAckInSyncStateSet": waits_for_all}
+        self.kind = kind
+        self.folder = folder
+        self.group = ReplicaGroup(folder, [controller] * 3, [broker] * 3, broker=settings, octet=OCTET)
+
+    def start(self, brokers: int = 3) -> None:
+        """Starts the group with `brokers` brokers and creates the topic."""
+        group = self.group
+        for member in [*group.controllers, group.nameserver]:
+            member.start()
+        wait_until(lambda: group.leader() is not None, timeout_s=90, what="a controller leads")
+        for member in group.brokers[:brokers]:
+            member.start()
+        group.wait_in_sync(brokers, timeout_s=180)
+        self.create_topic()
 
     def switch(self) -> Member:
         """A planned switchover, in the way of each program: our master switches over, RocketMQ's controllers
@@ -170,6 +174,7 @@ class PacedSends:
             home=folder,
             classes=compile_java(PRODUCER),
             heap_mb=256,
+            jvm=FULL_SPEED,
         )
         self._read = 0
         self._lines: list[tuple[int, int, str]] = []

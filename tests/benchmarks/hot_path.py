@@ -1,5 +1,6 @@
-"""Measures the CPU time of the broker's own code for a send, a pull, the two requests of a transaction and
-the acknowledgement of a popped message, in microseconds, without the kernel.
+"""Measures the CPU time of the broker's own code for a send, a pull, a pull with an SQL92 expression, the two
+requests of a transaction, the acknowledgement of a popped message and a timer message, in microseconds,
+without the kernel.
 
 `python -m tests.benchmarks.hot_path` passes frames to a connection whose transport discards the responses. It
 measures everything from the bytes of a read to the bytes of a write (frame, header, record, consume queue,
@@ -18,6 +19,7 @@ from typing import Any
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config import from_properties
+from epochmq_broker.store.page_residency import NotResidentError, warm
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.loop import run
 from epochmq_protocol.transport.settings import ServerSettings
@@ -58,6 +60,10 @@ class DiscardingTransport:
         self.head = bytes(pieces[0][:HEAD_BYTES])
         self.responded.set()
 
+    def write_views(self, pieces: Sequence[bytes | memoryview], size: int) -> None:
+        """The same as `writelines`: the kernel would copy the pieces."""
+        self.writelines(pieces)
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """asyncio.Transport.get_extra_info."""
         return ("127.0.0.1", 40_000)
@@ -85,6 +91,16 @@ def send(number: int, more: str = "", sys_flag: int = 0) -> bytes:
         "n": BROKER_NAME,
     }
     return frame(SEND_MESSAGE_V2, header, BODY, opaque=number)
+
+
+def send_digit(number: int) -> bytes:
+    """The frame of a send with the property `a`, a digit."""
+    return send(number, f"\x02a\x01{number // QUEUES % 10}")
+
+
+def timer_send(number: int) -> bytes:
+    """The frame of a send of a message that is due tomorrow."""
+    return send(number, f"\x02TIMER_DELAY_MS\x01{24 * INVISIBLE_MS}")
 
 
 def half(number: int) -> bytes:
@@ -136,6 +152,40 @@ def pull(number: int) -> bytes:
     return frame(PULL_MESSAGE, header, opaque=number)
 
 
+def sql_pull(number: int) -> bytes:
+    """The frame of a pull of 32 messages by an expression that selects 30 % of the messages of `send_digit`,
+    which follow those of `send`."""
+    first, messages = ROUNDS * FRAMES // QUEUES, ROUNDS * FRAMES // QUEUES - 4 * PULL_BATCH
+    header = {
+        "consumerGroup": "bench",
+        "topic": "hot",
+        "queueId": str(number % QUEUES),
+        "queueOffset": str(first + number // QUEUES * 4 * PULL_BATCH % messages),
+        "maxMsgNums": str(PULL_BATCH),
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "a BETWEEN 0 AND 2",
+        "subVersion": "0",
+        "expressionType": "SQL92",
+    }
+    return frame(PULL_MESSAGE, header, opaque=number)
+
+
+def fill_wheel(broker: Broker) -> float:
+    """The CPU time for each timer message that enters the wheel, in µs."""
+    timer = broker.timer
+    assert timer is not None
+    started = time.process_time()
+    for wait in timer.enqueuer.work():
+        if wait is not None:
+            assert isinstance(wait, NotResidentError), wait
+            warm(wait)
+    took = time.process_time() - started
+    assert timer.enqueuer.taken > ROUNDS * FRAMES, f"{timer.enqueuer.taken} messages entered the wheel"
+    return took / timer.enqueuer.taken * 1e6
+
+
 async def warm_up(
     connection: RemotingConnection, transport: DiscardingTransport, make: Callable[[int], bytes]
 ) -> None:
@@ -180,6 +230,8 @@ async def main(directory: Path) -> None:
         "brokerIP1": host,
         "listenPort": str(free_port(host)),
         "mappedFileSizeCommitLog": str(256 << 20),
+        "enablePropertyFilter": "true",
+        "timerStopEnqueue": "true",
     }
     broker = Broker(from_properties(settings))
     await broker.start()
@@ -199,13 +251,19 @@ async def main(directory: Path) -> None:
             ("send, 16 in a read", send, FRAMES, 16),
             ("pull, 1 in a read", pull, PULLS, 1),
             ("pull, 8 in a read", pull, PULLS, 8),
+            ("send of a digit, 16 in a read", send_digit, FRAMES, 16),
+            ("SQL92 pull, 1 in a read", sql_pull, PULLS, 1),
+            ("timer send, 16 in a read", timer_send, FRAMES, 16),
             ("half message, 16 in a read", half, FRAMES, 16),
             ("commit, 16 in a read", partial(commit, broker), FRAMES, 16),
             ("ack, 16 in a read", ack, FRAMES, 16),
         ):
             await warm_up(connection, transport, make)
             took = await measure(connection, transport, make, frames, in_a_read)
-            print(f"{name:28} {took:6.2f} µs for each request", flush=True)
+            print(f"{name:30} {took:6.2f} µs for each request", flush=True)
+        print(
+            f"{'timer message, into the wheel':30} {fill_wheel(broker):6.2f} µs for each message", flush=True
+        )
     finally:
         await broker.stop()
 

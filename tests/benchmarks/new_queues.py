@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import disk_runs, result_files
+from tests.benchmarks.cells import LoadFailedError
 from tests.benchmarks.disk_runs import Plan, fresh_folder
 from tests.benchmarks.machine import flush_dirty_pages
-from tests.benchmarks.single_broker import LoadFailedError, RunningLoad, SingleBroker, max_offset
+from tests.benchmarks.single_broker import RunningLoad, SingleBroker, max_offset
 from tests.support.process import wait_until
 
 OLD, OLD_QUEUES = "bench-send", 8

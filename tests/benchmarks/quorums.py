@@ -22,16 +22,15 @@ from epochmq_protocol.frame import request as make_request
 from epochmq_protocol.transport.client import RemotingClient
 from tests.benchmarks.lease_renewals import LeaseRenewals
 from tests.benchmarks.machine import memory_dict
-from tests.interop.java_env import JavaProcess
+from tests.interop.java_env import FULL_SPEED, JavaProcess
+from tests.support.group_processes import Member, our_controller
 from tests.support.process import ManagedProcess
 from tests.support.remoting import call
 from tests.support.replica_group import (
     CONTROLLER_ELECT_MASTER,
     CONTROLLER_GET_METADATA_INFO,
     CONTROLLER_GET_SYNC_STATE_DATA,
-    Member,
     ReplicaGroup,
-    our_controller,
 )
 
 OCTET = 62
@@ -61,7 +60,7 @@ def java_controller(config: Path) -> ManagedProcess:
         home=config.parent,
         name="java controller",
         heap_mb=JAVA_HEAP_MB,
-        jvm=["-server", "-XX:-UseSerialGC", "-XX:+UseG1GC"],
+        jvm=["-server", *FULL_SPEED, "-XX:-UseSerialGC", "-XX:+UseG1GC"],
     )
 
 

@@ -17,7 +17,7 @@ from epochmq_protocol.dledger import (
     encode_body,
 )
 from tests.benchmarks.machine import flush_dirty_pages
-from tests.interop.java_env import compile_java, java_command
+from tests.interop.java_env import FULL_SPEED, compile_java, java_command
 from tests.support.net import free_port, loopback
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import call
@@ -59,7 +59,7 @@ class RaftGroup:
                 home=home,
                 classes=compile_java("DLedgerPeer.java"),
                 heap_mb=JAVA_HEAP_MB,
-                jvm=["-server", "-XX:-UseSerialGC", "-XX:+UseG1GC"],
+                jvm=["-server", *FULL_SPEED, "-XX:-UseSerialGC", "-XX:+UseG1GC"],
             )
         else:
             command = [sys.executable, "-m", "epochmq_dledger.main", "-g", GROUP, "-i", name, "-p", peers]

@@ -14,23 +14,27 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks import replica_groups_report as report
 from tests.benchmarks.build import CACHE, CompilerMissingError, load_program
 from tests.benchmarks.cells import run_load
-from tests.benchmarks.group_peers import MeasuredGroup, PacedSends, sendfile_s
+from tests.benchmarks.group_peers import MeasuredBrokers, MeasuredGroup, PacedSends, sendfile_s
 from tests.benchmarks.machine import OccupiedMemory, describe_machine, flush_dirty_pages
 from tests.benchmarks.peers import QUEUES
 from tests.interop.java_env import JavaMissingError, java_library, rocketmq_version
+from tests.support.group_processes import Member
 from tests.support.process import wait_until
-from tests.support.replica_group import Member, ReplicaGroup
+from tests.support.replica_group import ReplicaGroup
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 PARTS = ("throughput", "catch_up", "kill", "stop", "switch")
 CELLS = ((1, 64), (16, 16))
+StartGroup = Callable[[str], AbstractContextManager[MeasuredBrokers]]
+"""Starts a group of one kind."""
 BODY_BYTES = 1024
 RECORD_BYTES = 1150
 MARGIN_S = 120
@@ -83,7 +87,7 @@ def arguments() -> argparse.Namespace:
 
 
 def send(
-    program: Path, group: MeasuredGroup, connections: int, depth: int, warmup_s: float, seconds: float
+    program: Path, group: MeasuredBrokers, connections: int, depth: int, warmup_s: float, seconds: float
 ) -> dict[str, Any]:
     """Measures sends to the master. The CPU time is that of all three brokers for one message."""
     flush_dirty_pages()
@@ -95,7 +99,7 @@ def send(
     return result
 
 
-def _load(program: Path, group: MeasuredGroup, connections: int, depth: int) -> list[str]:
+def _load(program: Path, group: MeasuredBrokers, connections: int, depth: int) -> list[str]:
     master = group.master
     host, _, port = master.address.rpartition(":")
     return [
@@ -114,22 +118,32 @@ def _load(program: Path, group: MeasuredGroup, connections: int, depth: int) -> 
 
 
 def measure_throughput(names: list[str], folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Results by cell and kind, one for each round. One group runs at a time, in another order in each
-    round."""
-    program = load_program()
+    """Results by cell and kind, one for each round."""
+    variants: dict[str, StartGroup] = {
+        "two of three": lambda kind: _StartedGroup(kind, folder, waits_for_all=False),
+        "all three": lambda kind: _StartedGroup(kind, folder, waits_for_all=True),
+    }
+    return measure_sends(load_program(), names, folder, plan, variants)
+
+
+def measure_sends(
+    program: Path, names: list[str], folder: Path, plan: Mapping[str, Any], variants: dict[str, StartGroup]
+) -> dict[str, Any]:
+    """Results by cell and kind, one for each round. One group runs at a time, in another order in each round:
+    of each kind every variant, by its title."""
     found: dict[str, dict[str, list[Any]]] = {}
     occupied = OccupiedMemory(folder)
     for number in range(plan["rounds"]):
         for kind in names if number % 2 == 0 else names[::-1]:
-            for waits_for_all in (False, True):
-                with _StartedGroup(kind, folder, waits_for_all=waits_for_all) as group:
+            for title, start in variants.items():
+                with start(kind) as group:
                     warm = plan["java_warmup_s"] if kind == "java" else plan["java_warmup_s"] / 10
                     send(program, group, 16, 16, 0, warm)
                     for connections, depth in CELLS:
                         flush_dirty_pages()
                         occupied.occupy()
                         result = send(program, group, connections, depth, plan["warmup_s"], plan["seconds"])
-                        cell = f"{connections}x{depth}, {'all three' if waits_for_all else 'two of three'}"
+                        cell = f"{connections}x{depth}, {title}"
                         found.setdefault(cell, {}).setdefault(kind, []).append(result)
                         print(
                             f"round {number + 1}/{plan['rounds']}  {cell:22} {kind:5}"
@@ -211,7 +225,7 @@ def _measure_failovers(
 ) -> dict[str, Any]:
     found: dict[str, list[float]] = {}
     for kind in names:
-        with _StartedGroup(kind, folder) as group, _SendingProducer(group) as sends:
+        with _StartedGroup(kind, folder) as group, SendingProducer(group) as sends:
             for number in range(counts[kind]):
                 if not _is_in_sync(group):
                     break
@@ -229,7 +243,7 @@ def measure_switch(names: list[str], folder: Path, plan: dict[str, Any]) -> dict
     """By kind, for each planned switchover: the longest time without an acknowledgement, and failed sends."""
     found: dict[str, list[Any]] = {}
     for kind in names:
-        with _StartedGroup(kind, folder) as group, _SendingProducer(group) as sends:
+        with _StartedGroup(kind, folder) as group, SendingProducer(group) as sends:
             for number in range(plan["switch"][kind]):
                 if not _is_in_sync(group):
                     break
@@ -286,10 +300,10 @@ class _StartedGroup:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class _SendingProducer:
+class SendingProducer:
     """A context manager: the Java producer, sending."""
 
-    def __init__(self, group: MeasuredGroup) -> None:
+    def __init__(self, group: MeasuredBrokers) -> None:
         self._sends = PacedSends(group.group.nameserver.address, group.folder / "producer")
 
     def __enter__(self) -> PacedSends:

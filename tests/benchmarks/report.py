@@ -162,6 +162,12 @@ def _pull_lines(table: dict[str, dict[str, dict[str, float]]]) -> list[list[str]
     ]
 
 
+def _pull_parts(table: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    lines = _pull_lines(table)
+    title = "## Bytes a second on the wire, pulls (MB)"
+    return [title, _markdown(("cell", "ours", "Java"), lines)] if lines else []
+
+
 def notes(table: dict[str, dict[str, dict[str, float]]]) -> list[str]:
     """Notes on cells whose results are less reliable."""
     found = []
@@ -179,10 +185,10 @@ def notes(table: dict[str, dict[str, dict[str, float]]]) -> list[str]:
     return found
 
 
-def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
-    """Writes `benchmark-DATE.json` with everything measured and `benchmark-DATE.md` with the tables."""
+def write(directory: Path, data: dict[str, Any], name: str = "benchmark") -> tuple[Path, Path]:
+    """Writes `NAME-DATE.json` with everything measured and `NAME-DATE.md` with the tables."""
     directory.mkdir(parents=True, exist_ok=True)
-    stem = f"benchmark-{data['date'][:10]}"
+    stem = f"{name}-{data['date'][:10]}"
     as_json, as_markdown = directory / f"{stem}.json", directory / f"{stem}.md"
     as_json.write_text(json.dumps(data, indent=1) + "\n")
     table = data["medians"]
@@ -201,8 +207,7 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
         " acknowledgement of its messages. Timers due in one second: messages per second from the first"
         " delivery time to the last delivery; latencies tell how long after its delivery time a message was"
         " stored.",
-        "## Bytes a second on the wire, pulls (MB)",
-        _markdown(("cell", "ours", "Java"), _pull_lines(table)),
+        *_pull_parts(table),
         "## Memory: without pages of mapped files (with them), MB",
         _markdown(("process", "ours", "Java"), _memory_lines(data["memory"])),
     ]

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any, Final
 
-FOLDER_OPTIONS: Final = ("--out", "--data")
+FOLDER_OPTIONS: Final = ("--out", "--data", "--add-to")
 
 
 def command_line(module: str, words: list[str]) -> str:

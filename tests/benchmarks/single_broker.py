@@ -18,9 +18,10 @@ from tests.benchmarks.cells import BODY_BYTES, PULL_BATCH, LoadFailedError
 from tests.benchmarks.peers import BROKER_HEAP_MB, UPDATE_AND_CREATE_TOPIC, java_process
 from tests.benchmarks.quorums import java_controller
 from tests.support.cluster import Settings
+from tests.support.group_processes import Factory, Member, our_broker, our_controller
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Factory, Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 OCTET = 66
 GET_MAX_OFFSET = 30
@@ -176,7 +177,7 @@ def load_command(
     mode: str,
     topic: str,
     *,
-    broker: str = ReplicaGroup.NAME,
+    broker: str | int | float = ReplicaGroup.NAME,
     **options: str | int | float,
 ) -> list[str]:
     """The command line of the load program."""

@@ -40,8 +40,16 @@ def _load(cluster: Cluster, program: Path, **options: str | int | float) -> Runn
     return RunningLoad(load_command(program, address, pid, "send", TOPIC, broker=name, **options))
 
 
+class BrokerEndedError(Exception):
+    """The broker's process ended before it acknowledged a send."""
+
+
 def first_acknowledged_s(cluster: Cluster) -> float:
-    """Starts the broker; returns the seconds until a send is acknowledged."""
+    """Starts the broker; returns the seconds until a send is acknowledged.
+
+    Raises:
+        BrokerEndedError: with the process's exit status.
+    """
     header = {
         "a": "bench",
         "b": TOPIC,
@@ -68,7 +76,8 @@ def first_acknowledged_s(cluster: Cluster) -> float:
             response = None
         if response is not None and response.code == 0:
             return time.monotonic() - started
-        assert cluster.broker_process.alive, f"the broker has ended:\n{cluster.logs()}"
+        if not cluster.broker_process.alive:
+            raise BrokerEndedError(f"ended with {cluster.broker_process.status}")
         time.sleep(POLL_S)
     raise AssertionError(f"no send was acknowledged within {START_TIMEOUT_S:g} s:\n{cluster.logs()}")
 
@@ -89,6 +98,15 @@ def _stop(cluster: Cluster, program: Path, kind: str, queues: int, seconds: floa
     return time.monotonic() - started
 
 
+def _errors_in_logs(folder: Path) -> str:
+    """The last errors that a broker wrote to its log files below the folder."""
+    errors: list[str] = []
+    for path in sorted(folder.rglob("*.log")):
+        lines = path.read_text(errors="replace").splitlines()
+        errors += [f"{path.name}: {line}" for line in lines if " ERROR " in line or "Exception" in line][-5:]
+    return "\n".join(errors)
+
+
 def _starts(name: str, program: Path, folder: Path, queues: int, plan: Plan) -> dict[str, list[Any]]:
     peer = Peer(name, folder)
     cluster = peer.cluster
@@ -104,7 +122,14 @@ def _starts(name: str, program: Path, folder: Path, queues: int, plan: Plan) -> 
             for kind in KINDS:
                 stopped_s = _stop(cluster, program, kind, queues, plan["sends_s"])
                 drop_page_cache(folder)
-                took = first_acknowledged_s(cluster)
+                try:
+                    took = first_acknowledged_s(cluster)
+                except BrokerEndedError as error:
+                    print(
+                        f"{queues:,} queues, {kind}, {name}: {error}\n{_errors_in_logs(folder)}", flush=True
+                    )
+                    found[kind].append({"ended": str(error), "stop_s": round(stopped_s, 3)})
+                    return found
                 found[kind].append({"seconds": round(took, 3), "stop_s": round(stopped_s, 3)})
                 print(
                     f"round {number + 1}/{plan['rounds']}  {queues:6,} queues  {kind:10} {name:5}"
@@ -118,7 +143,8 @@ def _starts(name: str, program: Path, folder: Path, queues: int, plan: Plan) -> 
 
 
 def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[str, Any]:
-    """Starts by cell and peer, one for each round. Only one store exists at a time."""
+    """Starts by cell and peer, one for each round, and none after one that failed. Only one store exists at a
+    time."""
     found: dict[str, dict[str, list[Any]]] = {}
     for queues in plan["queues"]:
         for name in names:
@@ -128,18 +154,19 @@ def measure(program: Path, names: list[str], folder: Path, plan: Plan) -> dict[s
 
 
 def summarise(measured: dict[str, Any]) -> dict[str, Any]:
-    """The median and the worst start of each cell."""
+    """The median and the worst start of each cell in which every start succeeded, or how one failed."""
     return {
-        cell: {
-            name: {
-                "median_s": statistics.median(start["seconds"] for start in starts),
-                "worst_s": max(start["seconds"] for start in starts),
-                "stop_s": statistics.median(start["stop_s"] for start in starts),
-            }
-            for name, starts in peers.items()
-        }
+        cell: {name: _summary(starts) for name, starts in peers.items() if starts}
         for cell, peers in measured.items()
     }
+
+
+def _summary(starts: list[dict[str, Any]]) -> dict[str, Any]:
+    stop_s = statistics.median(start["stop_s"] for start in starts)
+    if "ended" in starts[-1]:
+        return {"ended": starts[-1]["ended"], "stop_s": stop_s}
+    seconds = [start["seconds"] for start in starts]
+    return {"median_s": statistics.median(seconds), "worst_s": max(seconds), "stop_s": stop_s}
 
 
 def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
@@ -157,8 +184,12 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
         ours, java = peers.get("ours"), peers.get("java")
         row = [cell]
         for one in (ours, java):
-            row += [f"{one['median_s']:.2f}", f"{one['worst_s']:.2f}"] if one else ["–", "–"]
-        ratio = ours["median_s"] / java["median_s"] if ours and java else None
+            if one and "ended" in one:
+                row += [one["ended"], "–"]
+            else:
+                row += [f"{one['median_s']:.2f}", f"{one['worst_s']:.2f}"] if one else ["–", "–"]
+        both = ours and java and "ended" not in {**ours, **java}
+        ratio = ours["median_s"] / java["median_s"] if both else None
         row.append("–" if ratio is None else f"{ratio:.2f}")
         row += [f"{one['stop_s']:.1f}" if one and "clean" in cell else "–" for one in (ours, java)]
         lines.append(row)

@@ -13,7 +13,7 @@ from tests.support.remoting import call
 
 TOPIC = "bench-delivery"
 COUNT = 100_000
-LEAD_S = 40
+LEAD_S = 30
 """How long before the first delivery time the messages are sent."""
 DELIVERY_TIMEOUT_S = 300
 PULL_MESSAGE, FOUND, PULL_BATCH = 11, 0, 32

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochmq_protocol.message import MessageExt
+from tests.support.group_processes import Member
 from tests.support.group_traffic import epoch_cache
-from tests.support.replica_group import Member
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ from typing import Any, Self
 
 import httpx
 
+from tests.support.group_processes import Member
 from tests.support.group_traffic import SUCCESS, send_header
 from tests.support.process import wait_until
 from tests.support.remoting import frame, read_frame, split_address
-from tests.support.replica_group import Member, ReplicaGroup
+from tests.support.replica_group import ReplicaGroup
 from tests.support.sidecar import Sidecar
 
 SEND_MESSAGE_V2 = 310

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.cluster import Settings
+from tests.support.group_processes import our_controller
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import ReplicaGroup, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 REGISTER_BROKER, GET_SYNC_STATE_DATA = 1003, 1006
 ALTER_SYNC_STATE_SET, ELECT_MASTER, APPLY_BROKER_ID, HEARTBEAT = 1001, 1002, 1013, 904

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.integration.ack_checks import Ack, check_masters, check_stored, epoch_starts
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import (
     QUEUES,
     SEND_MESSAGE_V2,
@@ -32,7 +33,7 @@ from tests.support.group_traffic import (
 )
 from tests.support.process import wait_until
 from tests.support.remoting import frame, read_frame, split_address
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 ANSWER_S = 2.0
 PAUSE_S = 0.02

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.integration.up_run import GroupRun
-from tests.support.cluster import NEVER_BUSY
+from tests.support.cluster import NEVER_BUSY, Settings
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import SEND_MESSAGE_V2, send_header
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 from tests.support.signing import CHECKED, ROOT, signed
 
 pytestmark = pytest.mark.timeout(300)
@@ -21,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 CREATE_USER, LIST_USER, CREATE_ACL = 3001, 3005, 3006
 NO_PERMISSION = 16
 ALICE = ("alice", "alice-secret")
-SETTINGS = {
+SETTINGS: Settings = {
     **CHECKED,
     "allAckInSyncStateSet": True,
     "minInSyncReplicas": 2,
@@ -41,6 +43,10 @@ def names(member: Member) -> list[str]:
     return [user["username"] for user in json.loads(response.body)]
 
 
+def knows(member: Member, user: str) -> bool:
+    return user in names(member)
+
+
 def send(member: Member, key: str, user: tuple[str, str] | None = None) -> Response:
     header = send_header(0, key)
     body = key.encode()
@@ -58,7 +64,7 @@ def test_a_group_with_access_control_replaces_its_master_and_keeps_users_and_acl
         acl = {"subject": "User:alice", "policies": [{"entries": [entry]}]}
         assert ask(master, CREATE_ACL, {"subject": "User:alice"}, json.dumps(acl).encode()).code == 0
         for member in group.brokers:
-            wait_until(lambda m=member: "alice" in names(m), what=f"{member.name} knows alice")
+            wait_until(partial(knows, member, "alice"), what=f"{member.name} knows alice")
         # As mqadmin does, which asks every broker of a cluster: the copy counts as made.
         for member in group.brokers:
             again = ask(member, CREATE_USER, {"username": "alice"}, body)

@@ -10,12 +10,14 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.admin_pods import Pods, Producer
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import (
     SUCCESS,
     check_equal,
@@ -26,7 +28,7 @@ from tests.support.group_traffic import (
     wait_confirmed,
 )
 from tests.support.process import wait_holds, wait_until
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 from tests.support.sidecar import Sidecar
 from tests.support.stalls import unless_stalled
 
@@ -279,9 +281,8 @@ def test_twenty_handovers_in_a_row_fail_no_send(pods: Pods) -> None:
     check_equal(pods.group)
 
 
-def test_a_leading_controller_transfers_its_leadership(pods: Pods) -> None:
-    """The next leader gives the leadership back, so that the controller with a sidecar is also asked as
-    leader."""
+def wait_first_leads(pods: Pods) -> None:
+    """Restarts leading controllers until the one with a sidecar leads."""
     sidecar = pods.of(pods.group.controllers[0])
 
     def leads() -> bool:
@@ -294,8 +295,43 @@ def test_a_leading_controller_transfers_its_leadership(pods: Pods) -> None:
         pods.group.wait_leader()
         return bool(sidecar.state().get("leads"))
 
+    wait_until(leads, what="the controller with a sidecar leads")
+
+
+def test_a_leading_controller_changes_the_members_of_its_quorum(pods: Pods) -> None:
+    """Each change is repeated: an operator that was killed after it asks again."""
+    sidecar = pods.of(pods.group.controllers[0])
+    last = {"member": "n2", "address": pods.group.controllers[2].address}
+    assert sidecar.ask("PUT", "/v1/members", {"member": "n2"}, token=None).status_code == 401
+    assert sidecar.ask("PUT", "/v1/members", {"member": "a-b", "address": "h:1"}).status_code == 400
+
+    def leads_to(change: dict[str, str], members: list[str]) -> bool:
+        """Whether the change leads to these members. A leader that was starved may be replaced before it
+        answers."""
+        wait_first_leads(pods)
+        done = sidecar.ask("PUT", "/v1/members", change)
+        return done.status_code == 200 and [one["id"] for one in done.json()["members"]] == members
+
+    for change, members in (({"member": "n2"}, ["n0", "n1"]), (last, ["n0", "n1", "n2"])):
+        for _ in range(2):
+            wait_until(partial(leads_to, change, members), what=f"the members {members}")
+
+    def not_itself() -> bool:
+        wait_first_leads(pods)
+        done = sidecar.ask("PUT", "/v1/members", {"member": "n0"})
+        return done.status_code == 409 and "transferred its leadership" in done.json()["error"]["message"]
+
+    wait_until(not_itself, what="the leader transfers its leadership instead of removing itself")
+    assert [one["id"] for one in sidecar.state()["peers"]] == ["n0", "n1", "n2"]
+
+
+def test_a_leading_controller_transfers_its_leadership(pods: Pods) -> None:
+    """The next leader gives the leadership back, so that the controller with a sidecar is also asked as
+    leader."""
+    sidecar = pods.of(pods.group.controllers[0])
+
     def moved() -> bool:
-        wait_until(leads, what="the controller with a sidecar leads")
+        wait_first_leads(pods)
         done = sidecar.ask("POST", "/v1/handover", {"timeoutMs": 60_000})
         return done.status_code == 200 and done.json()["moved"] and done.json()["leader"] in ("n1", "n2")
 

@@ -17,7 +17,7 @@ def test_a_nameserver_with_a_controller_reports_both(tmp_path: Path) -> None:
     host = loopback(OCTET)
     port, peer = free_port(host), f"{host}:{free_port(host)}"
     config = tmp_path / "namesrv.conf"
-    settings = {
+    settings: dict[str, str | int] = {
         "bindAddress": host,
         "listenPort": port,
         "kvConfigPath": str(tmp_path / "kv.json"),
@@ -33,7 +33,7 @@ def test_a_nameserver_with_a_controller_reports_both(tmp_path: Path) -> None:
         assert (state["component"], state["address"]) == ("nameserver", f"{host}:{port}")
         assert nameserver.stop() == 0
         assert not sidecar.socket.exists()
-        inside = {
+        inside: dict[str, str | int] = {
             "enableControllerInNamesrv": True,
             "controllerDLegerGroup": "c",
             "controllerDLegerPeers": f"n0-{peer}",

@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support.group_processes import Member, our_controller
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Member, ReplicaGroup, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 METADATA, REPLICA_INFO, APPLY_BROKER_ID = 1005, 1004, 1013
 GAP_MAX_S = 20.0
@@ -139,7 +141,7 @@ def test_three_controllers_become_five_and_three_again_while_they_serve(quorum: 
     for name in ("n0", "n1", "n2"):
         gone = quorum.controllers[int(name[1])]
         wait_until(
-            lambda gone=gone: "n3" in (call(gone.address, METADATA).ext.get("peers") or ""),
+            partial(lists_peer, gone, "n3"),
             what=f"{name} knows that it was removed",
         )
     kept = quorum.controllers[3]
@@ -197,7 +199,7 @@ def test_a_controller_that_was_away_gets_a_snapshot(
         member.process.kill()
     for member in quorum.controllers[:3]:
         member.start()
-        member.process.wait_until(lambda member=member: quorum.metadata(member) is not None)
+        member.process.wait_until(partial(quorum.has_metadata, member))
 
     def all_equal() -> bool:
         """The last request, which was not acknowledged, may be committed after the restart."""
@@ -205,6 +207,11 @@ def test_a_controller_that_was_away_gets_a_snapshot(
         return tables[0] == tables[1] == tables[2] and set(client.acknowledged) <= set(tables[0])
 
     wait_until(all_equal, what="all have all tables")
+
+
+def lists_peer(member: Member, peer: str) -> bool:
+    """Whether a controller counts this one among the members."""
+    return peer in (call(member.address, METADATA).ext.get("peers") or "")
 
 
 def names_of(member: Member) -> list[str]:

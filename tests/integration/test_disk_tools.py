@@ -4,6 +4,7 @@ fails on command, the removal of what killed runs left, and checks that notice a
 from __future__ import annotations
 
 import errno
+import json
 import mmap
 import os
 import signal
@@ -18,13 +19,43 @@ import pytest
 from epochmq_protocol.message import MessageExt
 from tests.integration.ack_checks import Ack
 from tests.integration.disks import faulty_volume, images, run_directory
-from tests.integration.disks.ack_ledger import is_stored
+from tests.integration.disks.ack_ledger import LossReport, is_stored
+from tests.integration.disks.disk_faults import MASTER, FaultObservation
+from tests.integration.disks.disk_results import DiskResults
 from tests.integration.disks.faulty_volume import FaultyCall, FaultyVolume
 from tests.integration.disks.freeze import freeze
+from tests.integration.disks.power_cuts import ALL, ONE, PowerCut
 from tests.integration.disks.run_directory import RunDirectory
 from tests.support.process import ManagedProcess, wait_until
 
 PAGE = 4096
+
+
+def test_several_runs_add_their_results_to_one_pair_of_files(tmp_path: Path) -> None:
+    fault = FaultObservation("EIO", MASTER, felt=3).plain()
+    lost = PowerCut("power of all six", 7, LossReport(10))
+    first = DiskResults(tmp_path, None)
+    first.add_run("first", 1)
+    first.faults = [fault]
+    first.cuts[ALL] = [lost.plain()]
+    _, old = first.save()
+    assert first.are_good()
+    old = old.rename(tmp_path / "disk-faults-2020-01-01.json")
+    second = DiskResults(tmp_path, old)
+    second.add_run("second", 2)
+    lost.loss_report.acknowledged, lost.findings = 5, ["damaged"]
+    second.cuts[ALL].append(lost.plain())
+    second.cuts[ONE] = [lost.plain()]
+    as_markdown, as_json = second.save()
+    assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".md"]
+    assert not second.are_good()
+    data = json.loads(as_json.read_text())
+    assert [run["command"] for run in data["runs"]] == ["first", "second"]
+    assert data["faults"] == [fault]
+    assert {scope: len(rounds) for scope, rounds in data["cuts"].items()} == {ALL: 2, ONE: 1}
+    text = as_markdown.read_text()
+    assert "| SYNC_FLUSH | 2 | 15 | 0 | 0 | 0 | 1 | 0 |" in text
+    assert "| EIO, master | 3 calls |" in text
 
 
 # Power cuts -------------------------------------------------------------------------------------------------

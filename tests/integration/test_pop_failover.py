@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import deliver_to
 from tests.support.pop_client import acknowledge, pop
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 QUERY_CONSUMER_OFFSET = 14
 SAFE = {"allAckInSyncStateSet": True, "minInSyncReplicas": 2, "registerNameServerPeriod": 10_000}

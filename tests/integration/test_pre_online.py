@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.acting_group import SERVICE_NOT_AVAILABLE, ActingGroup
+from tests.support.group_processes import our_broker
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import our_broker
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import (
     SUCCESS,
     check_equal,
@@ -22,7 +23,7 @@ from tests.support.group_traffic import (
 )
 from tests.support.process import wait_holds, wait_until
 from tests.support.remoting import call, frame, read_frame, split_address
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 SEND_MESSAGE_V2, QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET = 310, 14, 15
 CLEAN_BROKER_DATA = 1011

@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
+from tests.support.group_processes import our_broker
 from tests.support.pair import Pair
 from tests.support.process import wait_until
-from tests.support.replica_group import our_broker
 
 FLUSH_SLAVE_TIMEOUT = 12
 SLAVE_TIMEOUT_MS = 5000

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import check_equal, deliver_to, read_queue
 from tests.support.process import wait_until
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 SAFE = {
     "allAckInSyncStateSet": True,

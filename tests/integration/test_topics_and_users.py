@@ -8,6 +8,7 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,14 @@ from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
 from epochmq_operator.plans.objects import Manifest, Ref, metadata
 from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_operator.pod_rendering import BROKER_PORT
+from tests.support.cluster import Settings
 from tests.support.fake_api_server import FakeApiServer
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import SEND_MESSAGE_V2, send_header
 from tests.support.net import free_port, loopback
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call, split_address
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 from tests.support.signing import CHECKED, signed
 
 pytestmark = pytest.mark.timeout(300)
@@ -42,7 +45,7 @@ TOPIC, USER = Ref("Topic", NAMESPACE, "orders"), Ref("User", NAMESPACE, "shop")
 GET_TOPIC, UPDATE_TOPIC, GET_USER = 351, 17, 3004
 TOPIC_NOT_EXIST, NO_PERMISSION = 17, 16
 PATIENCE_S = 60
-SETTINGS = {**CHECKED, "allAckInSyncStateSet": True, "minInSyncReplicas": 2}
+SETTINGS: Settings = {**CHECKED, "allAckInSyncStateSet": True, "minInSyncReplicas": 2}
 
 
 class GroupSidecars:
@@ -176,6 +179,18 @@ def ask(member: Member, code: int, ext: dict[str, str]) -> Response:
     return call(member.address, code, signed(ext))
 
 
+def has_topic(member: Member) -> bool:
+    return topic_at(member) is not None
+
+
+def lacks_topic(member: Member) -> bool:
+    return topic_at(member) is None
+
+
+def lacks_user(member: Member) -> bool:
+    return not ask(member, GET_USER, {"username": "shop"}).body
+
+
 def topic_at(member: Member) -> dict[str, Any] | None:
     """The topic at a broker."""
     response = ask(member, GET_TOPIC, {"topic": "orders"})
@@ -230,7 +245,7 @@ async def test_topics_and_users_follow_their_resources_on_real_brokers(tmp_path:
         assert send_code(master, "wrong") == NO_PERMISSION
         assert send_code(master, "first-password", "TBW102") == NO_PERMISSION
         for member in group.brokers:
-            await run.until(lambda member=member: topic_at(member), f"{member.name} has the topic")
+            await run.until(partial(has_topic, member), f"{member.name} has the topic")
 
         drift = {
             "topic": "orders",
@@ -272,9 +287,8 @@ async def test_topics_and_users_follow_their_resources_on_real_brokers(tmp_path:
             lambda: not {object_path(TOPIC), object_path(USER)} & set(run.server.objects), "deleted"
         )
         for member in group.brokers:
-            wait_until(lambda member=member: topic_at(member) is None, what=f"{member.name} has no topic")
-            response = ask(member, GET_USER, {"username": "shop"})
-            wait_until(lambda response=response: not response.body, what=f"{member.name} has no user")
+            wait_until(partial(lacks_topic, member), what=f"{member.name} has no topic")
+            wait_until(partial(lacks_user, member), what=f"{member.name} has no user")
 
 
 async def test_a_changed_secret_changes_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,7 +321,9 @@ def test_a_port_in_use_fails_the_start_and_names_the_program(run: OneBrokerRun) 
 
 
 def test_two_state_directories_run_the_same_file_side_by_side(tmp_path: Path) -> None:
-    runs = [OneBrokerRun(tmp_path / name) for name in ("one", "other") if (tmp_path / name).mkdir() is None]
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    runs = [OneBrokerRun(tmp_path / name) for name in ("one", "other")]
     try:
         for number, run in enumerate(runs):
             run.up()

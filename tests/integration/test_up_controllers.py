@@ -143,16 +143,9 @@ def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their
     )
     wait_until(lambda: run.groups() == ["b"], what="the group is there")
 
-    # Another number of controllers is rejected, while they run and after; the same number has the data.
-    for verb in ("up", "down"):
-        run.write("replicas: 5")
-        done = run.try_up()
-        assert done.returncode == 1
-        assert "ControllerGroup quorum: spec.replicas: 5, expected 3: the data under" in done.stderr
-        if verb == "up":
-            assert "quorum-controller-0: Stopped (exit status 0)" in run.ok("down")
+    # A later run has the data.
+    assert "quorum-controller-0: Stopped (exit status 0)" in run.ok("down")
     assert run.here("status").returncode == 3
-    run.write("replicas: 3")
     assert run.try_up().returncode == 0
     wait_until(lambda: run.groups() == ["b"], what="the group is there again")
 

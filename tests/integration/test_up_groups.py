@@ -10,6 +10,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ class Senders:
         for thread in self._threads:
             thread.join(60)
 
+    def has_sent(self, count: int) -> bool:
+        """Whether more messages than these were acknowledged."""
+        return len(self.bodies) > count
+
     def _send(self, number: int) -> None:
         count = 0
         with socket.create_connection(split_address(self._address), timeout=5) as connection:
@@ -95,8 +100,8 @@ def promote_all(run: GroupRun, topic: str) -> None:
             output = run.ok("promote", f"orders/{pod}")
             assert output.startswith(f"{pod} (id ")
             assert "sends were held" in output
-            run.until(lambda pod=pod: run.is_master(pod), f"{pod} says that it is the master")
-            run.until(lambda sent=sent: len(senders.bodies) > sent + 100, "sends continue")
+            run.until(partial(run.is_master, pod), f"{pod} says that it is the master")
+            run.until(partial(senders.has_sent, sent + 100), "sends continue")
     assert senders.failures == {}
     assert f"{before['pod']} (id {before['brokerId']}) is already the master" in run.ok(
         "promote", f"orders/{before['pod']}"

@@ -1,7 +1,7 @@
 """Fixtures of the interoperability tests. Each test runs against an EpochMQ cluster (`ours`). In the soak
 run, and with EPOCHMQ_INTEROP_ORACLE=1, it also runs against RocketMQ itself (`java`), which proves the test,
-and against EpochMQ's broker under RocketMQ's nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may
-also list the kinds to run."""
+against three replicas under three controllers (`replicas`), and against EpochMQ's broker under RocketMQ's
+nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may also list the kinds to run."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from tests.interop.java_cluster import JavaCluster, OurBrokerCluster, OurNameserverCluster
 from tests.interop.java_env import JavaMissingError, java_library
+from tests.interop.replicated_cluster import ReplicatedCluster
 from tests.interop.scenarios import DriverRun, ScenarioReport, run_scenarios
 from tests.support.cluster import Cluster, OurCluster
 from tests.support.tls import tls_settings
@@ -19,6 +20,7 @@ from tests.support.tls import tls_settings
 CLUSTERS: dict[str, type[Cluster]] = {
     "ours": OurCluster,
     "java": JavaCluster,
+    "replicas": ReplicatedCluster,
     "our-broker": OurBrokerCluster,
     "our-nameserver": OurNameserverCluster,
 }

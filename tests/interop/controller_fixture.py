@@ -12,9 +12,10 @@ from pathlib import Path
 from tests.interop.controller_requests import ALTER, APPLY_ID, ELECT, HEARTBEAT, INFO, NO_METADATA, sync_set
 from tests.interop.mqadmin import CommandOutput, MqAdmin, Step
 from tests.support.cluster import Settings
+from tests.support.group_processes import Factory, Member
 from tests.support.process import wait_until
 from tests.support.remoting import call, frame, read_frame, split_address
-from tests.support.replica_group import Factory, Member, ReplicaGroup
+from tests.support.replica_group import ReplicaGroup
 
 OCTET = 60
 SLOW_HEARTBEATS: Settings = {"heartBeatTimeIntervalMs": 2000}

@@ -3,33 +3,41 @@ of them together with EpochMQ's counterpart."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from tests.interop.java_env import JavaProcess
+from tests.interop.java_env import NO_TLS, TLS, JavaProcess
 from tests.support.cluster import Cluster, our_process
 from tests.support.process import ManagedProcess
 
 
-def java_nameserver(config: Path) -> ManagedProcess:
-    """RocketMQ's nameserver, with its files in the folder of its configuration."""
+def tls_mode(config: Path) -> tuple[str, ...]:
+    """Options of a JVM whose configuration names a certificate, or none. RocketMQ's servers do not use that
+    certificate: they make one themselves."""
+    return TLS if "tls.server.certPath" in config.read_text() else NO_TLS
+
+
+def java_nameserver(config: Path, *, jvm: Sequence[str] = ()) -> ManagedProcess:
+    """RocketMQ's nameserver, with its files in the folder of its configuration. `jvm`: further options."""
     return JavaProcess(
         "org.apache.rocketmq.namesrv.NamesrvStartup",
         ["-c", str(config)],
         home=config.parent,
         name="java nameserver",
         heap_mb=128,
+        jvm=[*tls_mode(config), *jvm],
     )
 
 
-def java_broker(config: Path) -> ManagedProcess:
-    """RocketMQ's broker, with its files in the folder of its configuration."""
+def java_broker(config: Path, *, jvm: Sequence[str] = ()) -> ManagedProcess:
+    """RocketMQ's broker, with its files in the folder of its configuration. `jvm`: further options."""
     return JavaProcess(
         "org.apache.rocketmq.broker.BrokerStartup",
         ["-c", str(config)],
         home=config.parent,
         name="java broker",
         heap_mb=512,
-        jvm=["-XX:MaxDirectMemorySize=512m"],
+        jvm=["-XX:MaxDirectMemorySize=512m", *tls_mode(config), *jvm],
     )
 
 

@@ -33,6 +33,16 @@ FETCH_TIMEOUT_S = 600
 COMPILE_TIMEOUT_S = 480
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:2.8"
 
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+"""Options of a JVM that lives for seconds: its code is compiled once, and not again for speed, and one thread
+collects garbage. A broker starts in half of the time."""
+FULL_SPEED = ("-XX:TieredStopAtLevel=4",)
+"""Options of `jvm` for measurements: code is compiled again where it is hot."""
+NO_TLS = ("-Dtls.server.mode=disabled",)
+"""RocketMQ's servers would make a key and a certificate at each start, which takes a second."""
+TLS = ("-Dtls.server.mode=permissive",)
+"""Options of `jvm` for a server that accepts TLS, by RocketMQ's default."""
+
 # RocketMQ unmaps buffers and reads direct memory counters through the JDK's internals.
 OPEN_INTERNALS = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
@@ -147,10 +157,21 @@ def java_classpath() -> str:
     return f"{java_library()}/*"
 
 
-def compile_java(*sources: Path | str) -> Path:
-    """Compiles these files of `tests/interop/java` (names or paths; none given: all) together, once for each
-    content, and returns the folder of classes."""
-    paths = [SOURCES / s if isinstance(s, str) else s for s in sources] or sorted(SOURCES.glob("*.java"))
+def compile_java(*sources: Path | str, alone: bool = False) -> Path:
+    """Compiles Java files, once for each content, and returns the folder of classes. A name means a file of
+    `tests/interop/java`. All files there are compiled in one go, which takes as long as two of them, unless
+    `alone` says that the folder must have the classes of `sources` only. Paths are compiled alone."""
+    named = [SOURCES / source for source in sources if isinstance(source, str)]
+    for path in named:
+        assert path.is_file(), f"{path} is missing"
+    paths = [source for source in sources if isinstance(source, Path)]
+    if not paths and not alone:
+        return _compile(tuple(sorted(SOURCES.glob("*.java"))))
+    return _compile((*named, *paths))
+
+
+@functools.cache
+def _compile(paths: tuple[Path, ...]) -> Path:
     digest = hashlib.sha256(java_library().name.encode())
     for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -163,7 +184,8 @@ def compile_java(*sources: Path | str) -> Path:
         classes.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=classes.parent, prefix="compiling-"))
         try:
-            options = ["-encoding", "UTF-8", "-proc:none", "-nowarn", "-Xlint:none", "-d", str(scratch)]
+            options = [f"-J{option}" for option in QUICK_START]
+            options += ["-encoding", "UTF-8", "-proc:none", "-nowarn", "-Xlint:none", "-d", str(scratch)]
             done = subprocess.run(
                 ["javac", *options, "-cp", java_classpath(), *map(str, paths)],
                 capture_output=True,
@@ -192,19 +214,20 @@ def java_command(
     heap_mb: int = 256,
     jvm: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of a JVM. RocketMQ writes its logs under `home`/logs (it goes by `user.home`)."""
+    """The command line of a JVM. RocketMQ writes its logs under `home`/logs (it goes by `user.home`). Options
+    in `jvm` override the others, such as `QUICK_START` and `NO_TLS`."""
     return [
         "java",
         f"-Xms{min(heap_mb, 64)}m",
         f"-Xmx{heap_mb}m",
-        "-XX:+UseSerialGC",
-        "-XX:-UsePerfData",
+        *QUICK_START,
         "-Djava.net.preferIPv4Stack=true",
         "-Dfile.encoding=UTF-8",
         f"-Duser.home={home}",
         f"-Djava.io.tmpdir={home}",  # mqadmin keeps copies of static topics there
         f"-Drocketmq.client.logRoot={home}/logs/rocketmqlogs",
         *OPEN_INTERNALS,
+        *NO_TLS,
         *jvm,
         "-cp",
         java_classpath() if classes is None else f"{classes}:{java_classpath()}",

@@ -15,10 +15,10 @@ from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.mqadmin import MqAdmin, Step
 from tests.support.cluster import Cluster
+from tests.support.group_processes import Factory, our_broker
 from tests.support.pair import Pair
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Factory, our_broker
 from tests.support.signing import CHECKED, ROOT, signed
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]

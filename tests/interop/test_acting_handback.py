@@ -1,6 +1,6 @@
 """A master returns while delayed and timer messages of its group are due, a transaction is open, a message is
-popped, and consumers read a backlog. Nothing is lost, and what comes twice stays within what comes twice with
-RocketMQ's brokers, which run the same test."""
+rejected, another is popped, and consumers read a backlog. Nothing is lost, and what comes twice stays within
+what comes twice with RocketMQ's brokers, which run the same test."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from epochmq_protocol.message import MessageExt
 from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_acting_master import Consumer, is_active
-from tests.interop.test_escape import INVISIBLE_MS, OTHER_NAME, create_topic, knows_topic, masters
+from tests.interop.test_escape import (
+    INVISIBLE_MS,
+    OTHER_NAME,
+    REJECTED,
+    create_topic,
+    knows_topic,
+    masters,
+)
 from tests.interop.test_slave_sync import java_slave
 from tests.support.acting_group import HOST, ActingGroup
 from tests.support.cluster import Settings
+from tests.support.group_processes import Factory, Member, our_broker, our_nameserver
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.pop_client import acknowledge, pop
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Factory, Member, our_broker, our_nameserver
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
@@ -34,8 +41,8 @@ CONSUME_MS = 100
 BACKLOG_A_SECOND = 36
 """What the consumer of the backlog, with four threads, can consume."""
 REPEATED_S_MAX = 3.0
-"""How many seconds' worth of due messages may come twice. RocketMQ's acting master tells its progress in the
-timer once a second, and delivers on until it learns of the master."""
+"""How many seconds' worth of due messages may come twice if EpochMQ's slave acts. RocketMQ's tells its
+progress in the timer once a second, on a busy machine much later, and so much more comes twice."""
 
 
 def settings(lead_s: int) -> Settings:
@@ -66,7 +73,7 @@ def two_groups(
         "brokerId": 0,
         "brokerRole": "ASYNC_MASTER",
     }
-    member = group._broker(2, other, alone, 0)
+    member = group.make_broker(2, other, alone)
     assert member.address.startswith(HOST)
     group.brokers.append(member)
     with group:
@@ -173,6 +180,7 @@ def test_little_comes_twice_when_the_master_returns(
                 sent = [f"plain-{number}" for number in range((spread_s + lead_s) * BACKLOG_A_SECOND)]
                 for number, body in enumerate(sent):
                     send(group.master.address, BACKLOG, number % 3, body)
+                send(group.master.address, STREAM, 0, REJECTED)
                 delayed, timed = send_stream(group.master.address, lead_s, spread_s)
                 popped: dict[str, tuple[MessageExt, str]] = {}
                 invisible_ms = (spread_s + 5) * 1000
@@ -199,6 +207,7 @@ def test_little_comes_twice_when_the_master_returns(
                 wait_until(lambda: not is_active(slave.address), what="the slave acts no longer")
                 due |= {*timed, "paid"}
                 wait_until(lambda: due <= set(stream.bodies), what="all messages of the stream")
+                wait_until(lambda: stream.bodies.count(REJECTED) > 1, what="the rejected message")
                 wait_until(lambda: set(sent) <= set(backlog.bodies), what="the whole backlog")
                 # What was not acknowledged comes again; so does, later, a message that is popped now.
                 again: Counter[str] = Counter()
@@ -224,12 +233,15 @@ def test_little_comes_twice_when_the_master_returns(
             kind: sum(counts[body] - 1 for body in bodies)
             for kind, bodies in (("delayed", delayed), ("timed", timed), ("transaction", ["paid"]))
         }
+        repeated["rejected"] = counts[REJECTED] - 2
         repeated["plain"] = plain.total() - len(plain)
         print(f"came twice: {repeated}; popped again: {dict(again)}; delayed by group: {dict(names)}")
         assert min(names[Pair.NAME], names[OTHER_NAME]) > 0, "both groups delivered a part"
         assert repeated["plain"] == 0
-        assert repeated["delayed"] <= REPEATED_S_MAX * DELAYED_A_SECOND
-        assert repeated["timed"] <= REPEATED_S_MAX * TIMED_A_SECOND
+        assert repeated["rejected"] <= 1
+        if brokers[1] is our_broker:
+            assert repeated["delayed"] <= REPEATED_S_MAX * DELAYED_A_SECOND
+            assert repeated["timed"] <= REPEATED_S_MAX * TIMED_A_SECOND
         assert again["popped-1"] == 1
         # Its checkpoint is in this group, and its acknowledgement has left for the other one.
         assert again["popped-0"] <= 1

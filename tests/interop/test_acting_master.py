@@ -18,10 +18,10 @@ from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_slave_sync import java_slave
 from tests.support.cluster import Settings
+from tests.support.group_processes import Factory, our_broker, our_nameserver
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Factory, our_broker, our_nameserver
 from tests.support.stalls import unless_stalled
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -51,15 +51,19 @@ COMBINATIONS = [
     pytest.param(our_nameserver, our_broker, java_slave, id="java-slave"),
     pytest.param(java_nameserver, java_broker, our_broker, id="java-master-and-nameserver"),
     pytest.param(java_nameserver, java_broker, java_slave, id="all-java", marks=pytest.mark.soak),
+    pytest.param(
+        our_nameserver, java_broker, java_slave, id="javas-with-our-nameserver", marks=pytest.mark.soak
+    ),
 ]
 """In `make test` RocketMQ's nameserver takes part beside its master."""
 LOCKS_AT_THE_SLAVE = [
     COMBINATIONS[0],
     COMBINATIONS[1],
+    pytest.param(our_nameserver, our_broker, java_slave, id="java-slave", marks=pytest.mark.soak),
     pytest.param(
         java_nameserver, java_broker, our_broker, id="java-master-and-nameserver", marks=pytest.mark.soak
     ),
-    COMBINATIONS[4],
+    *COMBINATIONS[4:],
 ]
 """The locks are the acting slave's alone, so that one slave of EpochMQ shows them in `make test`."""
 

@@ -10,8 +10,8 @@ import pytest
 from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.test_slave_sync import java_slave
 from tests.support.acting_group import ActingGroup
+from tests.support.group_processes import Factory, our_broker, our_nameserver
 from tests.support.process import wait_until
-from tests.support.replica_group import Factory, our_broker, our_nameserver
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 

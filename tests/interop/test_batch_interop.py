@@ -25,7 +25,7 @@ STORE_HOST = records.encode_host("127.0.0.1", 10911)
 
 def java(root: Path, *steps: str) -> None:
     """Runs BatchTool on the directory."""
-    classes = compile_java("BatchTool.java", "ToolProcess.java")
+    classes = compile_java("BatchTool.java", "LocalStore.java", "ToolProcess.java")
     arguments = [str(root), str(LOG_FILE), str(QUEUE_FILE), *steps]
     run_java("BatchTool", arguments, home=root.parent / "home", classes=classes)
 

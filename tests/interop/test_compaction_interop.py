@@ -35,7 +35,7 @@ SETTINGS = {
 
 def java(root: Path, *steps: str) -> None:
     """Runs CompactionTool on the directory."""
-    classes = compile_java("CompactionTool.java", "ToolProcess.java")
+    classes = compile_java("CompactionTool.java", "LocalStore.java", "ToolProcess.java")
     arguments = [str(root), str(LOG_FILE), str(COMPACTED_LOG), str(COMPACTED_QUEUE), *steps]
     run_java("CompactionTool", arguments, home=root.parent / "home", classes=classes)
 

@@ -11,8 +11,9 @@ import pytest
 from epochmq_protocol import fastjson
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess
+from tests.support.group_processes import Factory, our_controller
 from tests.support.process import ManagedProcess, wait_until
-from tests.support.replica_group import CONTROLLER_ELECT_MASTER, Factory, ReplicaGroup, our_controller
+from tests.support.replica_group import CONTROLLER_ELECT_MASTER, ReplicaGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 

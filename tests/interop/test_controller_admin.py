@@ -15,8 +15,8 @@ from tests.interop.controller_fixture import ControllerFixture
 from tests.interop.java_cluster import java_broker
 from tests.interop.mqadmin import Step
 from tests.interop.test_controller import java_controller
+from tests.support.group_processes import Factory, our_broker, our_controller
 from tests.support.process import wait_until
-from tests.support.replica_group import Factory, our_broker, our_controller
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 

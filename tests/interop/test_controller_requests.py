@@ -23,9 +23,10 @@ from tests.interop.controller_requests import (
     Case,
 )
 from tests.interop.test_controller import java_controller
+from tests.support.group_processes import Factory, our_controller
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call, frame, read_frame, split_address
-from tests.support.replica_group import Factory, ReplicaGroup, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 KINDS: dict[str, Factory] = {"ours": our_controller, "java": java_controller}
 OCTET = 60

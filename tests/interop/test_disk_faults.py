@@ -33,4 +33,5 @@ def test_no_disk_fault_of_any_member_loses_an_acknowledged_message(group: Faulty
             found = rounds.run(role, fault, hold_s=HOLD_S)
             print(found)
             assert (found.lost, found.divergent) == (0, []), found
+            assert found.felt, found
     rounds.finish()

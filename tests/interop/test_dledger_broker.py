@@ -3,19 +3,25 @@ peers of one group."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from epochmq_broker.dledger.commit_log_peer import POSITION_AT, is_record
+from epochmq_broker.dledger.commit_log_peer import is_record
+from epochmq_broker.store.record import POSITION_AT
 from epochmq_dledger.store.block_log import BlockLog
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.dledger_group import FILE_SIZE, DLedgerGroup
+from tests.support.group_processes import Factory, Member, our_broker
 from tests.support.process import wait_until
-from tests.support.replica_group import Factory, Member, our_broker
+
+LEADERSHIPS_MAX = 30
+"""After so many elections each of three brokers has led twice."""
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
@@ -75,6 +81,66 @@ def check_logs(group: DLedgerGroup) -> None:
         log.close()
 
 
+class SteadyProducer:
+    """A context manager: RocketMQ's producer, which sends one message after another."""
+
+    def __init__(self, group: DLedgerGroup) -> None:
+        self.process = JavaProcess(
+            "SteadyProducer",
+            [group.nameserver.address],
+            home=group.directory / "producer",
+            classes=compile_java("SteadyProducer.java"),
+            heap_mb=128,
+        )
+
+    def __enter__(self) -> SteadyProducer:
+        self.process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+
+    def _acks(self) -> list[list[str]]:
+        # `output` returns only the end of what a JVM wrote. The last line may not be complete.
+        text = self.process.output_path.read_text(errors="replace")
+        lines = (line.split() for line in text[: text.rfind("\n") + 1].splitlines())
+        return [line for line in lines if len(line) == 5 and line[0] == "acked"]
+
+    def acknowledged(self) -> list[bytes]:
+        """The bodies of the acknowledged messages."""
+        return [line[1].encode() for line in self._acks()]
+
+    def wait_acknowledged(self, count: int) -> None:
+        """Waits until this number of further messages is acknowledged."""
+        before = len(self.acknowledged())
+        wait_until(lambda: len(self.acknowledged()) > before + count, what="the client sends again")
+
+    def longest_silence_s(self, began_s: float) -> float:
+        """The longest time without an acknowledgement since then (s, monotonic)."""
+        # Java's nanoTime and Python's monotonic read the same clock.
+        moments = [began_s, *(at for line in self._acks() if (at := int(line[4]) / 1e9) > began_s)]
+        return max(after - before for before, after in itertools.pairwise(moments))
+
+
+def check_complete(group: DLedgerGroup, shown_by: Sequence[Member], producer: SteadyProducer) -> None:
+    """Checks that these brokers show every acknowledged message, and that all logs are equal. The producer
+    has ended."""
+    group.wait_caught_up()
+    shown = {text for queue_id in range(4) for text in group.wait_equal(shown_by, queue_id)}
+    assert set(producer.acknowledged()) <= shown
+    for member in group.brokers:
+        member.process.stop()
+    check_logs(group)
+
+
+def check_same_bytes(group: DLedgerGroup) -> None:
+    """Checks that the data files of all brokers are equal up to what each has committed. Clients may send."""
+    end = min(group.committed_end(member) or 0 for member in group.brokers)
+    assert end > 0
+    logs = {group.log_bytes(member, end) for member in group.brokers}
+    assert [len(log) for log in logs] == [end]
+
+
 @pytest.mark.parametrize(
     "makers",
     [
@@ -87,36 +153,95 @@ def test_no_acknowledged_message_is_lost_whoever_leads(tmp_path: Path, makers: t
     """A Java client sends, while each leader in turn is killed and comes back. The queues of RocketMQ's
     brokers are not compared: after a kill their dispatcher continues at the committed position of that
     moment, and leaves out what was committed since recovery read the log."""
-    with DLedgerGroup(tmp_path, makers) as group:
-        producer = JavaProcess(
-            "SteadyProducer",
-            [group.nameserver.address],
-            home=tmp_path / "producer",
-            classes=compile_java("SteadyProducer.java"),
-            heap_mb=128,
-        )
-        producer.start()
-
-        def acknowledged() -> list[bytes]:
-            lines = (line.split() for line in producer.output(1 << 30).splitlines())
-            return [line[1].encode() for line in lines if len(line) == 5 and line[0] == "acked"]
-
-        try:
-            for _ in range(3):
-                count = len(acknowledged())
-                wait_until(lambda: len(acknowledged()) > count + 200, what="the client goes on")  # noqa: B023 # called at once
-                master = group.wait_master()
-                master.process.kill()
-                group.wait_master(other_than=master)
-                master.start()
-            count = len(acknowledged())
-            wait_until(lambda: len(acknowledged()) > count + 200, what="the client goes on")
-        finally:
-            producer.kill()
-        group.wait_caught_up()
+    with DLedgerGroup(tmp_path, makers) as group, SteadyProducer(group) as producer:
+        for _ in range(3):
+            producer.wait_acknowledged(200)
+            master = group.wait_master()
+            master.process.kill()
+            group.wait_master(other_than=master)
+            master.start()
+        producer.wait_acknowledged(200)
+        producer.process.kill()
         ours = [one for one in group.brokers if one.make is our_broker]
-        shown = {text for queue_id in range(4) for text in group.wait_equal(ours, queue_id)}
-        assert set(acknowledged()) <= shown
+        check_complete(group, ours, producer)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("program", [java_broker, our_broker], ids=["rocketmqs", "ours"])
+def test_a_group_led_by_each_of_its_mixed_brokers(tmp_path: Path, program: Factory) -> None:
+    """One broker is of another program than the two others. Each of the three leads twice, and is killed as
+    the leader. `program`: of the two."""
+    other = our_broker if program is java_broker else java_broker
+    with DLedgerGroup(tmp_path, [program, program, other]) as group, SteadyProducer(group) as producer:
+        led = dict.fromkeys((member.name for member in group.brokers), 0)
+        for _ in range(LEADERSHIPS_MAX):
+            producer.wait_acknowledged(200)
+            master = group.wait_master()
+            led[master.name] += 1
+            if min(led.values()) >= 2:
+                break
+            master.process.kill()
+            group.wait_master(other_than=master)
+            master.start()
+        print(f"leaderships: {led}")
+        assert min(led.values()) >= 2, led
+        producer.process.kill()
+        check_complete(group, [one for one in group.brokers if one.make is our_broker], producer)
+
+
+def test_rocketmqs_brokers_are_replaced_one_at_a_time_and_back(tmp_path: Path) -> None:
+    """Under a Java client that sends, each of three RocketMQ brokers is stopped and EpochMQ's started in its
+    directory, the leader last; then all are replaced by RocketMQ's again. After each step the logs of the
+    three are equal, byte for byte, and at the end every acknowledged message is there."""
+    with DLedgerGroup(tmp_path, [java_broker] * 3) as group, SteadyProducer(group) as producer:
+        for make in (our_broker, java_broker):
+            for _ in group.brokers:
+                producer.wait_acknowledged(200)
+                left = [member for member in group.brokers if member.make is not make]
+                master = group.wait_master()
+                member = next((one for one in left if one is not master), master)
+                began_s = time.monotonic()
+                switch(member, make)
+                producer.wait_acknowledged(200)
+                group.wait_master()
+                group.wait_replicated()
+                check_same_bytes(group)
+                print(
+                    f"{member.name} {'and leader ' if member is master else ''}is now {make.__name__}:"
+                    f" longest silence {producer.longest_silence_s(began_s):.2f} s"
+                )
+            if make is our_broker:
+                acknowledged, master = set(producer.acknowledged()), group.wait_master()
+                shown = {text for queue_id in range(4) for text in group.texts(master, queue_id)}
+                assert acknowledged <= shown
+        producer.process.kill()
         for member in group.brokers:
-            member.process.stop()
-        check_logs(group)
+            switch(member, our_broker)
+        check_complete(group, group.brokers, producer)
+
+
+@pytest.mark.parametrize(
+    "makers",
+    [
+        pytest.param((our_broker, our_broker, java_broker), id="rocketmqs"),
+        pytest.param((java_broker, java_broker, our_broker), id="ours"),
+    ],
+)
+def test_the_preferred_leader_gets_the_role_of_master(tmp_path: Path, makers: tuple[Factory, ...]) -> None:
+    """n2 is preferred, and of the other program than its peers. It becomes master, and becomes master again
+    after it was away. All brokers have every acknowledged message."""
+    with DLedgerGroup(tmp_path, makers, broker={"preferredLeaderId": "n2"}) as group:
+        preferred = group.brokers[2]
+        sent: list[bytes] = []
+
+        def leads() -> bool:
+            return group.master() is preferred and group.send(preferred, b"ready")
+
+        wait_until(leads, timeout_s=120, what="the preferred leader is master")
+        fill(group, preferred, 20, sent)
+        preferred.process.kill()
+        fill(group, group.wait_master(other_than=preferred), 20, sent)
+        preferred.start()
+        wait_until(leads, timeout_s=120, what="the preferred leader is master again")
+        group.wait_caught_up()
+        assert unique(group.wait_equal(group.brokers, 0)) == sent

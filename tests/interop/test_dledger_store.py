@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_broker.dledger.first_record import encode_members_record
 from epochmq_broker.store import record
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.state_files import load_committed, load_vote, save_checkpoint, save_vote
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, decode_entry
+from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, MEMBERS_CHANNEL, decode_entry
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.test_store_interop import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
 from tests.support.net import free_port
@@ -32,7 +33,7 @@ Tool = Callable[..., None]
 @pytest.fixture(scope="module")
 def tool(tmp_path_factory: pytest.TempPathFactory) -> Tool:
     """Runs StoreTool on the directory of a broker with a DLedger commit log."""
-    classes = compile_java("StoreTool.java", "ToolProcess.java")
+    classes = compile_java("StoreTool.java", "LocalStore.java", "ToolProcess.java")
     home = tmp_path_factory.mktemp("store-tool")
 
     def run(root: Path, *steps: str) -> None:
@@ -122,8 +123,8 @@ def test_the_same_records_give_the_bytes_of_rocketmqs_files(java_root: Path, tmp
 
 
 def test_rocketmq_continues_our_log_and_we_continue_its(java_root: Path, tool: Tool, tmp_path: Path) -> None:
-    """Our log has a record that is for no queue at the start of each term, and lost a tail by a
-    truncation."""
+    """Our log has a record that is for no queue at the start of each term, and one that names the voters, and
+    lost a tail by a truncation."""
     java = opened(java_root)
     bodies = [body for _, body in bodies_of(java)]
     java.close()
@@ -133,8 +134,11 @@ def test_rocketmq_continues_our_log_and_we_continue_its(java_root: Path, tool: T
     log.append_bodies(1, [barrier(1), *bodies[:half], *bodies[:700]])
     log.truncate(half)
     log.erase_now()
-    log.append_bodies(3, [barrier(3), *bodies[half:]])
-    assert log.end_index == COUNT + 1
+    voters = encode_members_record({"n0": "127.0.0.1:1"}, STORE_HOST, 1_700_000_000_000)
+    log.append_bodies(3, [barrier(3)])
+    log.append_bodies(3, [voters], MEMBERS_CHANNEL)
+    log.append_bodies(3, bodies[half:])
+    assert log.end_index == COUNT + 2
     save_vote(root / "dledger-n0", 3, "n0")
     close(log, root)
     (root / "abort").touch()  # after a clean stop RocketMQ expects complete queues, and builds none
@@ -146,11 +150,11 @@ def test_rocketmq_continues_our_log_and_we_continue_its(java_root: Path, tool: T
     assert [unit[:3] + unit[4:] for unit in _units(root / "queues.txt")] == [
         unit[:3] + unit[4:] for unit in expected
     ]
-    assert len((root / "log.txt").read_text().splitlines()) == COUNT + 2
+    assert len((root / "log.txt").read_text().splitlines()) == COUNT + 3
 
     log = opened(root)
     assert load_vote(root / "dledger-n0").term >= 3
-    assert log.end_index == COUNT + 101
+    assert log.end_index == COUNT + 102
     entry = log.entry(log.end_index)
     assert entry is not None
     assert entry.term >= 3

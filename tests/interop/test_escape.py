@@ -1,5 +1,6 @@
-"""The master of one group dies; its delayed messages, timer messages, popped messages and open transactions
-reach RocketMQ's clients through another group, each once. Either group is RocketMQ's or EpochMQ's."""
+"""The master of one group dies; its delayed messages, timer messages, rejected messages, popped messages and
+open transactions reach RocketMQ's clients through another group, each once. Either group is RocketMQ's or
+EpochMQ's."""
 
 from __future__ import annotations
 
@@ -15,15 +16,15 @@ from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_acting_master import ACTING, SUPPORTING, Consumer, is_active
 from tests.interop.test_slave_sync import java_slave
+from tests.support.group_processes import Factory, Member, our_broker, our_nameserver
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.pop_client import acknowledge, pop
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Factory, Member, our_broker, our_nameserver
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
-UPDATE_AND_CREATE_TOPIC, GET_ROUTE, PULL = 17, 105, 11
+UPDATE_AND_CREATE_TOPIC, GET_ROUTE, PULL, GET_MAX_OFFSET = 17, 105, 11, 30
 QUEUES = 3
 DELAYED_S = 10
 """Long enough to send everything and to kill the master before the first message is due."""
@@ -38,23 +39,25 @@ ESCAPING = {
     "transactionCheckMax": 1000,
 }
 OTHER_NAME = "broker-b"
+REJECTED = "rejected-0"
+"""The consumer rejects it once."""
 
 
 @contextmanager
 def two_groups(
-    directory: Path, nameserver: Factory, slave: Factory, other: Factory
+    directory: Path, nameserver: Factory, brokers: tuple[Factory, Factory], other: Factory
 ) -> Iterator[tuple[Pair, Member]]:
-    """A master of ours and its slave; the master of the other group. Both groups have the topic `orders`."""
+    """A master and its slave; the master of the other group. Both groups have the topic `orders`."""
     pair = Pair(
         directory,
-        [our_broker, slave],
+        brokers,
         broker=ESCAPING,
         octet=69,
         nameserver=nameserver,
         nameserver_settings=SUPPORTING,
     )
     settings = {"brokerName": OTHER_NAME, "brokerId": 0, "brokerRole": "ASYNC_MASTER"}
-    group = pair._broker(2, other, ESCAPING | settings, 69)
+    group = pair.make_broker(2, other, ESCAPING | settings)
     pair.brokers.append(group)
     with pair:
         for address in (pair.master.address, group.address):
@@ -90,6 +93,12 @@ def send(address: str, body: str, properties: str = "") -> None:
     assert response.code == 0, response
 
 
+def delayed_end(address: str) -> int:
+    """How many messages of level 2 a broker has had, those that consumers have rejected among them."""
+    ext = {"topic": "SCHEDULE_TOPIC_XXXX", "queueId": "1"}
+    return int(call(address, GET_MAX_OFFSET, ext).ext["offset"])
+
+
 def knows_topic(address: str) -> bool:
     """Whether a slave has copied the topic."""
     ext = {
@@ -107,20 +116,33 @@ def pop_some(address: str, name: str, found: dict[str, tuple[MessageExt, str]], 
     return len(found) >= count
 
 
+OURS = (our_broker, our_broker)
+JAVAS = (java_broker, java_slave)
+
+
 @pytest.mark.parametrize(
-    ("nameserver", "slave", "other"),
+    ("nameserver", "brokers", "other"),
     [
         # In `make test` all ours is under the faults of `test_chaos`, and returns in `test_acting_handback`.
-        pytest.param(our_nameserver, our_broker, our_broker, id="all-ours", marks=pytest.mark.soak),
-        pytest.param(java_nameserver, our_broker, java_broker, id="to-java"),
-        pytest.param(our_nameserver, java_slave, our_broker, id="from-java"),
-        pytest.param(java_nameserver, java_slave, java_broker, id="java-to-java", marks=pytest.mark.soak),
+        pytest.param(our_nameserver, OURS, our_broker, id="all-ours", marks=pytest.mark.soak),
+        pytest.param(java_nameserver, OURS, java_broker, id="to-java"),
+        pytest.param(our_nameserver, (our_broker, java_slave), our_broker, id="from-java"),
+        pytest.param(
+            java_nameserver, OURS, our_broker, id="ours-with-javas-nameserver", marks=pytest.mark.soak
+        ),
+        pytest.param(
+            our_nameserver, (java_broker, our_broker), our_broker, id="javas-master", marks=pytest.mark.soak
+        ),
+        pytest.param(
+            our_nameserver, JAVAS, java_broker, id="javas-with-our-nameserver", marks=pytest.mark.soak
+        ),
+        pytest.param(java_nameserver, JAVAS, java_broker, id="all-java", marks=pytest.mark.soak),
     ],
 )
 def test_messages_of_a_group_without_a_master_come_through_another_group(
-    tmp_path: Path, nameserver: Factory, slave: Factory, other: Factory
+    tmp_path: Path, nameserver: Factory, brokers: tuple[Factory, Factory], other: Factory
 ) -> None:
-    with two_groups(tmp_path, nameserver, slave, other) as (pair, group):
+    with two_groups(tmp_path, nameserver, brokers, other) as (pair, group):
         address, decision = pair.brokers[1].address, tmp_path / "decision"
         for number in range(2):
             send(pair.master.address, f"popped-{number}")
@@ -146,10 +168,13 @@ def test_messages_of_a_group_without_a_master_come_through_another_group(
                 )
                 delayed = {f"delayed-{number}" for number in range(5)}
                 timed = {f"timed-{number}" for number in range(5)}
+                send(pair.master.address, REJECTED)
                 for body in sorted(delayed):
                     send(pair.master.address, body, "DELAY\x012\x02")
                 for body in sorted(timed):
                     send(pair.master.address, body, f"TIMER_DELAY_SEC\x01{DELAYED_S}\x02")
+                waiting = len(delayed) + 1
+                wait_until(lambda: delayed_end(pair.master.address) == waiting, what="it is rejected")
                 pair.wait_followed()
                 pair.master.process.kill()
                 wait_until(lambda: is_active(address), what="the slave acts")
@@ -163,9 +188,11 @@ def test_messages_of_a_group_without_a_master_come_through_another_group(
                 assert "popped-1" in again
                 assert again["popped-1"][0].reconsume_times == 1
                 wait_until(lambda: "paid" in payments.bodies, what="the transaction is committed")
+                wait_until(lambda: consumer.bodies.count(REJECTED) == 2, what="the rejected message")
+                assert [name for *_, body, name in consumer.sightings if body == REJECTED][-1] == OTHER_NAME
             finally:
                 producer.stop()
             came = [body for body in consumer.bodies if body in delayed | timed]
             assert sorted(came) == sorted(delayed | timed), "each once"
-            if slave is our_broker:
+            if brokers[1] is our_broker:
                 assert "popped-0" not in again, "it was acknowledged"

@@ -27,7 +27,7 @@ STORE_HOST = records.encode_host("127.0.0.1", 10911)
 def java(root: Path, *steps: str) -> None:
     """Runs ExtensionTool on the directory."""
     sizes = [str(size) for size in (LOG_FILE, QUEUE_FILE, EXTENSION_FILE)]
-    classes = compile_java("ExtensionTool.java", "ToolProcess.java")
+    classes = compile_java("ExtensionTool.java", "LocalStore.java", "ToolProcess.java")
     run_java("ExtensionTool", [str(root), *sizes, *steps], home=root.parent / "home", classes=classes)
 
 

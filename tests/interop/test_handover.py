@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java_env import JavaProcess, compile_java
+from tests.support.group_processes import Member, our_broker, our_controller
 from tests.support.group_traffic import read_queue
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Member, ReplicaGroup, our_broker, our_controller
+from tests.support.replica_group import ReplicaGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
@@ -40,7 +41,7 @@ def hand_over(group: ReplicaGroup, wanted: Member) -> int:
         one["brokerId"] for one in found["inSyncReplicas"] if one["brokerAddress"] == wanted.address
     ]
     ext = {"brokerId": str(broker_id), "address": wanted.address, "timeoutMs": "5000"}
-    response = call(master.address, SWITCHOVER, ext, timeout_s=15)
+    response = call(master.address, SWITCHOVER, ext, timeout_s=60)
     assert response.code == 0, response
     return int(response.ext["heldMs"])
 

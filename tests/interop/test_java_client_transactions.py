@@ -15,8 +15,9 @@ from tests.interop.scenarios import ScenarioReport, run_scenarios
 from tests.interop.test_controller import OURS
 from tests.interop.test_handover import hand_over
 from tests.support.cluster import Cluster, OurCluster, Value
+from tests.support.group_processes import Factory, our_broker
 from tests.support.remoting import Response, call
-from tests.support.replica_group import Factory, ReplicaGroup, our_broker
+from tests.support.replica_group import ReplicaGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 
@@ -134,7 +135,8 @@ def test_a_check_carries_the_message_and_the_place_of_its_newest_copy(report: Sc
 
 @pytest.mark.scenario("transaction_discard")
 def test_a_message_that_nobody_ends_is_discarded_after_the_last_check(report: ScenarioReport) -> None:
-    assert report["checks"] == report["checks_later"] == CHECKS_MAX
+    # The client may still be about to run the last check when the broker has moved the message.
+    assert report["checks"] <= report["checks_later"] == CHECKS_MAX
     (discarded,) = report["discarded"]
     expected = half_properties("T_transaction_discard", "G_transaction_discard", report["result"])
     assert properties_of(discarded) == expected | {"TRANSACTION_CHECK_TIMES": str(CHECKS_MAX)}

@@ -388,20 +388,26 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
     common = java.keys() & ours.keys() - differ
     assert len(common) > 80
     assert {key: ours[key] for key in common} == {key: java[key] for key in common}
-    # RocketMQ shows all but the first three only when they are set.
+    # RocketMQ shows all but the first three and those of the external listener only when they are set.
     only_ours = {key for key in ours.keys() - java.keys() if not key.startswith("tls")}
     assert only_ours == {
         "adminSocketPath",
         "brokerConfigPath",
         "clientIP",
+        "externalIP",
+        "externalListenPort",
+        "externalPort",
+        "externalTlsMode",
         "dLegerGroup",
         "dLegerPeers",
         "dLegerSelfId",
+        "preferredLeaderId",
         "readOnlyCommitLogStorePaths",
         "storePathDLedgerCommitLog",
         "storePathEpochFile",
         "storePathBrokerIdentity",
         "haMasterAddress",
+        "joinDLedgerGroup",
     }
 
 

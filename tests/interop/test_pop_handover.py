@@ -11,7 +11,8 @@ from tests.interop.scenarios import run_scenarios
 from tests.interop.test_controller import OURS
 from tests.interop.test_handover import hand_over
 from tests.support.cluster import Value
-from tests.support.replica_group import ReplicaGroup, our_broker
+from tests.support.group_processes import our_broker
+from tests.support.replica_group import ReplicaGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 OCTET = 85

@@ -13,10 +13,10 @@ import pytest
 from epochmq_broker.store import PutStatus
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess, compile_java
+from tests.support.group_processes import Factory, our_broker
 from tests.support.net import free_port, loopback
 from tests.support.pair import Pair
 from tests.support.process import wait_until
-from tests.support.replica_group import Factory, our_broker
 from tests.unit.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 

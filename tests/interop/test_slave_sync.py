@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ import pytest
 
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess, compile_java
+from tests.support.group_processes import Factory, our_broker
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Factory, our_broker
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
@@ -32,14 +33,14 @@ TABLES = {
 }
 
 
-def java_slave(config: Path) -> ManagedProcess:
-    """RocketMQ's slave, with a short interval between copies."""
+def java_slave(config: Path, *, jvm: Sequence[str] = ()) -> ManagedProcess:
+    """RocketMQ's slave, with a short interval between copies. `jvm`: further options."""
     return JavaProcess(
         "EagerSlave",
         ["-c", str(config)],
         home=config.parent,
         classes=compile_java("EagerSlave.java"),
-        jvm=["-XX:MaxDirectMemorySize=512m"],
+        jvm=["-XX:MaxDirectMemorySize=512m", *jvm],
     )
 
 
@@ -80,7 +81,7 @@ def delay(pair: Pair, *, level: int = 0, seconds: int = 0) -> None:
         "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
         "h": "0", "i": f"{name}\x01{value}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false",
     }  # fmt: skip
-    assert call(pair.master.address, SEND_MESSAGE_V2, ext, b"later", timeout_s=10).code == 0
+    assert call(pair.master.address, SEND_MESSAGE_V2, ext, b"later", timeout_s=60).code == 0
 
 
 def pending(pair: Pair, number: int) -> int:

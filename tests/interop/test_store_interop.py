@@ -22,12 +22,13 @@ from tests.interop.java_env import JavaProcess, compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
-COUNT = 100_000
+COUNTS = pytest.mark.parametrize("count", [40_000, pytest.param(100_000, marks=pytest.mark.soak)])
+"""Messages: more than a file of the log, of a queue or of the index holds."""
 MORE = 2000
-LOG_FILE = 16 << 20
+LOG_FILE = 8 << 20
 SMALL_LOG_FILE = 1 << 20
-QUEUE_FILE = 20 * 2000
-SLOTS, ENTRIES = 5000, 60_000
+QUEUE_FILE = 20 * 1000
+SLOTS, ENTRIES = 5000, 30_000
 DELAYS_MS = tuple(
     seconds * 1000
     for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -43,7 +44,7 @@ Line = tuple[str, ...]
 @pytest.fixture(scope="module")
 def tool(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
     """Runs StoreTool on a directory."""
-    classes = compile_java("StoreTool.java", "ToolProcess.java")
+    classes = compile_java("StoreTool.java", "LocalStore.java", "ToolProcess.java")
     home = tmp_path_factory.mktemp("store-tool")
 
     def run(root: Path, *steps: str, log_file: int = LOG_FILE) -> None:
@@ -267,29 +268,32 @@ def check_answers(store: MessageStore, keys: Path, times: Path, work: Path) -> N
         assert ours == [lower, upper], (topic, queue_id, time)
 
 
-def test_java_reads_our_store_and_we_read_what_java_added(tool: Callable[..., None], tmp_path: Path) -> None:
+@COUNTS
+def test_java_reads_our_store_and_we_read_what_java_added(
+    tool: Callable[..., None], tmp_path: Path, count: int
+) -> None:
     root, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
     store = opened(root)
-    write(store, 0, COUNT)
+    write(store, 0, count)
     ours, units = list(our_log(store)), list(our_queues(store))
     keys, times = sample(root, work, ours)
     end = store.max_phy_offset
     before = raw_log(store, end)
     store.stop()
-    assert [content_of(line) for line in ours] == list(expected(0, COUNT))
+    assert [content_of(line) for line in ours] == list(expected(0, count))
     tool(
         root,
         f"log:{work / 'log'}", f"queues:{work / 'queues'}",
         f"query:{keys}:{work / 'keys.out'}", f"times:{times}:{work / 'times.out'}",
-        f"write:{COUNT}:{MORE}",
+        f"write:{count}:{MORE}",
     )  # fmt: skip
     assert lines(work / "log") == ours
     assert lines(work / "queues") == units
     store = opened(root)
     check_answers_of_the_first(store, work, ours)
     added = list(our_log(store, end))
-    assert [content_of(line) for line in added] == list(expected(COUNT, MORE))
+    assert [content_of(line) for line in added] == list(expected(count, MORE))
     check_queues(store, ours + added)
     assert raw_log(store, end) == before
     store.stop()
@@ -322,19 +326,22 @@ def check_queues(store: MessageStore, log: list[Line]) -> None:
     assert units == wanted
 
 
-def test_we_read_javas_store_and_java_reads_what_we_added(tool: Callable[..., None], tmp_path: Path) -> None:
+@COUNTS
+def test_we_read_javas_store_and_java_reads_what_we_added(
+    tool: Callable[..., None], tmp_path: Path, count: int
+) -> None:
     root, work = tmp_path / "store", tmp_path / "work"
     work.mkdir()
-    tool(root, f"write:0:{COUNT}", "dispatched", f"log:{work / 'log'}", f"queues:{work / 'queues'}")
+    tool(root, f"write:0:{count}", "dispatched", f"log:{work / 'log'}", f"queues:{work / 'queues'}")
     assert not (root / "abort").exists()
     store = opened(root)
     ours, units = list(our_log(store)), list(our_queues(store))
-    assert [content_of(line) for line in ours] == list(expected(0, COUNT))
+    assert [content_of(line) for line in ours] == list(expected(0, count))
     assert lines(work / "log") == ours
     assert lines(work / "queues") == units
     check_queues(store, ours)
     end = store.max_phy_offset
-    write(store, COUNT, MORE)
+    write(store, count, MORE)
     ours += our_log(store, end)
     units = list(our_queues(store))
     store.stop()
@@ -413,7 +420,7 @@ def test_a_java_broker_and_our_broker_exclude_each_other(tmp_path: Path) -> None
         "StoreTool",
         [str(root), *sizes, "wait:600000"],
         home=tmp_path / "home",
-        classes=compile_java("StoreTool.java", "ToolProcess.java"),
+        classes=compile_java("StoreTool.java", "LocalStore.java", "ToolProcess.java"),
         heap_mb=128,
     )
     java.start()
@@ -428,7 +435,7 @@ def test_a_java_broker_and_our_broker_exclude_each_other(tmp_path: Path) -> None
         "StoreTool",
         [str(root), *sizes],
         home=tmp_path / "home2",
-        classes=compile_java("StoreTool.java", "ToolProcess.java"),
+        classes=compile_java("StoreTool.java", "LocalStore.java", "ToolProcess.java"),
         heap_mb=128,
     )
     other.start()

@@ -13,10 +13,10 @@ import pytest
 from epochmq_protocol.message import MessageExt
 from tests.interop.java_cluster import JavaCluster
 from tests.support.cluster import Cluster, OurCluster
+from tests.support.group_processes import Member, our_broker
 from tests.support.group_traffic import read_queue, send_header
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Member, our_broker
 
 pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(900)]
 

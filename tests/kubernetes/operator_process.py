@@ -134,6 +134,11 @@ class Groups:
         found: dict[str, Any] = json.loads(text) if text.strip() else {}
         return found
 
+    def volume(self, claim: str) -> Path:
+        """The directory of a claim's volume on this machine."""
+        found = self.get("PersistentVolumeClaim", claim)
+        return self.cluster.layout.volumes / str(found["spec"]["volumeName"])
+
     def status(self, kind: str, name: str) -> dict[str, Any]:
         """Its status."""
         found: dict[str, Any] = self.get(kind, name).get("status") or {}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +16,10 @@ import pytest
 from epochmq_operator.audits.manifests import RUN_LABEL
 from epochmq_operator.crd import audit_definition
 from epochmq_operator.manifests.names import COMPONENT_LABEL
-from tests.kubernetes.operator_process import Groups, define
+from tests.kubernetes.chart import CHART, TAKE, values
+from tests.kubernetes.operator_process import Groups, define, run_epochmq
 from tests.kubernetes.snapshot_driver import CLASS as CLONING
 from tests.kubernetes.snapshot_driver import snapshot_driver
-from tests.kubernetes.test_chart import CHART, TAKE, values
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
 from tests.kubernetes.testbed.processes import TestbedError
@@ -265,9 +267,23 @@ def test_an_audit_that_fails_or_is_deleted_leaves_nothing(groups: Groups) -> Non
     assert groups.status("BrokerGroup", "orders")["phase"] == "Ready"
 
 
+def check_report(groups: Groups, folder: Path) -> None:
+    """Checks what `epochmq report` prints about the audit `nightly` of a healthy group: the verdict, and a
+    command that writes the report to the working directory."""
+    cluster = groups.cluster
+    there = ("--kubeconfig", str(cluster.kubeconfig), "--namespace", groups.namespace)
+    verdict, command = run_epochmq("report", *there).splitlines()
+    assert verdict.startswith("nightly: healthy, no errors; finished at ")
+    programs = f"{cluster.programs}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        command, shell=True, cwd=folder, env={**os.environ, "PATH": programs}, timeout=60, check=True
+    )
+    assert ": healthy</title>" in (folder / "report.html").read_text()
+
+
 @pytest.mark.usefixtures("spark")
 def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
-    groups: Groups, release: str
+    groups: Groups, release: str, tmp_path: Path
 ) -> None:
     cluster, place = groups.cluster, groups.namespace
     image = ("--set", f"groupImages.audit={image_name('spark')}", "--set", "replicas=1")
@@ -284,7 +300,7 @@ def test_the_operator_of_the_chart_has_the_rights_and_the_image_for_audits(
         )
         entry = ended(groups, "nightly", 1)
     assert (entry["verdict"], entry["errors"], entry["warnings"]) == ("healthy", 0, 0), entry
-    assert "report.html.gz" in groups.get("ConfigMap", entry["report"])["binaryData"]
+    check_report(groups, tmp_path)
     clean(groups)
     cluster.kubectl("delete", AUDIT, "nightly", "--namespace", place)
     cluster.wait(lambda: "-audit-" not in " ".join(names(groups, "configmaps")), what="the report is gone")

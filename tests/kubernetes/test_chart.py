@@ -10,29 +10,12 @@ import pytest
 import yaml
 
 from epochmq_operator.crd import to_yaml
+from tests.kubernetes.chart import CHART, TAKE, values
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups
 from tests.kubernetes.testbed.cluster import Cluster
-from tests.kubernetes.testbed.images import image_name
 from tests.kubernetes.testbed.processes import TestbedError
 
-CHART = Path(__file__).resolve().parents[2] / "charts" / "epochmq-operator"
 DEFINITION = "brokergroups.epochmq.io"
-TAKE = "--take-ownership"
-"""Releases of other tests install the same definitions."""
-
-
-def values(namespace: str) -> list[str]:
-    """Values for a release that manages only its own namespace, with the images of the cluster."""
-    repository, _, tag = image_name("operator").rpartition(":")
-    chosen = {
-        "scope": "namespaced",
-        "image.repository": repository,
-        "image.tag": tag,
-        "groupImages.broker": image_name("broker"),
-        "groupImages.controller": image_name("controller"),
-    }
-    sets = [part for key, value in chosen.items() for part in ("--set", f"{key}={value}")]
-    return ["--namespace", namespace, *sets]
 
 
 def columns(cluster: Cluster) -> list[str]:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.kubernetes.chart import CHART, TAKE, values
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups
-from tests.kubernetes.test_chart import CHART, TAKE, values
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.processes import TestbedError
 

@@ -27,6 +27,7 @@ EVERYTHING = {
     "podLabels": {"team": "orders"},
     "podAnnotations": {"note": ""},
     "admin": {"tokenSecret": "token", "tlsSecret": "tls"},
+    "clientTlsSecret": "client-tls",
 }
 GROUPS = [
     ("BrokerGroup", {"replicas": 3}),

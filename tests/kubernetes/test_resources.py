@@ -87,6 +87,7 @@ def test_a_minimal_resource_gets_the_models_defaults(api: Api) -> None:
 
 REFUSED = [
     ("BrokerGroup", {"replicas": 2, "minInSyncReplicas": 3}, "a", "minInSyncReplicas is above replicas"),
+    ("BrokerGroup", {"replicas": 3, "mode": "DLedger", "hibernate": True}, "a", "remove hibernate"),
     ("BrokerGroup", {**THREE, "mode": "Slave"}, "a", "spec.mode"),
     ("BrokerGroup", {**THREE, "actingMaster": True}, "a", "actingMaster is for the mode MasterSlave"),
     ("ControllerGroup", {"replicas": 2}, "a", "take one fewer or one more"),
@@ -101,6 +102,14 @@ REFUSED = [
     ("BrokerGroup", {}, "a", "spec: Required value"),
     ("BrokerGroup", {**THREE, "storage": {"size": "10"}}, "a", "spec.storage.size"),
     ("BrokerGroup", {**THREE, "zoneSpread": "Often"}, "a", "spec.zoneSpread"),
+    ("BrokerGroup", {**THREE, "external": {"type": "LoadBalancer"}}, "a", "give external.host"),
+    ("ControllerGroup", {"external": {"type": "NodePort"}}, "a", "give external.nodePort"),
+    (
+        "BrokerGroup",
+        {**THREE, "external": {"type": "HostPort"}, "externalServices": True},
+        "a",
+        "remove one of them",
+    ),
 ]
 
 

@@ -18,8 +18,8 @@ from tests.kubernetes.operator_process import Groups
 from tests.kubernetes.testbed.clients import java_command
 from tests.kubernetes.testbed.pods import claim, pod
 from tests.kubernetes.testbed.processes import TestbedError
+from tests.support.group_processes import Member
 from tests.support.group_traffic import TOPIC, max_offset, read_queue
-from tests.support.replica_group import Member
 
 BROKER_PORT = 10911
 TRIES = 3
@@ -164,8 +164,7 @@ class Traffic:
 
     def volume(self, name: str) -> Path:
         """The directory of a claim's volume on this machine."""
-        found = self.groups.get("PersistentVolumeClaim", name)
-        return self.groups.cluster.layout.volumes / str(found["spec"]["volumeName"])
+        return self.groups.volume(name)
 
     def summary(self) -> str:
         """A summary in one line."""

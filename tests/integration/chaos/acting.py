@@ -7,7 +7,7 @@ import json
 import random
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,9 @@ from tests.integration.chaos.mixed_journals import MixedConsumerJournal, MixedPr
 from tests.integration.chaos.network import Network
 from tests.integration.chaos.rounds import HEAL_S
 from tests.support.cluster import GET_BROKER_CLUSTER_INFO, NEVER_BUSY, START_TIMEOUT_S, Value, properties
+from tests.support.group_processes import Factory, Member
 from tests.support.process import wait_until
 from tests.support.remoting import call
-from tests.support.replica_group import Factory, Member
 
 UPDATE_AND_CREATE_TOPIC, RUNTIME_INFO, GET_BROKER_HA_STATUS = 17, 28, 907
 GROUPS = ("broker-a", "broker-b")
@@ -64,7 +64,7 @@ NAMESERVER: dict[str, Value] = {
 class ActingGroups(MixedClients, ChaosProcesses):
     """A nameserver, two groups of a master and a slave, and the clients. `brokers`: first the masters."""
 
-    CLIENTS = ("producer", "consumers")
+    CLIENTS: Sequence[str] = ("producer", "consumers")
 
     def __init__(self, directory: Path, settings: dict[str, Value]) -> None:
         self.directory = directory
@@ -115,7 +115,7 @@ class ActingGroups(MixedClients, ChaosProcesses):
         with ExitStack() as exits:
             exits.enter_context(self.network)
             exits.enter_context(self.network.within(JUDGE))
-            exits.callback(self._end)
+            exits.callback(self._end_processes)
             for member in (self.nameserver, *self.brokers):
                 member.start()
             self.wait_in_sync(timeout_s=START_TIMEOUT_S)
@@ -133,7 +133,7 @@ class ActingGroups(MixedClients, ChaosProcesses):
             error.add_note(self.logs(6000))
         self._exits.close()
 
-    def _end(self) -> None:
+    def _end_processes(self) -> None:
         for process in self.clients:
             process.kill()
         for member in (*self.brokers, self.nameserver):
@@ -214,20 +214,34 @@ class ActingGroups(MixedClients, ChaosProcesses):
         status = json.loads(call(master.address, GET_BROKER_HA_STATUS, timeout_s=5).body)
         return bool(status["haConnectionInfo"])
 
-    def are_equal(self) -> bool:
-        """Whether each slave's log has the same bytes as its master's."""
+    def difference(self) -> str | None:
+        """How a slave's log differs from its master's; None if both are equal, byte for byte."""
         for master in self.brokers[: len(GROUPS)]:
             slave = self.slave_of(master)
-            end = self.log_end(master)
-            if self.log_end(slave) != end or self._log_bytes(master, end) != self._log_bytes(slave, end):
-                return False
-        return True
+            end, slave_end = self.log_end(master), self.log_end(slave)
+            if slave_end != end:
+                return f"the log of {master.name} ends at {end}, that of {slave.name} at {slave_end}"
+            log, copy = self._log_bytes(master, end), self._log_bytes(slave, end)
+            if log != copy:
+                pairs = enumerate(zip(log, copy, strict=False))
+                first = next((at for at, (one, other) in pairs if one != other), min(len(log), len(copy)))
+                return (
+                    f"the logs of {master.name} ({len(log)} bytes) and {slave.name} ({len(copy)}) differ from"
+                    f" offset {self._log_begin(master) + first} on, of {end}"
+                )
+        return None
+
+    def _log_begin(self, broker: Member) -> int:
+        return min(int(path.name) for path in self._log_files(broker))
 
     def _log_bytes(self, broker: Member, end: int) -> bytes:
         data = bytearray()
-        for path in sorted((self.directory / broker.name / "store" / "commitlog").iterdir()):
+        for path in self._log_files(broker):
             data += path.read_bytes()[: max(end - int(path.name), 0)]
         return bytes(data)
+
+    def _log_files(self, broker: Member) -> list[Path]:
+        return sorted((self.directory / broker.name / "store" / "commitlog").iterdir())
 
 
 def _json(body: bytes) -> Any:
@@ -249,7 +263,7 @@ class ActingFaultPlan(ChaosFaultPlan):
 
     def essential(self) -> list[ChaosFault]:
         """One fault of each family, in a drawn order."""
-        kinds = [
+        kinds: list[Callable[[], ChaosFault]] = [
             self._end_of_a_master,
             self._hang,
             partial(self._cut, "cut off", hears=False, heard=False),
@@ -328,9 +342,9 @@ class ActingRounds(MixedRounds):
         self.group = ActingGroups(self.directory, self.settings)
         self.fault_plan = ActingFaultPlan(self.group, self.random)  # type: ignore[assignment]
 
-    def _equal(self) -> bool:
-        """Whether both slaves' logs are equal to their masters'. Brokers still write for some seconds."""
-        return self.group.are_equal()
+    def _differences(self) -> str | None:
+        """Of the slaves' logs from their masters'. Brokers still write for some seconds."""
+        return self.group.difference()
 
     def history(self) -> str:
         """The faults, what was sent and consumed, and what escaped."""

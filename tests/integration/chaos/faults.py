@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tests.integration.chaos.disks import SlowDisk, SmallDisk
 from tests.integration.chaos.network import Network
-from tests.support.replica_group import Member
+from tests.support.group_processes import Member
 
 Act = Callable[[], None]
 

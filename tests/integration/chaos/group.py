@@ -4,20 +4,23 @@ small disk of their own, and two JVMs with RocketMQ's producer and consumers."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from tests.integration.ack_checks import epoch_starts
 from tests.integration.chaos import disks
 from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal
 from tests.integration.chaos.network import Network
 from tests.integration.replica_rounds import SAFE
 from tests.interop.java_env import compile_java, java_command
 from tests.support.cluster import Settings, Value
-from tests.support.group_traffic import QUEUES, TOPIC, acknowledged
+from tests.support.group_processes import ElectingGroup, Factory, Member, Places
+from tests.support.group_traffic import QUEUES, TOPIC, acknowledged, check_equal, wait_confirmed
 from tests.support.process import ManagedProcess, wait_until
-from tests.support.replica_group import Factory, ReplicaGroup
+from tests.support.replica_group import ReplicaGroup
 
 SIZE = 3
 PORTS = {"nameserver": 9876, "controller": 9878, "broker": 10911}
@@ -67,33 +70,27 @@ class ChaosProcesses:
         )
 
 
-class ChaosGroup(ChaosProcesses, ReplicaGroup):
-    """Three controllers, three brokers, a nameserver and the clients. While it is entered, the calling thread
-    is in a namespace of its own whose links are never cut. Without `java` there are no JVMs."""
+class ClientsUnderFaults(ChaosProcesses, ElectingGroup):
+    """A group with a nameserver, brokers and the clients. While it is entered, the calling thread is in a
+    namespace of its own whose links are never cut. Without `java` there are no JVMs. Subclasses call
+    `_lay_out` before they make the processes of the group, and `_add_clients` after."""
 
-    CLIENTS = ("producer", "consumers")
+    CLIENTS: Sequence[str] = ("producer", "consumers")
 
-    def __init__(self, directory: Path, settings: Settings, *, java: bool = True) -> None:
-        names = [f"{kind}-{i}" for kind in ("controller", "broker") for i in range(SIZE)]
+    def _lay_out(self, directory: Path, names: Sequence[str]) -> Places:
+        """Makes a namespace and a slow disk for each of these processes, and returns their addresses."""
         self.places = ["nameserver", *names, *self.CLIENTS]
         self.network = Network([*self.places, JUDGE])
-        self._library = disks.compile_shim(directory)
-        self.slow_disks = {
-            name: disks.SlowDisk(self._library, directory / "switches" / name) for name in names
-        }
+        library = disks.compile_shim(directory)
+        self.slow_disks = {name: disks.SlowDisk(library, directory / "switches" / name) for name in names}
         self.small_disks: dict[str, disks.SmallDisk] = {}
-        super().__init__(
-            directory,
-            [self._made_by("controller")] * SIZE,
-            [self._made_by("broker")] * SIZE,
-            broker={**SAFE, **SMALL, **settings},
-            nameserver=self._made_by("nameserver"),
-            places=lambda name: f"{self.network.address[name]}:{PORTS[name.split('-')[0]]}",
-        )
-        self.producer_journal = ProducerJournal(directory / "producer" / "journal")
-        self.consumer_journal = ConsumerJournal(directory / "consumers" / "journal")
-        self.clients = self._clients() if java else []
         self._exits = ExitStack()
+        return lambda name: f"{self.network.address[name]}:{PORTS[name.split('-')[0]]}"
+
+    def _add_clients(self, *, java: bool) -> None:
+        self.producer_journal = ProducerJournal(self.directory / "producer" / "journal")
+        self.consumer_journal = ConsumerJournal(self.directory / "consumers" / "journal")
+        self.clients = self._clients() if java else []
 
     def _clients(self) -> list[ManagedProcess]:
         """The consumers come before the producer."""
@@ -113,7 +110,7 @@ class ChaosGroup(ChaosProcesses, ReplicaGroup):
             exits.enter_context(self.network)
             exits.enter_context(self.network.within(JUDGE))
             self._mount_disks(exits)
-            exits.callback(self._end)
+            exits.callback(self._end_processes)
             self.start()
             self._start_clients()
             self._exits = exits.pop_all()
@@ -133,7 +130,7 @@ class ChaosGroup(ChaosProcesses, ReplicaGroup):
             error.add_note(self.logs(8000))
         self._exits.close()
 
-    def _end(self) -> None:
+    def _end_processes(self) -> None:
         for process in self.clients:
             process.kill()
         self.kill()
@@ -170,3 +167,32 @@ class ChaosGroup(ChaosProcesses, ReplicaGroup):
             return len(self.producer_journal.acks) > acks
 
         wait_until(reached, timeout_s=timeout_s, what="the Java producer is acknowledged")
+
+
+class ChaosGroup(ClientsUnderFaults, ReplicaGroup):
+    """Three controllers, three brokers, a nameserver and the clients."""
+
+    def __init__(self, directory: Path, settings: Settings, *, java: bool = True) -> None:
+        names = [f"{kind}-{i}" for kind in ("controller", "broker") for i in range(SIZE)]
+        places = self._lay_out(directory, names)
+        super().__init__(
+            directory,
+            [self._made_by("controller")] * SIZE,
+            [self._made_by("broker")] * SIZE,
+            broker={**SAFE, **SMALL, **settings},
+            nameserver=self._made_by("nameserver"),
+            places=places,
+        )
+        self._add_clients(java=java)
+
+    def wait_settled(self) -> Member:
+        """Waits until the master has confirmed what all replicas have."""
+        return wait_confirmed(self)
+
+    def leaderships(self, master: Member) -> list[tuple[int, int]]:
+        """The beginnings of the epochs."""
+        return epoch_starts(master)
+
+    def check_equal(self) -> None:
+        """Checks that logs and epoch files are equal."""
+        check_equal(self)

@@ -27,9 +27,9 @@ from tests.integration.disks.freeze import freeze
 from tests.integration.disks.images import ImagePool, ImageVolume, replace_all_by_clones
 from tests.integration.disks.run_directory import RunDirectory
 from tests.support.cluster import Value
+from tests.support.group_processes import Member
 from tests.support.group_traffic import check_equal, wait_confirmed
 from tests.support.process import ManagedProcess, wait_until
-from tests.support.replica_group import Member
 
 CONSUME_S = 300.0
 """How long after the last fault all messages may take: a message whose POP was not acknowledged comes again
@@ -132,7 +132,7 @@ class MixedFaultPlan(ChaosFaultPlan):
 
     def essential(self) -> list[ChaosFault]:
         """One fault of each family, in a drawn order."""
-        kinds = [
+        kinds: list[Callable[[], ChaosFault]] = [
             self._kill,
             self._hang,
             partial(self._cut, "cut off", hears=False, heard=False),
@@ -225,17 +225,27 @@ class MixedRounds:
         assert contradictions(group.sent, group.consumed)[:20] == []
         for process in group.clients:
             process.kill()
-        wait_until(self._equal, timeout_s=HEAL_S, what="the replicas are equal")
+        seen: list[str | None] = []
 
-    def _equal(self) -> bool:
-        """Whether the replicas are equal. The broker itself still writes for some seconds: records of POP,
-        and op messages."""
+        def equal() -> bool:
+            seen.append(self._differences())
+            return seen[-1] is None
+
+        try:
+            wait_until(equal, timeout_s=HEAL_S, what="the replicas are equal")
+        except AssertionError as error:
+            error.add_note(f"{len(seen)} comparisons, the last: {seen[-5:]}")
+            raise
+
+    def _differences(self) -> str | None:
+        """Of the replicas. The broker itself still writes for some seconds: records of POP, and op
+        messages."""
         try:
             wait_confirmed(self.group)
             check_equal(self.group)
-        except AssertionError:
-            return False
-        return True
+        except AssertionError as error:
+            return str(error)
+        return None
 
     def history(self) -> str:
         """The faults, and what was sent and consumed."""

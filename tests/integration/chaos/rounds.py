@@ -11,13 +11,13 @@ from types import TracebackType
 from typing import Self
 
 from epochmq_protocol.message import MessageExt
-from tests.integration.ack_checks import Ack, check_masters, check_seen, check_stored, epoch_starts
+from tests.integration.ack_checks import Ack, check_masters, check_seen, check_stored
 from tests.integration.chaos.faults import Act, ChaosFault, ChaosFaultPlan
-from tests.integration.chaos.group import FIRST, ChaosGroup
+from tests.integration.chaos.group import FIRST, ChaosGroup, ClientsUnderFaults
 from tests.integration.chaos.journals import SEND_OK, number_of
 from tests.integration.replica_rounds import Producer
 from tests.support.cluster import Value
-from tests.support.group_traffic import QUEUES, check_equal, read_queue, wait_confirmed
+from tests.support.group_traffic import QUEUES, read_queue
 from tests.support.process import wait_until
 
 HEAL_S = 180.0
@@ -71,12 +71,16 @@ class ChaosRounds:
         self.random = random.Random(self.seed)
         flush = self.random.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
         self.settings = {"flushDiskType": flush, **self.settings}
-        self.group = ChaosGroup(self.directory, self.settings, java=self.java)
-        self.fault_plan = ChaosFaultPlan(self.group, self.random)
+        self.group, self.fault_plan = self._made()
         addresses = [member.address for member in self.group.brokers]
         self.direct_producers = [
             Producer(queue, addresses, self.seed, pause_s=0.03) for queue in range(DIRECT_PRODUCERS)
         ]
+
+    def _made(self) -> tuple[ClientsUnderFaults, ChaosFaultPlan]:
+        """The group, and what draws its faults."""
+        group = ChaosGroup(self.directory, self.settings, java=self.java)
+        return group, ChaosFaultPlan(group, self.random)
 
     def __enter__(self) -> Self:
         self.group.__enter__()
@@ -165,13 +169,13 @@ class ChaosRounds:
         equal."""
         self.group.wait_in_sync(3, timeout_s=HEAL_S)
         self.group.producer_journal.read()
-        master = wait_confirmed(self.group)
+        master = self.group.wait_settled()
         queues = [read_queue(master, queue_id) for queue_id in range(QUEUES)]
         check_stored(queues, self.acks, self._copies_max)
-        check_masters(epoch_starts(master), self.acks)
+        check_masters(self.group.leaderships(master), self.acks)
         if self.java:
             self._check_consumed(queues)
-        check_equal(self.group)
+        self.group.check_equal()
 
     def _copies_max(self, body: bytes) -> int:
         if body == FIRST:

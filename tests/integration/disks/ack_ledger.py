@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from epochmq_protocol.message import MessageExt
 from tests.integration.ack_checks import Ack
+from tests.support.group_processes import Member
 from tests.support.group_traffic import QUEUES, epochs_of, log_of, read_queue
-from tests.support.replica_group import Member
 
 
 @dataclass
@@ -25,7 +25,9 @@ class AckLedger:
     """The messages of a group's queues, read as by a consumer, and the acknowledgements compared with them.
     `check_new` reads the messages since the last check; `check_all` reads all."""
 
-    def __init__(self) -> None:
+    def __init__(self, differences: Callable[[Member, Member], list[str]]) -> None:
+        """`differences` compares a replica with its master."""
+        self._differences = differences
         self._queues: list[list[MessageExt]] = [[] for _ in range(QUEUES)]
         self._compared = 0
 
@@ -39,7 +41,7 @@ class AckLedger:
         self._compared = len(acks)
         found = LossReport(len(new), [ack for ack in new if not is_stored(self._queues, ack)])
         found.divergent = [
-            f"{member.name}: {text}" for member in replicas for text in differences(member, master)
+            f"{member.name}: {text}" for member in replicas for text in self._differences(member, master)
         ]
         return found
 

@@ -6,7 +6,9 @@ import importlib.util
 import shutil
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 
 def missing() -> str | None:
@@ -16,9 +18,17 @@ def missing() -> str | None:
     return None if shutil.which("java") else "`java` 17 or newer"
 
 
+_AUDITOR: Final = ThreadPoolExecutor(1, thread_name_prefix="audit")
+"""All audits run on one thread, one after another: Spark's session belongs to a thread."""
+
+
 def audit(stores: Sequence[Path], folder: Path) -> list[str]:
     """Audits the replicas in these directories and returns all findings except notes. No process writes into
     the directories meanwhile."""
+    return _AUDITOR.submit(_audit, stores, folder).result()
+
+
+def _audit(stores: Sequence[Path], folder: Path) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
         from epochmq_spark import local_audit
@@ -35,6 +45,10 @@ def audit(stores: Sequence[Path], folder: Path) -> list[str]:
 
 def end_session() -> None:
     """Ends the Spark session, if there is one."""
+    _AUDITOR.submit(_end_session).result()
+
+
+def _end_session() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from pyspark.sql import SparkSession

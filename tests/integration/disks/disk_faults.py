@@ -16,20 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.ack_checks import check_seen
+from tests.integration.chaos.journals import SEND_OK
 from tests.integration.disks.ack_ledger import AckLedger, LossReport
 from tests.integration.disks.faulty_volume import FaultyCall
 from tests.integration.disks.group import SIZE, FaultyGroup
 from tests.support.cluster import Value
+from tests.support.group_processes import Member
 from tests.support.group_traffic import QUEUES, read_queue, wait_confirmed
 from tests.support.process import wait_until
-from tests.support.remoting import split_address
-from tests.support.replica_group import CONTROLLER_ELECT_MASTER, Member
+from tests.support.remoting import frame, split_address
+from tests.support.replica_group import CONTROLLER_ELECT_MASTER
 
 RECOVERY_TIMEOUT_S = 120.0
 EFFECT_TIMEOUT_S = 60.0
 SLOW_SYNC_S = 0.5
+OBSERVE_S = 0.2
 ROOM_BYTES = 64 << 10
 CONNECTIONS = 20
+CONNECT_TIMEOUT_S = 5.0
+UNKNOWN_CODE = 32_000
+"""A request code that every process answers, with REQUEST_CODE_NOT_SUPPORTED."""
 SETTINGS: dict[str, Value] = {
     "flushDiskType": "SYNC_FLUSH",
     # A full disk affects a store only when it creates a file, so files are full after a second or two.
@@ -38,6 +44,30 @@ SETTINGS: dict[str, Value] = {
 }
 MASTER, REPLICA, CONTROLLER = "master", "replica", "leading controller"
 ROLES = (MASTER, REPLICA, CONTROLLER)
+
+
+class NewClients:
+    """Clients that connect to a member while it has a fault and send it a request each."""
+
+    def __init__(self, exits: ExitStack, address: str) -> None:
+        self._connections = [exits.enter_context(socket.socket()) for _ in range(CONNECTIONS)]
+        for connection in self._connections:
+            connection.settimeout(CONNECT_TIMEOUT_S)
+            with suppress(OSError):  # the member has closed the connection
+                connection.connect(split_address(address))
+                connection.sendall(frame(UNKNOWN_CODE))
+            connection.setblocking(False)
+
+    def unanswered(self) -> int:
+        """The number of clients without a response so far."""
+        return sum(not _has_response(connection) for connection in self._connections)
+
+
+def _has_response(connection: socket.socket) -> bool:
+    try:
+        return bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:  # nothing has arrived, or the member has closed the connection
+        return False
 
 
 @contextmanager
@@ -74,22 +104,17 @@ def _volume_fault(group: FaultyGroup, member: Member, **fault: Any) -> Iterator[
 
 
 @contextmanager
-def emfile(_: FaultyGroup, member: Member) -> Iterator[None]:
+def emfile(_: FaultyGroup, member: Member) -> Iterator[NewClients]:
     """Limits the process to its present number of descriptors, while clients connect to it."""
     pid = member.process.pid
     soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (len(list(Path(f"/proc/{pid}/fd").iterdir())), hard))
-    with ExitStack() as connections:
-        for _number in range(CONNECTIONS):
-            connection = connections.enter_context(socket.socket())
-            connection.setblocking(False)
-            with suppress(BlockingIOError):
-                connection.connect(split_address(member.address))
-        try:
-            yield
-        finally:
-            with suppress(ProcessLookupError):  # the process has ended
-                resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+    try:
+        with ExitStack() as connections:
+            yield NewClients(connections, member.address)
+    finally:
+        with suppress(ProcessLookupError):  # the process has ended
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @dataclass(frozen=True)
@@ -101,11 +126,13 @@ class DiskFault:
     restarts: bool = False
     of_the_disk: bool = True
     """Whether calls of the file system fail. A limit of descriptors takes effect at once."""
+    fills: bool = False
+    """Whether writes succeed until the member's present files are full."""
 
 
 FAULTS = (
     DiskFault("EIO", eio, restarts=True),
-    DiskFault("ENOSPC", enospc),
+    DiskFault("ENOSPC", enospc, fills=True),
     DiskFault("slow fsync", slow_sync),
     DiskFault("EMFILE", emfile, of_the_disk=False),
 )
@@ -118,7 +145,10 @@ class FaultObservation:
     fault: str
     role: str
     felt: int = 0
-    """Number of calls of the file system that failed or were delayed."""
+    """Number of calls of the file system that failed or were delayed, or with EMFILE of new clients without a
+    response until the end of the fault."""
+    in_sync_min: int = SIZE
+    """The smallest size of the SyncStateSet during the fault, as far as the leading controller told it."""
     fault_s: float = 0.0
     healed_s: float = 0.0
     """From the end of the fault until all replicas were in sync and acknowledgements continued."""
@@ -144,7 +174,7 @@ class FaultRounds:
 
     def __init__(self, group: FaultyGroup) -> None:
         self.group = group
-        self._ack_ledger = AckLedger()
+        self._ack_ledger = AckLedger(group.differences)
 
     def run(self, role: str, fault: DiskFault, *, hold_s: float) -> FaultObservation:
         """Applies the fault until a call is affected and for `hold_s` seconds more, waits until the group has
@@ -157,15 +187,21 @@ class FaultRounds:
         began = time.monotonic()
         volume = group.volumes[member.name]
         affected = volume.affected_calls
-        with fault.apply(group, member):
+        with fault.apply(group, member) as new_clients:
             if fault.of_the_disk:
                 wait_until(
                     lambda: self._has_affected_calls(role, member, affected),
                     timeout_s=EFFECT_TIMEOUT_S,
                     what=f"{fault.name} affects {member.name}",
                 )
-            time.sleep(hold_s)
-            found.felt = volume.affected_calls - affected
+            if fault.fills and role != CONTROLLER:
+                wait_until(
+                    lambda: self._is_full(role, outcomes),
+                    timeout_s=EFFECT_TIMEOUT_S,
+                    what=f"{member.name} takes no message more",
+                )
+            self._hold(hold_s, found)
+            found.felt = volume.affected_calls - affected if fault.of_the_disk else new_clients.unanswered()
             found.fault_s = time.monotonic() - began
         ended = time.monotonic()
         found.ended = member.process.status
@@ -194,6 +230,27 @@ class FaultRounds:
         if role == CONTROLLER:
             self._request_another_master()
         return False
+
+    def _is_full(self, role: str, outcomes: Counter[str]) -> bool:
+        """Whether the clients or the controllers have noticed that the member's files are full: the master
+        rejects sends, and a replica that cannot store the master's log leaves the SyncStateSet."""
+        if role == REPLICA:
+            return self._sync_state_size() < SIZE
+        journal = self.group.producer_journal
+        journal.read()
+        return any(count for outcome, count in (journal.outcomes - outcomes).items() if outcome != SEND_OK)
+
+    def _sync_state_size(self) -> int:
+        """The size of the SyncStateSet; SIZE while no controller tells it."""
+        found = self.group.replicas()
+        return SIZE if found is None else len(found["inSyncReplicas"])
+
+    def _hold(self, hold_s: float, found: FaultObservation) -> None:
+        """Lets the fault last for this time, and observes the SyncStateSet meanwhile."""
+        until = time.monotonic() + hold_s
+        while (left_s := until - time.monotonic()) > 0:
+            found.in_sync_min = min(found.in_sync_min, self._sync_state_size())
+            time.sleep(min(left_s, OBSERVE_S))
 
     def _request_another_master(self) -> None:
         """Sends one request; a missing response is not a failure."""

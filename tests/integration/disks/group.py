@@ -1,5 +1,5 @@
-"""Runs three controllers and three brokers, each with a file system of its own, a nameserver, and RocketMQ's
-producer and consumers."""
+"""Runs three brokers, with three controllers or with a DLedger log, each process on a file system of its own;
+a nameserver; and RocketMQ's producer and consumers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Self
 
 from tests.integration.chaos.group import FIRST
 from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal
+from tests.integration.disks.ack_ledger import differences
 from tests.integration.disks.faulty_volume import FaultyVolume, compile_program
 from tests.integration.disks.freeze import freeze
 from tests.integration.disks.images import ImagePool, ImageVolume, replace_all_by_clones
@@ -24,10 +25,12 @@ from tests.integration.disks.run_directory import RunDirectory, command
 from tests.integration.replica_rounds import SAFE
 from tests.interop.java_env import compile_java, java_command
 from tests.support.cluster import Settings, Value
-from tests.support.group_traffic import QUEUES, TOPIC, acknowledged
+from tests.support.dledger_group import OurDLedgerGroup
+from tests.support.group_processes import ElectingGroup, Factory, Member
+from tests.support.group_traffic import QUEUES, TOPIC, acknowledged, wait_confirmed
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.remoting import split_address
-from tests.support.replica_group import Factory, Member, ReplicaGroup
+from tests.support.replica_group import ReplicaGroup
 
 SIZE = 3
 SENDERS = 16
@@ -36,7 +39,6 @@ WAIT_SHARE = 0.3
 """The share of members that serve before the next one starts."""
 KINDS = ("ext4", "xfs")
 SETTINGS: dict[str, Value] = {
-    **SAFE,
     # Files of this size are full after some seconds, so that power cuts also hit the creation of files.
     "mappedFileSizeCommitLog": 4 << 20,
     "maxMessageSize": 1 << 16,
@@ -58,28 +60,13 @@ def our_process(role: str) -> Factory:
     return make
 
 
-class DiskGroup(ReplicaGroup):
-    """A replica group whose members' stores are mount points, with RocketMQ's producer as its client."""
+class ClientOnDisks(ElectingGroup):
+    """A group whose members' stores are mount points, with RocketMQ's producer as its client. Subclasses call
+    `_add_clients` after they have made the processes of the group."""
 
-    def __init__(
-        self,
-        directory: Path,
-        settings: Settings,
-        *,
-        senders: int = SENDERS,
-        consumers: bool = False,
-        octet: int = 61,
-    ) -> None:
-        super().__init__(
-            directory,
-            [our_process("controller")] * SIZE,
-            [our_process("broker")] * SIZE,
-            broker={**SETTINGS, **settings},
-            nameserver=our_process("nameserver"),
-            octet=octet,
-        )
-        self.producer_journal = ProducerJournal(directory / "producer" / "journal")
-        self.consumer_journal = ConsumerJournal(directory / "consumers" / "journal")
+    def _add_clients(self, *, senders: int = SENDERS, consumers: bool = False) -> None:
+        self.producer_journal = ProducerJournal(self.directory / "producer" / "journal")
+        self.consumer_journal = ConsumerJournal(self.directory / "consumers" / "journal")
         self.producer = self._client("producer", "ChaosProducer", str(senders), "0")
         self.clients = [self._client("consumers", "ChaosConsumers")] if consumers else []
         self.clients.append(self.producer)
@@ -88,9 +75,9 @@ class DiskGroup(ReplicaGroup):
     @property
     def stateful(self) -> list[Member]:
         """The members with a disk."""
-        return [*self.controllers, *self.brokers]
+        raise NotImplementedError
 
-    def store(self, member: Member) -> Path:
+    def state_folder(self, member: Member) -> Path:
         """The mount point of the member's file system."""
         return member.config.parent / "store"
 
@@ -114,7 +101,7 @@ class DiskGroup(ReplicaGroup):
     def __enter__(self) -> Self:
         with ExitStack() as exits:
             self._mount(exits)
-            exits.callback(self._end)
+            exits.callback(self._end_processes)
             self.start()
             wait_until(lambda: acknowledged(self.wait_master(), FIRST), what="the topic is there")
             for process in self.clients:
@@ -130,7 +117,7 @@ class DiskGroup(ReplicaGroup):
             error.add_note(self.logs(6000))
         self._exits.close()
 
-    def _end(self) -> None:
+    def _end_processes(self) -> None:
         for process in self.clients:
             process.kill()
         self.kill()
@@ -157,6 +144,42 @@ class DiskGroup(ReplicaGroup):
         self.producer.signal(signal.SIGCONT)
 
 
+class DiskGroup(ClientOnDisks, ReplicaGroup):
+    """A replica group of three brokers and three controllers."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        *,
+        senders: int = SENDERS,
+        consumers: bool = False,
+        octet: int = 61,
+    ) -> None:
+        super().__init__(
+            directory,
+            [our_process("controller")] * SIZE,
+            [our_process("broker")] * SIZE,
+            broker={**SAFE, **SETTINGS, **settings},
+            nameserver=our_process("nameserver"),
+            octet=octet,
+        )
+        self._add_clients(senders=senders, consumers=consumers)
+
+    @property
+    def stateful(self) -> list[Member]:
+        """The members with a disk."""
+        return [*self.controllers, *self.brokers]
+
+    def wait_settled(self) -> Member:
+        """Waits until the master has confirmed what all replicas have."""
+        return wait_confirmed(self)
+
+    def differences(self, member: Member, master: Member) -> list[str]:
+        """The differences between logs and epoch files."""
+        return differences(member, master)
+
+
 class FaultyGroup(DiskGroup):
     """A group on file systems that fail on command, under RocketMQ's producer and consumers."""
 
@@ -168,25 +191,19 @@ class FaultyGroup(DiskGroup):
         run = exits.enter_context(RunDirectory())
         program = compile_program(run.path)
         for member in self.stateful:
-            volume = FaultyVolume(program, run.path, run.path / member.name, self.store(member))
+            volume = FaultyVolume(program, run.path, run.path / member.name, self.state_folder(member))
             exits.callback(volume.close)
             self.volumes[member.name] = volume
 
 
-class ImageGroup(DiskGroup):
-    """A group on images, whose power can be cut. `kind` is the file system of all members; without it each
-    member gets a random one."""
+class GroupOnImages(ClientOnDisks):
+    """A group on images, whose power can be cut. Subclasses call `_choose_disks` at the end of `__init__`."""
 
-    def __init__(
-        self,
-        directory: Path,
-        settings: Settings,
-        seed: int,
-        *,
-        kind: str | None = None,
-        senders: int = SENDERS,
-    ) -> None:
-        super().__init__(directory, settings, senders=senders)
+    SCOPE: str
+    """The members with a disk, in words."""
+
+    def _choose_disks(self, seed: int, kind: str | None = None) -> None:
+        """`kind` is the file system of all members; without it each member gets a random one."""
         self.random = random.Random(seed)
         self.kinds = [kind or self.random.choice(KINDS) for _ in self.stateful]
         self.volumes: dict[str, ImageVolume] = {}
@@ -195,7 +212,7 @@ class ImageGroup(DiskGroup):
         run = exits.enter_context(RunDirectory())
         pool = ImagePool(run)
         for member, kind in zip(self.stateful, self.kinds, strict=True):
-            self.volumes[member.name] = pool.volume(member.name, self.store(member), kind)
+            self.volumes[member.name] = pool.volume(member.name, self.state_folder(member), kind)
 
     # Power cuts ---------------------------------------------------------------------------------------------
 
@@ -271,6 +288,45 @@ class ImageGroup(DiskGroup):
         for member in order:  # a process that still starts would be killed by the signal for a clean stop
             member.process.wait_until(partial(_serves, member), what="serving")
         return ", ".join(started)
+
+
+class ImageGroup(GroupOnImages, DiskGroup):
+    """A replica group on images."""
+
+    SCOPE = "all six"
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: Settings,
+        seed: int,
+        *,
+        kind: str | None = None,
+        senders: int = SENDERS,
+    ) -> None:
+        super().__init__(directory, settings, senders=senders)
+        self._choose_disks(seed, kind)
+
+
+class DLedgerImageGroup(GroupOnImages, OurDLedgerGroup):
+    """Three brokers with a DLedger log on images, without controllers."""
+
+    SCOPE = "all three"
+
+    def __init__(self, directory: Path, settings: Settings, seed: int) -> None:
+        super().__init__(
+            directory,
+            [our_process("broker")] * SIZE,
+            broker={**SETTINGS, **settings},
+            nameserver=our_process("nameserver"),
+        )
+        self._add_clients()
+        self._choose_disks(seed)
+
+    @property
+    def stateful(self) -> list[Member]:
+        """The members with a disk."""
+        return self.brokers
 
 
 def _serves(member: Member) -> bool:

@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.integration.disks import audits
 from tests.integration.disks.ack_ledger import AckLedger, LossReport
-from tests.integration.disks.group import ImageGroup
-from tests.support.group_traffic import wait_confirmed
-from tests.support.replica_group import Member
+from tests.integration.disks.group import GroupOnImages, ImageGroup
+from tests.support.cluster import Settings
+from tests.support.group_processes import Member
 
 ACKS_MIN, ACKS_MAX = 100, 1500
 """A round's power cut happens after a random number of new acknowledgements in this range."""
@@ -48,6 +49,23 @@ class PowerCut:
         """Whether no message was lost and no replica differs."""
         return not (self.loss_report.lost or self.loss_report.divergent or self.findings or self.error)
 
+    def plain(self) -> dict[str, Any]:
+        """What a result file keeps of the round, as JSON values."""
+        found = self.loss_report
+        return {
+            "group": self.seed,
+            "acknowledged": found.acknowledged,
+            "lost": len(found.lost),
+            "divergent": bool(found.divergent),
+            "audited": self.audited,
+            "findings": len(self.findings),
+            "healed": self.error is None,
+            "in_sync_s": round(self.healed_s, 2),
+            "frozen_s": round(self.froze_s, 2),
+            "seconds": round(self.seconds, 1),
+            "text": str(self),
+        }
+
     def __str__(self) -> str:
         found = self.loss_report
         text = (
@@ -63,7 +81,8 @@ class PowerCut:
 class PowerCutRounds:
     """Runs power cuts: `PowerCutRounds(folder, ALL, seed).run(10)` cuts the power of a whole group with
     SYNC_FLUSH ten times. With ONE, it cuts the power of one broker of a group with ASYNC_FLUSH; the other
-    members stop cleanly and start together with it.
+    members stop cleanly and start together with it. `make_group` takes a directory, settings of the brokers
+    and a seed.
 
     The audit runs after every cut, or once for each group after its members have stopped, or never."""
 
@@ -73,6 +92,7 @@ class PowerCutRounds:
     audit: str = AT_END
     stop_at_failure: bool = True
     report_progress: Callable[[str], None] = print
+    make_group: Callable[[Path, Settings, int], GroupOnImages] = ImageGroup
     cuts: list[PowerCut] = field(default_factory=list)
 
     def run(self, rounds: int) -> None:
@@ -87,9 +107,9 @@ class PowerCutRounds:
         """Runs the rounds of one group, up to the first failed one."""
         directory = self.directory / f"group-{seed}"
         settings = {"flushDiskType": FLUSH[self.scope]}
-        with ImageGroup(directory, settings, seed) as group:
+        with self.make_group(directory, settings, seed) as group:
             self.report_progress(f"group {seed}: {', '.join(group.kinds)}")
-            ack_ledger = AckLedger()
+            ack_ledger = AckLedger(group.differences)
             for number in range(rounds):
                 cut = PowerCut("", seed)
                 self.cuts.append(cut)
@@ -99,12 +119,12 @@ class PowerCutRounds:
                 except AssertionError as error:
                     cut.error = f"{error}\n{group.logs(4000)}"
                 cut.seconds = time.monotonic() - began
-                self.report_progress(str(cut))
+                self.report_progress(f"group {seed}, cut {number + 1} of {rounds}: {cut}")
                 if not cut.passed:
                     self._keep_evidence(group, directory)
                     return
 
-    def _round(self, group: ImageGroup, ack_ledger: AckLedger, cut: PowerCut, *, last: bool) -> None:
+    def _round(self, group: GroupOnImages, ack_ledger: AckLedger, cut: PowerCut, *, last: bool) -> None:
         before = len(group.producer_journal.acks)
         group.wait_acknowledged(before + group.random.randint(ACKS_MIN, ACKS_MAX))
         first = self._cut(group, cut)
@@ -114,7 +134,7 @@ class PowerCutRounds:
         group.producer_journal.read()
         group.wait_acknowledged(len(group.producer_journal.acks) + 20, timeout_s=RECOVERY_TIMEOUT_S)
         group.pause()
-        master = wait_confirmed(group)
+        master = group.wait_settled()
         check = ack_ledger.check_all if last else ack_ledger.check_new
         cut.loss_report = check(master, group.brokers, group.producer_journal.acks)
         if last:
@@ -125,11 +145,11 @@ class PowerCutRounds:
         if not last:
             group.resume()
 
-    def _cut(self, group: ImageGroup, cut: PowerCut) -> Member | None:
+    def _cut(self, group: GroupOnImages, cut: PowerCut) -> Member | None:
         """Cuts the power, and returns a broker whose log may lack bytes that others have."""
         master = group.master()
         if self.scope == ALL:
-            cut.description = "power of all six"
+            cut.description = f"power of {group.SCOPE}"
             cut.froze_s = group.cut_all()
             return group.random.choice(group.brokers)
         victim = master if master is not None and group.random.random() < MASTER_SHARE else None
@@ -138,15 +158,17 @@ class PowerCutRounds:
         cut.froze_s = group.cut_one(victim)
         return victim
 
-    def _audit(self, group: ImageGroup) -> list[str]:
-        return audits.audit([group.store(member) for member in group.brokers], self.directory / "audit")
+    def _audit(self, group: GroupOnImages) -> list[str]:
+        return audits.audit(
+            [group.state_folder(member) for member in group.brokers], self.directory / "audit"
+        )
 
-    def _keep_evidence(self, group: ImageGroup, directory: Path) -> None:
-        """Copies the epoch files and logs of a failed round from the disks."""
+    def _keep_evidence(self, group: GroupOnImages, directory: Path) -> None:
+        """Copies logs and state files of a failed round from the disks."""
         for member in group.brokers:
             target = directory / "evidence" / member.name
             shutil.copytree(
-                group.store(member),
+                group.state_folder(member),
                 target,
                 ignore=shutil.ignore_patterns("lost+found", "index", "consumequeue"),
             )

@@ -1,5 +1,4 @@
 import java.io.BufferedWriter;
-import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -7,12 +6,8 @@ import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ConcurrentMap;
 import org.apache.rocketmq.common.BoundaryType;
-import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicConfig;
-import org.apache.rocketmq.common.TopicFilterType;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
@@ -21,12 +16,10 @@ import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
-import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.ReferredIterator;
-import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * RocketMQ's message store with a topic of type BatchCQ: opens a directory, runs the arguments' steps in order, and closes
@@ -45,26 +38,11 @@ public final class BatchTool {
     }
 
     private static void run(String[] args) throws Exception {
-        MessageStoreConfig config = new MessageStoreConfig();
-        config.setStorePathRootDir(args[0]);
-        config.setStorePathCommitLog(args[0] + "/commitlog");
-        config.setMappedFileSizeCommitLog(Integer.parseInt(args[1]));
+        MessageStoreConfig config = LocalStore.config(args[0], args[1]);
         config.setMapperFileSizeBatchConsumeQueue(Integer.parseInt(args[2]));
-        config.setMaxHashSlotNum(100);
-        config.setMaxIndexNum(4000);
-        config.setHaListenPort(0);
-        config.setEnableCompaction(false);
-        config.setTimerWheelEnable(false);
         TopicConfig topic = new TopicConfig(TOPIC, 1, 1);
         topic.getAttributes().put("queue.type", "BatchCQ");
-        ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
-        topics.put(TOPIC, topic);
-        DefaultMessageStore store = new DefaultMessageStore(
-            config, new BrokerStatsManager("interop", false), null, new BrokerConfig(), topics);
-        if (!store.load()) {
-            throw new IllegalStateException("the store does not load");
-        }
-        store.start();
+        DefaultMessageStore store = LocalStore.open(config, topic);
         for (int at = 3; at < args.length; at++) {
             String[] words = args[at].split(":");
             switch (words[0]) {
@@ -77,7 +55,7 @@ public final class BatchTool {
                 default: throw new IllegalArgumentException(args[at]);
             }
         }
-        store.shutdown();
+        LocalStore.close(store);
     }
 
     /** The message with this number; the test makes the same ones. */
@@ -88,8 +66,6 @@ public final class BatchTool {
         MessageAccessor.putProperty(message, "UNIQ_KEY", String.format("%032X", number));
         message.setTags("tag" + number % 3);
         message.setBornTimestamp(1700000000000L + number);
-        message.setBornHost(new InetSocketAddress("127.0.0.2", 40000));
-        message.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
         message.setInnerBatch(true);
         if (number % 17 == 11) {
             message.setBody(new byte[number % 50]);
@@ -103,32 +79,22 @@ public final class BatchTool {
             int count = MessageDecoder.countInnerMsgNum(ByteBuffer.wrap(message.getBody()));
             MessageAccessor.putProperty(message, "INNER_NUM", String.valueOf(count));
         }
-        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
-        message.setTagsCode(MessageExtBrokerInner.tagsString2tagsCode(TopicFilterType.SINGLE_TAG, message.getTags()));
+        LocalStore.complete(message);
         return message;
     }
 
     private static void write(DefaultMessageStore store, int from, int count) throws Exception {
         for (int number = from; number < from + count; number++) {
-            PutMessageResult result = store.putMessage(message(number));
-            if (!result.isOk()) {
-                throw new IllegalStateException(number + " " + result);
-            }
+            LocalStore.put(store, message(number));
             if (number % 20 == 0) {
                 Thread.sleep(2);
             }
         }
-        awaitDispatched(store);
-    }
-
-    private static void awaitDispatched(DefaultMessageStore store) throws Exception {
-        while (store.dispatchBehindBytes() > 0) {
-            Thread.sleep(10);
-        }
+        LocalStore.awaitDispatched(store);
     }
 
     private static void dump(DefaultMessageStore store, Path path) throws Exception {
-        awaitDispatched(store);
+        LocalStore.awaitDispatched(store);
         try (BufferedWriter out = Files.newBufferedWriter(path, StandardCharsets.US_ASCII)) {
             ConsumeQueueInterface queue = store.getConsumeQueue(TOPIC, 0);
             out.write(queue.getMinOffsetInQueue() + " " + queue.getMaxOffsetInQueue() + "\n");

@@ -1,7 +1,6 @@
 import java.io.BufferedWriter;
 import java.lang.reflect.Field;
 import java.lang.reflect.Method;
-import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -9,19 +8,12 @@ import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ConcurrentMap;
-import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicConfig;
-import org.apache.rocketmq.common.TopicFilterType;
 import org.apache.rocketmq.common.message.MessageAccessor;
-import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
-import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
-import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * RocketMQ's message store with a compaction topic: opens a directory, runs the arguments' steps in order, and closes it.
@@ -40,27 +32,15 @@ public final class CompactionTool {
     }
 
     private static void run(String[] args) throws Exception {
-        MessageStoreConfig config = new MessageStoreConfig();
-        config.setStorePathRootDir(args[0]);
-        config.setStorePathCommitLog(args[0] + "/commitlog");
-        config.setMappedFileSizeCommitLog(Integer.parseInt(args[1]));
+        MessageStoreConfig config = LocalStore.config(args[0], args[1]);
         config.setCompactionMappedFileSize(Integer.parseInt(args[2]));
         config.setCompactionCqMappedFileSize(Integer.parseInt(args[3]));
         config.setMappedFileSizeConsumeQueue(20 * 1000);
         config.setMaxHashSlotNum(1000);
-        config.setMaxIndexNum(4000);
-        config.setHaListenPort(0);
-        config.setTimerWheelEnable(false);
+        config.setEnableCompaction(true);
         TopicConfig topic = new TopicConfig(TOPIC, QUEUES, QUEUES);
         topic.getAttributes().put("cleanup.policy", "COMPACTION");
-        ConcurrentMap<String, TopicConfig> topics = new ConcurrentHashMap<>();
-        topics.put(TOPIC, topic);
-        DefaultMessageStore store = new DefaultMessageStore(
-            config, new BrokerStatsManager("interop", false), null, new BrokerConfig(), topics);
-        if (!store.load()) {
-            throw new IllegalStateException("the store does not load");
-        }
-        store.start();
+        DefaultMessageStore store = LocalStore.open(config, topic);
         for (int at = 4; at < args.length; at++) {
             String[] words = args[at].split(":");
             switch (words[0]) {
@@ -71,7 +51,7 @@ public final class CompactionTool {
                 default: throw new IllegalArgumentException(args[at]);
             }
         }
-        store.shutdown();
+        LocalStore.close(store);
     }
 
     /** The message with this number; the test makes the same ones. */
@@ -87,24 +67,16 @@ public final class CompactionTool {
             message.setTags("tag" + number % 3);
         }
         message.setBornTimestamp(1700000000000L + number);
-        message.setBornHost(new InetSocketAddress("127.0.0.2", 40000));
-        message.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
         message.setBody(new byte[number % 13 == 5 ? 0 : number * 37 % 300 + 1]);
-        message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
-        message.setTagsCode(MessageExtBrokerInner.tagsString2tagsCode(TopicFilterType.SINGLE_TAG, message.getTags()));
+        LocalStore.complete(message);
         return message;
     }
 
     private static void write(DefaultMessageStore store, int from, int count) throws Exception {
         for (int number = from; number < from + count; number++) {
-            PutMessageResult result = store.putMessage(message(number));
-            if (!result.isOk()) {
-                throw new IllegalStateException(number + " " + result);
-            }
+            LocalStore.put(store, message(number));
         }
-        while (store.dispatchBehindBytes() > 0) {
-            Thread.sleep(10);
-        }
+        LocalStore.awaitDispatched(store);
     }
 
     private static Object field(Object of, String name) throws Exception {

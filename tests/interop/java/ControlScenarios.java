@@ -107,7 +107,7 @@ final class ControlScenarios {
 
     /**
      * Sends and consumes while the broker is killed and started again, each when this says that it is ready for it, and
-     * goes on until everything acknowledged has been consumed.
+     * consumes until it has everything that was acknowledged.
      */
     private static void outage(Kit kit) throws Exception {
         String topic = kit.createTopic(4);

@@ -1,24 +1,18 @@
 import java.io.BufferedWriter;
-import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Paths;
 import java.util.HexFormat;
-import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.broker.filter.CommitLogDispatcherCalcBitMap;
 import org.apache.rocketmq.broker.filter.ConsumerFilterManager;
 import org.apache.rocketmq.common.BrokerConfig;
-import org.apache.rocketmq.common.TopicFilterType;
 import org.apache.rocketmq.common.message.MessageAccessor;
-import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExtBrokerInner;
 import org.apache.rocketmq.store.ConsumeQueueExt;
 import org.apache.rocketmq.store.DefaultMessageStore;
-import org.apache.rocketmq.store.PutMessageResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.ReferredIterator;
-import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * RocketMQ's message store with consume queue extensions and filter bit maps: opens a directory, runs the arguments'
@@ -39,28 +33,16 @@ public final class ExtensionTool {
         ConsumerFilterManager filters = new ConsumerFilterManager();
         filters.register(TOPIC, "small", "a < 50", "SQL92", 1);
         filters.register(TOPIC, "round", "a ENDSWITH '0'", "SQL92", 1);
-        MessageStoreConfig config = new MessageStoreConfig();
-        config.setStorePathRootDir(args[0]);
-        config.setStorePathCommitLog(args[0] + "/commitlog");
-        config.setMappedFileSizeCommitLog(Integer.parseInt(args[1]));
+        MessageStoreConfig config = LocalStore.config(args[0], args[1]);
         config.setMappedFileSizeConsumeQueue(Integer.parseInt(args[2]));
         config.setMappedFileSizeConsumeQueueExt(Integer.parseInt(args[3]));
-        config.setMaxHashSlotNum(100);
-        config.setMaxIndexNum(4000);
         config.setEnableConsumeQueueExt(true);
         config.setBitMapLengthConsumeQueueExt(filters.getBloomFilter().getM());
-        config.setHaListenPort(0);
-        config.setEnableCompaction(false);
-        config.setTimerWheelEnable(false);
         BrokerConfig broker = new BrokerConfig();
         broker.setEnableCalcFilterBitMap(true);
-        DefaultMessageStore store = new DefaultMessageStore(
-            config, new BrokerStatsManager("interop", false), null, broker, new ConcurrentHashMap<>());
+        DefaultMessageStore store = LocalStore.make(config, broker);
         store.getDispatcherList().addFirst(new CommitLogDispatcherCalcBitMap(broker, filters));
-        if (!store.load()) {
-            throw new IllegalStateException("the store does not load");
-        }
-        store.start();
+        LocalStore.start(store);
         for (int at = 4; at < args.length; at++) {
             String[] words = args[at].split(":");
             if (words[0].equals("write")) {
@@ -69,7 +51,7 @@ public final class ExtensionTool {
                 dump(store, words[1]);
             }
         }
-        store.shutdown();
+        LocalStore.close(store);
     }
 
     private static void write(DefaultMessageStore store, int from, int count) throws Exception {
@@ -80,24 +62,14 @@ public final class ExtensionTool {
             message.setBody(new byte[10]);
             message.setTags("tag" + number % 3);
             MessageAccessor.putProperty(message, "a", String.valueOf(number));
-            message.setBornHost(new InetSocketAddress("127.0.0.2", 40000));
-            message.setStoreHost(new InetSocketAddress("127.0.0.1", 10911));
-            message.setPropertiesString(MessageDecoder.messageProperties2String(message.getProperties()));
-            message.setTagsCode(MessageExtBrokerInner.tagsString2tagsCode(TopicFilterType.SINGLE_TAG, message.getTags()));
-            PutMessageResult result = store.putMessage(message);
-            if (!result.isOk()) {
-                throw new IllegalStateException(result.toString());
-            }
+            LocalStore.complete(message);
+            LocalStore.put(store, message);
         }
-        while (store.dispatchBehindBytes() > 0) {
-            Thread.sleep(10);
-        }
+        LocalStore.awaitDispatched(store);
     }
 
     private static void dump(DefaultMessageStore store, String file) throws Exception {
-        while (store.dispatchBehindBytes() > 0) {
-            Thread.sleep(10);
-        }
+        LocalStore.awaitDispatched(store);
         try (BufferedWriter out = Files.newBufferedWriter(Paths.get(file), StandardCharsets.US_ASCII)) {
             long offset = 0;
             long end = store.getMaxOffsetInQueue(TOPIC, 0);

@@ -8,12 +8,13 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A push consumer that prints each message: queue, offset, attempts before, body, name of its broker. It stops in order
- * when it is terminated. Arguments: nameserver, topics (with commas between), group, `orderly` or `concurrent`,
- * milliseconds that a message takes.
+ * A push consumer that prints each message: queue, offset, attempts before, body, name of its broker. Out of order it rejects
+ * messages whose body begins with `rejected`, once each. It stops in order when it is terminated. Arguments: nameserver,
+ * topics (with commas between), group, `orderly` or `concurrent`, milliseconds that a message takes.
  */
 public final class SteadyConsumer {
     private static final int ROUTES_MS = 500;
+    private static final String REJECTED = "rejected";
 
     public static void main(String[] args) throws Exception {
         long pause = Long.parseLong(args[4]);
@@ -36,13 +37,18 @@ public final class SteadyConsumer {
         } else {
             consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
                 consume(messages, pause);
-                return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+                return messages.stream().anyMatch(SteadyConsumer::isRejected)
+                    ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
         Runtime.getRuntime().addShutdownHook(new Thread(consumer::shutdown));
         consumer.start();
         System.out.println("started");
         Thread.currentThread().join();
+    }
+
+    private static boolean isRejected(MessageExt message) {
+        return message.getReconsumeTimes() == 0 && new String(message.getBody()).startsWith(REJECTED);
     }
 
     private static void consume(List<MessageExt> messages, long pause) {

@@ -11,11 +11,9 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
 import java.util.zip.CRC32;
 import org.apache.rocketmq.common.BoundaryType;
-import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.TopicFilterType;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
@@ -35,7 +33,6 @@ import org.apache.rocketmq.store.dledger.DLedgerCommitLog;
 import org.apache.rocketmq.store.queue.ConsumeQueueInterface;
 import org.apache.rocketmq.store.queue.CqUnit;
 import org.apache.rocketmq.store.queue.ReferredIterator;
-import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
  * RocketMQ's message store without a broker around it: opens a directory, runs the arguments' steps in order, and
@@ -60,16 +57,10 @@ public final class StoreTool {
     }
 
     private static void run(String[] args) throws Exception {
-        MessageStoreConfig config = new MessageStoreConfig();
-        config.setStorePathRootDir(args[0]);
-        config.setStorePathCommitLog(args[0] + "/commitlog");
-        config.setMappedFileSizeCommitLog(Integer.parseInt(args[1]));
+        MessageStoreConfig config = LocalStore.config(args[0], args[1]);
         config.setMappedFileSizeConsumeQueue(Integer.parseInt(args[2]));
         config.setMaxHashSlotNum(Integer.parseInt(args[3]));
         config.setMaxIndexNum(Integer.parseInt(args[4]));
-        config.setHaListenPort(0);
-        config.setEnableCompaction(false);
-        config.setTimerWheelEnable(false);
         if (java.util.Arrays.asList(args).contains("paths")) {
             config.setStorePathCommitLog(args[0] + "/log-b," + args[0] + "/log-a");
         }
@@ -85,13 +76,7 @@ public final class StoreTool {
                 config.setStorePathDLedgerCommitLog(args[0] + "/data");
             }
         }
-        ConcurrentMap<String, org.apache.rocketmq.common.TopicConfig> topics = new ConcurrentHashMap<>();
-        DefaultMessageStore store = new DefaultMessageStore(
-            config, new BrokerStatsManager("interop", false), null, new BrokerConfig(), topics);
-        if (!store.load()) {
-            throw new IllegalStateException("the store does not load");
-        }
-        store.start();
+        DefaultMessageStore store = LocalStore.open(config);
         StoreTool tool = new StoreTool(store);
         for (int at = 5; at < args.length; at++) {
             String[] words = args[at].split(":");
@@ -102,7 +87,7 @@ public final class StoreTool {
                 case "query": tool.query(Paths.get(words[1]), Paths.get(words[2])); break;
                 case "times": tool.times(Paths.get(words[1]), Paths.get(words[2])); break;
                 case "wait": Thread.sleep(Long.parseLong(words[1])); break;
-                case "dispatched": tool.awaitDispatched(); break;
+                case "dispatched": LocalStore.awaitDispatched(store); break;
                 case "crc": break;
                 case "paths": break;
                 case "dledger": tool.awaitLeadership(); break;
@@ -110,7 +95,7 @@ public final class StoreTool {
                 default: throw new IllegalArgumentException(args[at]);
             }
         }
-        store.shutdown();
+        LocalStore.close(store);
     }
 
     private static byte[] body(int number) {
@@ -192,13 +177,6 @@ public final class StoreTool {
         }
     }
 
-    /** Until everything that was written is in queues and index. */
-    private void awaitDispatched() throws Exception {
-        while (store.dispatchBehindBytes() > 0) {
-            Thread.sleep(10);
-        }
-    }
-
     /** Until this peer leads, everything is committed and dispatched, and the queues' next offsets are known. */
     private void awaitLeadership() throws Exception {
         DLedgerServer server = ((DLedgerCommitLog) store.getCommitLog()).getdLedgerServer();
@@ -206,7 +184,7 @@ public final class StoreTool {
         while (!server.getMemberState().isLeader() || ledger.getCommittedIndex() < ledger.getLedgerEndIndex()) {
             Thread.sleep(10);
         }
-        awaitDispatched();
+        LocalStore.awaitDispatched(store);
         store.recoverTopicQueueTable();
     }
 

@@ -3,6 +3,7 @@
     … -m tests.kubernetes.testbed up [NODES]       starts one (`make kube`), or says how to reach it
     … -m tests.kubernetes.testbed down             removes it (`make kube-down`)
     … -m tests.kubernetes.testbed images TARGET…   builds images from the sources as they are, loads them
+    … -m tests.kubernetes.testbed build            builds what the tests need, if this machine can
     … -m tests.kubernetes.testbed list             the clusters of this machine
 
 EPOCHMQ_CLUSTER names another one than the checkout's own."""
@@ -15,10 +16,12 @@ import sys
 
 from tests.kubernetes.testbed.cache import ROOT, digest_of, say
 from tests.kubernetes.testbed.cleanup import CLUSTERS, remove_dead, runs
+from tests.kubernetes.testbed.clients import clients_image
 from tests.kubernetes.testbed.cluster import Cluster
-from tests.kubernetes.testbed.images import image_name
-from tests.kubernetes.testbed.prerequisites import MissingPrerequisiteError
+from tests.kubernetes.testbed.images import image_name, pause_image, project_images
+from tests.kubernetes.testbed.prerequisites import MissingPrerequisiteError, ensure_machine
 from tests.kubernetes.testbed.processes import TestbedError
+from tests.kubernetes.testbed.programs import programs
 
 NODES_MAX = 5
 TARGETS = ("broker", "controller", "operator")
@@ -68,6 +71,16 @@ def _up(nodes: int) -> None:
     print(_reach(cluster))
 
 
+def _build() -> None:
+    try:
+        ensure_machine()
+        pause_image(programs())
+        project_images()
+        clients_image()
+    except MissingPrerequisiteError as missing:
+        print(f"testbed: {missing}; the tests on a cluster will skip")
+
+
 def _list() -> None:
     for folder in sorted(CLUSTERS.glob("*")):
         print(f"{folder.name}: {'runs' if runs(folder) else 'left by one that was killed'}")
@@ -87,6 +100,8 @@ def main(arguments: list[str]) -> int:
                 say(f"cluster {own_name()} is gone")
             case ["images", *targets] if targets:
                 print(Cluster.attach(own_name()).load_project_images(targets))
+            case ["build"]:
+                _build()
             case ["list"]:
                 _list()
             case _:

@@ -32,7 +32,8 @@ def clients_image() -> Path:
     lacks what it is made of."""
     base, binding = base_image(), _binding()
     try:
-        library, classes = java_library(), compile_java(*(f"{one}.java" for one in PROGRAMS))
+        library = java_library()
+        classes = compile_java(*(f"{one}.java" for one in PROGRAMS), alone=True)
     except JavaMissingError as missing:
         raise MissingPrerequisiteError(str(missing)) from None
     if shutil.which("jlink") is None:

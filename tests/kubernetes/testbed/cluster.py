@@ -240,6 +240,11 @@ class Cluster:
         with ThreadPoolExecutor(len(self.nodes)) as workers:
             list(workers.map(lambda node: node.load(archive), self.nodes))
 
+    def tag_image(self, image: str, name: str) -> None:
+        """Gives an image on every node one more name."""
+        for node in self.nodes:
+            node.tag_image(image, name)
+
     def load_project_images(self, targets: Sequence[str]) -> dict[str, str]:
         """Builds these targets of the `Dockerfile` from the present sources and loads them on every node;
         returns their names by target. Running pods are not changed."""

@@ -16,6 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,9 @@ def _unmount_below(folder: Path) -> None:
 
 
 def _private_places() -> None:
-    """Gives the cluster its own copies of directories whose paths programs do not let us choose."""
+    """Gives the cluster its own copies of directories whose paths programs do not let us choose. Unmounts its
+    copies of file systems of other tests, whose devices would stay in use."""
+    _unmount_below(Path(tempfile.gettempdir()))
     for command in (
         ["mount", "--make-rshared", "/"],  # kubelets propagate mounts to containers
         *(

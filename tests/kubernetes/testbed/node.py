@@ -196,6 +196,10 @@ class Node:
         """Loads the images of an archive on this node."""
         self._containerd("images", "import", str(archive), timeout_s=IMPORT_TIMEOUT_S)
 
+    def tag_image(self, image: str, name: str) -> None:
+        """Gives an image on this node one more name."""
+        self._containerd("images", "tag", "--force", image, name)
+
     def images(self) -> set[str]:
         """The names of the images on this node."""
         return set(self._containerd("images", "list", "--quiet").split())

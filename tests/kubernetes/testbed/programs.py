@@ -1,11 +1,12 @@
 """Builds the programs of a cluster from Go modules, once for each list of versions. `go/go.mod` has the
-versions of Kubernetes and etcd, `go/go.sum` the hashes of their sources; the versions of Helm and CoreDNS are
-here."""
+versions of Kubernetes and etcd, `go/go.sum` the hashes of their sources; the versions of Helm, CoreDNS and
+promtool are here."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -24,6 +25,10 @@ COMMANDS = (
 )
 ETCD = "go.etcd.io/etcd/server/v3"
 OTHERS = ("github.com/coredns/coredns@v1.12.4", "helm.sh/helm/v3/cmd/helm@v3.21.3")
+PROMTOOL = "github.com/prometheus/prometheus/cmd/promtool@v0.316.0"
+"""Prometheus 3.16's tool, which evaluates rules as Prometheus does, in simulated time."""
+PROMTOOL_TAGS = "remove_all_sd"
+"""Without the discovery of targets, which the tests do not use."""
 
 
 def kubernetes_version() -> str:
@@ -41,6 +46,19 @@ def programs() -> Path:
     return cached(
         f"programs/{version}-{digest_of(*sources, *OTHERS)}", lambda folder: _build(folder, version)
     )
+
+
+def promtool() -> Path:
+    """Prometheus' promtool. MissingPrerequisiteError if it cannot be built."""
+    return cached(f"programs/promtool-{digest_of(PROMTOOL, PROMTOOL_TAGS)}", _build_promtool) / "promtool"
+
+
+def _build_promtool(folder: Path) -> None:
+    if shutil.which("go") is None:
+        raise MissingPrerequisiteError("missing: Go, to build Prometheus' promtool")
+    say(f"building {PROMTOOL}")
+    folder.mkdir()
+    _go("install", "-trimpath", "-ldflags", "-s -w", "-tags", PROMTOOL_TAGS, PROMTOOL, GOBIN=str(folder))
 
 
 def _build(folder: Path, version: str) -> None:
@@ -71,9 +89,9 @@ def _go(*arguments: str, **environment: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise MissingPrerequisiteError(
-            f"missing: Kubernetes' programs; the build took more than {BUILD_TIMEOUT_S} s"
+            f"missing: the tests' programs; the build took more than {BUILD_TIMEOUT_S} s"
         ) from None
     if done.returncode != 0:
         raise MissingPrerequisiteError(
-            f"missing: Kubernetes' programs; the build said: {done.stderr.strip()[-800:]}"
+            f"missing: the tests' programs; the build said: {done.stderr.strip()[-800:]}"
         )

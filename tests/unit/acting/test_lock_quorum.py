@@ -108,7 +108,7 @@ async def test_both_of_two_replicas_are_needed() -> None:
     fixture.quorum.members = lambda: {0: OWN, 1: FIRST}
     assert await fixture.lock() == {Q0, Q1}
     fixture.quorum.members = lambda: {0: OWN}
-    assert await fixture.lock() == set(), "while the master is down nobody gets a lock"
+    assert await fixture.lock() == set(), "while the master is down no client gets a lock"
 
 
 async def test_before_a_nameserver_was_asked_only_this_broker_counts() -> None:

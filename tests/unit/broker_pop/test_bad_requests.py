@@ -1,4 +1,4 @@
-"""Whatever a client sends in a POP request, it gets a response, and the broker goes on."""
+"""Whatever a client sends in a POP request, it gets a response, and the broker continues to serve."""
 
 from __future__ import annotations
 

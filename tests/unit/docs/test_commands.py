@@ -15,7 +15,7 @@ from epochmq import processes
 from epochmq.app import app
 from epochmq.main import PROCESSES
 from epochmq.verbs import admin_call
-from epochmq_controller.controller import members_command
+from epochmq_dledger import members_command
 from tests.unit.docs.pages import ROOT, Page, pages
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -54,7 +54,7 @@ def typed(page: Page) -> Iterator[tuple[list[str], bool]]:
 def parse(arguments: list[str], *, whole: bool) -> None:
     """Parses what follows `epochmq` as the command does; raises for what it rejects."""
     verb, rest = arguments[0], arguments[1:]
-    if verb == "controller" and rest[:1] == ["members"]:
+    if verb in ("broker", "controller") and rest[:1] == ["members"]:
         if whole or len(rest) > 1:
             members_command.parse(rest[1:])
     elif verb == "admin-call":

@@ -99,7 +99,7 @@ class Members:
         return self.acknowledged if acknowledged else self.end
 
     def when_replicated(self, end: int, done: object) -> None:
-        raise AssertionError("nobody waits")
+        raise AssertionError("no request waits")
 
 
 async def test_deliveries_do_not_wait_for_replicas_and_are_bounded(

@@ -51,7 +51,7 @@ def disks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disks]:
         if file.path.parent.name == "commitlog":
             made.flushes[directory] = made.flushes.get(directory, 0) + 1
             if directory in made.held:
-                made.open.wait(10)
+                made.open.wait(60)
             if directory in made.failing:
                 raise OSError(5, "the disk failed")
         flush(file)

@@ -7,13 +7,14 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 PRODUCT = ("protocol", "dledger", "controller", "broker", "operator", "spark", "cli")
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+IDENTIFIER_FIELDS = frozenset({"id", "attr", "arg", "name", "asname", "module", "rest"})
+"""The fields of syntax tree nodes that have identifiers."""
 
 
 @cache
@@ -30,36 +31,50 @@ def text_of(path: Path) -> str:
 
 
 @cache
-def tree_of(path: Path) -> ast.Module:
-    """The syntax tree of a source file."""
-    return ast.parse(text_of(path), str(path))
+def _names_of(path: Path) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The identifiers and the classes of a source file. Its syntax tree is not kept: those of all files take
+    half a gigabyte, which each garbage collection of the tests after these would walk through."""
+    identifiers: set[str] = set()
+    classes: list[str] = []
+    for node in ast.walk(ast.parse(text_of(path), str(path))):
+        if isinstance(node, ast.ClassDef):
+            classes.append(node.name)
+        for field, value in vars(node).items():
+            if field in IDENTIFIER_FIELDS and isinstance(value, str):
+                identifiers.update(IDENTIFIER.findall(value))
+    return frozenset(identifiers), tuple(classes)
 
 
-@cache
 def identifiers_of(path: Path) -> frozenset[str]:
     """Every identifier in a source file: names, attributes, arguments, and the parts of imported modules."""
-    found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
-        for field in ("id", "attr", "arg", "name", "asname", "module", "rest"):
-            value = getattr(node, field, None)
-            if isinstance(value, str):
-                found.update(IDENTIFIER.findall(value))
-    return frozenset(found)
+    return _names_of(path)[0]
+
+
+def classes_of(path: Path) -> tuple[str, ...]:
+    """The names of the classes that a source file defines at any level."""
+    return _names_of(path)[1]
 
 
 @cache
 def prose_of(path: Path) -> tuple[tuple[int, str], ...]:
-    """(line, text) of every comment, docstring and other text with more than one word in a source file."""
+    """(line, text without code in backticks) of every comment, docstring and other text with more than one
+    word in a source file."""
     found: list[tuple[int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(text_of(path)).readline):
         if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and " " in token.string.strip()):
-            found.append((token.start[0], token.string))
+            found.append((token.start[0], without_code(token.string)))
     return tuple(found)
 
 
-def classes_of(path: Path) -> Iterator[ast.ClassDef]:
-    """The classes that a source file defines at any level."""
-    return (node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef))
+@cache
+def prose_of_document(path: Path) -> str:
+    """The text of a document without code in backticks."""
+    return without_code(text_of(path))
+
+
+def without_code(text: str) -> str:
+    """A text without code in backticks."""
+    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S) if "`" in text else text
 
 
 def glob_pattern(glob: str) -> re.Pattern[str]:

@@ -23,8 +23,8 @@ from tests.unit.language.sources import (
     identifiers_of,
     in_scope,
     prose_of,
+    prose_of_document,
     source_files,
-    text_of,
 )
 
 TABLE = Path(__file__).with_name("retired_terms.tsv")
@@ -56,11 +56,6 @@ def python_files() -> list[Path]:
 def documents() -> list[Path]:
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return sorted(path.relative_to(ROOT) for path in found)
-
-
-def without_code(text: str) -> str:
-    """A text without code in backticks."""
-    return re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)
 
 
 def test_the_table_is_well_formed() -> None:
@@ -95,11 +90,11 @@ def test_no_prose_is_retired(term: RetiredTerm) -> None:
         for path in python_files()
         if in_scope(path, term.scope)
         for line, text in prose_of(path)
-        if pattern.search(without_code(text))
+        if pattern.search(text)
     ]
     used += [
         f"{path}: {term.term!r} is retired, use {term.replacement}"
         for path in documents()
-        if in_scope(path, term.scope) and pattern.search(without_code(text_of(path)))
+        if in_scope(path, term.scope) and pattern.search(prose_of_document(path))
     ]
     assert used == []

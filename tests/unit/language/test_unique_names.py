@@ -24,9 +24,9 @@ def test_a_class_name_is_used_once() -> None:
     """Private classes are exempt: only their own module uses them."""
     places: dict[str, list[str]] = defaultdict(list)
     for path in source_files(*PRODUCT):
-        for node in classes_of(path):
-            if not node.name.startswith("_"):
-                places[node.name].append(str(path))
+        for name in classes_of(path):
+            if not name.startswith("_"):
+                places[name].append(str(path))
     shared = {name: found for name, found in places.items() if len(found) > 1}
     assert shared.keys() == shared_names("class").keys(), shared
 

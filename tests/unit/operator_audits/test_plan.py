@@ -111,6 +111,14 @@ def test_a_failed_driver_is_reported_and_nothing_is_left() -> None:
     assert "OSError: no" in cluster.status["history"][0]["message"]
 
 
+def test_a_group_in_the_mode_dledger_is_rejected() -> None:
+    cluster = FakeAuditCluster(mode="DLedger")
+    cluster.audit()
+    cluster.run()
+    finished(cluster, "NotSupported")
+    assert "cannot be audited yet" in cluster.status["history"][0]["message"]
+
+
 def test_a_failed_run_takes_the_former_verdict_away() -> None:
     cluster = FakeAuditCluster()
     cluster.audit(schedule="0 * * * *")

@@ -22,6 +22,7 @@ from epochmq_protocol.admin_api.operations import (
     HandoverArguments,
     PromoteArguments,
     ReadinessLimits,
+    ReloadConfigArguments,
 )
 from epochmq_protocol.admin_api.results import BrokerState, EpochFileContent
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
@@ -53,12 +54,14 @@ class Process:
             AdminOperation.PROMOTE: PromoteArguments,
             AdminOperation.HANDOVER: HandoverArguments,
             AdminOperation.CHANGE_CONFIG: ChangeConfigArguments,
+            AdminOperation.RELOAD_CONFIG: ReloadConfigArguments,
         }
         names = (
             AdminOperation.STATE,
             AdminOperation.PROMOTE,
             AdminOperation.HANDOVER,
             AdminOperation.CHANGE_CONFIG,
+            AdminOperation.RELOAD_CONFIG,
             AdminOperation.EPOCH_FILE,
         )
         operations = {name: operation(name, kinds.get(name, AdminArguments)) for name in names}
@@ -102,10 +105,12 @@ def test_the_result_is_printed(process: Process, capsys: pytest.CaptureFixture[s
     assert call(process, "--timeout=90", "handover") == ExitCode.OK
     assert json.loads(capsys.readouterr().out) == {"moved": False}
     assert call(process, "change-config", "a=b=c", "d=") == ExitCode.OK
+    assert call(process, "reload-config", "version=v1", "a=b") == ExitCode.OK
     assert process.asked == [
         (AdminOperation.STATE, ReadinessLimits(max_lag_bytes=5)),
         (AdminOperation.HANDOVER, HandoverArguments()),
         (AdminOperation.CHANGE_CONFIG, ChangeConfigArguments(changes={"a": "b=c", "d": ""})),
+        (AdminOperation.RELOAD_CONFIG, ReloadConfigArguments(config={"a": "b"}, version="v1")),
     ]
 
 
@@ -148,6 +153,7 @@ def test_a_socket_without_a_process_exits_with_1(tmp_path: Path, capsys: pytest.
         (["state", "maxLagBytes=many"], "state: Expected `int`, got `str` - at `$.maxLagBytes`"),
         (["handover", "now=1"], "handover: Object contains unknown field `now`"),
         (["change-config"], "change-config: expected KEY=VALUE"),
+        (["reload-config", "a=b"], "reload-config: expected version=TEXT and KEY=VALUE"),
     ],
 )
 def test_a_usage_error_exits_with_2(

@@ -21,10 +21,12 @@ from epochmq_protocol.admin_api.operations import (
     AdminArguments,
     AdminOperation,
     ChangeConfigArguments,
+    ChangeMembersArguments,
     HandoverArguments,
     LogLevelArguments,
     PromoteArguments,
     ReadinessLimits,
+    ReloadConfigArguments,
 )
 from epochmq_protocol.errors import CallTimeoutError, ConnectError, EpochMQError, RemoteProtocolError
 
@@ -172,6 +174,18 @@ WRITES = [
         {"lingerMs": 900},
         (AdminOperation.HANDOVER, HandoverArguments(linger_ms=900), 15_900),
     ),
+    (
+        "PUT",
+        "/v1/members",
+        {"member": "n3", "address": "h:1"},
+        (AdminOperation.CHANGE_MEMBERS, ChangeMembersArguments(member="n3", address="h:1"), 15_000),
+    ),
+    (
+        "PUT",
+        "/v1/members",
+        {"member": "n3"},
+        (AdminOperation.CHANGE_MEMBERS, ChangeMembersArguments(member="n3"), 15_000),
+    ),
     ("POST", "/v1/fence", None, (AdminOperation.FENCE, None, 10_000)),
     ("POST", "/v1/unfence", None, (AdminOperation.UNFENCE, None, 10_000)),
     ("POST", "/v1/drain", None, (AdminOperation.DRAIN, None, 30_000)),
@@ -192,6 +206,16 @@ WRITES = [
             10_000,
         ),
     ),
+    (
+        "PUT",
+        "/v1/config",
+        {"config": {"a": "true"}, "version": "orders-broker-1"},
+        (
+            AdminOperation.RELOAD_CONFIG,
+            ReloadConfigArguments(config={"a": "true"}, version="orders-broker-1"),
+            10_000,
+        ),
+    ),
 ]
 
 
@@ -209,6 +233,9 @@ async def test_a_change_needs_a_token_or_a_certificate(
     assert process.asked == [asked]
     response = await open_client(certificate=True).request(method, path, json=body)
     assert (response.status_code, process.asked) == (200, [asked, asked])
+    for token, status in (("wrong", 401), (TOKEN, 200)):
+        response = await client.request(method, path, json=body, headers={"X-EpochMQ-Token": token})
+        assert response.status_code == status
 
 
 async def test_without_configured_credentials_every_change_is_rejected(
@@ -238,9 +265,12 @@ async def test_reads_can_be_guarded_and_probes_never_are(process: Process, open_
         ("POST", "/v1/handover", b'{"timeoutMs":0}', "timeoutMs=0: expected 1 to 120000"),
         ("POST", "/v1/handover", b'{"timeoutMs":120001}', "timeoutMs=120001: expected 1 to 120000"),
         ("POST", "/v1/handover", b'{"lingerMs":90001}', "Expected `int` <= 90000"),
+        ("PUT", "/v1/members", b'{"address":"h:1"}', "missing required field `member`"),
         ("POST", "/v1/fence", b"[]", "the body is invalid: Expected `object`, got `array`"),
         ("PUT", "/v1/log-level", b'{"level":"LOUD"}', "Invalid enum value 'LOUD'"),
         ("PATCH", "/v1/config", b'{"a":null}', "the body is invalid:"),
+        ("PUT", "/v1/config", b'{"config":{"a":"b"}}', "missing required field `version`"),
+        ("PUT", "/v1/config", b'{"config":{},"version":"1"}', "Expected `object` of length >= 1"),
         ("PATCH", "/v1/config", b"\xff", "the body is invalid:"),
         ("PATCH", "/v1/config", b"[" * 30_000, "the body is invalid:"),
     ],

@@ -60,7 +60,10 @@ def test_unknown_values_are_omitted() -> None:
 def test_a_controller_and_its_groups_are_described() -> None:
     part = NameserverCounts(address="a:1", brokers=3, broker_names=1, topics=4)
     state = msgspec.structs.replace(CONTROLLER, nameserver=part)
-    found = parsed(metrics.exposition(MetricValues(state=state, values={})))
+    figures = {"tls_files_rejected:nameserver": 0.0, "tls_files_rejected:controller": 1.0}
+    found = parsed(metrics.exposition(MetricValues(state=state, values=figures)))
+    rejected = {s.labels["kind"]: s.value for s in found["epochmq_tls_files_rejected"].samples}
+    assert rejected == {"nameserver": 0, "controller": 1}
     assert found["epochmq_controller_leads"].samples[0].value == 1
     alive = found["epochmq_group_replicas_alive"].samples[0]
     assert (alive.labels, alive.value) == ({"cluster": "orders", "broker_name": "orders"}, 1)
@@ -68,8 +71,11 @@ def test_a_controller_and_its_groups_are_described() -> None:
 
 
 def test_a_nameserver_and_an_unresponsive_process_are_described() -> None:
-    found = parsed(metrics.exposition(MetricValues(state=NAMESERVER, values={})))
+    figures = {"tls_files_rejected:nameserver": 1.0}
+    found = parsed(metrics.exposition(MetricValues(state=NAMESERVER, values=figures)))
     assert found["epochmq_nameserver_brokers"].samples[0].value == 3
+    (rejected,) = found["epochmq_tls_files_rejected"].samples
+    assert (rejected.labels["kind"], rejected.value) == ("nameserver", 1)
     found = parsed(metrics.unresponsive("nobody answers\nat all"))
     assert [sample.value for sample in found["epochmq_up"].samples] == [0]
 

@@ -1,0 +1,202 @@
+"""`epochmq up` of a group in the mode DLedger as people type it: roles, failover, promote, drain, fence, and
+a change that restarts the leader last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.up_run import GroupRun
+from tests.support.cluster import NEVER_BUSY_YAML
+from tests.support.group_traffic import send_header
+from tests.support.remoting import call
+
+SEND_MESSAGE_V2, GET_MAX_OFFSET, SUCCESS = 310, 30, 0
+GROUP = """\
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: ledger}
+spec:
+  mode: DLedger
+  replicas: %d
+  brokerName: ledger-a
+  config: {mappedFileSizeCommitLog: 33554432, %s%s}
+"""
+
+
+class LedgerRun(GroupRun):
+    """A run of a group of three replicas on a DLedger log."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.write()
+
+    def write(self, more: str = "", replicas: int = 3) -> None:
+        """Writes the resource, with more configuration."""
+        self.file.write_text(GROUP % (replicas, NEVER_BUSY_YAML, more))
+
+    def slaves(self) -> list[Any]:
+        """The status of every replica but the master."""
+        return [one for one in self.group()["replicas"] if one["role"] == "slave"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LedgerRun]:
+    """A run that all tests share; each leaves every replica ready."""
+    made = LedgerRun(tmp_path_factory.mktemp("ledger"))
+    try:
+        made.up()
+        yield made
+    finally:
+        made.ok("down")
+
+
+class SteadySender:
+    """A producer that sends each message until a broker acknowledges it, trying the brokers in turn."""
+
+    def __init__(self, addresses: list[str], topic: str) -> None:
+        self.acknowledged: list[str] = []
+        self._addresses = addresses
+        self._topic = topic
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    def __enter__(self) -> SteadySender:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ending.set()
+        self._thread.join(120)
+
+    def _send(self) -> None:
+        address, count = self._addresses[0], 0
+        while not self._ending.is_set():
+            body = f"steady-{count}"
+            header = send_header(0, f"{count:032X}") | {"b": self._topic}
+            try:
+                code = call(address, SEND_MESSAGE_V2, header, body.encode(), timeout_s=5).code
+            except OSError:
+                code = -1
+            if code == SUCCESS:
+                self.acknowledged.append(body)
+                count += 1
+            else:
+                address = self._addresses[(self._addresses.index(address) + 1) % len(self._addresses)]
+
+
+def test_the_replicas_elect_a_master_and_the_status_shows_roles_and_terms(run: LedgerRun) -> None:
+    run.until(run.whole, "all are ready")
+    group = run.group()
+    assert (group["mode"], group["controllerGroup"], group["syncStateSet"]) == ("DLedger", None, [])
+    assert [one["brokerId"] for one in group["replicas"]] == [1, 2, 3]
+    assert sorted(one["role"] for one in group["replicas"]) == ["master", "slave", "slave"]
+    assert {one["epoch"] for one in group["replicas"]} == {group["masterEpoch"]}
+    assert {one["haAddress"] for one in group["replicas"]} == {None}
+    assert {one["dledgerAddress"].rpartition(":")[2] for one in group["replicas"]} == {"40911"}
+    table = run.ok("status")
+    assert f"master (term {group['masterEpoch']})" in table
+    run.ok("produce", "first", stdin="a\nb\nc\n")
+    assert run.bodies("readers", 3, "first") == ["a", "b", "c"]
+
+
+def test_a_killed_leader_is_replaced_and_no_acknowledged_message_is_missing(run: LedgerRun) -> None:
+    run.until(run.whole, "all are ready")
+    before = run.wait_master()
+    addresses = [one["address"] for one in run.group()["replicas"]]
+    with SteadySender(addresses, "steady") as sender:
+        run.until(lambda: len(sender.acknowledged) > 100, "messages are sent")
+        os.kill(before["pid"], signal.SIGKILL)
+        sent = len(sender.acknowledged)
+        run.until(lambda: len(sender.acknowledged) > sent + 100, "messages are sent again")
+    after = run.wait_master()
+    assert after["epoch"] > before["epoch"]
+    run.until(run.whole, "the killed replica follows again")
+    # More than were acknowledged: the message that waited for the killed leader may be there twice.
+    queue = {"topic": "steady", "queueId": "0"}
+    stored = int(call(run.wait_master()["address"], GET_MAX_OFFSET, queue).ext["offset"])
+    found = run.bodies("steady-readers", stored, "steady")
+    assert set(sender.acknowledged) <= set(found)
+
+
+def test_promote_transfers_the_leadership(run: LedgerRun) -> None:
+    run.until(run.whole, "all are ready")
+    chosen = run.slaves()[0]
+    output = run.ok("promote", f"ledger/{chosen['pod']}")
+    assert output.startswith(f"{chosen['pod']} (id {chosen['brokerId']}) is the master of epoch ")
+    assert "sends were rejected" in output
+    assert run.is_master(chosen["pod"])
+    assert "is already the master" in run.ok("promote", f"ledger/{chosen['pod']}")
+    run.ok("produce", "promoted", "one")
+
+
+def test_a_drained_replica_leaves_the_leadership_to_the_others(run: LedgerRun) -> None:
+    run.until(run.whole, "all are ready")
+    drained = run.wait_master()
+    output = run.ok("drain", f"ledger/{drained['pod']}")
+    assert f"{drained['pod']} leaves the leadership to other replicas until it is undrained" in output
+    second = run.wait_master()
+    assert second["pod"] != drained["pod"]
+    done = run.here("promote", f"ledger/{drained['pod']}")
+    assert done.returncode != 0
+    assert "it did not take over: it does not respond, or it is drained" in done.stderr
+    os.kill(second["pid"], signal.SIGKILL)
+    third = next(
+        one["pod"] for one in run.group()["replicas"] if one["pod"] not in (drained["pod"], second["pod"])
+    )
+    run.until(lambda: run.is_master(third), "the replica that is not drained becomes the master")
+    run.until(run.whole, "the killed replica follows again")
+    run.ok("drain", f"ledger/{drained['pod']}", "--off")
+    run.ok("promote", f"ledger/{drained['pod']}")
+    assert run.is_master(drained["pod"])
+
+
+def test_a_fenced_master_rejects_messages_until_another_leads(run: LedgerRun) -> None:
+    run.until(run.whole, "all are ready")
+    master = run.wait_master()
+    run.ok("fence", f"ledger/{master['pod']}")
+    assert run.here("produce", "fenced", "no", "--timeout", "3").returncode != 0
+    other = run.slaves()[0]
+    run.ok("promote", f"ledger/{other['pod']}")
+    run.ok("produce", "fenced", "yes")
+    run.ok("fence", f"ledger/{master['pod']}", "--off")
+
+
+def test_a_change_restarts_the_leader_last(run: LedgerRun) -> None:
+    run.until(run.whole, "all are ready")
+    master = run.wait_master()
+    before = {one["pod"]: one["pid"] for one in run.group()["replicas"]}
+    run.write(", maxMessageSize: 65536")
+    run.up()
+    group = run.group()
+    assert group["phase"] == "Ready", "up returns when all have been restarted"
+    after = {one["pod"]: one["pid"] for one in group["replicas"]}
+    assert not set(before.values()) & set(after.values())
+    starts = {pod: started(pid) for pod, pid in after.items()}
+    assert max(starts, key=lambda pod: starts[pod]) == master["pod"]
+
+
+def started(pid: int) -> int:
+    """When a process started, in clock ticks since the start of the machine."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[19])
+
+
+def test_another_number_of_replicas_and_another_mode_are_rejected(run: LedgerRun) -> None:
+    run.write(", maxMessageSize: 65536", replicas=5)
+    done = run.try_up()
+    assert done.returncode != 0
+    assert "spec.replicas: 5, expected 3: the data" in done.stderr
+    run.write(", maxMessageSize: 65536")
+    text = run.file.read_text()
+    run.file.write_text(text.replace("  mode: DLedger\n", ""))
+    done = run.try_up()
+    run.file.write_text(text)
+    assert done.returncode != 0
+    assert "was written in the mode DLedger and cannot be used in another mode" in done.stderr
+    run.until(run.whole, "all are ready")
