@@ -25,6 +25,7 @@ from epochmq_broker.attributes import BATCH_CQ, QUEUE_TYPE
 from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
 from epochmq_broker.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.delay_service import DelayService
+from epochmq_broker.held_topics import topics_of_held_messages
 from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.offset_table_bodies import decode_consumer_offsets, decode_delay_offsets
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
@@ -231,7 +232,9 @@ class SlaveSync:
 
         A consumer offset after the end of a queue would skip the messages that are stored there later
         (#4771). A topic whose first messages arrived after the last copy of the tables would have messages
-        that no consumer can read."""
+        that no consumer can read. Nor could a message of it that waits be delivered: its clients would learn
+        no new address from the nameserver, which knows no such topic, and the check of a half message finds
+        no producer."""
         store = self._store
 
         def end(topic: str, queue_id: int) -> int:
@@ -255,16 +258,17 @@ class SlaveSync:
 
     def _unknown_topics(self) -> dict[str, int]:
         """Topic → number of queues, of the topics without settings that have messages newer than the last
-        copy. (Older messages belong to deleted topics.)"""
-        found: dict[str, int] = {}
+        copy, waiting ones included. (Older messages belong to deleted topics.)"""
+        found = topics_of_held_messages(self._store, self._topics_known_until)
         for name in self._store.lookup.topics():
-            if name in self._topics or is_lmq(name):
-                continue
             queues = self._store.queues.of_topic(name)
             if any(queue.max_physical > self._topics_known_until for queue in queues):
-                fewest = 1 if name.startswith("%") else AUTO_CREATE_QUEUES
-                found[name] = max(fewest, *(queue.queue_id + 1 for queue in queues))
-        return found
+                found[name] = max(found.get(name, 0), *(queue.queue_id + 1 for queue in queues))
+        return {
+            name: max(queues, 1 if name.startswith("%") else AUTO_CREATE_QUEUES)
+            for name, queues in found.items()
+            if name not in self._topics and not is_lmq(name)
+        }
 
     # Copying
 

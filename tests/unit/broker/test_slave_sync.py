@@ -27,6 +27,7 @@ from epochmq_protocol.bodies import (
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, EpochMQError
 from epochmq_protocol.frame import Command, request, response
+from epochmq_protocol.message_const import TRANSACTION_PREPARED_TYPE
 from epochmq_protocol.topics import (
     DataVersion,
     LogicQueueMappingItem,
@@ -34,7 +35,7 @@ from epochmq_protocol.topics import (
     TopicQueueMappingDetail,
 )
 from tests.unit.auth.kit import acl_body
-from tests.unit.broker.kit import Bench, running, send_command, until
+from tests.unit.broker.kit import UNIQ_KEY, Bench, running, send_command, until
 
 MASTER = "127.53.7.9:10911"
 
@@ -363,6 +364,43 @@ async def test_a_topic_whose_messages_came_before_its_settings_is_made_and_a_del
         assert "deleted" not in slave.broker.topics
         assert slave.broker.topics.table["new"] == topic_config("new", 4)
         assert slave.broker.topics.table["wide"] == topic_config("wide", 7)
+
+
+@pytest.mark.parametrize(
+    ("sent_as", "flags"),
+    [
+        ({"TRAN_MSG": "true", "PGROUP": "payers"}, TRANSACTION_PREPARED_TYPE),
+        ({"DELAY": "3"}, 0),
+        ({"TIMER_DELAY_SEC": "60"}, 0),
+    ],
+)
+async def test_a_topic_whose_messages_still_wait_is_made_with_a_retry_topic_and_a_deleted_one_is_not(
+    tmp_path: Path, sent_as: dict[str, str], flags: int
+) -> None:
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:
+        peer = slave.peer()
+
+        def send(topic: str, queue_id: int) -> None:
+            properties = {"UNIQ_KEY": UNIQ_KEY, "WAIT": "true"} | sent_as
+            command = send_command(topic, properties=properties, queue_id=queue_id, sys_flag=flags)
+            assert peer.call(command).code == 0
+
+        send("deleted", 0)
+        sync = sync_of(slave, FakeMaster(master))
+        sync.follow(MASTER)
+        await sync.refresh()
+        assert "deleted" not in slave.broker.topics
+        slave.broker.topics.put(topic_config("payments", 8))
+        slave.broker.topics.put(topic_config("%RETRY%payers", 1))
+        send("payments", 6)
+        send("%RETRY%payers", 0)
+        slave.broker.topics.delete("payments")
+        slave.broker.topics.delete("%RETRY%payers")
+        sync.follow(None)
+        sync.align_with_log()
+        assert "deleted" not in slave.broker.topics
+        assert slave.broker.topics.table["payments"] == topic_config("payments", 7)
+        assert slave.broker.topics.table["%RETRY%payers"] == topic_config("%RETRY%payers", 1)
 
 
 async def test_a_promoted_slave_goes_on_delivering_where_the_master_was(tmp_path: Path) -> None:
