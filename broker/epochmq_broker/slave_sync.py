@@ -32,7 +32,7 @@ from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
+from epochmq_broker.table_state import KNOWN_STATE, KNOWN_UNTIL, STATE, UNCHANGED
 from epochmq_broker.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.timer.timer_service import TimerService
 from epochmq_broker.topics import TopicTable, topic_config
@@ -123,7 +123,6 @@ class SlaveSync:
         self._modes = request_modes
         self._static = static_topics
         self._auth = auth
-        self._topics_known_until = 0
         self._one_round = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._parts = [
@@ -202,6 +201,8 @@ class SlaveSync:
         if master_address == self.master:
             return
         self.master = master_address
+        if self._topics.known_until is None and master_address is not None:
+            self._topics.known_until = self._store.max_phy_offset
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -255,14 +256,18 @@ class SlaveSync:
             if any(isinstance(queue, BatchConsumeQueue) for queue in store.queues.of_topic(topic)):
                 config.attributes[QUEUE_TYPE] = BATCH_CQ
             self._topics.create_if_absent(config)
+        self._topics.known_until = None
 
     def _unknown_topics(self) -> dict[str, int]:
         """Topic → number of queues, of the topics without settings that have messages newer than the last
         copy, waiting ones included. (Older messages belong to deleted topics.)"""
-        found = topics_of_held_messages(self._store, self._topics_known_until)
+        since = self._topics.known_until
+        if since is None:
+            return {}
+        found = topics_of_held_messages(self._store, since)
         for name in self._store.lookup.topics():
             queues = self._store.queues.of_topic(name)
-            if any(queue.max_physical > self._topics_known_until for queue in queues):
+            if any(queue.max_physical > since for queue in queues):
                 found[name] = max(found.get(name, 0), *(queue.queue_id + 1 for queue in queues))
         return {
             name: max(queues, 1 if name.startswith("%") else AUTO_CREATE_QUEUES)
@@ -328,7 +333,7 @@ class SlaveSync:
             adopt()
             part.state, part.own = ext.get(STATE, ""), part.own_state()
         if part.code == RequestCode.GET_ALL_TOPIC_CONFIG:
-            self._topics_known_until = end
+            self._topics.known_until = min(end, int(ext.get(KNOWN_UNTIL, end)))
 
     # Decoding responses
 

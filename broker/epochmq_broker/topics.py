@@ -100,6 +100,10 @@ class TopicTable:
     ) -> None:
         self.settings = settings
         self.generation = 0
+        self.known_until: int | None = 0
+        """Physical offset before which every message of the log has its topic in this table. None: every
+        message has, as on a master, which makes a topic before it stores the first message. After a start it
+        is 0: the stored table may lack the last topics if the broker was killed or lost its power."""
         self.data_version = DataVersion(timestamp=clock_ms())
         self.on_change: list[Callable[[tuple[str, ...]], None]] = []
         self._clock_ms = clock_ms

@@ -17,7 +17,7 @@ from json.encoder import encode_basestring
 
 from epochmq_broker.message_request_modes import MessageRequestModeTable
 from epochmq_broker.processors.mqadmin_dependencies import MqadminDependencies
-from epochmq_broker.table_state import KNOWN_STATE, STATE, UNCHANGED
+from epochmq_broker.table_state import KNOWN_STATE, KNOWN_UNTIL, STATE, UNCHANGED
 from epochmq_protocol.bodies import SubscriptionGroupWrapper, TopicConfigSerializeWrapper, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -40,11 +40,9 @@ class TableSyncProcessor:
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
         components = self._components
-        topics, groups, static = components.topics, components.groups, components.static_topics
+        groups = components.groups
         return {
-            RequestCode.GET_ALL_TOPIC_CONFIG: self._cached(
-                lambda: f"{topics.generation}.{topics.data_version}.{static.generation}", self.topics_body
-            ),
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.all_topics,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._cached(
                 lambda: f"{groups.generation}.{groups.data_version}", self.groups_body
             ),
@@ -79,6 +77,15 @@ class TableSyncProcessor:
             return _unchanged(command)
         return _table_response(command, state, timer.metrics.encode())
 
+    def all_topics(self, connection: RemotingConnection, command: Command) -> Command:
+        """Serves the topics. A slave is told for which messages they are complete."""
+        topics, static = self._components.topics, self._components.static_topics
+        state = f"{topics.generation}.{topics.data_version}.{static.generation}"
+        answer = self._table(command, state, self.topics_body)
+        if answer.ext is not None and topics.known_until is not None:
+            answer.ext[KNOWN_UNTIL] = str(topics.known_until)
+        return answer
+
     def topics_body(self) -> bytes:
         """Encodes the topics with their mappings and data versions."""
         topics, static = self._components.topics, self._components.static_topics
@@ -104,15 +111,18 @@ class TableSyncProcessor:
 
     def _cached(self, state_of: Callable[[], str], encode: Callable[[], bytes]) -> RequestHandler:
         def handle(connection: RemotingConnection, command: Command) -> Command:
-            state = f"{self._incarnation}.{state_of()}"
-            if _is_current(command, state):
-                return _unchanged(command)
-            cached = self._bodies.get(command.code)
-            if cached is None or cached[0] != state:
-                cached = self._bodies[command.code] = (state, encode())
-            return _table_response(command, *cached)
+            return self._table(command, state_of(), encode)
 
         return handle
+
+    def _table(self, command: Command, state: str, encode: Callable[[], bytes]) -> Command:
+        state = f"{self._incarnation}.{state}"
+        if _is_current(command, state):
+            return _unchanged(command)
+        cached = self._bodies.get(command.code)
+        if cached is None or cached[0] != state:
+            cached = self._bodies[command.code] = (state, encode())
+        return _table_response(command, *cached)
 
     def all_offsets(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Serves the consumer offsets. The entries of a large table are of slightly different times; each was

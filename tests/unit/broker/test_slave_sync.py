@@ -350,6 +350,7 @@ async def test_a_topic_whose_messages_came_before_its_settings_is_made_and_a_del
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:
+        master.broker.slave_sync.align_with_log()
         peer = slave.peer()
         assert peer.call(send_command("deleted")).code == 0
         sync = sync_of(slave, FakeMaster(master))
@@ -366,6 +367,33 @@ async def test_a_topic_whose_messages_came_before_its_settings_is_made_and_a_del
         assert slave.broker.topics.table["wide"] == topic_config("wide", 7)
 
 
+async def test_topics_of_a_broker_that_may_lack_some_itself_are_not_taken_as_complete(tmp_path: Path) -> None:
+    async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:
+        assert slave.peer().call(send_command("new")).code == 0
+        sync = sync_of(slave, FakeMaster(master))
+        sync.follow(MASTER)
+        await sync.refresh()  # the other broker has started, and is not the master yet
+        assert (slave.broker.topics.known_until, "new" in slave.broker.topics) == (0, False)
+        master.broker.slave_sync.align_with_log()
+        await sync.refresh()
+        assert slave.broker.topics.known_until == slave.broker.store.max_phy_offset > 0
+        await sync.stop()
+
+
+async def test_a_former_master_knows_the_topics_of_what_it_has_stored(tmp_path: Path) -> None:
+    async with running(tmp_path) as slave:
+        assert slave.peer().call(send_command("new")).code == 0
+        sync = slave.broker.slave_sync
+        sync.align_with_log()
+        assert slave.broker.topics.known_until is None
+        slave.broker.topics.delete("new")
+        sync.align_with_log()
+        assert "new" not in slave.broker.topics
+        sync.follow(MASTER)
+        assert slave.broker.topics.known_until == slave.broker.store.max_phy_offset > 0
+        await sync.stop()
+
+
 @pytest.mark.parametrize(
     ("sent_as", "flags"),
     [
@@ -378,6 +406,7 @@ async def test_a_topic_whose_messages_still_wait_is_made_with_a_retry_topic_and_
     tmp_path: Path, sent_as: dict[str, str], flags: int
 ) -> None:
     async with running(tmp_path / "master") as master, running(tmp_path / "slave") as slave:
+        master.broker.slave_sync.align_with_log()
         peer = slave.peer()
 
         def send(topic: str, queue_id: int) -> None:
