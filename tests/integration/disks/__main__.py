@@ -38,6 +38,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--scope", choices=[ALL, ONE], action="append", help="only this kind of power cut")
     parser.add_argument("--audit", choices=[NEVER, AT_END, EACH], default=AT_END, help="when the audit runs")
     parser.add_argument("--hold", type=float, default=5.0, help="how long a disk fault lasts, s (0: none)")
+    parser.add_argument("--groups", type=int, default=1, help="groups that run at a time (default: 1)")
     parser.add_argument("--minutes", type=float, help="start no further group after this time")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument(
