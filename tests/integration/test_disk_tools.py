@@ -108,6 +108,25 @@ def test_a_power_cut_changes_only_the_boot_id_in_the_abort_file(
     assert len(lines[1]) == len(boot)
 
 
+@pytest.mark.parametrize("kind", ["ext4", "xfs"])
+def test_a_power_cut_succeeds_while_another_program_has_a_copy_of_the_mounts(
+    pool: images.ImagePool, tmp_path: Path, kind: str
+) -> None:
+    volume = pool.volume("one", tmp_path / "disk", kind)
+    device = volume.mount_point.stat().st_dev
+    command = ["unshare", "--mount", "--propagation", "private", "sleep", "600"]
+    other = ManagedProcess(command, name="other", directory=tmp_path / "other")
+    other.start()
+    try:
+        mounts = Path("/proc", str(other.pid), "ns/mnt")
+        wait_until(lambda: mounts.readlink() != Path("/proc/self/ns/mnt").readlink(), what="it has its own")
+        volume.replace_by_clone(volume.clone())
+        assert volume.mount_point.stat().st_dev == device
+        volume.close()
+    finally:
+        other.kill()
+
+
 _COUNT = "import sys\nwhile True: sys.stdout.write('x'); sys.stdout.flush()"
 
 

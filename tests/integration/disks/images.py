@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.integration.disks.run_directory import RunDirectory, missing_programs, run
+from tests.integration.disks.run_directory import RunDirectory, missing_programs, run, unmount
 
 POOL_BYTES = 12 << 30
 """Size of the sparse file of the pool; space that the images do not use is not allocated."""
@@ -26,6 +26,7 @@ _FICLONE = 0x40049409
 _PROGRAMS = {
     "losetup": "util-linux",
     "mount": "util-linux",
+    "nsenter": "util-linux",
     "setpriv": "util-linux",
     "mkfs.xfs": "xfsprogs",
     "mkfs.ext4": "e2fsprogs",
@@ -107,7 +108,7 @@ class ImageVolume:
     def replace_by_clone(self, clone: Path) -> None:
         """Replaces the image by the clone and mounts it; no process uses the file system. The loop device
         stays the same, as a disk keeps its device number over a power cut."""
-        run("umount", str(self.mount_point))
+        unmount(self.mount_point, self._device)
         run("losetup", "-d", self._device)
         self.image.unlink()
         self.image = clone
@@ -117,7 +118,7 @@ class ImageVolume:
 
     def close(self) -> None:
         """Unmounts and removes the image."""
-        run("umount", str(self.mount_point))
+        unmount(self.mount_point, self._device)
         run("losetup", "-d", self._device)
         self.image.unlink()
 

@@ -119,6 +119,36 @@ def clear(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
+def unmount(mount_point: Path, device: str) -> None:
+    """Unmounts the file system of a loop device in all mount namespaces, so that nothing uses the device any
+    more. A program that made a namespace while it was mounted, such as one that builds an image, has a copy
+    of the mount. Raises CommandFailedError."""
+    run("umount", str(mount_point))
+    for _ in range(_UNMOUNT_ROUNDS):
+        copies = list(_copies(device))
+        if not copies:
+            return
+        for namespace, copy in copies:
+            command = ["nsenter", f"--mount={namespace}", "umount", copy]
+            subprocess.run(command, capture_output=True, check=False)  # it may have ended meanwhile
+    raise CommandFailedError(f"{device} is still mounted in {copies}")
+
+
+def _copies(device: str) -> Iterator[tuple[Path, str]]:
+    """(namespace, mount point) of each mount of the device in a namespace other than that of this process."""
+    seen = {Path("/proc/self/ns/mnt").readlink()}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            namespace = (process / "ns" / "mnt").readlink()
+            if namespace in seen:
+                continue
+            seen.add(namespace)
+            for line in (process / "mountinfo").read_text().splitlines():
+                before, _, after = line.partition(" - ")
+                if after.split()[1] == device:
+                    yield process / "ns" / "mnt", _unescaped(before.split()[4])
+
+
 def _loop_devices(directory: Path) -> Iterator[str]:
     """The loop devices whose files are in this directory."""
     for entry in sorted(Path("/sys/block").glob("loop*")):
