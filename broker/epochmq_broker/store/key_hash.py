@@ -5,6 +5,9 @@ unique key has 32 characters: the first 28 stay the same for a millisecond, the 
 client. Other keys are often a fixed prefix and a number. So the hashes of prefixes are cached, and those of
 the 2-character groups after them. These caches fit into the processor's cache, which makes this three times
 faster than a sum over all characters.
+
+The keys of POP's records are `topic@queue@offset@group@time@broker@kind`. Their offset differs, while what
+precedes it is the same for a queue, and what follows it for a POP. Those two parts have a cache of their own.
 """
 
 from __future__ import annotations
@@ -18,6 +21,11 @@ POWER_2: Final = 31**2
 POWER_4: Final = 31**4
 CACHED_SIZE_MIN: Final = 12  # characters; shorter keys are hashed character by character
 
+PARTED_SIZE_MIN: Final = 33  # characters; a client's unique key is shorter
+PARTED_SIZE_MAX: Final = 255
+
+_POWERS: Final = tuple(pow(31, size, 1 << 32) for size in range(PARTED_SIZE_MAX + 1))
+_POWER_3: Final = 31**3
 _PREFIXES_MAX: Final = 1 << 13
 _PAIRS_MAX: Final = 1 << 14
 
@@ -54,6 +62,8 @@ class _PrefixHashCache(_HashCache):
 short_prefix_hashes = _HashCache(_PREFIXES_MAX)
 prefix_hashes = _PrefixHashCache(_PREFIXES_MAX)
 pair_hashes = _HashCache(_PAIRS_MAX)
+_part_hashes = _HashCache(_PREFIXES_MAX)
+_digit_hashes = _HashCache(_PAIRS_MAX)
 
 
 class KeyHasher(dict[int, int]):
@@ -76,7 +86,9 @@ class KeyHasher(dict[int, int]):
 
     def __call__(self, key: str) -> int:
         size = len(key)
-        if size >= CACHED_SIZE_MIN and key.isascii():
+        if PARTED_SIZE_MIN <= size <= PARTED_SIZE_MAX and (parted := _parted_hash(key, size)) is not None:
+            value = (self[size] + parted) & MASK
+        elif size >= CACHED_SIZE_MIN and key.isascii():
             value = (
                 self[size]
                 + prefix_hashes[key[:-4]] * POWER_4
@@ -87,3 +99,17 @@ class KeyHasher(dict[int, int]):
             value = javahash.unsigned_hash(key, self._seed)
         # The absolute value of the signed number. Java's abs overflows for the smallest; RocketMQ makes it 0.
         return value if value < 0x8000_0000 else -value & 0x7FFF_FFFF
+
+
+def _parted_hash(key: str, size: int) -> int | None:
+    """The hash, modulo 2³², of an ASCII key with at least three `@`; None for any other key."""
+    start = key.find("@", key.find("@") + 1) + 1
+    end = key.find("@", start)
+    if end < 0 or start < 2 or not key.isascii():
+        return None
+    number = key[start:end]
+    return (
+        (_part_hashes[key[:start]] * _POWERS[end - start])
+        + _digit_hashes[number[:-3]] * _POWER_3
+        + _digit_hashes[number[-3:]]
+    ) * _POWERS[size - end] + _part_hashes[key[end:]]

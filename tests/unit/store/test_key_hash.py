@@ -21,6 +21,20 @@ def test_client_keys_hash_as_in_java(key: str) -> None:
     assert hasher(key) == hasher(key) == javahash.key_hash("orders", key)
 
 
+@given(parts=st.lists(st.text("0123456789ab@é", max_size=30), min_size=2, max_size=9))
+def test_keys_of_several_parts_hash_as_in_java(parts: list[str]) -> None:
+    hasher = KeyHasher(javahash.topic_seed("rmq_sys_wheel_timer"))
+    key = "@".join(parts)
+    assert hasher(key) == hasher(key) == javahash.key_hash("rmq_sys_wheel_timer", key)
+
+
+@pytest.mark.parametrize("offset", [0, 7, 42, 999, 1000, 123_456_789_012])
+def test_keys_of_acknowledgements_hash_as_in_java(offset: int) -> None:
+    hasher = KeyHasher(javahash.topic_seed("rmq_sys_wheel_timer"))
+    key = f"orders@3@{offset}@billing@1763720000000@broker-a@ack"
+    assert hasher(key) == javahash.key_hash("rmq_sys_wheel_timer", key)
+
+
 @pytest.mark.parametrize(
     ("topic", "key", "expected"),
     [
