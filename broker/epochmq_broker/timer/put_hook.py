@@ -15,6 +15,7 @@ from epochmq_broker.timer.records import DELETE_KEY, OUT_MS, REAL_QUEUE_ID, REAL
 
 _LONG = re.compile(r"[+-]?[0-9]+")
 _LONG_MAX = 2**63 - 1
+_INT_MAX = 2**31 - 1  # RocketMQ's default of timerCongestNumEachSlot, which no slot exceeds
 _DICE = 1000
 _PLAIN_DIGITS_MAX = 15
 _UNITS_MS = {"TIMER_DELAY_SEC": 1000, "TIMER_DELAY_MS": 1}
@@ -69,6 +70,11 @@ class TimerPutHook:
         already, or may be rejected."""
         return self._held_until(due_ms, self._clock_ms())
 
+    def has_room(self, out_ms: int) -> bool:
+        """Whether no message is rejected that is due at this TIMER_OUT_MS."""
+        limit = self._live.current.timer_congest_num_each_slot
+        return limit >= _INT_MAX or self._pending_at(out_ms) <= limit
+
     def plain_out_ms(self, name: str, text: str) -> int | None:
         """The same for a message with this one of TIMER_PROPERTIES. None also for a text that is no plain
         number."""
@@ -84,7 +90,7 @@ class TimerPutHook:
         if not present_ms < due_ms <= present_ms + config.timer_max_delay_sec * 1000:
             return None
         out_ms = _out_ms(due_ms, self._precision_ms)
-        return None if self._pending_at(out_ms) > config.timer_congest_num_each_slot else out_ms
+        return out_ms if self.has_room(out_ms) else None
 
     def _reconfigured(self, _before: BrokerConfig, after: BrokerConfig) -> None:
         self._precision_ms = after.timer_precision
