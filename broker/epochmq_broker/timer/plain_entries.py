@@ -53,7 +53,7 @@ class PlainEntries:
         if file is None or not room:
             return 0
         log, start, end, precision_ms = file.map, file.start, file.end, self._timers.wheel.precision_ms
-        read, head_size = _HEAD.unpack_from, _HEAD.size
+        read, head_size, read_end = _HEAD.unpack_from, _HEAD.size, _place_at_end
         entries: list[NewUnit] = []
         delays: dict[tuple[bytes, int], int] = {}
         for physical, size, _ in units[:room]:
@@ -66,20 +66,15 @@ class PlainEntries:
             if flags & _V6_FLAGS or not 0 <= body < size:
                 break
             tail = log[at + head_size + body : at + size]
-            out_at = tail.rfind(_OUT_MS) + len(_OUT_MS)
-            topic_at = tail.rfind(_REAL_TOPIC) + len(_REAL_TOPIC)
             if not (tail.startswith(_TOPIC_FIELD) and tail.endswith(b"\x02")) or _DELETE_KEY in tail:
                 break
-            if out_at < len(_OUT_MS) or topic_at < len(_REAL_TOPIC):
+            placed = read_end(tail[tail.rfind(_OUT_MS) :]) or _place(tail)
+            if placed is None:
                 break
-            out = tail[out_at : tail.find(b"\x02", out_at)]
-            topic = tail[topic_at : tail.find(b"\x02", topic_at)]
-            if not (topic and out.isdigit() and len(out) <= _DIGITS_MAX):
-                break
-            out_ms = int(out)
+            out_ms, topic, topic_hash = placed
             if out_ms < not_before_ms or out_ms - stored_ms + stored_ms % precision_ms >= window_ms:
                 break
-            entries.append((out_ms, physical, size, _topic_hash(topic)))
+            entries.append((out_ms, physical, size, topic_hash))
             known = topic, (out_ms - born_ms) // 1000
             delays[known] = delays.get(known, 0) + 1
             self.stored_at_ms = stored_ms
@@ -96,6 +91,21 @@ class PlainEntries:
                 self._metrics.add(topic, times)
 
 
-@lru_cache(maxsize=4096)
-def _topic_hash(name: bytes) -> int:
-    return java_hash(name.decode("utf-8", "replace"))
+@lru_cache(maxsize=1024)
+def _place_at_end(end: bytes) -> tuple[int, bytes, int] | None:
+    """`_place` of properties that end like this, from TIMER_OUT_MS on: many messages that are stored one
+    after the other have the same end. None if REAL_TOPIC is not there."""
+    return _place(end)
+
+
+def _place(properties: bytes) -> tuple[int, bytes, int] | None:
+    """TIMER_OUT_MS, the real topic and its hash code; None unless these properties have both."""
+    out_at = properties.rfind(_OUT_MS) + len(_OUT_MS)
+    topic_at = properties.rfind(_REAL_TOPIC) + len(_REAL_TOPIC)
+    if out_at < len(_OUT_MS) or topic_at < len(_REAL_TOPIC):
+        return None
+    out = properties[out_at : properties.find(b"\x02", out_at)]
+    topic = properties[topic_at : properties.find(b"\x02", topic_at)]
+    if not (topic and out.isdigit() and len(out) <= _DIGITS_MAX):
+        return None
+    return int(out), topic, java_hash(topic.decode("utf-8", "replace"))
