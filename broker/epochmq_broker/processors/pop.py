@@ -247,6 +247,7 @@ class PopRound:
                 self._next = next(self._queues, None)
                 if self._next is not None and loop.time() > deadline:
                     self._connection.defer(self._command.opaque, self._command.code)
+                    self._result.keep()
                     loop.call_soon(self._continue, None)
                     return None
         except NotResidentError as missing:

@@ -66,10 +66,15 @@ class PopResult:
         self.count = 0
         self.rest = 0
         self.advanced = False
-        self.records: list[bytes] = []
+        self.records: list[bytes | memoryview] = []
+        """Some may be views of the mapped log until the end of the event loop's iteration (`keep`)."""
         self.start_offsets: list[str] = []
         self.message_offsets: list[str] = []
         self.order_counts: list[str] = []
+
+    def keep(self) -> None:
+        """Copies the records, because the round continues in another iteration."""
+        self.records = [bytes(one) for one in self.records]
 
 
 class QueuePopper:
@@ -108,6 +113,9 @@ class QueuePopper:
                 result.rest += self._store.max_offset(queue) - offset
                 return
         offset = self._offset(header, topic, queue_id, queue, init=True)
+        if result.count >= header.max_msg_nums and not result.order:
+            result.rest += self._store.max_offset(queue) - offset
+            return
         if result.order:
             if self._pop.orders.blocks(header.attempt_id, topic, group, queue_id, header.invisible_time):
                 return
@@ -216,8 +224,8 @@ class QueuePopper:
         """Adds the found messages to the result, once they have a checkpoint. Returns whether they have
         one."""
         group = header.consumer_group
-        pieces = [bytes(piece) for piece in found.pieces]
-        offsets = [at for piece in pieces for at in queue_offsets(piece)]
+        pieces = found.pieces
+        offsets = found_offsets(found, offset)
         if result.order:
             result.order_counts += self._pop.orders.update(
                 header.attempt_id, topic, group, queue_id, result.pop_time, header.invisible_time, offsets
@@ -289,14 +297,14 @@ class QueuePopper:
         header: PopMessageRequestHeader,
         topic: str,
         start_offset: int,
-        pieces: Sequence[bytes],
+        pieces: Sequence[bytes | memoryview],
         result: PopResult,
     ) -> list[bytes]:
         """The records of a retry topic under the name of the topic itself, each with its `extraInfo`, which
         the client cannot derive from the response."""
         renamed = []
         for piece in pieces:
-            for message in records.decode_records(piece):
+            for message in records.decode_records(bytes(piece)):
                 info = ExtraInfo(
                     start_offset,
                     result.pop_time,
@@ -314,7 +322,17 @@ class QueuePopper:
         return renamed
 
 
-def queue_offsets(piece: bytes) -> list[int]:
+def found_offsets(found: GetResult, first: int) -> Sequence[int]:
+    """The queue offsets of the messages of a get from the offset `first` on."""
+    pieces, count = found.pieces, found.count
+    if found.next_offset - first == count == len(pieces):  # no message was passed over
+        ends = [_QUEUE_OFFSET.unpack_from(piece, _QUEUE_OFFSET_AT)[0] for piece in (pieces[0], pieces[-1])]
+        if ends == [first, first + count - 1]:
+            return range(first, first + count)
+    return [at for piece in pieces for at in queue_offsets(piece)]
+
+
+def queue_offsets(piece: bytes | memoryview) -> list[int]:
     """The queue offsets of consecutive records."""
     found = []
     at = 0
