@@ -39,7 +39,8 @@ from epochmq_broker.timer.timer_store import TimerFlush, TimerStore, timer_queue
 log = logging.getLogger(__name__)
 
 ROUND_S: Final = 0.1
-"""Seconds between two rounds, with a precision of one second."""
+"""Seconds between two rounds, with a precision of one second. A round also begins with every slot, so that
+its messages do not wait for the round."""
 ROUND_BUDGET_S: Final = 0.004
 """How long one round may block the event loop."""
 EXPIRY_INTERVAL_MS: Final = 30_000
@@ -205,7 +206,11 @@ class TimerService:
             if self.is_master and not config.timer_stop_dequeue:
                 more |= self._dequeue_job.take_turn(max(deadline, loop.time() + ROUND_BUDGET_S / 2))
         finally:
-            self._next_round = loop.call_later(0 if more else self._round_s, self._round)
+            self._next_round = loop.call_later(0 if more else self._pause_s(), self._round)
+
+    def _pause_s(self) -> float:
+        """The time until the next round."""
+        return min(self._round_s, slot_left_ms(self._clock_ms(), self.timers.wheel.precision_ms) / 1000)
 
     def _recount(self) -> Work:
         """Corrects the metrics once."""
@@ -381,3 +386,8 @@ class TimerService:
         """How many messages of the timer topic are not in the wheel."""
         queue = timer_queue(self._store)
         return 0 if queue is None else queue.max_offset - self.timers.queue_offset
+
+
+def slot_left_ms(present_ms: int, precision_ms: int) -> int:
+    """The time until the next slot begins, at least 1 ms."""
+    return precision_ms - present_ms % precision_ms

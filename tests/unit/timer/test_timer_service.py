@@ -13,7 +13,7 @@ import pytest
 from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_broker.store.page_residency import NotResidentError, PageResidency
 from epochmq_broker.store.statuses import RunningFlags, StoreReadError
-from epochmq_broker.timer.timer_service import TimerService
+from epochmq_broker.timer.timer_service import TimerService, slot_left_ms
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.frame import Command
@@ -69,6 +69,14 @@ async def test_a_message_is_delivered_unchanged_at_its_time(bench: Bench) -> Non
     unit = queue.unit(0)
     assert unit is not None
     assert unit[2] == ord("a")
+
+
+@pytest.mark.parametrize(
+    ("present_ms", "precision_ms", "left_ms"),
+    [(5000, 1000, 1000), (5001, 1000, 999), (5999, 1000, 1), (150, 100, 50)],
+)
+def test_a_round_begins_with_the_next_slot(present_ms: int, precision_ms: int, left_ms: int) -> None:
+    assert slot_left_ms(present_ms, precision_ms) == left_ms
 
 
 async def test_pending_messages_are_delivered_once_after_a_restart(tmp_path: Path) -> None:
