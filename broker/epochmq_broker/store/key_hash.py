@@ -86,7 +86,11 @@ class KeyHasher(dict[int, int]):
 
     def __call__(self, key: str) -> int:
         size = len(key)
-        if PARTED_SIZE_MIN <= size <= PARTED_SIZE_MAX and (parted := _parted_hash(key, size)) is not None:
+        if (
+            PARTED_SIZE_MIN <= size <= PARTED_SIZE_MAX
+            and "@" in key
+            and (parted := _parted_hash(key, size)) is not None
+        ):
             value = (self[size] + parted) & MASK
         elif size >= CACHED_SIZE_MIN and key.isascii():
             value = (
