@@ -13,6 +13,7 @@ import pytest
 
 from epochmq_broker.message_writer import TIMER_TOPIC
 from epochmq_broker.store.statuses import PutStatus
+from epochmq_broker.topics import topic_config
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode, split
@@ -207,3 +208,32 @@ async def test_with_sync_flush_the_response_waits_for_the_disk(tmp_path: Path) -
         assert opaque not in peer.answers or bench.broker.store.flushed_where >= end
         assert (await peer.answer(opaque)).code == 0
         assert bench.broker.store.flushed_where >= end
+
+
+async def test_later_changes_of_topic_and_settings_reach_acknowledgements_of_the_same_pop(
+    bench: Bench,
+) -> None:
+    send(bench, 2, queue_id=1)
+    messages, header = await pop(bench, queue_id=1, invisible_time=3_600_000)
+    first, second = (ack_command(extra_info(header, one, 0), one) for one in messages)
+    assert fast_result(bench, first) is not None
+    bench.broker.live.update({"enablePopBufferMerge": "true"})
+    with pytest.raises(FastPathMiss):
+        fast_result(bench, second)
+    bench.broker.live.update({"enablePopBufferMerge": "false"})
+    assert fast_result(bench, second) is not None
+    bench.broker.tables.topics.put(topic_config("T", 1))
+    with pytest.raises(FastPathMiss):
+        fast_result(bench, second)
+
+
+async def test_an_acknowledgement_that_is_due_already_takes_the_ordinary_path(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages, header = await pop(bench, invisible_time=3_600_000)
+    first, second = (ack_command(extra_info(header, one, 0), one) for one in messages[:2])
+    assert fast_result(bench, first) is not None
+    later = time.time_ns() // 1_000_000 + 3_600_001
+    monkeypatch.setattr("epochmq_broker.processors.pop_ack_fast.now_ms", lambda: later)
+    with pytest.raises(FastPathMiss):
+        fast_result(bench, second)
