@@ -4,6 +4,9 @@ All of it runs on the event loop's thread, which never waits for the disk. One s
 effects contain a vote, that effect and all later ones wait, those of further inputs included, until a worker
 thread has saved the vote. Acknowledgements of entries wait in the core until a worker thread has synced the
 entries.
+
+While a full disk rejects a vote or memberships, the driver pauses: it tries to save them again, and the peer
+is like one whose process hangs and whose network drops requests. It then continues from there.
 """
 
 from __future__ import annotations
@@ -21,10 +24,14 @@ from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.core.types import (
     Alarm,
     ApplyCommitted,
+    CallCompleted,
     ChangeMembers,
     EraseDroppedEntries,
+    ErasureCompleted,
     InstallSnapshot,
+    LeaderDisconnected,
     LeadershipTransferred,
+    LogSynced,
     MembersChanged,
     OperationFailed,
     Proposal,
@@ -32,6 +39,7 @@ from epochmq_dledger.core.types import (
     ProposalCommitted,
     RaftEffect,
     RaftInput,
+    RaftRole,
     ReadIndex,
     ReadReady,
     RejoinCompleted,
@@ -44,12 +52,13 @@ from epochmq_dledger.core.types import (
     SendResponse,
     SendSnapshotChunk,
     SnapshotInstalled,
+    SnapshotSaved,
     Tick,
     TransferLeadership,
 )
 from epochmq_dledger.log_syncer import LogSyncer
 from epochmq_dledger.peer_calls import PeerCalls
-from epochmq_dledger.peer_context import PeerContext
+from epochmq_dledger.peer_context import PeerContext, is_disk_full
 from epochmq_dledger.pending_operations import PendingOperations
 from epochmq_dledger.results import AppendResult
 from epochmq_dledger.snapshot_taker import SnapshotTaker
@@ -57,6 +66,9 @@ from epochmq_dledger.store import damage_evidence, state_files
 from epochmq_protocol.dledger import DLedgerResponseCode
 
 log = logging.getLogger(__name__)
+
+SAVE_RETRY_S = 1.0
+"""The delay before a vote that a full disk has rejected is saved again."""
 
 
 class CoreDriver:
@@ -90,6 +102,10 @@ class CoreDriver:
         self._is_stepping = False
         self._is_saving = False
         """Whether a vote or memberships are being saved. Later effects wait."""
+        self.is_paused = False
+        """Whether a full disk rejected the vote or the memberships that are being saved."""
+        self._retry: asyncio.TimerHandle | None = None
+        self._reported_role = RaftRole.CANDIDATE
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         """When the timer is due. uvloop's handle does not say so if it is due at once."""
@@ -102,9 +118,10 @@ class CoreDriver:
         self.feed(Tick())
 
     def stop_timer(self) -> None:
-        """Ends the timer: the peer stops."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Ends the timers: the peer stops."""
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
 
     def now_ms(self) -> int:
         """The time on the event loop's monotonic clock, in milliseconds."""
@@ -116,7 +133,7 @@ class CoreDriver:
         """Sets the timer for the core's next deadline, unless it is due earlier. A timer that is too early
         has no effect and is set again: most steps postpone the deadline."""
         context = self._context
-        if context.node is None or context.is_stopping or context.error is not None:
+        if context.node is None or context.is_stopping or context.error is not None or self.is_paused:
             return
         at_s = context.node.next_deadline_ms() / 1000
         checkpoint_s = self._checkpoints.next_due_s()
@@ -140,6 +157,9 @@ class CoreDriver:
     def feed(self, event: RaftInput) -> None:
         """Feeds inputs one after another. An input that arrives while effects are carried out waits until all
         of them are carried out, or wait for a vote to be saved."""
+        if self.is_paused:
+            self._reject_or_keep(event)
+            return
         if not self._is_stepping and self._may_append_membership(event):
             self._context.before_membership()
         self._inputs.append(event)
@@ -197,7 +217,7 @@ class CoreDriver:
 
     def _save(self, job: Callable[[], None]) -> None:
         self._is_saving = True
-        self._context.sync_worker.run(job, self._on_saved)
+        self._context.sync_worker.run(job, self._on_saved, partial(self._on_save_failed, job))
 
     def _on_saved(self, _: None) -> None:
         self._is_saving = False
@@ -208,14 +228,57 @@ class CoreDriver:
             self._carry_out_effects()
         finally:
             self._is_stepping = False
+        if not self._is_saving:
+            self._resume()
         self.feed(Tick())
 
-    def _reject(self, event: RaftInput) -> None:
+    def _on_save_failed(self, job: Callable[[], None], error: Exception) -> None:
+        """On a full disk the former vote stays, and nothing that depends on the new one was carried out."""
+        context = self._context
+        if not is_disk_full(error):
+            context.fail(error)
+            return
+        if not context.is_running or context.is_stopping:
+            return
+        self._retry = asyncio.get_running_loop().call_later(SAVE_RETRY_S, self._save, job)
+        if self.is_paused:
+            return
+        log.warning("%s: this peer takes no part until its disk has space: %s", context.folder, error)
+        self.is_paused = True
+        if self._reported_role is RaftRole.LEADER:
+            self._report_role(RoleChanged(RaftRole.CANDIDATE, context.started_node.member.term, None))
+
+    def _resume(self) -> None:
+        """The disk has space again."""
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        context = self._context
+        member, role = context.started_node.member, context.started_node.role
+        log.warning("%s: the disk has space again, and this peer takes part", context.folder)
+        if role is RaftRole.LEADER and self._reported_role is not RaftRole.LEADER:
+            self._report_role(RoleChanged(role, member.term, member.leader))
+
+    def _report_role(self, change: RoleChanged) -> None:
+        self._reported_role = change.role
+        self._on_role(change)
+
+    def _reject_or_keep(self, event: RaftInput) -> None:
+        """Rejects an input while the driver pauses. Keeps what jobs and calls have reported; those that run
+        bound the number, because the driver starts none."""
+        if isinstance(
+            event, CallCompleted | LogSynced | ErasureCompleted | SnapshotSaved | SnapshotInstalled
+        ):
+            self._inputs.append(event)
+        elif not isinstance(event, Tick | LeaderDisconnected):
+            self._reject(event, DLedgerResponseCode.DISK_FULL)
+
+    def _reject(self, event: RaftInput, code: DLedgerResponseCode = DLedgerResponseCode.DISK_ERROR) -> None:
         if isinstance(event, ProposalBatch):
             for proposal in event.proposals:
-                self._reject(proposal)
+                self._reject(proposal, code)
         elif isinstance(event, Proposal | ReadIndex | TransferLeadership | ChangeMembers):
-            self._operations.fail(event.token, DLedgerResponseCode.DISK_ERROR)
+            self._operations.fail(event.token, code)
         elif isinstance(event, RequestReceived):
             self._operations.drop_request(event.call)
 
@@ -259,7 +322,7 @@ class CoreDriver:
                 self._applier.when_applied(index, lambda: operations.complete_read(token, index))
             case RoleChanged(role=role, term=term, leader=leader):
                 log.info("%s: role %s in term %d, leader %s", self_id, role.value, term, leader)
-                self._on_role(effect)
+                self._report_role(effect)
             case Alarm(text=text):
                 log.error("%s: %s", self_id, text)
             case SendSnapshotChunk(peer=peer, context=call_context, request=request, size=size):

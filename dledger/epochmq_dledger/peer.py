@@ -222,6 +222,12 @@ class DLedgerPeer:
         return leader is not None and leader.transferring_until_ms is not None
 
     @property
+    def is_paused(self) -> bool:
+        """Whether this peer takes no part in its group, because its disk is full and it has to save a vote or
+        memberships."""
+        return self._driver.is_paused
+
+    @property
     def committed_index(self) -> int:
         """Up to this index the log is known to be committed."""
         return self._context.committed_index
@@ -306,9 +312,10 @@ class DLedgerPeer:
     # Other peers --------------------------------------------------------------------------------------------
 
     def handle_request(
-        self, request: RequestOrResponse, respond: Callable[[RequestOrResponse], None]
+        self, request: RequestOrResponse, respond: Callable[[RequestOrResponse | None], None]
     ) -> None:
-        """Handles a request of another peer. `respond` gets the response, now or later."""
+        """Handles a request of another peer. `respond` gets the response, now or later; None if there is
+        none, because this peer has failed or pauses."""
         self._driver.feed(RequestReceived(self._operations.add_request(respond), request))
 
     def leader_disconnected(self, leader: str) -> None:

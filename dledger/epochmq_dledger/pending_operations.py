@@ -24,7 +24,7 @@ class PendingOperations:
         self._appends: dict[int, OnAppended] = {}
         """Proposals, transfers and membership changes."""
         self._reads: dict[int, OnConfirmed] = {}
-        self._responses: dict[int, Callable[[RequestOrResponse], None]] = {}
+        self._responses: dict[int, Callable[[RequestOrResponse | None], None]] = {}
         self._proposals: list[Proposal] = []
         self._confirmations: list[OnConfirmed] = []
 
@@ -68,7 +68,7 @@ class PendingOperations:
         self._appends[self._tokens] = done
         return self._tokens
 
-    def add_request(self, respond: Callable[[RequestOrResponse], None]) -> int:
+    def add_request(self, respond: Callable[[RequestOrResponse | None], None]) -> int:
         """Adds a request of another peer. Returns its token."""
         self._tokens += 1
         self._responses[self._tokens] = respond
@@ -107,5 +107,7 @@ class PendingOperations:
             respond(response)
 
     def drop_request(self, token: int) -> None:
-        """Forgets a request that gets no response."""
-        self._responses.pop(token, None)
+        """Ends a request that gets no response."""
+        respond = self._responses.pop(token, None)
+        if respond is not None:
+            respond(None)

@@ -72,7 +72,10 @@ class DLedgerProcessor:
 
         opaque = command.opaque
 
-        def respond(response: RequestOrResponse) -> None:
+        def respond(response: RequestOrResponse | None) -> None:
+            if response is None:
+                connection.abandon(opaque)
+                return
             connection.respond_encoded(opaque, response_frame(opaque, encode_body(response)))
 
         self._peer.handle_request(request, respond)

@@ -255,6 +255,11 @@ class RemotingConnection(asyncio.Protocol):
         self.write(data)
         return True
 
+    def abandon(self, opaque: int) -> None:
+        """Ends a deferred request that gets no response: its sender times out."""
+        if opaque in self._deferred:
+            self._finish_deferred(opaque, ResponseCode.SYSTEM_ERROR)
+
     def deferred_codes(self) -> Iterator[int]:
         """The codes of the deferred requests that do not wait for messages."""
         return (code for code, _, polls in self._deferred.values() if not polls)

@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.dledger.commit_log_peer import CommitLogPeer
+from epochmq_dledger import core_driver
 from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.results import RaftOperationError
 from epochmq_dledger.store import state_files
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_protocol.transport.group_members import BROKERS, GroupMembers, MemberChange, MembersError
+from epochmq_protocol.transport.group_members import BROKERS, GroupMembers, MemberChange
 from tests.support.net import free_port
 from tests.unit.broker.kit import HOST, Bench, pull_command, send_command, until
+from tests.unit.dledger.test_peer_disks import FullDisk
 
 TOPIC = "TBW102"
 """It exists at every start."""
@@ -325,17 +327,30 @@ async def test_a_group_grows_and_shrinks_while_it_serves(tmp_path: Path) -> None
         assert shown == GroupMembers({"n1": addresses[1]}, "n1", "group-a")
 
 
-async def test_a_broker_is_not_added_to_a_log_that_has_lost_its_beginning(tmp_path: Path) -> None:
+async def test_a_leader_that_cannot_save_its_members_serves_again_once_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_driver, "SAVE_RETRY_S", 0.01)
     peers = peers_of(2)
-    address = peers.partition(";")[0].partition("-")[2]
-    settings = settings_of(
-        peers.partition(";")[0], mappedFileSizeCommitLog=str(1 << 17), maxMessageSize="40000"
-    )
-    async with running(tmp_path, settings) as bench, RemotingClient() as client:
-        await ready(bench)
-        for number in range(10):
-            assert await send(bench, f"{number}-" + "x" * 30_000) == [ResponseCode.SUCCESS]
-        peer = dledger_of(bench).peer
-        peer.log.expire_files(1 << 17, peer.committed_index)
-        with pytest.raises(MembersError, match="the log has lost its beginning"):
-            await BROKERS.change(client, address, MemberChange("n1", peers.rpartition("-")[2]))
+    first_peer, second_address = peers.partition(";")[0], peers.rpartition("-")[2]
+    joining = settings_of(peers, 1, joinDLedgerGroup="true")
+    async with (
+        running(tmp_path / "n0", settings_of(first_peer)) as first,
+        running(tmp_path / "n1", joining) as second,
+        RemotingClient() as client,
+    ):
+        await ready(first)
+        assert set(await send(first, *numbered(10))) == {ResponseCode.SUCCESS}
+        disk = FullDisk(monkeypatch, dledger_of(first).peer.folder)
+        address = first_peer.partition("-")[2]
+        added = asyncio.ensure_future(BROKERS.change(client, address, MemberChange("n1", second_address)))
+        await until(lambda: disk.rejected >= 3)
+        assert dledger_of(first).peer.is_paused
+        assert not dledger_of(first).is_ready
+        assert ResponseCode.SUCCESS not in await send(first, "rejected")
+        assert not added.done()
+        disk.has_space = True
+        assert set((await added).members) == {"n0", "n1"}
+        await ready(first)
+        assert set(await send(first, *numbered(10, 10))) == {ResponseCode.SUCCESS}
+        await until(lambda: texts_of(second) == numbered(20))

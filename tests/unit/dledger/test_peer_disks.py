@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_dledger import checkpoint_writer
+from epochmq_dledger import checkpoint_writer, core_driver
 from epochmq_dledger.core.types import RaftRole
 from epochmq_dledger.peer import DLedgerPeer
 from epochmq_dledger.results import RaftOperationError
@@ -175,6 +175,71 @@ async def test_a_full_disk_is_reported_once_no_byte_of_the_append_can_come_back(
     assert outcomes[0].code is DLedgerResponseCode.DISK_FULL
     appended = await leader.propose(b"z")
     assert appended.index == end + 1
+
+
+class FullDisk:
+    """Rejects every replacement of a state file in one directory, until `has_space` is set."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.has_space = False
+        self.rejected = 0
+        real = durable_files._write_synced
+
+        def write(path: Path, data: bytes, mode: int) -> None:
+            if path.parent == folder and not self.has_space:
+                self.rejected += 1
+                raise OSError(errno.ENOSPC, "No space left on device")
+            real(path, data, mode)
+
+        patch.setattr(durable_files, "_write_synced", write)
+
+
+async def test_a_peer_that_cannot_save_its_vote_takes_part_again_once_there_is_space(
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three are left, so the one with the full disk has to vote. It casts no vote that it has not
+    saved, and stops neither for good nor after many attempts."""
+    monkeypatch.setattr(core_driver, "SAVE_RETRY_S", 0.01)
+    leader = await group.leader()
+    await leader.propose(b"x")
+    full = next(running.peer for running in group.running.values() if running.peer is not leader)
+    disk = FullDisk(monkeypatch, full.folder)
+    await group.stop(leader.settings.self_id)
+    await until(lambda: disk.rejected >= 20 and full.is_paused)
+    assert full.role is not RaftRole.LEADER
+    assert not any(running.peer.role is RaftRole.LEADER for running in group.running.values())
+    with pytest.raises(RaftOperationError) as caught:
+        await full.propose(b"y")
+    assert caught.value.code is DLedgerResponseCode.DISK_FULL
+    with pytest.raises(RaftOperationError):
+        await full.read_index()
+    rejected: list[int] = []
+    drop_request = full._operations.drop_request
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            full._operations, "drop_request", lambda token: (rejected.append(token), drop_request(token))
+        )
+        await until(lambda: len(rejected) >= 5)
+    dispatcher = group.running[full.settings.self_id].server.dispatcher
+    assert dispatcher.in_flight <= 2, "the requests that were rejected are not kept"
+    disk.has_space = True
+    leader = await group.leader()
+    appended = await leader.propose(b"z")
+    await until(lambda: full.applied_index >= appended.index)
+    assert not full.is_paused
+
+
+async def test_a_peer_stops_while_it_cannot_save_its_vote(
+    group: RaftGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core_driver, "SAVE_RETRY_S", 0.01)
+    leader = await group.leader()
+    full = next(running.peer for running in group.running.values() if running.peer is not leader)
+    FullDisk(monkeypatch, full.folder)
+    await group.stop(leader.settings.self_id)
+    await until(lambda: full.is_paused)
+    async with asyncio.timeout(60):
+        await group.stop(full.settings.self_id)
 
 
 # Recovery ---------------------------------------------------------------------------------------------------
