@@ -44,8 +44,6 @@ class DLedgerProcessor:
         self._peer = peer
         self.may_take_over: Callable[[], bool] = lambda: True
         """Whether the peer accepts a leadership that the leader transfers to it."""
-        self.why_not_add: Callable[[], DLedgerResponseCode | None] = lambda: None
-        """Why the owner of this peer cannot take a new peer into the group, None if it can."""
         self._leaders: dict[RemotingConnection, str] = {}
         """The leader that sends heartbeats over a connection."""
 
@@ -193,8 +191,6 @@ class DLedgerProcessor:
         code = self._rejection_code(request, by_leader=True)
         if code is None and not is_valid_member(peer_id, request.address):
             code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
-        if code is None and request.address is not None and peer_id not in self._peer.members:
-            code = self.why_not_add()
         if code is None:
             try:
                 await self._peer.change_members(peer_id, request.address)

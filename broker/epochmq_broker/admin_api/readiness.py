@@ -103,6 +103,8 @@ def _dledger(facts: ReadinessFacts, peer: DLedgerState) -> list[str]:
             f"it lacks {peer.behind} committed entries, and could take over the leadership with at most "
             f"{TAKEOVER_ENTRIES_MAX}"
         )
+    if peer.lacks_queue_ends:
+        reasons.append("it does not know the ends of queues whose messages have expired")
     if facts.registered is False:
         reasons.append("it is not registered with a nameserver yet")
     return reasons

@@ -175,7 +175,6 @@ class CommitLogPeer:
         self.processor = DLedgerProcessor(self.peer)
         handlers = self.processor.handlers()
         del handlers[DLedgerRequestCode.APPEND]  # only the broker appends records
-        self.processor.why_not_add = self._why_not_add
         self._server = RemotingServer(handlers)
         self._leads = False
         self._is_ready = False
@@ -270,12 +269,6 @@ class CommitLogPeer:
         is unknown, lacks many entries, or does not win."""
         self._submit()
         await self.peer.transfer_leadership(to)
-
-    def _why_not_add(self) -> DLedgerResponseCode | None:
-        """A new broker builds its queues from the log alone. One whose messages have all expired would begin
-        at offset 0 there, and as master the broker would use its offsets a second time."""
-        is_whole = self._log.begin_index == 0 and self._begin == 0
-        return None if is_whole else DLedgerResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN
 
     def _role_changed(self, change: RoleChanged) -> None:
         self._leads = change.role is RaftRole.LEADER

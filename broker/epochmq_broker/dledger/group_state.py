@@ -19,11 +19,11 @@ _ROLES: Final[dict[RaftRole, Literal["leader", "follower", "candidate"]]] = {
 def dledger_state(commit_log: CommitLogPeer) -> DLedgerState:
     """The state of this peer. Before it has joined its group, it is a candidate that knows no leader."""
     peer = commit_log.peer
-    own_id = peer.settings.self_id
+    own_id, lacks = peer.settings.self_id, commit_log.queue_ends.are_missing
     if not commit_log.has_joined:
         return DLedgerState(
             id=own_id, role="candidate", term=0, leader=None, serves=False, committed_index=-1,
-            end_index=peer.log.end_index, behind=None, peers=[],
+            end_index=peer.log.end_index, behind=None, lacks_queue_ends=lacks, peers=[],
         )  # fmt: skip
     return DLedgerState(
         id=own_id,
@@ -34,6 +34,7 @@ def dledger_state(commit_log: CommitLogPeer) -> DLedgerState:
         committed_index=peer.committed_index,
         end_index=peer.log.end_index,
         behind=peer.behind,
+        lacks_queue_ends=lacks,
         peers=[_peer_state(peer, name) for name in sorted(peer.members, key=broker_id_of_peer)],
     )
 
@@ -67,5 +68,6 @@ def runtime_info(commit_log: CommitLogPeer) -> dict[str, str]:
         "dledgerLeader": state.leader or "",
         "dledgerServes": str(state.serves).lower(),
         "dledgerBehind": "" if state.behind is None else str(state.behind),
+        "dledgerLacksQueueEnds": str(state.lacks_queue_ends).lower(),
         "dledgerLogEnd": str(commit_log.peer.log.end_pos),
     }

@@ -135,6 +135,8 @@ def _why_not_in_step(runtime_info: dict[str, str]) -> str:
         return f"its leader {runtime_info['dledgerLeader']} has not reached its log yet"
     if behind > TAKEOVER_ENTRIES_MAX:
         return f"it lacks {behind} committed entries"
+    if runtime_info.get("dledgerLacksQueueEnds") == "true":
+        return "it does not know the ends of queues whose messages have expired"
     return ""
 
 

@@ -80,6 +80,8 @@ class DLedgerState(AdminResult, frozen=True, kw_only=True):
     - `committed_index`, `end_index`: the last entry that it knows to be committed, and the last entry.
     - `behind`: the number of entries that the leader has committed and this peer does not know to be
       committed; 0 on the leader, None while no leader has reached its log.
+    - `lacks_queue_ends`: it must not lead yet, because it does not know where queues end whose messages have
+      all expired.
     - `peers`: the members of the group, this one included.
     """
 
@@ -91,6 +93,7 @@ class DLedgerState(AdminResult, frozen=True, kw_only=True):
     committed_index: int
     end_index: int
     behind: int | None
+    lacks_queue_ends: bool
     peers: list[DLedgerPeerState]
 
 

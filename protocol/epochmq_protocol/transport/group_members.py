@@ -144,8 +144,6 @@ class MembersClient:
             DLedgerResponseCode.UNEXPECTED_ARGUMENT: "the member is invalid: expected an id without a dash, "
             "host:port, and at most nine members",
             DLedgerResponseCode.UNEXPECTED_MEMBER: "it is the only member",
-            DLedgerResponseCode.INDEX_LESS_THAN_LOCAL_BEGIN: f"the log has lost its beginning, so a new "
-            f"{noun} would not know where queues end whose messages have all expired",
             DLedgerResponseCode.UNKNOWN_GROUP: "the leader belongs to another group",
         }
         return explanations.get(code, f"the leader rejected the change: {code.name} ({code.value})")

@@ -3,6 +3,7 @@ lead before it has taken the queue's end from the master."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -11,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.dledger.commit_log_peer import CommitLogPeer
+from epochmq_broker.dledger.group_state import runtime_info
 from epochmq_protocol.admin_api.messages import AdminError
 from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.group_members import BROKERS, MemberChange
 from tests.support.net import free_port
-from tests.unit.admin_api.test_leadership import leader_of, promote, until_leads
+from tests.unit.admin_api.test_leadership import leader_of, promote, state_of, until_leads, until_ready
 from tests.unit.admin_api.test_operations import Served
 from tests.unit.broker.kit import HOST, send_command, until
 from tests.unit.broker.test_dledger_broker import TOPIC, peers_of, settings_of
@@ -26,7 +30,9 @@ EXPIRED, LATER = 0, 1
 class Member:
     """One broker of the group, which may start several times."""
 
-    def __init__(self, home: Path, peers: str, number: int) -> None:
+    def __init__(
+        self, home: Path, peers: str, number: int, *, joins: bool = False, dledger: bool = True
+    ) -> None:
         home.mkdir()
         self.home = home
         self.address = f"{HOST}:{free_port(HOST)}"
@@ -39,6 +45,8 @@ class Member:
             mappedFileSizeCommitLog=str(96 << 10),
             maxMessageSize=str(16 << 10),
             deleteFileBatchMax="50",
+            joinDLedgerGroup=str(joins).lower(),
+            enableDLegerCommitLog=str(dledger).lower(),
         )
         self.served = self._made()
 
@@ -50,7 +58,8 @@ class Member:
         assert self.served.broker.dledger is not None
         return self.served.broker.dledger
 
-    async def start_again(self, *, emptied: bool = False) -> None:
+    async def start_again(self, *, emptied: bool = False, dledger: bool = True) -> None:
+        self._settings["enableDLegerCommitLog"] = str(dledger).lower()
         await self.served.broker.stop()
         if emptied:
             shutil.rmtree(self.home / "store")
@@ -114,9 +123,63 @@ async def test_an_emptied_peer_takes_the_ends_of_queues_before_it_leads(tmp_path
         assert emptied.end(EXPIRED) == 5
         await emptied.start_again()
         assert (emptied.end(EXPIRED), emptied.dledger.queue_ends.are_missing) == (5, False)
-        await until(lambda: leader.dledger.is_ready and emptied.dledger.peer.leader_id is not None)
-        await promote(leader.served, group.index(emptied) + 1)
-        await until_leads(emptied.served)
+        await until(lambda: emptied.dledger.is_ready or emptied.dledger.peer.leader_id is not None)
+        async with asyncio.timeout(60):
+            while not emptied.dledger.is_ready:  # others may be elected meanwhile
+                with contextlib.suppress(AdminError):
+                    await promote(emptied.served)
+                await until_ready(emptied.served)
         await leader.send(emptied.address, EXPIRED, 1)
         for one in group:
             await until(lambda one=one: one.end(EXPIRED) == 6)
+
+
+@pytest.mark.parametrize("begins_with", ["expired files", "a plain log"])
+async def test_a_peer_joins_a_log_that_has_lost_its_beginning(tmp_path: Path, begins_with: str) -> None:
+    """A group of one that has existed for longer than it keeps messages, or was upgraded from a plain log,
+    grows by a peer, which is not ready and does not lead before it has taken the ends of the queues. Then the
+    former peer leaves, and the new one continues every queue."""
+    peers = peers_of(2).split(";")
+    addresses = [peer.partition("-")[2] for peer in peers]
+    async with contextlib.AsyncExitStack() as stack, RemotingClient() as client:
+
+        async def start(number: int, *, dledger: bool = True) -> Member:
+            known = ";".join(peers[: number + 1])
+            one = Member(tmp_path / str(number), known, number, joins=number > 0, dledger=dledger)
+            stack.push_async_callback(one.stop)
+            await one.served.broker.start()
+            return one
+
+        first = await start(0, dledger=begins_with != "a plain log")
+        if first.served.broker.dledger is not None:
+            await until(lambda: first.dledger.is_ready)
+        await first.send(first.address, EXPIRED, 5)
+        if first.served.broker.dledger is None:
+            await first.start_again(dledger=True)
+            await until(lambda: first.dledger.is_ready)
+        await first.send(first.address, LATER, 20)
+        await until(lambda: first.end(LATER) == 20)
+        if begins_with == "expired files":
+            first.expire()
+            assert first.served.broker.store.min_phy_offset > 0
+
+        joined = await start(1)
+        added = await BROKERS.change(client, addresses[0], MemberChange("n1", addresses[1]))
+        assert set(added.members) == {"n0", "n1"}
+        await until(lambda: joined.end(LATER) == 20)
+        assert joined.dledger.queue_ends.are_missing
+        reasons = (await state_of(joined.served)).not_ready
+        assert reasons == ["it does not know the ends of queues whose messages have expired"]
+        assert runtime_info(joined.dledger)["dledgerLacksQueueEnds"] == "true"
+        with pytest.raises(AdminError, match="did not take over"):
+            await promote(first.served, 2)
+
+        joined.served.broker.slave_sync.follow(first.address)
+        await until(lambda: not joined.dledger.queue_ends.are_missing)
+        assert joined.end(EXPIRED) == 5
+        await until_ready(joined.served)
+        removed = await BROKERS.change(client, addresses[1], MemberChange("n0"))
+        assert set(removed.members) == {"n1"}
+        await until_leads(joined.served)
+        await joined.send(joined.address, EXPIRED, 1)
+        await until(lambda: joined.end(EXPIRED) == 6)
