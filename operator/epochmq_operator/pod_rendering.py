@@ -210,7 +210,8 @@ def render_pods(
     founders: int | None = None,
 ) -> tuple[Pod, ...]:
     """The group's pods, in start order; `identities` are those of `pods_of`, or of `possible_pods_of`.
-    `founders` is the number of founders of a controller group (`quorum_steps`), None for all. `controllers`
+    `founders` is the number of founders of a controller group, or of a DLedger group (`quorum_steps`), None
+    for all. `controllers`
     is the ControllerGroup of a broker group (`nameservers_of`), if it has one. `places` has an entry for each
     of the identities, and for each name in `pods_of(controllers)`; KeyError otherwise."""
     if identities is None:
@@ -235,11 +236,18 @@ def render_pods(
     elected = group.controlled_by is not None
     controller_addresses = _addresses(known, places, CONTROLLER_PORT) if elected else ()
     brokers = [one for one in identities if one.component is Component.BROKER]
-    peers = _peers(brokers, places, BROKER_DLEDGER_PORT) if group.is_dledger else ""
+    number = len(brokers) if founders is None else founders
     return tuple(
         _nameserver(identity, places[identity.name])
         if identity.component is Component.NAMESERVER
-        else _broker(group, identity, places[identity.name], nameservers, controller_addresses, peers)
+        else _broker(
+            group,
+            identity,
+            places[identity.name],
+            nameservers,
+            controller_addresses,
+            _peer_config(brokers, identity, places, number) if group.is_dledger else {},
+        )
         for identity in identities
     )
 
@@ -264,6 +272,21 @@ def _quorum_config(
         "controllerDLegerSelfId": member_id(identity.ordinal),
     }
     return config | ({"joinControllerGroup": True} if joins else {})
+
+
+def _peer_config(
+    brokers: Sequence[PodIdentity],
+    identity: PodIdentity,
+    places: Mapping[str, PodPlacement],
+    founders: int,
+) -> dict[str, ConfigValue]:
+    """The same for a broker of a DLedger group."""
+    number, joins = voters_of_configuration(identity.ordinal, len(brokers), founders)
+    config: dict[str, ConfigValue] = {
+        "dLegerPeers": _peers(brokers[:number], places, BROKER_DLEDGER_PORT),
+        "dLegerSelfId": member_id(identity.ordinal),
+    }
+    return config | ({"joinDLedgerGroup": True} if joins else {})
 
 
 def _addresses(
@@ -328,13 +351,13 @@ def _broker(
     place: PodPlacement,
     nameservers: tuple[str, ...],
     controllers: tuple[str, ...],
-    peers: str,
+    peer_config: Mapping[str, ConfigValue],
 ) -> Pod:
     store = place.volumes["store"]
     config: dict[str, ConfigValue] = {
         "brokerClusterName": group.spec.cluster,
         "brokerName": group.broker_name,
-        **_role_config(group, identity, controllers, peers),
+        **_role_config(group, identity, controllers, peer_config),
         **_nameserver_keys(group, place, nameservers),
         "bindAddress": place.bind_address,
         "brokerIP1": place.address,
@@ -372,13 +395,12 @@ def _nameserver_keys(
     return {"namesrvAddr": place.nameservers, "fetchNameSrvAddrByDnsLookup": True, **unset}
 
 
-def _dledger_config(group: BrokerGroup, identity: PodIdentity, peers: str) -> dict[str, ConfigValue]:
+def _dledger_config(group: BrokerGroup, peer_config: Mapping[str, ConfigValue]) -> dict[str, ConfigValue]:
     """The configuration keys of a peer. The broker's role follows from its peer's."""
     return {
         "enableDLegerCommitLog": True,
         "dLegerGroup": group.broker_name,
-        "dLegerPeers": peers,
-        "dLegerSelfId": member_id(identity.ordinal),
+        **peer_config,
         **{key: value for key, value in DLEDGER_DEFAULTS.items() if key not in group.spec.config},
     }
 
@@ -396,13 +418,16 @@ def inner_client_credentials(group: BrokerGroup) -> SessionCredentials | None:
 
 
 def _role_config(
-    group: BrokerGroup, identity: PodIdentity, controllers: tuple[str, ...], peers: str
+    group: BrokerGroup,
+    identity: PodIdentity,
+    controllers: tuple[str, ...],
+    peer_config: Mapping[str, ConfigValue],
 ) -> dict[str, ConfigValue]:
     """The configuration keys that decide how the broker gets its role."""
     if group.is_master_slave:
         return _master_slave_config(group, identity.ordinal)
     if group.is_dledger:
-        return _dledger_config(group, identity, peers)
+        return _dledger_config(group, peer_config)
     if group.controlled_by is None:  # the only replica is always the master
         return {"brokerId": MASTER_BROKER_ID, "brokerRole": "ASYNC_MASTER"}
     defaults = dict(REPLICATION_DEFAULTS)

@@ -1,4 +1,5 @@
-"""Decides the next step of a change of the number of controllers.
+"""Decides the next step of a change of the number of controllers, or of brokers of a DLedger group. The rules
+are the same; the text says controller.
 
 Controllers have the ids n0, n1, … after their pods' ordinals, and the members of the quorum are those whose
 pods run. A change goes one controller at a time, in an order in which a controller that is killed or started
@@ -48,7 +49,7 @@ class Founders:
 
 
 @dataclass(frozen=True, slots=True)
-class StartController:
+class StartMember:
     """The number of pods rises to `running`."""
 
     running: int
@@ -77,7 +78,7 @@ class Wait:
     reason: str
 
 
-QuorumStep = StartController | AddMember | RemoveMember | Wait
+QuorumStep = StartMember | AddMember | RemoveMember | Wait
 
 
 def next_quorum_step(quorum: ObservedMembers) -> QuorumStep | None:
@@ -97,7 +98,7 @@ def next_quorum_step(quorum: ObservedMembers) -> QuorumStep | None:
             return Wait(f"waits until {member_id(missing[0])} responds")
         return _unless_unready(quorum, AddMember(missing[0]))
     if quorum.running < quorum.wanted:
-        return _unless_unready(quorum, StartController(quorum.running + 1))
+        return _unless_unready(quorum, StartMember(quorum.running + 1))
     return None
 
 

@@ -35,7 +35,6 @@ def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin
         runtime.check_single_namespace(changes.merged)
         runtime.check_controller_groups_exist(changes.merged)
         runtime.check_data_matches_mode(directory, changes.merged)
-        runtime.check_peer_counts(directory, changes.merged)
         if directory.supervisor() is not None:
             if admin and not directory.options().admin:
                 raise UsageError(f"the run in {state} was started without --admin; run down first")

@@ -1,6 +1,6 @@
 """Tells which changed pods need no restart: those in which only addresses of controllers and nameservers
-differ. A controller reads its peers when it starts, and only while its log names none; a running broker
-accepts other addresses."""
+differ. A member of a Raft group reads its peers when it starts, and only while its log names none; a running
+broker accepts other addresses of controllers and nameservers."""
 
 # pure: pods in, keys out.
 
@@ -15,10 +15,12 @@ from epochmq_operator.pods import (
 )
 from epochmq_protocol import properties
 
+ACCEPTED_KEYS = frozenset({"controllerAddr", "namesrvAddr"})
+"""The keys that a running broker has to get."""
 ADDRESS_KEYS: Mapping[Component, frozenset[str]] = {
     Component.NAMESERVER: frozenset(),
     Component.CONTROLLER: frozenset({"controllerDLegerPeers", "joinControllerGroup"}),
-    Component.BROKER: frozenset({"controllerAddr", "namesrvAddr"}),
+    Component.BROKER: ACCEPTED_KEYS | {"dLegerPeers", "joinDLedgerGroup"},
 }
 """The keys whose change needs no restart."""
 

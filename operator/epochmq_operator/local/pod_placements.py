@@ -17,16 +17,17 @@ from epochmq_operator.pods import (
     PodPlacement,
     SidecarPlacement,
 )
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources, with_controller_count
+from epochmq_operator.resources import BrokerGroup, Resources, is_raft_group, with_member_count
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.admin_socket import check_admin_socket_path
 
 
 def running_resources(resources: Resources, quorums: Mapping[str, QuorumRecord]) -> Resources:
-    """The resources with as many controllers as run, while their number changes."""
+    """The resources with as many controllers, and brokers of DLedger groups, as run while their number
+    changes."""
     return Resources.of(
-        with_controller_count(group, quorums[group.name].running)
-        if isinstance(group, ControllerGroup) and group.name in quorums
+        with_member_count(group, quorums[group.name].running)
+        if is_raft_group(group) and group.name in quorums
         else group
         for group in resources.documents
     )
@@ -49,7 +50,7 @@ def render_all(state: StateDirectory, resources: Resources, network: NetworkFile
             identity.name: _placement(state, identity, network.addresses[identity.name])
             for identity in (*pods_of(group), *(pods_of(controllers) if controllers is not None else ()))
         }
-        quorum = quorums.get(group.name) if isinstance(group, ControllerGroup) else None
+        quorum = quorums.get(group.name) if is_raft_group(group) else None
         founders = None if quorum is None else quorum.founders
         pods += render_pods(group, places, controllers, founders=founders)
     return tuple(pods)

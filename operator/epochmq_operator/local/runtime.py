@@ -121,20 +121,6 @@ def check_controller_groups_exist(resources: Resources) -> None:
             ) from None
 
 
-def check_peer_counts(state: StateDirectory, resources: Resources) -> None:
-    """Checks that a DLedger group has as many replicas as its data. StateError if not: a majority of another
-    number may not have what was acknowledged."""
-    for group in resources.broker_groups:
-        count = state.peers_with_data(group.name) if group.is_dledger else None
-        if count is not None and count != group.spec.replicas:
-            raise StateError(
-                f"BrokerGroup {group.name}: spec.replicas: {group.spec.replicas}, expected {count}: the data "
-                f"under {state.path / 'volumes'} is that of {count} replicas, and changing their number is "
-                f"not supported yet in the mode DLedger (to start without the data, run down and remove "
-                f"{broker_pod_name(group.name, '*')} there)"
-            )
-
-
 def check_data_matches_mode(state: StateDirectory, resources: Resources) -> None:
     """Checks that data is used in the mode in which it was written. StateError if not: only the controllers,
     or the peers of a DLedger log, know which replicas have all of the data."""

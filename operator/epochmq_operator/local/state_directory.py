@@ -87,11 +87,13 @@ class PodsFile(msgspec.Struct, kw_only=True):
     applied: str
     pods: list[PodRecord]
     changes: list[str] = []
-    """The present steps of changes of the number of controllers, one line for each group; empty: none."""
+    """The present steps of changes of the number of members of Raft groups, one line for each group; empty:
+    none."""
 
 
 class QuorumRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The controllers of one group. `running` is the number of their pods, `founders` as in `quorum_steps`.
+    """The controllers of one group, or the brokers of a DLedger group. `running` is the number of their pods,
+    `founders` as in `quorum_steps`.
     `changing`: a change of the number has begun and is not known to be completed."""
 
     running: int
@@ -251,7 +253,7 @@ class StateDirectory:
         self._write("network.json", network)
 
     def quorums(self) -> dict[str, QuorumRecord]:
-        """The controllers of each ControllerGroup, by its name."""
+        """The members of each Raft group, by the group's name."""
         return self._read("quorums.json", dict[str, QuorumRecord]) or {}
 
     def write_quorums(self, quorums: dict[str, QuorumRecord]) -> None:

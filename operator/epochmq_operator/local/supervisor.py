@@ -2,9 +2,9 @@
 
 The supervisor is level-triggered: every reconciliation compares the desired pods with the running ones, stops
 those that are removed or changed, and starts those that are new or changed. In groups in the modes
-MasterSlave and DLedger the changed pods restart one after another, the master last. The number of controllers
-changes by one at a time (`quorum_changes`). Only one supervisor runs in a state directory; it holds the
-directory's lock."""
+MasterSlave and DLedger the changed pods restart one after another, the master last. The number of
+controllers, and of brokers of a DLedger group, changes by one at a time (`quorum_changes`). Only one
+supervisor runs in a state directory; it holds the directory's lock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from epochmq_operator.local import network
-from epochmq_operator.local.address_changes import changed_addresses
+from epochmq_operator.local.address_changes import ACCEPTED_KEYS, changed_addresses
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.keeper import GRACE_S, CommandOf, PodKeeper, Prober, command_of
 from epochmq_operator.local.pod_placements import addresses_for, render_all, running_resources
@@ -143,7 +143,7 @@ class Supervisor:
         return wanted, in_turn
 
     async def _apply_running(self) -> None:
-        """Starts and stops controllers while their number changes."""
+        """Starts and stops members of Raft groups while their number changes."""
         async with self._applying:
             await self._apply(self._state.resources())
 
@@ -156,11 +156,12 @@ class Supervisor:
             addresses = changed_addresses(keeper.pod, after)
             if addresses is not None:
                 keeper.replace_addresses(after)
-                if after.component is Component.BROKER:
-                    self._quorum_changes.add_addresses(after.name, addresses)
+                accepted = {key: addresses[key] for key in ACCEPTED_KEYS & addresses.keys()}
+                if after.component is Component.BROKER and accepted:
+                    self._quorum_changes.add_addresses(after.name, accepted)
 
     async def _change_quorums(self, resources: Resources, turns: asyncio.Task[None] | None) -> None:
-        """Changes the numbers of controllers, after the restarts one after another."""
+        """Changes the numbers of members of Raft groups, after the restarts one after another."""
         if turns is not None:
             await asyncio.wait({turns})
         await self._quorum_changes.run(resources)
@@ -202,7 +203,7 @@ class Supervisor:
 
     async def _end_changes(self) -> None:
         """Ends the changes that take several steps. A restart, start or stop that has begun is completed. A
-        change of the number of controllers continues after the next reconciliation."""
+        change of the number of members continues after the next reconciliation."""
         changing, self._changing = self._changing, None
         if changing is not None:
             async with self._applying:

@@ -36,7 +36,7 @@ from epochmq_operator.quorum_steps import (
     ObservedMembers,
     QuorumStep,
     RemoveMember,
-    StartController,
+    StartMember,
     Wait,
     founders_of,
     member_id,
@@ -172,7 +172,7 @@ class ControllerMembers:
 
     def _plan_step(self, observed: ObservedState, following: QuorumStep) -> PlanStep:
         match following:
-            case StartController(running):
+            case StartMember(running):
                 name = self._pod_name(running - 1)
                 if not observed.can_reload:
                     return self._no_credentials()

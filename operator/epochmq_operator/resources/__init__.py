@@ -44,7 +44,8 @@ from epochmq_operator.resources.model import (
     StorageSpec,
     Toleration,
     WorkloadSpec,
-    with_controller_count,
+    is_raft_group,
+    with_member_count,
 )
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, OPERATOR_OWNED_KEYS, key_owner
 from epochmq_operator.resources.rules import RULES, ValidationRule, rejected_changes
@@ -84,9 +85,10 @@ __all__ = [
     "Toleration",
     "ValidationRule",
     "WorkloadSpec",
+    "is_raft_group",
     "key_owner",
     "load_resources",
     "rejected_changes",
     "show_value",
-    "with_controller_count",
+    "with_member_count",
 ]

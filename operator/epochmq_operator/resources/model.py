@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -637,12 +637,22 @@ class ControllerGroup(DocumentModel):
         return self.metadata.name
 
 
-def with_controller_count(group: ControllerGroup, replicas: int) -> ControllerGroup:
-    """The same group with another number of controllers, which is even in the middle of a change."""
+GroupResource = BrokerGroup | ControllerGroup
+AnyGroup = TypeVar("AnyGroup", BrokerGroup, ControllerGroup)
+
+
+def is_raft_group(group: GroupResource) -> bool:
+    """Whether the replicas of the group are the members of a Raft group: controllers, or brokers in the mode
+    DLedger."""
+    return isinstance(group, ControllerGroup) or group.is_dledger
+
+
+def with_member_count(group: AnyGroup, replicas: int) -> AnyGroup:
+    """The same group with another number of members of its Raft group: controllers, or brokers in the mode
+    DLedger. It is even in the middle of a change."""
     return group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": replicas})})
 
 
-GroupResource = BrokerGroup | ControllerGroup
 KINDS: Mapping[str, type[BrokerGroup] | type[ControllerGroup]] = {
     "BrokerGroup": BrokerGroup,
     "ControllerGroup": ControllerGroup,

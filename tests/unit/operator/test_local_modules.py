@@ -27,7 +27,6 @@ from epochmq_operator.local.restart_history import DELAY_FIRST_S, DELAY_MAX_S, S
 from epochmq_operator.local.runtime import (
     check_controller_groups_exist,
     check_data_matches_mode,
-    check_peer_counts,
     check_single_namespace,
     differences,
     merge_resources,
@@ -50,7 +49,7 @@ from epochmq_operator.pods import (
     PodPlacement,
     PodPort,
 )
-from epochmq_operator.resources import Resources, load_resources, with_controller_count
+from epochmq_operator.resources import Resources, load_resources, with_member_count
 from tests.support.net import free_port, loopback
 
 HEAD = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\n"
@@ -383,7 +382,7 @@ def test_a_quorum_begins_as_the_resource_says_and_keeps_the_number_of_its_data(t
 
 def test_pods_that_differ_in_addresses_only_need_no_restart() -> None:
     def pods(controllers: int, founders: int, config: str = "") -> dict[str, Pod]:
-        group = with_controller_count(quorum(3).controller_groups[0], controllers)
+        group = with_member_count(quorum(3).controller_groups[0], controllers)
         spec = f"metadata: {{name: a}}\nspec: {{replicas: 1, controllerGroup: q, config: {{{config}}}}}\n"
         brokers = load_resources([("f", HEAD + spec)]).broker_groups[0]
         places = {
@@ -409,6 +408,23 @@ def test_pods_that_differ_in_addresses_only_need_no_restart() -> None:
     }
     assert changed_addresses(three["a-broker-0"], pods(3, 0, "traceOn: false")["a-broker-0"]) is None
     assert changed_addresses(three["q-controller-0"], three["q-controller-1"]) is None
+
+
+def test_running_brokers_of_a_dledger_group_need_no_restart_when_their_number_changes() -> None:
+    def pods(replicas: int, founders: int, config: str = "") -> list[Pod]:
+        spec = f"metadata: {{name: a}}\nspec: {{mode: DLedger, replicas: 1, config: {{{config}}}}}\n"
+        (one,) = load_resources([("f", HEAD + spec)]).broker_groups
+        brokers = with_member_count(one, replicas)
+        volumes = {"data": "/d", "store": "/s"}
+        places = {one.name: PodPlacement(one.name, one.name, "/etc", volumes) for one in pods_of(brokers)}
+        return [pod for pod in render_pods(brokers, places, founders=founders) if "broker" in pod.name]
+
+    (alone,), (first, *_) = pods(1, 1), pods(3, 0)
+    assert changed_addresses(alone, first) == {
+        "dLegerPeers": ";".join(f"n{n}-a-broker-{n}:40911" for n in range(3)),
+        "joinDLedgerGroup": "true",
+    }
+    assert changed_addresses(alone, pods(3, 0, "traceOn: false")[0]) is None
 
 
 GROUP_OF_SEVERAL = """\
@@ -460,24 +476,29 @@ def test_data_is_used_only_in_the_mode_it_was_written_in(tmp_path: Path, control
         check_data_matches_mode(state, without if controlled else with_controllers)
 
 
-def test_data_of_a_dledger_group_is_used_by_as_many_replicas_in_this_mode_only(tmp_path: Path) -> None:
-    def ledger(replicas: int) -> Resources:
-        more = f"metadata: {{name: a}}\nspec: {{mode: DLedger, replicas: {replicas}}}\n"
-        return load_resources([("f", f"apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\n{more}")])
+def ledger(replicas: int) -> Resources:
+    more = f"metadata: {{name: a}}\nspec: {{mode: DLedger, replicas: {replicas}}}\n"
+    return load_resources([("f", f"apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\n{more}")])
 
+
+def test_data_of_a_dledger_group_is_used_in_this_mode_only_and_by_as_many_replicas_at_first(
+    tmp_path: Path,
+) -> None:
     state = StateDirectory(tmp_path / "state")
     state.create()
     for ordinal in range(3):
         state.volume_path(f"a-broker-{ordinal}", "store").mkdir(parents=True)
-    check_peer_counts(state, ledger(5))  # none of them ever ran
+    # None of them ever ran.
+    assert initial_quorums(state, ledger(5), ()) == {"a": QuorumRecord(running=5, founders=5)}
     data = state.volume_path("a-broker-1", "store") / "dledger-n1" / "data"
     data.mkdir(parents=True)
     (data / "00000000000000000000").touch()
-    check_peer_counts(state, ledger(3))
     check_data_matches_mode(state, ledger(3))
-    for count in (1, 5):
-        with pytest.raises(StateError, match=f"BrokerGroup a: spec.replicas: {count}, expected 3: the data"):
-            check_peer_counts(state, ledger(count))
+    # Data of an earlier release, which has no record.
+    assert initial_quorums(state, ledger(5), ()) == {"a": QuorumRecord(running=3, founders=3)}
+    changing = QuorumRecord(running=4, founders=0, changing=True)
+    state.write_quorums({"a": changing})
+    assert initial_quorums(state, ledger(5), ()) == {"a": changing}
     for resources in (group("a"), load_resources([("f", GROUP_OF_SEVERAL % "")])):
         with pytest.raises(StateError, match="in the mode DLedger and cannot be used in another mode"):
             check_data_matches_mode(state, resources)

@@ -1,10 +1,12 @@
-"""Tests the local driver of changes of the number of controllers against a quorum in memory: it is killed
-before every write, and a check reads every configuration that pods would start with."""
+"""Tests the local driver of changes of the number of controllers, or of brokers of a DLedger group, against
+a quorum in memory: it is killed before every write, and a check reads every configuration that pods would
+start with."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -17,7 +19,7 @@ from epochmq_operator.local.quorum_changes import QuorumChanges, QuorumChangesCo
 from epochmq_operator.local.readiness import ControllerRaftState, Readiness
 from epochmq_operator.local.state_directory import PodPhase, QuorumRecord, StateDirectory
 from epochmq_operator.pod_rendering import (
-    controller_pod_name,
+    component_name,
     pods_of,
     render_pods,
 )
@@ -25,12 +27,46 @@ from epochmq_operator.pods import (
     Component,
     PodPlacement,
 )
-from epochmq_operator.resources import Resources, load_resources, with_controller_count
+from epochmq_operator.resources import Resources, load_resources, with_member_count
 from epochmq_protocol import properties
 from epochmq_protocol.transport import RemotingClient
 from epochmq_protocol.transport.group_members import GroupMembers, MemberChange
 
-QUORUM = "apiVersion: epochmq.io/v1alpha1\nkind: ControllerGroup\nmetadata: {name: q}\nspec: {replicas: %d}\n"
+HEAD = "apiVersion: epochmq.io/v1alpha1\nmetadata: {name: q}\n"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of Raft group: its resource, the component and the port of its members, and the keys of their
+    configuration."""
+
+    resource: str
+    component: Component
+    port: str
+    client: str
+    peers_key: str
+    self_key: str
+    joins_key: str
+
+
+CONTROLLERS = Kind(
+    HEAD + "kind: ControllerGroup\nspec: {replicas: %d}\n",
+    Component.CONTROLLER,
+    "remoting",
+    "CONTROLLERS",
+    "controllerDLegerPeers",
+    "controllerDLegerSelfId",
+    "joinControllerGroup",
+)
+BROKERS = Kind(
+    HEAD + "kind: BrokerGroup\nspec: {mode: DLedger, replicas: %d}\n",
+    Component.BROKER,
+    "dledger",
+    "BROKERS",
+    "dLegerPeers",
+    "dLegerSelfId",
+    "joinDLedgerGroup",
+)
 
 
 class KilledError(Exception):
@@ -52,7 +88,8 @@ class FakeQuorum:
     """A quorum and its pods. `members` is None while the log names none. `writes_left`: the supervisor is
     killed before a further write."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kind: Kind) -> None:
+        self.kind = kind
         self.state = CountedStateDirectory(directory)
         self.state.quorum = self
         self.state.create()
@@ -61,7 +98,7 @@ class FakeQuorum:
         self.pods = 0
 
     def resources(self, replicas: int) -> Resources:
-        return load_resources([("f", QUORUM % replicas)])
+        return load_resources([("f", self.kind.resource % replicas)])
 
     def begin(self, replicas: int) -> None:
         """The first `up`."""
@@ -76,13 +113,17 @@ class FakeQuorum:
     def configured(self) -> dict[str, tuple[frozenset[str], bool]]:
         """The members, and whether it joins, in the configuration of each controller that starts now."""
         record = self.state.quorums()["q"]
-        group = with_controller_count(self.resources(3).controller_groups[0], record.running)
-        places = {one.name: PodPlacement(one.name, "", "/c", {"data": "/d"}) for one in pods_of(group)}
+        kind, (group,) = self.kind, self.resources(3).groups
+        group = with_member_count(group, record.running)
+        volumes = {"data": "/d", "store": "/s"}
+        places = {one.name: PodPlacement(one.name, "", "/c", volumes) for one in pods_of(group)}
         found = {}
         for pod in render_pods(group, places, founders=record.founders):
+            if pod.component is not kind.component:
+                continue
             keys = properties.parse(pod.config_files[0].text)
-            peers = frozenset(part.partition("-")[0] for part in keys["controllerDLegerPeers"].split(";"))
-            found[keys["controllerDLegerSelfId"]] = peers, keys.get("joinControllerGroup") == "true"
+            peers = frozenset(part.partition("-")[0] for part in keys[kind.peers_key].split(";"))
+            found[keys[kind.self_key]] = peers, keys.get(kind.joins_key) == "true"
         return found
 
     def voters(self) -> frozenset[str]:
@@ -105,20 +146,27 @@ class FakeQuorum:
 
     def keepers(self) -> Mapping[str, PodKeeper]:
         def keeper(ordinal: int) -> PodKeeper:
-            name = controller_pod_name("q", ordinal)
+            name = self.pod_name(ordinal)
             pod = SimpleNamespace(
                 name=name,
                 group="q",
-                component=Component.CONTROLLER,
+                component=self.kind.component,
                 ordinal=ordinal,
-                port=lambda _: f"{name}:9878",
+                port=lambda port: f"{name}:{port}",
             )
             ready = f"n{ordinal}" in self.voters()
             record = SimpleNamespace(phase=PodPhase.READY if ready else PodPhase.STARTING, process=None)
             readiness = Readiness(ready, controller=ControllerRaftState("follower", None, 1, 1))
+            if self.kind is BROKERS:
+                readiness = Readiness(ready, runtime_info={"dledgerRole": "follower"})
             return cast(PodKeeper, SimpleNamespace(pod=pod, record=record, readiness=readiness))
 
-        return {controller_pod_name("q", n): keeper(n) for n in range(self.pods)}
+        return {self.pod_name(n): keeper(n) for n in range(self.pods)}
+
+    def pod_name(self, ordinal: int) -> str:
+        return f"{component_name('q', self.kind.component)}-{ordinal}"
+
+    noun = "member"
 
     async def fetch(self, _: RemotingClient, addresses: Iterable[str]) -> GroupMembers:
         assert list(addresses)
@@ -130,7 +178,7 @@ class FakeQuorum:
         before, member = self.voters(), frozenset({change.peer_id})
         after = before - member if change.address is None else before | member
         if change.address is not None:
-            assert f"{controller_pod_name('q', change.peer_id[1:])}:9878" == change.address
+            assert f"{self.pod_name(int(change.peer_id[1:]))}:{self.kind.port}" == change.address
         if after != before:
             self.count_write()
             self.members = after
@@ -151,17 +199,18 @@ class FakeQuorum:
         assert changes.lines == []
 
 
+@pytest.mark.parametrize("kind", [CONTROLLERS, BROKERS], ids=["controllers", "brokers"])
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 5), (5, 3), (3, 1)])
 async def test_a_supervisor_that_is_killed_before_any_write_is_followed_by_one_that_completes_the_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, after: int, kind: Kind
 ) -> None:
     monkeypatch.setattr(quorum_changes, "PAUSE_S", 0)
     writes, killed = 0, True
     async with RemotingClient() as client:
         while killed:
             for then in (after, before):  # the resource may have changed again meanwhile
-                quorum = FakeQuorum(tmp_path / f"{writes}-{then}")
-                monkeypatch.setattr(quorum_changes, "CONTROLLERS", quorum)
+                quorum = FakeQuorum(tmp_path / f"{writes}-{then}", kind)
+                monkeypatch.setattr(quorum_changes, kind.client, quorum)
                 quorum.begin(before)
                 quorum.writes_left = writes
                 try:

@@ -12,7 +12,7 @@ from epochmq_operator.quorum_steps import (
     ObservedMembers,
     QuorumStep,
     RemoveMember,
-    StartController,
+    StartMember,
     Wait,
     founders_of,
     member_id,
@@ -51,7 +51,7 @@ class Quorum:
     def take(self, step: QuorumStep) -> None:
         """Takes a step as the drivers do: each write may be the last one."""
         match step:
-            case StartController(running):
+            case StartMember(running):
                 self._write(running=running)
             case AddMember(ordinal):
                 self._change(self.voters() | {ordinal})
@@ -131,7 +131,7 @@ def test_a_driver_that_is_killed_after_any_write_is_followed_by_one_that_complet
 def test_a_change_waits_while_a_member_that_stays_is_not_ready() -> None:
     three = Quorum(3, 3).observed(5)
     one_down = replace(three, ready=frozenset({"n0", "n2"}))
-    assert next_quorum_step(three) == StartController(4)
+    assert next_quorum_step(three) == StartMember(4)
     assert next_quorum_step(one_down) == Wait("waits until n1 is ready")
     assert next_quorum_step(replace(one_down, running=4, responding=frozenset({"n3"}))) == Wait(
         "waits until n1 is ready"
