@@ -240,13 +240,16 @@ class DLedgerPeer:
     @property
     def behind(self) -> int | None:
         """The number of entries that the leader has committed and this peer does not know to be committed.
-        None while this peer follows no leader, or the leader has not reached its log in this term."""
+        None while this peer follows no leader, or the leader has found no entry that both logs have in this
+        term."""
         node = self.node
         if node.role is RaftRole.LEADER:
             return 0
         follower = node.follower
         committed = follower.leader_committed_index
         if self.leader_id is None or follower.matched_term != self.term or committed < 0:
+            return None
+        if follower.matched_index < 0:
             return None
         return max(0, committed - self.committed_index)
 

@@ -17,7 +17,7 @@ import msgspec
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.raft_log import LogFullError, next_pos
-from epochmq_dledger.core.types import Alarm, RaftRole, RejoinCompleted
+from epochmq_dledger.core.types import RaftRole, RejoinCompleted
 from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     DLedgerEntry,
@@ -166,6 +166,22 @@ class Follower:
         self.matched_index = max(self.matched_index, last)
         self._respond_when_durable(call, request, last)
 
+    def _alarm_of_truncate(self, request: PushEntryRequest, index: int, *, outlived: bool) -> None:
+        """Logs, once for each leader and term, that a TRUNCATE was rejected. `outlived`: this log ends before
+        the first entry of the leader's."""
+        member, leader = self.member, request.leader_id
+        text = (
+            f"rejected a TRUNCATE at entry {index} by {leader} of term {request.term}: entries up to "
+            f"{member.committed_index} are committed here"
+        )
+        if outlived and member.body_log is not None:
+            text = (
+                f"the log of {leader} begins at entry {index}, after the last one here "
+                f"({member.log.end_index}): those in between have expired. To follow again, stop this peer, "
+                "empty its directory, and start it"
+            )
+        member.alarm(f"TRUNCATE by {leader} of term {request.term}", text)
+
     def _append_new(self, call: int, request: PushEntryRequest, fresh: list[DLedgerEntry]) -> bool:
         member = self.member
         file_size = member.settings.file_size
@@ -220,12 +236,7 @@ class Follower:
             # if this peer has forgotten the matched index by a restart: a leader never truncates its own
             # entries.
             if drops_committed and (disjoint or kept >= self.matched_index):
-                member.emit(
-                    Alarm(
-                        f"rejected a TRUNCATE at entry {entry.index} by {request.leader_id} of term "
-                        f"{request.term}: entries up to {member.committed_index} are committed here"
-                    )
-                )
+                self._alarm_of_truncate(request, entry.index, outlived=entry.index > log.end_index + 1)
             self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
             return
         self.pending_responses = deque(w for w in self.pending_responses if w.index <= kept)

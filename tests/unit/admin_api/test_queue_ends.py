@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -183,3 +184,43 @@ async def test_a_peer_joins_a_log_that_has_lost_its_beginning(tmp_path: Path, be
         await until_leads(joined.served)
         await joined.send(joined.address, EXPIRED, 1)
         await until(lambda: joined.end(EXPIRED) == 6)
+
+
+async def test_a_peer_that_was_away_for_longer_than_messages_are_kept_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It drops nothing that it has committed. Once its directory is emptied, it follows again."""
+    peers = peers_of(3)
+    async with contextlib.AsyncExitStack() as stack:
+        group = [Member(tmp_path / str(number), peers, number) for number in range(3)]
+        for one in group:
+            stack.push_async_callback(one.stop)
+            await one.served.broker.start()
+        await until(lambda: any(one.dledger.is_ready for one in group))
+        leading = leader_of([one.served for one in group])
+        leader = next(one for one in group if one.served is leading)
+        await leader.send(leader.address, EXPIRED, 5)
+        for one in group:
+            await until(lambda one=one: one.end(EXPIRED) == 5)
+        away = group[group.index(leader) - 1]
+        await away.stop()
+        others = [one for one in group if one is not away]
+        await until(lambda: any(one.dledger.is_ready for one in others))
+        leader = next(one for one in others if one.dledger.is_ready)
+        await leader.send(leader.address, LATER, 40)
+        for one in others:
+            await until(lambda one=one: one.end(LATER) == 40)
+            one.expire()
+
+        await away.start_again()
+        text = "the log of n[0-2] begins at entry [0-9]+, .* empty its directory"
+        async with asyncio.timeout(60):
+            while not re.search(text, caplog.text):  # noqa: ASYNC110 (other peers bring it about)
+                await asyncio.sleep(0.05)
+        rejections = [one for one in caplog.records if re.search(text, one.getMessage())]
+        assert len(rejections) <= 3, "one for each leader"
+        assert away.end(EXPIRED) == 5
+        assert not (await state_of(away.served)).ready
+
+        await away.start_again(emptied=True)
+        await until(lambda: away.end(LATER) == 40)
