@@ -4,30 +4,35 @@ differ."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import (
     audit_state,
     bounded_tables,
+    compared_queues,
     drill_down,
     one_sided_messages,
     scan_progress,
     schemas,
     store_layout,
+    suspects,
+    volume_client,
 )
 from epochmq_spark.audit_state import AuditState
 from epochmq_spark.checks.record_copies import TAIL_KINDS
-from epochmq_spark.checks.two_histories import LISTED_BYTES_MAX, describe_histories
+from epochmq_spark.checks.two_histories import describe_histories
 from epochmq_spark.decode.summary_rows import SummaryKind
 from epochmq_spark.features import FEATURES, check_feature
 from epochmq_spark.findings import KINDS, finding
-from epochmq_spark.sources import register
+from epochmq_spark.sources.epochs import EpochsReader
 from epochmq_spark.sources.file_ranges import PARTITION_BYTES
+from epochmq_spark.sources.offsets import OffsetsReader
+from epochmq_spark.sources.summary import SummarySource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,12 +47,13 @@ RowCheck = Callable[[Row], list[Row]]
 
 @dataclass
 class AuditResult:
-    """The result of an audit: a table of findings, the driver's state of the groups, the tables `summary` and
-    `epochs`, and the metadata that were supplied."""
+    """The result of an audit: a table of findings, the driver's state of the groups, the summary of their
+    files, the sums of its column `count` by group, replica and kind, and the metadata that were supplied."""
 
     findings: DataFrame
     state: AuditState
-    tables: dict[str, DataFrame] = field(default_factory=dict)
+    summary: DataFrame
+    counts: list[Row]
     metadata: Any = None
     persisted: list[DataFrame] = field(default_factory=list)
 
@@ -66,57 +72,91 @@ def run(
     partition_bytes: int | None = None,
 ) -> AuditResult:
     """Audits groups of replicas in any Spark session. The executors read the replicas' locations, and need
-    this package. Damaged files are findings, not errors. The findings are computed when they are first used.
+    this package. Damaged files are findings, not errors.
     Raises ValueError if the metadata are not a status, and the errors of Spark."""
-    from pyspark.sql import functions as f
-
-    register(spark)
+    spark.dataSource.register(SummarySource)
     options = {"replicas": store_layout.encode_replicas(replicas)}
     if partition_bytes:
         options["partitionBytes"] = str(partition_bytes)
-
-    def load(name: str) -> DataFrame:
-        return spark.read.format(name).options(**options).load()
-
     progress("listing the directories")
     state = audit_state.scan_replicas(replicas)
     options["taskBytes"] = str(_task_bytes(spark, state))
     progress("reading logs, consume queues and indexes")
-    summary = load("epochmq.summary").persist()
-    spans = bounded_tables.runs_of_logs(summary)
-    epochs = load("epochmq.epochs")
+    summary = spark.read.format("epochmq.summary").options(**options).load().persist()
+    counts = _read_files(spark, state, replicas, summary)
+    kinds = {row["kind"] for row in counts}
+    progress("comparing the replicas' logs")
+    blocks, parts = suspects.differing_blocks(spark, state, summary), suspects.differing_parts(summary)
+    differing = suspects.count(blocks, parts)
+    logs = _compare_blocks(state, blocks) if suspects.BLOCKS in differing else None
+    of_driver = state.findings + audit_state.compare_replicas(state, _diverged(logs), metadata)
+    if logs is not None:
+        of_driver += describe_histories(one_sided_messages.ranges_of(logs))
+    progress("comparing consume queues and indexes with the logs")
+    tables = [spark.createDataFrame(pa.Table.from_pylist(of_driver, schema=schemas.FINDINGS))]
+    tables += [logs] if logs is not None else []
+    tables += _rows_as_findings(summary, kinds)
+    compared = {
+        suspects.QUEUES: _compare_queues,
+        suspects.ENTRIES: _compare_entries,
+        suspects.KEYS: _compare_keys,
+    }
+    # What is equal everywhere takes no part in the query: Spark would plan and compile it for nothing.
+    tables += [
+        compare(state, parts.where(f"what = '{what}'"), summary)
+        for what, compare in compared.items()
+        if what in differing
+    ]
+    tables.append(_compare_offsets(state, _read_offsets(spark, replicas), summary))
+    if starts := audit_state.epoch_starts(state):
+        tables.append(_check_epoch_starts(spark, state, starts))
+    tables.append(_check_features(spark, state))
+    findings = reduce(lambda one, other: one.unionByName(other), tables).persist()
+    listed = _with_epochs(spark, state, bounded_tables.listed_findings(findings))
+    persisted = [summary, findings] + ([logs] if logs is not None else [])
+    return AuditResult(listed, state, summary, counts, metadata, persisted)
+
+
+def _read_files(
+    spark: SparkSession,
+    state: AuditState,
+    replicas: Sequence[store_layout.AuditedReplica],
+    summary: DataFrame,
+) -> list[Row]:
+    """Makes the pass over all files, and adds the histories of the logs to the state. Returns the sums of the
+    column `count` by group, replica and kind."""
+    from pyspark.sql import functions as f
+
     with scan_progress.scan_progress(spark, _total_bytes(state)):
-        collected = spans.collect()
+        spans = bounded_tables.runs_of_logs(summary).collect()
+    sums = summary.groupBy("group", "replica", "kind").agg(f.sum("count").alias("count")).collect()
+    has_terms = any(row["kind"] == SummaryKind.TERM for row in sums)
+    terms = bounded_tables.terms_of_logs(summary).collect() if has_terms else []
+    epochs = EpochsReader(replicas, {})
     audit_state.add_histories(
         state,
-        (row.asDict() for row in collected),
-        (row.asDict() for row in epochs.collect()),
-        (row.asDict() for row in bounded_tables.terms_of_logs(summary).collect()),
+        (row.asDict() for row in spans),
+        (
+            row
+            for partition in epochs.partitions()
+            for batch in epochs.read(partition)
+            for row in batch.to_pylist()
+        ),
+        (row.asDict() for row in terms),
     )
-    progress("comparing the replicas' logs")
-    logs = one_sided_messages.with_other_offsets(_compare_blocks(spark, state, summary)).persist()
-    diverged: dict[str, set[str]] = defaultdict(set)
-    for row in logs.where(f.col("kind").isin(*TAIL_KINDS)).select("group", "replica").distinct().collect():
-        diverged[row["group"]].add(row["replica"])
-    of_driver = state.findings + audit_state.compare_replicas(state, diverged, metadata)
-    of_driver += describe_histories(one_sided_messages.ranges_of(logs))
-    progress("comparing consume queues and indexes with the logs")
-    findings = spark.createDataFrame(pa.Table.from_pylist(of_driver, schema=schemas.FINDINGS))
-    for more in (
-        logs,
-        _rows_as_findings(summary),
-        _compare_queues(state, summary),
-        _compare_keys(state, summary),
-        _compare_entries(state, summary),
-        _compare_offsets(state, load("epochmq.offsets"), summary),
-        _check_epoch_starts(spark, state),
-        _check_features(spark, state),
-    ):
-        findings = findings.unionByName(more)
-    findings = findings.persist()
-    listed = _with_epochs(spark, state, bounded_tables.listed_findings(findings))
-    tables = {"summary": summary, "epochs": epochs}
-    return AuditResult(listed, state, tables, metadata, [summary, logs, findings])
+    return [row.asDict() for row in sums]
+
+
+def _diverged(logs: DataFrame | None) -> dict[str, set[str]]:
+    """The replicas whose log has a tail that is not part of the group's history, by group."""
+    from pyspark.sql import functions as f
+
+    found: dict[str, set[str]] = defaultdict(set)
+    if logs is not None:
+        tails = logs.where(f.col("kind").isin(*TAIL_KINDS)).select("group", "replica").distinct()
+        for row in tails.collect():
+            found[row["group"]].add(row["replica"])
+    return found
 
 
 def _total_bytes(state: AuditState) -> int:
@@ -153,6 +193,8 @@ def _with_epochs(spark: SparkSession, state: AuditState, findings: DataFrame) ->
             ends = [start for _, start in written[1:]] + [one.end]
             for (epoch, start), end in zip(written, ends, strict=False):
                 rows.append((name, one.name, epoch, start, end))
+    if not rows:
+        return findings
     ranges = spark.createDataFrame(
         rows, "of_group string, of_replica string, of_epoch long, from_offset long, to_offset long"
     )
@@ -205,67 +247,29 @@ def without_reported(findings: list[Row], reported: set[tuple[str, str, str]]) -
     return kept
 
 
-def _compare_blocks(spark: SparkSession, state: AuditState, summary: DataFrame) -> DataFrame:
-    """Finds blocks whose digests differ between the replicas that must have them, and compares their
-    records."""
-    from pyspark.sql import functions as f
-
-    size = drill_down.BLOCK_BYTES
-    rows = []
-    for key, one in state.extents.items():
-        shortest = state.shortest_end(key[0])
-        # Without epochs each message beyond the end of the shortest log is named, up to a bound.
-        common, listed = (
-            (one.common_end, OFFSET_MAX) if one.with_epochs else (shortest, shortest + LISTED_BYTES_MAX)
-        )
-        rows.append((*key, one.start, one.end, common, listed))
-    extents = spark.createDataFrame(
-        rows,
-        "group string, replica string, log_start long, log_end long, common_end long, listed_end long",
-    )
-    digests = (
-        summary.where(f"kind = '{SummaryKind.BLOCK}'")
-        .groupBy("group", "replica", "at")
-        .agg(f.sum("count").alias("bytes"), f.bit_xor("digest").alias("digest"))
-    )
-    expected = (
-        digests.select("group", "at")
-        .distinct()
-        .join(f.broadcast(extents), "group")
-        .where((f.col("log_start") < (f.col("at") + 1) * size) & (f.col("log_end") > f.col("at") * size))
-    )
-    version = f.struct(f.coalesce("bytes", f.lit(0)), f.coalesce("digest", f.lit(0)))
-    suspects = (
-        expected.join(digests, ["group", "replica", "at"], "left")
-        .groupBy("group", "at")
-        .agg(
-            f.count_distinct(version).alias("versions"),
-            f.min(f.col("common_end") - f.least("log_end", (f.col("at") + 1) * size)).alias("beyond_common"),
-            f.min(f.col("listed_end") - f.col("at") * size).alias("before_listed_end"),
-        )
-        .where("versions > 1 or (beyond_common < 0 and before_listed_end > 0)")
-        .select("group", "at")
-    )
+def _compare_blocks(state: AuditState, differing: DataFrame) -> DataFrame:
+    """Compares the records of blocks whose digests differ between replicas. The findings are kept."""
     logs = {group: state.logs_of(group) for group in state.histories}
 
     def check(row: Row) -> list[Row]:
         if row["unlisted"]:
-            return bounded_tables.not_compared(row, "the blocks of the logs that differ", row["at"] * size)
+            start = row["at"] * drill_down.BLOCK_BYTES
+            return bounded_tables.not_compared(row, "the blocks of the logs that differ", start)
         return drill_down.compare_block(row["group"], row["at"], logs[row["group"]])
 
-    first = bounded_tables.first_of_each(suspects, ["group"], ["at"])
-    return _findings_per_row(state, first, check)
+    first = bounded_tables.first_of_each(differing, ["group"], ["at"])
+    return one_sided_messages.with_other_offsets(_findings_per_row(state, first, check)).persist()
 
 
-def _rows_as_findings(summary: DataFrame) -> DataFrame:
-    """Rows of the summary that need no comparison: bodies that do not match their checksum, index entries
-    that a search does not reach, files that cannot be read."""
+def _rows_as_findings(summary: DataFrame, kinds: Set[str]) -> list[DataFrame]:
+    """Rows of the summary, which has these kinds, that need no comparison: bodies that do not match their
+    checksum, index entries that a search does not reach, files that cannot be read."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
     schema = from_arrow_schema(schemas.FINDINGS)
 
-    def of(kind: SummaryKind, name: str, **given: str) -> DataFrame:
+    def of(kind: SummaryKind, name: str, given: Mapping[str, str]) -> DataFrame:
         columns = {column.name: f.lit(None).cast(column.dataType) for column in schema}
         columns |= {column: f.col(source) for column, source in given.items()}
         columns |= {"group": f.col("group"), "replica": f.col("replica")}
@@ -273,89 +277,38 @@ def _rows_as_findings(summary: DataFrame) -> DataFrame:
         chosen = [columns[column.name].alias(column.name) for column in schema]
         return summary.where(f.col("kind") == kind.value).select(*chosen)
 
-    bad = of(
-        SummaryKind.BAD_RECORD,
-        "record.checksum",
-        start_offset="at",
-        end_offset="end",
-        topic="topic",
-        queue_id="queue_id",
-        queue_offset="low",
-        message_id="detail",
-        store_timestamp="high",
-    )
-    more_bad = of(SummaryKind.MORE_BAD_RECORDS, "more", start_offset="at", detail="detail")
-    chains = of(SummaryKind.BROKEN_CHAIN, "index.broken-chain", start_offset="end", file="detail")
-    unreadable = of(SummaryKind.UNREADABLE_FILE, "file.unreadable", detail="detail")
-    return bad.unionByName(more_bad).unionByName(chains).unionByName(unreadable)
+    given: dict[SummaryKind, tuple[str, dict[str, str]]] = {
+        SummaryKind.BAD_RECORD: (
+            "record.checksum",
+            {
+                "start_offset": "at",
+                "end_offset": "end",
+                "topic": "topic",
+                "queue_id": "queue_id",
+                "queue_offset": "low",
+                "message_id": "detail",
+                "store_timestamp": "high",
+            },
+        ),
+        SummaryKind.MORE_BAD_RECORDS: ("more", {"start_offset": "at", "detail": "detail"}),
+        SummaryKind.BROKEN_CHAIN: ("index.broken-chain", {"start_offset": "end", "file": "detail"}),
+        SummaryKind.UNREADABLE_FILE: ("file.unreadable", {"detail": "detail"}),
+    }
+    return [of(kind, name, columns) for kind, (name, columns) in given.items() if kind.value in kinds]
 
 
-def _compare_queues(state: AuditState, summary: DataFrame) -> DataFrame:
-    """Finds buckets of queue offsets whose digests differ between log and consume queue, and compares their
-    messages."""
-    from pyspark.sql import functions as f
-
-    keys = ["group", "replica", "topic", "queue_id"]
-    by_log, by_queue = SummaryKind.UNITS_BY_LOG.value, SummaryKind.UNITS_BY_QUEUE.value
-    both = summary.where(f.col("kind").isin(by_log, by_queue))
-
-    def only(kind: str, column: str) -> Any:
-        return f.when(f.col("kind") == kind, f.col(column))
-
-    ends = both.groupBy(*keys).agg(
-        (f.coalesce(f.max(only(by_queue, "high")), f.lit(-1)) + 1).alias("queue_end")
-    )
-    suspects = (
-        both.groupBy(*keys, "at")
-        .agg(
-            f.coalesce(f.bit_xor(only(by_log, "digest")), f.lit(0)).alias("log_digest"),
-            f.coalesce(f.bit_xor(only(by_queue, "digest")), f.lit(0)).alias("queue_digest"),
-            f.coalesce(f.sum(only(by_log, "count")), f.lit(0)).alias("messages"),
-            f.coalesce(f.sum(only(by_queue, "count")), f.lit(0)).alias("units"),
-        )
-        .where("log_digest != queue_digest or messages != units")
-        .join(ends, keys)
-        .select(*keys, "at", "queue_end")
-    )
-    logs = state.logs()
-    with_queues = {key for key, contents in state.contents.items() if contents.has_queues}
-
-    def check(row: Row) -> list[Row]:
-        key = row["group"], row["replica"]
-        if key not in logs or key not in with_queues:
-            return []
-        if row["unlisted"]:
-            return bounded_tables.not_compared(row, "the parts of consume queues that differ from the log")
-        parts = [
-            drill_down.BucketPart(one["first"], one["end"], one["count"], one["digest"])
-            for one in row["log_parts"]
-        ]
-        queue = drill_down.QueueRange(row["topic"], row["queue_id"], row["at"], parts, row["queue_end"])
-        return drill_down.compare_queue_range(logs[key], queue)
-
-    first = bounded_tables.first_of_each(suspects, ["group", "replica"], ["topic", "queue_id", "at"])
-    parts_of_log = both.where(f.col("kind") == by_log)
-    return _findings_per_row(state, bounded_tables.with_parts(first, parts_of_log, [*keys, "at"]), check)
+def _compare_queues(state: AuditState, differing: DataFrame, summary: DataFrame) -> DataFrame:
+    """Compares the buckets of queue offsets whose digests differ between log and consume queue."""
+    rows = compared_queues.with_messages(state, differing, summary)
+    return _findings_per_row(state, rows, compared_queues.check_of(state))
 
 
-def _compare_entries(state: AuditState, summary: DataFrame) -> DataFrame:
-    """Finds buckets of entry indexes whose digests differ between a DLedger log and its index files, and
-    compares their entries with their units."""
+def _compare_entries(state: AuditState, differing: DataFrame, summary: DataFrame) -> DataFrame:
+    """Compares the buckets of entry indexes whose digests differ between a DLedger log and its index files,
+    entry by entry."""
     from pyspark.sql import functions as f
 
     keys = ["group", "replica", "at"]
-    by_log, by_index = SummaryKind.ENTRIES_BY_LOG.value, SummaryKind.ENTRIES_BY_INDEX.value
-    is_log = f.col("kind") == by_log
-    suspects = (
-        summary.where(f.col("kind").isin(by_log, by_index))
-        .groupBy(*keys)
-        .agg(
-            f.bit_xor("digest").alias("difference"),  # of the log and the index: 0 if both are equal
-            f.sum(f.when(is_log, f.col("count")).otherwise(-f.col("count"))).alias("more"),
-        )
-        .where("difference != 0 or more != 0")
-        .select(*keys)
-    )
     logs = state.logs()
 
     def check(row: Row) -> list[Row]:
@@ -367,15 +320,15 @@ def _compare_entries(state: AuditState, summary: DataFrame) -> DataFrame:
         ranges = [(one["first"], one["end"]) for one in row["log_parts"]]
         return drill_down.compare_entry_bucket(log, row["at"], ranges) if log else []
 
-    first = bounded_tables.first_of_each(suspects, ["group", "replica"], ["at"])
-    return _findings_per_row(state, bounded_tables.with_parts(first, summary.where(is_log), keys), check)
+    first = bounded_tables.first_of_each(differing.select(*keys), ["group", "replica"], ["at"])
+    of_log = summary.where(f.col("kind") == SummaryKind.ENTRIES_BY_LOG.value)
+    return _findings_per_row(state, bounded_tables.with_parts(first, of_log, keys), check)
 
 
-def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
-    """Finds blocks whose digests of keys differ between log and index, and compares their keys."""
+def _compare_keys(state: AuditState, differing: DataFrame, summary: DataFrame) -> DataFrame:
+    """Compares the keys of the blocks whose digests of keys differ between log and index."""
     from pyspark.sql import functions as f
 
-    by_log, by_index = SummaryKind.KEYS_BY_LOG.value, SummaryKind.KEYS_BY_INDEX.value
     indexes = summary.where(f.col("kind") == SummaryKind.INDEX_FILE.value)
     covered = (
         indexes.groupBy("group", "replica")
@@ -385,25 +338,9 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
             "group",
         )
     )
-
-    def only(kind: str, column: str) -> Any:
-        return f.coalesce(f.bit_xor(f.when(f.col("kind") == kind, f.col(column))), f.lit(0))
-
-    def number(kind: str) -> Any:
-        return f.coalesce(f.sum(f.when(f.col("kind") == kind, f.col("count"))), f.lit(0))
-
     size = drill_down.BLOCK_BYTES
-    suspects = (
-        summary.where(f.col("kind").isin(by_log, by_index))
-        .groupBy("group", "replica", "at")
-        .agg(
-            only(by_log, "digest").alias("log_digest"),
-            only(by_index, "digest").alias("index_digest"),
-            number(by_log).alias("expected"),
-            number(by_index).alias("present"),
-        )
-        .where("log_digest != index_digest or expected != present")
-        .join(f.broadcast(covered), ["group", "replica"])
+    inside = (
+        differing.join(f.broadcast(covered), ["group", "replica"])
         .where((f.col("at") * size <= f.col("group_high")) & ((f.col("at") + 1) * size > f.col("group_low")))
         .select("group", "replica", "at", "low", "high", "group_low", "group_high")
     )
@@ -418,8 +355,26 @@ def _compare_keys(state: AuditState, summary: DataFrame) -> DataFrame:
         coverage = drill_down.IndexCoverage(row["low"], row["high"], row["group_low"], row["group_high"])
         return drill_down.compare_index_block(log, row["at"], coverage) if log else []
 
-    first = bounded_tables.first_of_each(suspects, ["group", "replica"], ["at"])
+    first = bounded_tables.first_of_each(inside, ["group", "replica"], ["at"])
     return _findings_per_row(state, first, check)
+
+
+def _read_offsets(spark: SparkSession, replicas: Sequence[store_layout.AuditedReplica]) -> DataFrame:
+    """The rows of `epochmq.offsets`. Spark plans a data source in processes of its own, which takes
+    longer than to read these small files; so each task reads those of some replicas."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    chosen = list(replicas)
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                reader = OffsetsReader([chosen[number]], {})
+                for partition in reader.partitions():
+                    yield from reader.read(partition)
+
+    numbers = spark.createDataFrame([(number,) for number in range(len(chosen))], "number int")
+    return numbers.mapInArrow(each, from_arrow_schema(schemas.OFFSETS))
 
 
 def _compare_offsets(state: AuditState, offsets: DataFrame, summary: DataFrame) -> DataFrame:
@@ -429,14 +384,13 @@ def _compare_offsets(state: AuditState, offsets: DataFrame, summary: DataFrame) 
     from pyspark.sql import functions as f
 
     keys = ["group", "topic", "queue_id"]
-    now = offsets.where("consumer_group is null and fault is null")
-    ends = (
-        summary.where(f.col("kind").isin(SummaryKind.UNITS_BY_LOG.value, SummaryKind.UNITS_BY_QUEUE.value))
-        .select(*keys, (f.col("high") + 1).alias("end"))
-        .unionByName(now.select(*keys, f.col("offset").alias("end")))
-        .groupBy(*keys)
-        .agg(f.max("end").alias("queue_end"))
-    )
+    ends = summary.where(
+        f.col("kind").isin(SummaryKind.UNITS_BY_LOG.value, SummaryKind.UNITS_BY_QUEUE.value)
+    ).select(*keys, (f.col("high") + 1).alias("end"))
+    if any(volume_client.is_remote(replica.location) for replica in state.replicas.values()):
+        now = offsets.where("consumer_group is null and fault is null")
+        ends = ends.unionByName(now.select(*keys, f.col("offset").alias("end")))
+    ends = ends.groupBy(*keys).agg(f.max("end").alias("queue_end"))
     ahead = (
         offsets.where("consumer_group is not null or fault is not null")
         .join(ends, keys, "left")
@@ -456,12 +410,13 @@ def offset_finding(row: Row) -> list[Row]:
     return [finding(row["group"], row["replica"], "consumer-offset.ahead", **columns, detail=detail)]
 
 
-def _check_epoch_starts(spark: SparkSession, state: AuditState) -> DataFrame:
-    """Checks the log around the starts of epochs, by the leading replica of each group."""
+def _check_epoch_starts(
+    spark: SparkSession, state: AuditState, rows: Sequence[tuple[str, str, list[audit_state.EpochStart]]]
+) -> DataFrame:
+    """Checks the log around the starts of epochs, by the leading replica of each group. `rows` are those of
+    `audit_state.epoch_starts`."""
     starts = "array<struct<epoch: long, start: long>>"
-    frame = spark.createDataFrame(
-        audit_state.epoch_starts(state), f"group string, replica string, epoch_starts {starts}"
-    )
+    frame = spark.createDataFrame(rows, f"group string, replica string, epoch_starts {starts}")
     logs = state.logs()
 
     def check(row: Row) -> list[Row]:

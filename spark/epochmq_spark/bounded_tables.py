@@ -128,11 +128,15 @@ def not_compared(row: Row, what: str, start: int | None = None) -> list[Row]:
 
 def listed_findings(findings: DataFrame, rows_max: int = LISTED_MAX) -> DataFrame:
     """The findings, at most `rows_max` of a kind and replica, those with the lowest offsets; and one of the
-    kind `more` for each replica and kind of which there are more. `findings` are read three times."""
+    kind `more` for each replica and kind of which there are more. `findings` are counted at once, and read
+    three times if there are too many."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     who = ("group", "replica")
+    counts = findings.groupBy(*who, "kind").count().collect()
+    if all(row["count"] <= rows_max and row["kind"] != "more" for row in counts):
+        return findings
     is_more = f.col("kind") == "more"
     order = ("start_offset", "topic", "queue_id", "queue_offset", "key", "detail")
     number = f.row_number().over(Window.partitionBy(*who, "kind").orderBy(*order))

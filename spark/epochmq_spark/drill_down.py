@@ -4,24 +4,16 @@ replica."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, INDEX_UNIT_SIZE
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import files, store_layout
 from epochmq_spark.checks.consume_queues import (
-    LISTED_MAX,
     HoleRanges,
-    QueueLimits,
-    QueueMessage,
-    QueueUnit,
-    compare_queue,
 )
 from epochmq_spark.checks.duplicate_messages import SentMessage, find_duplicates
 from epochmq_spark.checks.entry_index import EntryLimits, EntryPlace, compare_entries
@@ -32,10 +24,8 @@ from epochmq_spark.checks.two_histories import compare_histories
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.entry_units import decode_entry_units
 from epochmq_spark.decode.index_entries import entry_pairs
-from epochmq_spark.decode.log_digests import BLOCK_BITS, BUCKET_BITS, SCHEDULE_TOPIC
-from epochmq_spark.decode.queue_units import UNIT_BYTES
+from epochmq_spark.decode.log_digests import BLOCK_BITS, BUCKET_BITS
 from epochmq_spark.decode.summary_rows import text_of
-from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.file_ranges import FileRange
 from epochmq_spark.sources.index import IndexFileScan
@@ -59,29 +49,6 @@ class AuditedLog:
     holes: tuple[tuple[int, int], ...]
     last_index: int = -1
     committed_end: int = OFFSET_MAX
-
-
-@dataclass(frozen=True)
-class BucketPart:
-    """The messages of a bucket of queue offsets in one range of the log: the physical offsets of the first
-    and the last one, their number, and the digest of the units that they should have. If the digest is None,
-    it is not known."""
-
-    first: int
-    last: int
-    count: int = 0
-    digest: int | None = None
-
-
-@dataclass(frozen=True)
-class QueueRange:
-    """A bucket of queue offsets of one replica, and where its messages lie in the log."""
-
-    topic: str
-    queue_id: int
-    bucket: int
-    parts: Sequence[BucketPart]
-    queue_end: int
 
 
 @dataclass(frozen=True)
@@ -114,6 +81,7 @@ def clear_caches() -> None:
     """Drops the cached directory listings: the next audit may find other files."""
     files.forget_opened()
     scan_store.cache_clear()
+    queue_files_of.cache_clear()
     _index_parts.cache_clear()
     index_file_range.cache_clear()
 
@@ -138,96 +106,6 @@ def compare_block(group: str, number: int, logs: Sequence[AuditedLog]) -> list[R
     return unreadable + compare_records(group, copies, extents)
 
 
-def compare_queue_range(log: AuditedLog, queue: QueueRange) -> list[Row]:
-    """Findings of one bucket of a consume queue; none for a batch consume queue. Raises OSError."""
-    if queue.topic in scan_store(log.replica.location).batch_topics:
-        return []
-    topic = queue.topic.encode()
-    low, high = queue.bucket << BUCKET_BITS, (queue.bucket + 1) << BUCKET_BITS
-    units = _read_units(log.replica, queue, low, high)
-    messages: dict[int, QueueMessage] = {}
-    for part in queue.parts:
-        by_units = None
-        if log.extent.start <= part.first and part.last < log.extent.end:
-            by_units = _messages_by_units(part, units, is_scheduled=topic == SCHEDULE_TOPIC)
-        messages |= _messages_of_part(log, queue, part) if by_units is None else by_units
-    _describe_duplicates(log, messages)
-    limits = QueueLimits(
-        log.extent.start,
-        log.extent.end,
-        log.dispatched_end,
-        queue.queue_end,
-        HoleRanges(log.holes),
-        compare_tags=topic != SCHEDULE_TOPIC,
-    )
-    lost = [
-        unit.physical
-        for _, unit in sorted(units.items())
-        if unit.physical not in messages and not limits.holes.contain(unit.physical)
-    ]
-    elsewhere = {
-        physical: text for physical in lost[:LISTED_MAX] if (text := _describe_record_at(log, physical))
-    }
-    key = log.replica.group, log.replica.name, queue.topic, queue.queue_id
-    return compare_queue(key, list(messages.values()), units, limits, elsewhere)
-
-
-def _messages_of_part(log: AuditedLog, queue: QueueRange, part: BucketPart) -> dict[int, QueueMessage]:
-    """The messages of a part, by physical offset."""
-    topic, messages = queue.topic.encode(), dict[int, QueueMessage]()
-    for chunk, row in _messages(log, part.first, part.last + 1):
-        flags, bucket = row[w.SYS_FLAG], row[w.QUEUE_OFFSET] >> BUCKET_BITS
-        if row[w.QUEUE_ID] != queue.queue_id or bucket != queue.bucket or flags & 0x4 or flags & 0x80:
-            continue
-        if bytes(chunk.data[row[w.TOPIC_AT] : row[w.TOPIC_AT] + row[w.TOPIC_SIZE]]) == topic:
-            messages[chunk.base + int(row[w.POSITION])] = _queue_message(chunk, row)
-    return messages
-
-
-def _messages_by_units(
-    part: BucketPart, units: Mapping[int, QueueUnit], *, is_scheduled: bool
-) -> dict[int, QueueMessage] | None:
-    """The messages of a part as the consume queue describes them, without their ids; None if the units do not
-    have the digest of the part. So the messages of a slow queue, which lie far apart, are not all read again.
-    """
-    inside = [(offset, one) for offset, one in units.items() if part.first <= one.physical <= part.last]
-    if part.digest is None or len(inside) != part.count:
-        return None
-    columns = np.array(
-        [(offset, one.physical, one.size, 0 if is_scheduled else one.tags_code) for offset, one in inside],
-        np.int64,
-    ).T.copy()
-    sums = np.empty(len(inside), np.int64)
-    w.unit_digests(*columns, sums)
-    if int(np.bitwise_xor.reduce(sums)) != part.digest:
-        return None
-    return {
-        one.physical: QueueMessage(offset, one.physical, one.size, one.tags_code, None, None, 0)
-        for offset, one in inside
-    }
-
-
-def _describe_duplicates(log: AuditedLog, messages: dict[int, QueueMessage]) -> None:
-    """Reads the messages whose queue offset another message has, too, if only their units are known."""
-    counts = Counter(one.queue_offset for one in messages.values())
-    alike = [one for one in messages.values() if counts[one.queue_offset] > 1 and one.store_time == 0]
-    for one in alike[:LISTED_MAX]:
-        for chunk, row in _messages(log, one.physical, one.physical + 1):
-            messages[one.physical] = _queue_message(chunk, row)
-
-
-def _queue_message(chunk: LogChunk, row: Any) -> QueueMessage:
-    return QueueMessage(
-        int(row[w.QUEUE_OFFSET]),
-        chunk.base + int(row[w.POSITION]),
-        int(row[w.SIZE]),
-        int(row[w.TAGS_CODE]),
-        _text(chunk, row, w.UNIQ_AT),
-        _text(chunk, row, w.KEYS_AT),
-        int(row[w.STORE_TIME]),
-    )
-
-
 def compare_entry_bucket(log: AuditedLog, bucket: int, log_ranges: Sequence[tuple[int, int]]) -> list[Row]:
     """Findings of one bucket of entry indexes of a DLedger log, whose entries lie in these ranges (physical
     offsets of the first and the last record). Raises OSError."""
@@ -235,7 +113,7 @@ def compare_entry_bucket(log: AuditedLog, bucket: int, log_ranges: Sequence[tupl
     low, high = bucket << BUCKET_BITS, (bucket + 1) << BUCKET_BITS
     entries: dict[int, tuple[int, EntryPlace]] = {}
     for first, last in log_ranges:
-        for chunk, row in _messages(log, first, last + 1):
+        for chunk, row in messages_between(log, first, last + 1):
             if low <= (index := int(row[w.ENTRY_INDEX])) < high and chunk.in_entries:
                 position = chunk.base + int(row[w.POSITION]) - ENTRY_HEADER_SIZE
                 size = int(row[w.SIZE]) + ENTRY_HEADER_SIZE
@@ -262,7 +140,7 @@ def compare_index_block(log: AuditedLog, number: int, coverage: IndexCoverage) -
     contents = scan_store(log.replica.location)
     start, end = number * BLOCK_BYTES, (number + 1) * BLOCK_BYTES
     messages = []
-    for chunk, row in _messages(log, start, end):
+    for chunk, row in messages_between(log, start, end):
         if row[w.SYS_FLAG] & 0xC == 0xC or not (row[w.UNIQ_SIZE] or row[w.KEYS_SIZE]):
             continue
         if chunk.base + row[w.POSITION] + row[w.SIZE] > log.committed_end:
@@ -274,8 +152,8 @@ def compare_index_block(log: AuditedLog, number: int, coverage: IndexCoverage) -
                 text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE])),
                 int(row[w.QUEUE_ID]),
                 int(row[w.QUEUE_OFFSET]),
-                _text(chunk, row, w.UNIQ_AT),
-                _text(chunk, row, w.KEYS_AT),
+                text_in(chunk, row, w.UNIQ_AT),
+                text_in(chunk, row, w.KEYS_AT),
                 int(row[w.STORE_TIME]),
             )
         )
@@ -294,7 +172,7 @@ def check_epoch_starts(log: AuditedLog, epoch_starts: Sequence[tuple[int, int]])
     starts = [start for _, start in epoch_starts]
     sent: list[SentMessage] = []
     findings = []
-    for chunk, row in _messages(log, starts[0] - EPOCH_WINDOW_BYTES, starts[-1] + EPOCH_WINDOW_BYTES):
+    for chunk, row in messages_between(log, starts[0] - EPOCH_WINDOW_BYTES, starts[-1] + EPOCH_WINDOW_BYTES):
         physical = chunk.base + int(row[w.POSITION])
         size = int(row[w.SIZE])
         inside = epoch_starts[bisect_right(starts, physical) : bisect_left(starts, physical + size)]
@@ -316,7 +194,7 @@ def check_epoch_starts(log: AuditedLog, epoch_starts: Sequence[tuple[int, int]])
                     text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE])),
                     int(row[w.QUEUE_ID]),
                     int(row[w.QUEUE_OFFSET]),
-                    _text(chunk, row, w.UNIQ_AT) or "",
+                    text_in(chunk, row, w.UNIQ_AT) or "",
                     int(row[w.BODY_SIZE]),
                     int(row[w.STORE_TIME]),
                 )
@@ -331,7 +209,7 @@ def store_time(log: AuditedLog, offset: int) -> int | None:
         return next(
             (
                 int(row[w.STORE_TIME])
-                for chunk, row in _messages(log, offset, offset + ENTRY_HEADER_SIZE + 1)
+                for chunk, row in messages_between(log, offset, offset + ENTRY_HEADER_SIZE + 1)
                 if chunk.base + row[w.POSITION] - (ENTRY_HEADER_SIZE if chunk.in_entries else 0) == offset
             ),
             None,
@@ -349,7 +227,13 @@ def scan_store(location: str) -> store_layout.StoreContents:
     return contents
 
 
-def _read_log(log: AuditedLog, start: int, end: int) -> Iterator[LogChunk]:
+@lru_cache(maxsize=256)
+def queue_files_of(location: str) -> dict[tuple[str, int], Sequence[store_layout.DataFile]]:
+    """The files of a store's consume queues, by topic and queue id. Raises OSError as `scan_store`."""
+    return {(one.topic, one.queue_id): one.files for one in scan_store(location).queues}
+
+
+def read_log(log: AuditedLog, start: int, end: int) -> Iterator[LogChunk]:
     """The records that start in [start, end) and in the log's extent. Raises OSError."""
     replica = log.replica
     start, end = max(start, log.extent.start), min(end, log.extent.end)
@@ -362,7 +246,7 @@ def _read_log(log: AuditedLog, start: int, end: int) -> Iterator[LogChunk]:
 def read_copies(log: AuditedLog, start: int, end: int) -> list[RecordCopy]:
     """One replica's records in a range, with their bytes. Raises OSError."""
     copies = []
-    for chunk in _read_log(log, start, end):
+    for chunk in read_log(log, start, end):
         for row in chunk.rows:
             at = int(row[w.POSITION])
             raw = bytes(chunk.data[at : at + int(row[w.SIZE])])
@@ -376,55 +260,16 @@ def read_copies(log: AuditedLog, start: int, end: int) -> list[RecordCopy]:
     return copies
 
 
-def _messages(log: AuditedLog, start: int, end: int) -> Iterator[tuple[LogChunk, Any]]:
+def messages_between(log: AuditedLog, start: int, end: int) -> Iterator[tuple[LogChunk, Any]]:
     """The messages of a log that start in a range."""
-    for chunk in _read_log(log, start, end):
+    for chunk in read_log(log, start, end):
         for row in chunk.rows:
             if row[w.MAGIC] != w.BLANK:
                 yield chunk, row
 
 
-def _text(chunk: LogChunk, row: Any, column: int) -> str | None:
+def text_in(chunk: LogChunk, row: Any, column: int) -> str | None:
     return text_of(chunk.data, int(row[column]), int(row[column + 1])) if row[column + 1] else None
-
-
-def _read_units(
-    replica: store_layout.AuditedReplica, queue: QueueRange, low: int, high: int
-) -> dict[int, QueueUnit]:
-    """The units with queue offsets in [low, high), by queue offset."""
-    queue_files = next(
-        (
-            one
-            for one in scan_store(replica.location).queues
-            if one.topic == queue.topic and one.queue_id == queue.queue_id
-        ),
-        None,
-    )
-    units: dict[int, QueueUnit] = {}
-    for file in queue_files.files if queue_files else ():
-        begin = max(low * UNIT_BYTES - file.start, 0)
-        end = min(high * UNIT_BYTES - file.start, file.size)
-        if begin < end:
-            data = files.read_range(file.location, begin, end)
-            part = decode_units(data, (file.start + begin) // UNIT_BYTES)
-            for offset, physical, size, tags in zip(
-                part.offsets.tolist(),
-                part.physical.tolist(),
-                part.sizes.tolist(),
-                part.tags.tolist(),
-                strict=True,
-            ):
-                units[offset] = QueueUnit(physical, size, tags)
-    return units
-
-
-def _describe_record_at(log: AuditedLog, physical: int) -> str | None:
-    """A description of the message that starts at an offset; None if there is none."""
-    for chunk, row in _messages(log, physical, physical + 1):
-        if chunk.base + row[w.POSITION] == physical:
-            topic = text_of(chunk.data, int(row[w.TOPIC_AT]), int(row[w.TOPIC_SIZE]))
-            return f"message {row[w.QUEUE_OFFSET]} of {topic}/{row[w.QUEUE_ID]} starts there"
-    return None
 
 
 @lru_cache(maxsize=256)

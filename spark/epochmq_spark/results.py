@@ -48,18 +48,18 @@ def coverage_of(result: audit.AuditResult) -> tuple[dict[ReplicaKey, dict[str, A
     """What the audit compared: the columns of each replica, and the entry `coverage` of the summary."""
     from pyspark.sql import functions as f
 
-    table, state = result.tables["summary"], result.state
-    counted = table.where(f.col("kind").isin([kind.value for kind in coverage.COUNTED]))
-    rows = counted.groupBy("group", "replica", "kind").agg(f.sum("count").alias("count")).collect()
+    state, is_unreadable = result.state, SummaryKind.UNREADABLE_FILE.value
     unreadable = (
-        table.where(f.col("kind") == SummaryKind.UNREADABLE_FILE.value)
+        result.summary.where(f.col("kind") == is_unreadable)
         .select("group", "replica", "detail")
         .distinct()
         .orderBy("group", "replica", "detail")
         .limit(coverage.LEFT_OUT_MAX)
         .collect()
+        if any(row["kind"] == is_unreadable for row in result.counts)
+        else []
     )
-    covered = coverage.coverage_of(state, coverage.count_rows(row.asDict() for row in rows))
+    covered = coverage.coverage_of(state, coverage.count_rows(result.counts))
     document = coverage.coverage_document(
         state,
         covered,

@@ -44,9 +44,16 @@ def tables(measured: dict[str, Any], groups: dict[str, Any] | None = None) -> st
             table(second, audits),
             "Wall-clock seconds, without the start of the session. The driver's JVM is master and worker, "
             "too. Memory is the peak of all processes of a role together, without page cache.",
+            *describe_links(measured),
             *(tables_of_groups(groups) if groups else []),
         ]
     )
+
+
+def describe_links(measured: dict[str, Any]) -> list[str]:
+    """Says for which sizes the replicas are hard links."""
+    linked = ", ".join(gib for gib, found in measured.items() if found.get("linked"))
+    return [f"The replicas of {linked} GiB are hard links to the same files."] if linked else []
 
 
 def memory_of(run: dict[str, Any]) -> list[str]:
@@ -91,7 +98,7 @@ def write(directory: Path, data: dict[str, Any]) -> tuple[Path, Path]:
     intro = [
         f"# The audit, {data['date']}",
         f"`{data['command']}`; medians of {data['plan']['rounds']} rounds over three equal replicas of 1 KiB "
-        "messages with unique keys, tags and an index, from the page cache.",
+        "messages with unique keys, tags and an index, from the page cache as far as it has room.",
     ]
     return result_files.write(
         directory, "audit", data, intro, tables(data["measurements"], data.get("groups"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from epochmq_spark.checks.record_copies import LISTED_MAX
 from epochmq_spark.findings import finding
 from epochmq_spark.log_spans import RUNS_MAX
 from tests.spark import group_copies, wrecked_groups
+from tests.unit.spark import inprocess
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +48,33 @@ def test_a_group_of_which_half_a_log_is_damaged_has_bounded_findings(
     assert len(more) == len({text.partition(" of ")[2] for text in more})
     counted = {text.partition(" of ")[2]: int(text.split()[0]) for text in more}
     assert counted.get("record.checksum", 0) + by_kind["record.checksum"] == body
+
+
+PLACE = ("replica", "kind", "start_offset", "queue_id", "queue_offset")
+
+
+def places(rows: Iterable[dict[str, Any]]) -> Counter[tuple[Any, ...]]:
+    """What findings are about, without those that count others."""
+    return Counter(tuple(row.get(name) for name in PLACE) for row in rows if row["kind"] != "more")
+
+
+def test_of_a_wrecked_group_with_many_queues_both_ways_find_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """There are few enough records that no bound hides a finding. Consume queues are damaged, too."""
+    paths = wrecked_groups.healthy_stores(tmp_path, 900, 150, body_bytes=9_000)
+    wrecked_groups.wreck(paths[1])
+    for number in range(0, 150, 3):
+        (queue,) = (paths[2] / "consumequeue" / "orders" / str(number)).iterdir()
+        data = bytearray(queue.read_bytes())
+        data[20:40] = bytes(20)
+        queue.write_bytes(data)
+    replicas = group_copies.replicas("wrecked", paths)
+    result = audit.run(spark, replicas)
+    found = places(row.asDict() for row in result.findings.collect())
+    result.release()
+    assert found == places(inprocess.run(replicas))
+    assert sum(count for place, count in found.items() if place[:2] == ("r3", "queue.missing-unit")) == 50
 
 
 def findings_of(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:

@@ -14,6 +14,7 @@ from typing import Any
 
 from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
+from epochmq_spark.checks.consume_queues import HoleRanges
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.checks.record_copies import RecordCopy, columns_of_message, compare_records
 from epochmq_spark.findings import finding
@@ -46,6 +47,7 @@ def compare_histories(
     for name, records in copies.items():
         for copy in records:
             by_offset.setdefault(copy.offset, {})[name] = copy
+    of_hole = {name: HoleRanges(holes.get(name, ())) for name in extents}
     findings: list[Row] = []
     damaged: set[int] = set()
     for offset, copies_here in sorted(by_offset.items()):
@@ -53,7 +55,7 @@ def compare_histories(
         present = {name: copies_here[name] for name in covering if name in copies_here}
         absent = [name for name in covering if name not in present]
         shorter = [name for name, extent in extents.items() if offset >= extent.possible_end]
-        if any(_is_inside(offset, holes.get(name, ())) for name in absent) or _is_damage(present):
+        if any(of_hole[name].contain(offset) for name in absent) or _is_damage(present):
             damaged.add(offset)
             continue
         for name, copy in present.items():
@@ -87,10 +89,6 @@ def describe_histories(ranges: Iterable[OneSidedRange]) -> list[Row]:
         )
         for one in ranges
     ]
-
-
-def _is_inside(offset: int, ranges: Sequence[tuple[int, int]]) -> bool:
-    return any(start <= offset < end for start, end in ranges)
 
 
 def _is_damage(present: Mapping[str, RecordCopy]) -> bool:

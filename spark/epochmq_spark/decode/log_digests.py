@@ -152,7 +152,8 @@ def unit_buckets(offsets: Any, physical: Any, sizes: Any, tags: Any, log_start: 
 
 
 @nb.njit(nogil=True, cache=True)
-def _topic_hash(data: Bytes) -> Any:
+def topic_hash(data: Bytes) -> Any:
+    """The column TOPIC_HASH of the records of a topic, whose name is `data`."""
     return np.int64(xxh64(data, 0, len(data), np.uint64(0)))
 
 
@@ -167,7 +168,7 @@ class LogDigests:
         self._slots = np.zeros(2 * BUCKETS_AT_FIRST, np.int32)
         self._names: list[bytes] = []  # of the topics of the buckets
         self._hashes, self._positions = np.empty(0, _INT), np.empty(0, _INT)
-        self._schedule = _topic_hash(np.frombuffer(SCHEDULE_TOPIC, np.uint8))
+        self._schedule = topic_hash(np.frombuffer(SCHEDULE_TOPIC, np.uint8))
 
     def add(self, data: Array, rows: Array, base: int) -> None:
         """Adds records in the order of the log. `rows` are those of `walk`."""

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from epochmq_spark import audit, audit_state, coverage, drill_down, store_layout
+from epochmq_spark import audit, audit_state, coverage, drill_down, queue_drill_down, store_layout
 from epochmq_spark.audit_state import AuditState, ReplicaKey
 from epochmq_spark.checks import two_histories
 from epochmq_spark.checks.record_copies import TAIL_KINDS
@@ -142,9 +142,9 @@ def _compare_queues(
     for (group, replica, topic, queue_id, number), ranges in log_ranges.items():
         if (group, replica) in logs and state.contents[group, replica].has_queues:
             end = ends[group, replica, topic, queue_id]
-            parts = [drill_down.BucketPart(*one) for one in ranges]
-            queue = drill_down.QueueRange(topic, queue_id, number, parts, end)
-            findings += _checked(logs[group, replica], drill_down.compare_queue_range, queue)
+            parts = [queue_drill_down.BucketPart(*one) for one in ranges]
+            queue = queue_drill_down.QueueRange(topic, queue_id, number, parts, end)
+            findings += _checked(logs[group, replica], queue_drill_down.compare_queue_range, queue)
     return findings
 
 

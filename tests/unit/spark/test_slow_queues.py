@@ -9,9 +9,10 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import drill_down
+from epochmq_spark import drill_down, queue_drill_down
 from epochmq_spark.checks.log_extent import LogExtent
-from epochmq_spark.drill_down import AuditedLog, BucketPart, QueueRange
+from epochmq_spark.drill_down import AuditedLog
+from epochmq_spark.queue_drill_down import BucketPart, QueueRange
 from epochmq_spark.sources import log_chunks
 from epochmq_spark.sources.file_ranges import FileRange
 from epochmq_spark.sources.summary import SummaryReader
@@ -73,7 +74,7 @@ def test_only_the_part_with_the_fault_is_read(
     set_unit(store, 17, at, value)
     drill_down.clear_caches()
     everything = [BucketPart(one.first, one.last) for one in parts]
-    expected = drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, everything, SLOW))
+    expected = queue_drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, everything, SLOW))
     assert {row["queue_offset"] for row in expected} == {17}
     assert [row["message_id"] for row in expected if row["kind"] == "queue.missing-unit"] == (
         ["S1700"] if fault == "missing" else []
@@ -85,7 +86,7 @@ def test_only_the_part_with_the_fault_is_read(
         return log_chunks.read_chunks(one)
 
     monkeypatch.setattr(drill_down, "read_chunks", read_chunks)
-    assert drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, parts, SLOW)) == expected
+    assert queue_drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, parts, SLOW)) == expected
     assert 0 < sum(read) < 2 * RANGE_BYTES
 
 
@@ -96,7 +97,7 @@ def test_a_message_with_the_queue_offset_of_an_earlier_one_is_described_by_its_r
     slow[3].path.write_bytes(data)
     log, parts = audited(store)
     everything = [BucketPart(one.first, one.last) for one in parts]
-    expected = drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, everything, SLOW))
+    expected = queue_drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, everything, SLOW))
     duplicates = [row for row in expected if row["kind"] == "queue-offset.duplicate"]
     assert [(row["message_id"], row["start_offset"]) for row in duplicates] == [("S3000", slow[30].offset)]
-    assert drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, parts, SLOW)) == expected
+    assert queue_drill_down.compare_queue_range(log, QueueRange("slow", 0, 0, parts, SLOW)) == expected
