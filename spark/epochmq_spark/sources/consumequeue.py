@@ -12,8 +12,7 @@ from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits
 from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
-
-RANGE_BYTES = UNIT_BYTES * (1 << 20)
+from epochmq_spark.sources.queue_ranges import queue_file_ranges
 
 
 class ConsumeQueueSource(ReplicaDataSource):
@@ -29,30 +28,6 @@ class ConsumeQueueSource(ReplicaDataSource):
     def reader(self, schema: StructType) -> ConsumeQueueReader:
         """The reader."""
         return ConsumeQueueReader(self.replicas(), self.options)
-
-
-def queue_file_ranges(
-    replica: store_layout.AuditedReplica, contents: store_layout.StoreContents
-) -> Iterator[FileRange]:
-    """The files of the consume queues, in ranges of whole units. Light queues (%LMQ%) are left out: their
-    units point to messages of other topics."""
-    for queue in contents.queues:
-        if queue.topic.startswith("%LMQ%"):
-            continue
-        for file in queue.files:
-            for begin in range(0, file.size, RANGE_BYTES):
-                end = min(begin + RANGE_BYTES, file.size)
-                yield FileRange(
-                    replica.group,
-                    replica.name,
-                    file.location,
-                    file.start,
-                    file.size,
-                    begin,
-                    end,
-                    queue.topic,
-                    queue.queue_id,
-                )
 
 
 def read_units(file_range: FileRange) -> QueueUnits:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,3 +46,9 @@ def test_tasks_of_one_audit_list_a_store_once(group: Group, monkeypatch: pytest.
         drill_down.start_task(run_id)
         drill_down.scan_store(location)
     assert listed.count(str(Path(location))) == 2
+
+
+def test_spark_plans_the_pass_over_all_files_without_loading_the_compiler() -> None:
+    """It plans a data source in two processes of its own, for each audit."""
+    code = "import sys, epochmq_spark.sources.summary; sys.exit('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
