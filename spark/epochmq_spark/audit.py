@@ -30,7 +30,7 @@ from epochmq_spark.decode.summary_rows import SummaryKind
 from epochmq_spark.features import FEATURES, check_feature
 from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.sources.epochs import EpochsReader
-from epochmq_spark.sources.file_ranges import PARTITION_BYTES
+from epochmq_spark.sources.file_ranges import OPEN_COST_BYTES, PARTITION_BYTES
 from epochmq_spark.sources.offsets import OffsetsReader
 from epochmq_spark.sources.summary import SummarySource
 
@@ -127,7 +127,7 @@ def _read_files(
     column `count` by group, replica and kind."""
     from pyspark.sql import functions as f
 
-    with scan_progress.scan_progress(spark, _total_bytes(state)):
+    with scan_progress.scan_progress(spark, sum(file.size for file in _files_of(state))):
         spans = bounded_tables.runs_of_logs(summary).collect()
     sums = summary.groupBy("group", "replica", "kind").agg(f.sum("count").alias("count")).collect()
     has_terms = any(row["kind"] == SummaryKind.TERM for row in sums)
@@ -159,25 +159,18 @@ def _diverged(logs: DataFrame | None) -> dict[str, set[str]]:
     return found
 
 
-def _total_bytes(state: AuditState) -> int:
-    """The bytes that the pass over all files reads."""
-    return sum(
-        file.size
-        for contents in state.contents.values()
-        for files in (
-            contents.log,
-            contents.index,
-            contents.entry_index,
-            *(queue.files for queue in contents.queues),
-        )
-        for file in files
-    )
+def _files_of(state: AuditState) -> Iterator[store_layout.DataFile]:
+    """The files that the pass over all files reads."""
+    for contents in state.contents.values():
+        yield from (*contents.log, *contents.index, *contents.entry_index)
+        for queue in contents.queues:
+            yield from queue.files
 
 
 def _task_bytes(spark: SparkSession, state: AuditState) -> int:
-    """The bytes that one task reads. Starting a task costs as much as reading about 100 MB; each core gets a
-    few tasks."""
-    total = sum(file.size for contents in state.contents.values() for file in contents.log)
+    """The bytes that one task reads. Starting a task costs as much as reading about 100 MB, and each stage
+    that follows starts as many; each core gets a few tasks."""
+    total = sum(file.size + OPEN_COST_BYTES for file in _files_of(state))
     share = total // (bounded_tables.TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
     return min(max(share, PARTITION_BYTES), TASK_BYTES_MAX)
 
