@@ -7,6 +7,7 @@ import numpy as np
 
 from epochmq_protocol import message
 from epochmq_spark.decode import walk as w
+from epochmq_spark.decode.index_chains import IndexChains
 from epochmq_spark.decode.log_digests import LogDigests
 from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.decode.summary_rows import (
@@ -18,11 +19,12 @@ from epochmq_spark.decode.summary_rows import (
     add_units,
     spans_of,
 )
+from epochmq_spark.decode.unit_columns import decode_units
 
 
 def main() -> None:
-    """Makes every compiled function read one message, from writable and from read-only memory: numba compiles
-    each function once for each."""
+    """Makes every compiled function that an audit calls read one message, from writable and from read-only
+    memory: numba compiles each function once for each."""
     properties = message.format_properties({"UNIQ_KEY": "K", "KEYS": "a b", "TAGS": "t"})
     record = message.encode_record(message.MessageExt("warm", bytes(300), properties))
     for data in (np.frombuffer(record, np.uint8), np.frombuffer(bytearray(record), np.uint8)):
@@ -38,6 +40,9 @@ def main() -> None:
         one = np.ones(1, np.int64)
         add_units(out, "warm", 0, QueueUnits(one - 1, one - 1, one, one), 0)
         add_index_keys(out, one, one, SummaryKind.KEYS_BY_LOG)
+        w.unit_digests(one, one, one, one, one.copy())
+        decode_units(data, 0)
+        IndexChains(1).follow(1, data)
         out.batch()
 
 

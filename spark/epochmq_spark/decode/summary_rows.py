@@ -280,7 +280,8 @@ def add_entry_units(out: SummaryRows, units: QueueUnits, log_start: int) -> None
 
 def _add_entry_units(out: SummaryRows, kind: SummaryKind, units: QueueUnits) -> None:
     sums = np.empty(len(units.offsets), _INT)
-    w.unit_digests(units.offsets, units.physical, units.sizes, units.tags, sums)
+    columns = (units.offsets, units.physical, units.sizes, units.tags)
+    w.unit_digests(*(np.ascontiguousarray(column) for column in columns), sums)
     buckets = units.offsets >> BUCKET_BITS
     starts = run_starts(buckets)
     records = units.physical + ENTRY_HEADER_SIZE
