@@ -123,7 +123,8 @@ class StoreWorld(World):
         oldest = kept[-1].term if kept else 1
         self.term = oldest + int(luck * (newest + 2 - oldest))
         self.model = kept
-        self.written = {key: one for key, one in self.written.items() if one[0] in kept}
+        of_model = set(kept)
+        self.written = {key: one for key, one in self.written.items() if one[0] in of_model}
 
     def do_reset(self, index: int, pos: int) -> None:
         """Resets the log to an entry in the middle of the group's log."""
