@@ -20,10 +20,19 @@ from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
 
 NOT_IN_TEMPLATES = frozenset(
-    {"replicas", "minInSyncReplicas", "storage", "paused", "deletionGuard", "updatePolicy", "hibernate"}
+    {
+        "replicas",
+        "controllers",
+        "minInSyncReplicas",
+        "storage",
+        "paused",
+        "deletionGuard",
+        "updatePolicy",
+        "hibernate",
+    }
 )
 """Fields of the spec that are no inputs of a pod template. What a configuration takes from the numbers of
-replicas is among the inputs by itself."""
+replicas and controllers is among the inputs by itself."""
 DIGEST_LENGTH = 10
 UNKNOWN = "unknown"
 """The digest of a template, or of its inputs, that a release rendered which wrote no digests."""

@@ -2,7 +2,8 @@
 nothing to all replicas in sync.
 
 - `guard` is done when the group has the finalizer if and only if `spec.deletionGuard` is on.
-- `controllers`: the ControllerGroup exists. Waits while the name belongs to another object.
+- `controllers`: the ControllerGroup exists, by the rules in `own_controllers`. Waits while the name belongs
+  to another object.
 - `objects`: all objects but the StatefulSet are up to date, and there are no surplus ones. Waits while names
   belong to foreign objects, or while objects of a deleted group of this name exist.
 - `replicas`: the StatefulSet is as rendered for the target number of replicas. Waits while a volume claim is
@@ -24,6 +25,7 @@ nothing to all replicas in sync.
 - `stop-POD`, `stopped-N`, `start-POD`, `started-POD`: of a group that hibernates or resumes, in place of all
   steps after `replicas`, by the rules in `hibernation`.
 - `expand-CLAIM`, `volumes`: the volumes have the size that the spec asks for, by the rules in `volumes`.
+- `members`: as many of the group's own controllers run as it asks for, by the rules in `own_controllers`.
 - `peers`: in the mode DLedger as many replicas run as the spec asks for. Never starts: not supported yet.
 - `held`: no immutable field is to change. Never starts.
 
@@ -40,7 +42,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from epochmq_operator.manifests.names import MANAGED_BY, MANAGER
 from epochmq_operator.plans.common_steps import (
     BLOCKED_PHASE,
     PENDING_PHASE,
@@ -54,8 +55,8 @@ from epochmq_operator.plans.common_steps import (
     unused_config_maps_step,
     waiting_update_step,
 )
-from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState, compare_object, surplus
-from epochmq_operator.plans.effects import Effect, EventType
+from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
+from epochmq_operator.plans.effects import EventType
 from epochmq_operator.plans.forced_scale_down import ForcedRemoval
 from epochmq_operator.plans.hibernation import (
     HibernatingGroup,
@@ -66,14 +67,11 @@ from epochmq_operator.plans.hibernation import (
 )
 from epochmq_operator.plans.known_controllers import known_controllers
 from epochmq_operator.plans.objects import (
-    APPLIED,
     PAUSED,
     Manifest,
     Owner,
     annotation,
-    is_deleting,
     metadata,
-    owner_of,
     spec_of,
     status_of,
 )
@@ -88,6 +86,7 @@ from epochmq_operator.plans.observed_state import (
     observed_replica_group,
     pods_of_set,
 )
+from epochmq_operator.plans.own_controllers import ControllersOfGroup, own_controllers
 from epochmq_operator.plans.pinned_image import pinned_image, with_image
 from epochmq_operator.plans.plan_steps import PlanState, PlanStep, was_created
 from epochmq_operator.plans.reloads import (
@@ -104,7 +103,7 @@ from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.plans.volumes import volume_steps
 from epochmq_operator.pod_rendering import component_name
 from epochmq_operator.pods import Component
-from epochmq_operator.resources import API_VERSION, REPLICAS_MAX, BrokerGroup, ControllerGroup
+from epochmq_operator.resources import REPLICAS_MAX, BrokerGroup, ControllerGroup
 
 LISTED_PODS_MAX = 3
 WAITING_PHASES = (BLOCKED_PHASE, PENDING_PHASE)
@@ -207,22 +206,6 @@ def with_replicas(group: BrokerGroup, count: int) -> BrokerGroup:
         least = group.min_in_sync
     update = {"replicas": count, "min_in_sync_replicas": None if least is None else min(least, count)}
     return group.model_copy(update={"spec": group.spec.model_copy(update=update)})
-
-
-def own_controllers(group: BrokerGroup) -> dict[str, Any]:
-    """The manifest of the ControllerGroup of a broker group that names none."""
-    default = group.default_controllers()
-    policy = group.spec.update_policy.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return {
-        "apiVersion": API_VERSION,
-        "kind": "ControllerGroup",
-        "metadata": {
-            "name": group.name,
-            "namespace": group.metadata.namespace,
-            "labels": {MANAGED_BY: MANAGER},
-        },
-        "spec": {"replicas": default.spec.replicas, **({"updatePolicy": policy} if policy else {})},
-    }
 
 
 def observed_broker_group(
@@ -334,7 +317,8 @@ def broker_steps(
     renderer: Renderer, observed: ObservedState, observed_group: ObservedBrokerGroup
 ) -> Iterator[PlanStep]:
     """The steps in order. A step may rely on the steps before it being done."""
-    yield _controllers_step(renderer, observed, observed_group)
+    of_controllers = _controllers_of(observed_group)
+    yield of_controllers.ensure_step(observed, renderer.differences)
     if observed_group.controllers is None:
         return
     yield from _object_steps(renderer, observed, observed_group)
@@ -369,6 +353,9 @@ def broker_steps(
     yield from volume_steps(
         observed, stateful_sets(observed_group.manifests), observed_group.group.spec.storage.size
     )
+    count_step = of_controllers.count_step(observed)
+    if count_step is not None:
+        yield count_step
     if observed_group.count != wanted and observed_group.group.is_dledger:
         yield _peers(observed_group, wanted)
     yield immutable_changes_step(observed_group.rendered.immutable_changes)
@@ -408,34 +395,16 @@ def _restart_steps(observed: ObservedState, observed_group: ObservedBrokerGroup)
     yield restart_step(observed, observed_group.set_name, following.pod, waits_for)
 
 
-def _controllers_step(
-    renderer: Renderer, observed: ObservedState, observed_group: ObservedBrokerGroup
-) -> PlanStep:
-    name = observed_group.group.spec.controller_group or observed_group.group.name
-    reason, message = "EnsuringControllers", f"ensures that ControllerGroup {name} exists"
-    if not observed_group.own:
-        done = observed_group.controllers is not None
-        return PlanStep("controllers", done, reason, message, observed_group.quorum_missing, blocked=not done)
-    present = observed.object("ControllerGroup", name)
-    foreign = present is not None and owner_of(present) is None and annotation(present, APPLIED) is None
-    if foreign and not is_deleting(present or {}):
-        # A user created a ControllerGroup of this name: the group uses it, and the operator does not change
-        # it.
-        return PlanStep(
-            "controllers",
-            observed_group.controllers is not None,
-            reason,
-            message,
-            observed_group.quorum_missing,
-        )
-    found = compare_object(observed, renderer.differences, observed_group.own, observed_group.owner)
-    done = found.state is ObjectState.UP_TO_DATE and observed_group.controllers is not None
-    compared = ComparedObjects((found,))
-    waits_for = compared.waits_for or (
-        "" if found.state is not ObjectState.UP_TO_DATE else observed_group.quorum_missing
+def _controllers_of(observed_group: ObservedBrokerGroup) -> ControllersOfGroup:
+    spec = observed_group.group.spec
+    return ControllersOfGroup(
+        name=spec.controller_group or observed_group.group.name,
+        owner=observed_group.owner,
+        own=dict(observed_group.own),
+        wanted=spec.controllers.replicas if spec.controllers is not None else None,
+        usable=observed_group.controllers is not None,
+        missing=observed_group.quorum_missing,
     )
-    effects: tuple[Effect, ...] = compared.effects
-    return PlanStep("controllers", done, reason, message, waits_for, bool(compared.foreign), False, effects)
 
 
 def _object_steps(

@@ -56,6 +56,8 @@ EXPECTED: Mapping[str, str] = {
     "spec.mode": "Controller, MasterSlave or DLedger",
     "spec.actingMaster": "true or false",
     "spec.controllerGroup": "the name of a ControllerGroup",
+    "spec.controllers": "a mapping with replicas",
+    "spec.controllers.replicas": COUNTS_IN_WORDS,
     "spec.config": "a mapping of RocketMQ's broker keys to values",
     "spec.config.*": "a string, a number, or true or false",
     "spec.minInSyncReplicas": "a whole number from 1 to spec.replicas",

@@ -327,6 +327,19 @@ class WorkloadSpec(DocumentModel):
     ] = False
 
 
+class OwnControllersSpec(DocumentModel):
+    """The controllers that belong to one broker group alone."""
+
+    replicas: Annotated[
+        int,
+        Field(
+            description=f"Number of the group's own controllers: {COUNTS_IN_WORDS}.",
+            json_schema_extra={"minimum": min(CONTROLLER_COUNTS), "maximum": max(CONTROLLER_COUNTS)},
+        ),
+        AfterValidator(_controller_count),
+    ] = 3
+
+
 class BrokerGroupSpec(WorkloadSpec):
     """The desired state of a broker group."""
 
@@ -368,6 +381,14 @@ class BrokerGroupSpec(WorkloadSpec):
             description="ControllerGroup that elects the group's master. Default: one of its own, under the "
             "group's name. In the modes MasterSlave and DLedger the group uses its nameservers only. "
             "Immutable.",
+        ),
+    ] = None
+    controllers: Annotated[
+        OwnControllersSpec | None,
+        Field(
+            description="The group's own controllers. Not together with controllerGroup. Once given it "
+            "stays: with it the controllers have the group's `spec.admin`, which a change of their number "
+            "needs. Default: three controllers without `spec.admin`."
         ),
     ] = None
     min_in_sync_replicas: Annotated[
@@ -418,6 +439,17 @@ class BrokerGroupSpec(WorkloadSpec):
                 "spans",
                 "expected no such field together with spec.externalServices: remove one of them",
                 {"at": "external"},
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_own_controllers(self) -> Self:
+        if self.controllers is not None and self.controller_group is not None:
+            raise PydanticCustomError(
+                "spans",
+                "expected no such field together with spec.controllerGroup, which has a number of "
+                "controllers of its own: remove it, and scale that ControllerGroup",
+                {"at": "controllers"},
             )
         return self
 
@@ -559,8 +591,9 @@ class BrokerGroup(DocumentModel):
         number of replicas: three replicas under controllers could not use what one replica wrote without
         them."""
         metadata = {"name": self.name, "namespace": self.metadata.namespace}
+        spec = {} if self.spec.controllers is None else {"replicas": self.spec.controllers.replicas}
         return ControllerGroup.model_validate(
-            {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": metadata}
+            {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": metadata, "spec": spec}
         )
 
     def with_controllers(self, controllers: ControllerGroup) -> BrokerGroup:

@@ -66,6 +66,10 @@ def _is_dledger(group: GroupResource) -> bool:
     return isinstance(group, BrokerGroup) and group.is_dledger
 
 
+def _has_controllers(group: GroupResource) -> bool:
+    return isinstance(group, BrokerGroup) and group.spec.controllers is not None
+
+
 def _reserved_key_rules(owned: Mapping[str, str]) -> tuple[ValidationRule, ...]:
     """One rule for each source of operator-owned configuration keys; its message names the keys."""
     by_owner: dict[str, list[str]] = defaultdict(list)
@@ -124,6 +128,24 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "spec",
             "!has(self.external) || !self.externalServices",
             "external and externalServices give clients different addresses: remove one of them",
+        ),
+        ValidationRule(
+            "spec",
+            "!has(self.controllers) || !has(self.controllerGroup)",
+            "controllers is for the group's own controllers, and controllerGroup names others: remove "
+            "controllers, and scale that ControllerGroup",
+        ),
+        ValidationRule(
+            "spec",
+            "!has(self.controllers) || self.controllers.replicas % 2 == 1",
+            f"controllers.replicas must be {COUNTS_IN_WORDS}: {AN_EVEN_NUMBER}; take one fewer or one more",
+        ),
+        ValidationRule(
+            "spec",
+            "!has(oldSelf.controllers) || has(self.controllers)",
+            "controllers cannot be removed, because the controllers would lose the credentials by which "
+            "their number changes: set controllers.replicas to the number that you want",
+            lambda old, new: not _has_controllers(old) or _has_controllers(new),
         ),
         ValidationRule(
             "spec",

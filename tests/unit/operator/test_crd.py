@@ -183,6 +183,8 @@ def controller_group(**spec: Any) -> ControllerGroup:
         (broker_group(), broker_group(brokerName="b"), ["spec: brokerName"]),
         (broker_group(), broker_group(cluster="b"), ["spec: cluster"]),
         (broker_group(controllerGroup="b"), broker_group(), ["spec: controllerGroup"]),
+        (broker_group(controllers={"replicas": 5}), broker_group(), ["spec: controllers"]),
+        (broker_group(), broker_group(controllers={"replicas": 5}), []),
         (broker_group(), broker_group(mode="Controller"), []),
         (broker_group(), broker_group(mode="MasterSlave"), ["spec: mode"]),
         (broker_group(mode="MasterSlave"), broker_group(mode="MasterSlave", actingMaster=False), []),

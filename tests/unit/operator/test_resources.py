@@ -160,8 +160,22 @@ SPEC_FAULTS = [
     (
         "replicas: 1\n  volumes: {}",
         "6: spec.volumes: unknown field, expected one of replicas, mode, actingMaster, brokerName, "
-        "cluster, controllerGroup, minInSyncReplicas, config, hibernate, externalServices, authSecret, "
-        + COMMON,
+        "cluster, controllerGroup, controllers, minInSyncReplicas, config, hibernate, externalServices, "
+        "authSecret, " + COMMON,
+    ),
+    (
+        "replicas: 1\n  controllers: {replicas: 4}",
+        "6: spec.controllers.replicas: 4, expected 1, 3 or 5: an even number of controllers tolerates no "
+        "more failures than one fewer",
+    ),
+    (
+        "replicas: 1\n  controllers: {image: a}",
+        "6: spec.controllers.image: unknown field, expected one of replicas",
+    ),
+    (
+        "replicas: 1\n  controllerGroup: quorum\n  controllers: {}",
+        "7: spec.controllers: expected no such field together with spec.controllerGroup, which has a number "
+        "of controllers of its own: remove it, and scale that ControllerGroup",
     ),
     (
         "replicas: 1\n  external: {type: LoadBalancer}",
@@ -498,3 +512,13 @@ def test_any_document_loads_or_has_each_fault_in_one_printable_line(document: di
         lines = [str(fault) for fault in error.faults]
     assert lines
     assert not [line for line in lines if "\n" in line]
+
+
+@pytest.mark.parametrize(
+    ("controllers", "count"), [("", 3), (", controllers: {}", 3), (", controllers: {replicas: 5}", 5)]
+)
+def test_a_group_has_as_many_controllers_of_its_own_as_it_asks_for(controllers: str, count: int) -> None:
+    group = only(HEAD + f"spec: {{replicas: 3{controllers}}}\n")
+    assert isinstance(group, BrokerGroup)
+    assert group.own_controllers is not None
+    assert group.own_controllers.spec.replicas == count

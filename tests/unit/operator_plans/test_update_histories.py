@@ -168,9 +168,12 @@ class UpdateHistory(OperatorRules):
         self.api = WatchedApi(renderer=manifest_renderer(), can_reload=True, reloads_brokers=False)
         self.spec: dict[str, Any] = {"replicas": 3}
         self.controllers = 3
-        self.api.put("ControllerGroup", "orders", {"replicas": self.controllers})
+        self._resize_quorum()
         self.api.put("BrokerGroup", "orders", self.spec)
         self.api.settle()
+
+    def _resize_quorum(self) -> None:
+        self.api.put("ControllerGroup", "orders", {"replicas": self.controllers})
 
     def _put(self, **fields: Any) -> None:
         self.spec = {**self.spec, **fields}
@@ -195,7 +198,7 @@ class UpdateHistory(OperatorRules):
     def resize_quorum(self, count: int) -> None:
         """A user changes the number of controllers."""
         self.controllers = count
-        self.api.put("ControllerGroup", "orders", {"replicas": count})
+        self._resize_quorum()
 
     @rule(busy=st.booleans())
     def occupy(self, busy: bool) -> None:
@@ -295,11 +298,24 @@ class UpdateHistory(OperatorRules):
         assert (copies in files["orders-broker-0.conf"]) is (wanted >= 3)
 
 
+class OwnControllersHistory(UpdateHistory):
+    """The same with a group whose controllers are its own: users change their number in the BrokerGroup."""
+
+    def _resize_quorum(self) -> None:
+        self._put(controllers={"replicas": self.controllers}, admin={"tokenSecret": "token"})
+
+
+def _settings(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        stateful_step_count=20,
+        deadline=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
 TestUpdateHistory = UpdateHistory.TestCase
-TestUpdateHistory.settings = settings(
-    max_examples=40,
-    stateful_step_count=20,
-    deadline=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestUpdateHistory.settings = _settings(40)
+TestOwnControllersHistory = OwnControllersHistory.TestCase
+TestOwnControllersHistory.settings = _settings(15)
