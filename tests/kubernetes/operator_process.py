@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,13 @@ class Operator:
     """A running operator. Its log is in a file of its own."""
 
     def __init__(
-        self, cluster: Cluster, namespace: str, folder: Path, *more: str, kubeconfig: Path | None = None
+        self,
+        cluster: Cluster,
+        namespace: str,
+        folder: Path,
+        *more: str,
+        kubeconfig: Path | None = None,
+        chosen: Mapping[str, object] | None = None,
     ) -> None:
         settings = {
             "kubeconfig": str(kubeconfig or cluster.kubeconfig),
@@ -61,6 +67,7 @@ class Operator:
             "metricsAddress": "127.0.0.1",
             "metricsPort": 0,
             "sidecars": "proxy",
+            **(chosen or {}),
         }
         number = len(list(folder.glob("operator-*.json")))
         config = folder / f"operator-{number}.json"
@@ -98,10 +105,16 @@ class Operator:
 
 @contextlib.contextmanager
 def operator(
-    cluster: Cluster, namespace: str, folder: Path, *more: str, kubeconfig: Path | None = None
+    cluster: Cluster,
+    namespace: str,
+    folder: Path,
+    *more: str,
+    kubeconfig: Path | None = None,
+    chosen: Mapping[str, object] | None = None,
 ) -> Iterator[Operator]:
-    """An operator for the length of a block. It also manages the `more` namespaces."""
-    started = Operator(cluster, namespace, folder, *more, kubeconfig=kubeconfig)
+    """An operator for the length of a block. It also manages the `more` namespaces. `chosen` are other
+    settings."""
+    started = Operator(cluster, namespace, folder, *more, kubeconfig=kubeconfig, chosen=chosen)
     try:
         yield started
     finally:
