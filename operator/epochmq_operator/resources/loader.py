@@ -12,7 +12,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -420,8 +420,8 @@ def _fields_beside(kind: type[BaseModel], path: tuple[int | str, ...]) -> str:
                 found
                 for name, info in model.model_fields.items()
                 if (info.alias or name) == part
-                and isinstance(found := info.annotation, type)
-                and issubclass(found, BaseModel)
+                for found in (info.annotation, *get_args(info.annotation))
+                if isinstance(found, type) and issubclass(found, BaseModel)
             ),
             model,
         )

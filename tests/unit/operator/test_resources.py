@@ -173,6 +173,10 @@ SPEC_FAULTS = [
         "6: spec.controllers.image: unknown field, expected one of replicas",
     ),
     (
+        "replicas: 1\n  external: {type: HostPort, nodeport: 1}",
+        "6: spec.external.nodeport: unknown field, expected nodePort (is it a misspelling?)",
+    ),
+    (
         "replicas: 1\n  controllerGroup: quorum\n  controllers: {}",
         "7: spec.controllers: expected no such field together with spec.controllerGroup, which has a number "
         "of controllers of its own: remove it, and scale that ControllerGroup",
