@@ -29,14 +29,28 @@ def members(groups: Groups) -> list[str]:
     return sorted(one["id"] for one in groups.state(leader).get("peers", ()))
 
 
+def scale(groups: Groups, count: int, *, own: bool) -> None:
+    """Sets the number of controllers, in the BrokerGroup if they are its own."""
+    if own:
+        groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllers": {"replicas": count}, **ADMIN})
+        return
+    groups.cluster.kubectl(
+        "scale", "controllergroup/orders", f"--replicas={count}", f"--namespace={groups.namespace}"
+    )
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["ControllerGroup", "own controllers"])
 def test_controllers_are_added_and_removed_while_a_producer_sends(
-    groups: Groups, started: Operator, clients: str
+    groups: Groups, started: Operator, clients: str, own: bool
 ) -> None:
     token = base64.b64encode(b"a-token-of-good-length").decode()
     name = {"name": "token", "namespace": groups.namespace}
     groups.cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": name, "data": {"token": token}})
-    groups.apply("ControllerGroup", "orders", {"replicas": 3, **ADMIN})
-    groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders", **ADMIN})
+    if own:
+        scale(groups, 3, own=True)
+    else:
+        groups.apply("ControllerGroup", "orders", {"replicas": 3, **ADMIN})
+        groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders", **ADMIN})
     groups.ready("orders", 3)
     stay = [f"orders-{component}-{n}" for component in ("controller", "broker") for n in range(3)]
     before, epoch = uids(groups, *stay), groups.status("BrokerGroup", "orders")["masterEpoch"]
@@ -44,9 +58,7 @@ def test_controllers_are_added_and_removed_while_a_producer_sends(
     producer.wait(100)
     for count in (5, 3):
         begun_s = time.monotonic()
-        groups.cluster.kubectl(
-            "scale", "controllergroup/orders", f"--replicas={count}", f"--namespace={groups.namespace}"
-        )
+        scale(groups, count, own=own)
         status = groups.wait("ControllerGroup", "orders", phase="Ready", ready=f"{count}/{count}")
         print(f"{count} controllers after {time.monotonic() - begun_s:.1f} s", flush=True)
         assert status["targetReplicas"] == count
