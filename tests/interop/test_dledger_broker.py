@@ -128,8 +128,9 @@ def check_complete(group: DLedgerGroup, shown_by: Sequence[Member], producer: St
     has ended.
 
     A RocketMQ broker that was killed may, as the leader, assign queue offsets that messages in its log
-    already have: its role is master from the start on, so it accepts sends before it has dispatched the
-    entries of earlier terms. A queue shows one message for each offset. The other one is in the log only."""
+    already have: its queues lack what its dispatcher has left out
+    (`test_no_acknowledged_message_is_lost_whoever_leads`). A queue shows one message for each offset. The
+    other one is in the log only."""
     group.wait_caught_up()
     shown = {text for queue_id in range(4) for text in group.wait_equal(shown_by, queue_id)}
     for member in group.brokers:

@@ -671,7 +671,7 @@ class ControllerGroup(DocumentModel):
 
 
 GroupResource = BrokerGroup | ControllerGroup
-AnyGroup = TypeVar("AnyGroup", BrokerGroup, ControllerGroup)
+AnyGroup = TypeVar("AnyGroup", bound=BrokerGroup | ControllerGroup)
 
 
 def is_raft_group(group: GroupResource) -> bool:
