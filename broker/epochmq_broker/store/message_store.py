@@ -195,7 +195,15 @@ class MessageStore:
         self.queues.load(zeroed=clean and self._queues_zeroed)
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
         self.index.load(trusted_until=trusted, killed=killed)
-        recovery = Recovery(self.config, self.log, self.queues, self.index, self.checkpoint, self.dispatcher)
+        recovery = Recovery(
+            self.config,
+            self.log,
+            self.queues,
+            self.index,
+            self.checkpoint,
+            self.dispatcher,
+            lambda: self.abort.record_dispatched(-1),
+        )
         found = recovery.run(
             clean=clean,
             check_crc=self.tail.cache_suspect,

@@ -15,6 +15,7 @@ later crash cannot bring old bytes back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -101,13 +102,16 @@ class Recovery:
         index: KeyIndex,
         checkpoint: Checkpoint,
         dispatcher: CommitLogDispatcher,
+        forget_dispatched: Callable[[], None] = lambda: None,
     ) -> None:
+        """`forget_dispatched` withdraws what the abort file says."""
         self._config = config
         self._log = log
         self._queues = queues
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        self._forget_dispatched = forget_dispatched
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
     def run(
@@ -126,6 +130,9 @@ class Recovery:
         elif self._is_dispatched_until(dispatched_until):
             start, dispatch_from = dispatched_until - self._log.header_bytes_at(dispatched_until), -1
         else:
+            # It may name a message of a DLedger log that is committed again after this start: its unit is
+            # then in memory for a while, and a start after another kill must not take it for written.
+            self._forget_dispatched()
             self._trim_unbacked_tails()
             start, dispatch_from = self._start_after_crash(reindex=reindex), -1
         self._dispatcher.repairing = not clean

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -671,7 +671,6 @@ class ControllerGroup(DocumentModel):
 
 
 GroupResource = BrokerGroup | ControllerGroup
-AnyGroup = TypeVar("AnyGroup", bound=BrokerGroup | ControllerGroup)
 
 
 def is_raft_group(group: GroupResource) -> bool:
@@ -680,7 +679,7 @@ def is_raft_group(group: GroupResource) -> bool:
     return isinstance(group, ControllerGroup) or group.is_dledger
 
 
-def with_member_count(group: AnyGroup, replicas: int) -> AnyGroup:
+def with_member_count(group: GroupResource, replicas: int) -> GroupResource:
     """The same group with another number of members of its Raft group: controllers, or brokers in the mode
     DLedger. It is even in the middle of a change."""
     return group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": replicas})})

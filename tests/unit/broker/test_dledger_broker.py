@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.dledger.commit_log_peer import CommitLogPeer
+from epochmq_broker.store import queue_flusher
+from epochmq_broker.store.consume_queue import UNIT_BYTES
 from epochmq_dledger import core_driver
 from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.results import RaftOperationError
@@ -21,6 +23,7 @@ from epochmq_protocol.transport.group_members import BROKERS, GroupMembers, Memb
 from tests.support.net import free_port
 from tests.unit.broker.kit import HOST, Bench, pull_command, send_command, until
 from tests.unit.dledger.test_peer_disks import FullDisk
+from tests.unit.store.support import adopt_abort_file
 
 TOPIC = "TBW102"
 """It exists at every start."""
@@ -110,6 +113,53 @@ async def test_a_killed_broker_has_everything_that_it_acknowledged(tmp_path: Pat
         assert texts_of(bench) == numbered(500)
         await send(bench, "next")
         assert texts_of(bench) == [*numbered(500), "next"]
+
+
+async def test_a_second_kill_loses_no_unit_that_the_first_start_took_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The abort file says up to where the queues' files have everything. The peer's checkpoint is older, so
+    the start after the first kill takes units back. When they are committed again, those of queue 1 are in
+    memory only, while the many of queue 0 are written. Then the broker is killed again."""
+    settings = settings_of(
+        peers_of(1),
+        mappedFileSizeCommitLog=str(1 << 20),
+        maxMessageSize=str(1 << 16),
+        maxHashSlotNum="5000",
+        maxIndexNum="20000",
+    )
+    old = tmp_path / "old-checkpoint"
+    first, second = tmp_path / "b", tmp_path / "c"
+    async with running(tmp_path / "a", settings) as bench:
+        await ready(bench)
+        store = bench.broker.store
+        await send(bench, *numbered(20), queue_id=1)
+        dledger_of(bench).peer._checkpoints.save_now()
+        shutil.copy(tmp_path / "a" / "dledger-n0" / state_files.CHECKPOINT, old)
+        await send(bench, *numbered(20, 20), queue_id=1)
+        await send(bench, "before the kill")
+        await until(lambda: store.checkpoint.physic_msg_timestamp > 0)
+        written = asyncio.Event()
+        store.queue_flusher.write_all_then(written.set)
+        await written.wait()
+        shutil.copytree(tmp_path / "a", first)
+    adopt_abort_file(first)
+    shutil.copy(old, first / "dledger-n0" / state_files.CHECKPOINT)
+    monkeypatch.setattr(queue_flusher, "UNRECORDED_LOG_BYTES", 1 << 30)
+    async with running(first, settings) as bench:
+        await ready(bench)
+        assert texts_of(bench, 1) == numbered(40)
+        queues = bench.broker.store.queues
+        await send(bench, *numbered(1000))
+        await until(lambda: queues[TOPIC, 0].written_end > 100 * UNIT_BYTES)
+        assert queues[TOPIC, 1].written_end < 40 * UNIT_BYTES
+        dledger_of(bench).peer._checkpoints.save_now()
+        shutil.copytree(first, second)
+    adopt_abort_file(second)
+    async with running(second, settings) as bench:
+        await ready(bench)
+        assert texts_of(bench, 1) == numbered(40)
+        assert texts_of(bench) == ["before the kill", *numbered(1000)]
 
 
 async def test_the_queues_are_built_again_when_the_checkpoint_is_lost(tmp_path: Path) -> None:
