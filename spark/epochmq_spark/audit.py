@@ -24,6 +24,7 @@ from epochmq_spark import (
     volume_client,
 )
 from epochmq_spark.audit_state import AuditState
+from epochmq_spark.checks.epoch_history import EpochStart
 from epochmq_spark.checks.record_copies import TAIL_KINDS
 from epochmq_spark.checks.two_histories import describe_histories
 from epochmq_spark.decode.summary_rows import SummaryKind
@@ -404,7 +405,7 @@ def offset_finding(row: Row) -> list[Row]:
 
 
 def _check_epoch_starts(
-    spark: SparkSession, state: AuditState, rows: Sequence[tuple[str, str, list[audit_state.EpochStart]]]
+    spark: SparkSession, state: AuditState, rows: Sequence[tuple[str, str, list[EpochStart]]]
 ) -> DataFrame:
     """Checks the log around the starts of epochs, by the leading replica of each group. `rows` are those of
     `audit_state.epoch_starts`."""

@@ -4,6 +4,7 @@ compares: the data source `epochmq.summary`."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
@@ -64,7 +65,7 @@ class SummaryReader(FileRangeReader):
         """The summary rows of a range; also if it cannot be read."""
         return self.read(FileRangePartition((file_range,)))
 
-    def read(self, partition: FileRangePartition) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The summary rows of a partition."""
         # Not at the top: Spark plans a source in two processes of its own, which need no compiled code.
         from epochmq_spark.sources.range_summaries import summarise_ranges
