@@ -62,7 +62,7 @@ def test_of_a_wrecked_group_with_many_queues_both_ways_find_the_same(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """There are few enough records that no bound hides a finding. Consume queues are damaged, too."""
-    paths = wrecked_groups.healthy_stores(tmp_path, 900, 150, body_bytes=9_000)
+    paths = wrecked_groups.healthy_stores(tmp_path, 600, 150, body_bytes=900)
     wrecked_groups.wreck(paths[1])
     for number in range(0, 150, 3):
         (queue,) = (paths[2] / "consumequeue" / "orders" / str(number)).iterdir()
