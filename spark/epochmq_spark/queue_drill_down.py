@@ -42,7 +42,7 @@ _QUEUE_FACTOR, _BUCKET_FACTOR = np.array([-0x61C8864680B583EB, -0x3D4D51C2D82B14
 _NOT_IN_QUEUES = 0x84  # flags of a message that was prepared or rolled back, or that is of a batch
 
 Row = dict[str, Any]
-Units = Mapping[int, QueueUnit]
+QueueUnits = Mapping[int, QueueUnit]
 """The units of a bucket, by queue offset."""
 
 
@@ -184,7 +184,7 @@ def compare_messages(log: AuditedLog, queue: QueueRange, messages: Iterable[Queu
 
 
 def _described_by_units(
-    log: AuditedLog, queue: QueueRange, part: BucketPart, units: Units
+    log: AuditedLog, queue: QueueRange, part: BucketPart, units: QueueUnits
 ) -> dict[int, QueueMessage] | None:
     """The messages of a part, by physical offset, as the consume queue describes them, without their ids;
     None if the units do not have the digest of the part. So the messages of a slow queue, which lie far

@@ -8,7 +8,7 @@ group. The file is `config/consumerOrderInfo.json`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -128,7 +128,7 @@ class ConsumerOrderInfoTable:
         queue_id: int,
         pop_time: int,
         invisible_time: int,
-        offsets: list[int],
+        offsets: Sequence[int],
     ) -> list[str]:
         """Records what a POP received, at least one message. Returns the entries of `orderCountInfo`."""
         before = self.find(topic, group, queue_id)

@@ -21,7 +21,6 @@ from epochmq_operator.manifests.names import MANAGED_BY, MANAGER
 from epochmq_operator.plans.common_steps import BLOCKED_PHASE, TARGET
 from epochmq_operator.plans.compared_objects import (
     ComparedObjects,
-    Differences,
     ObjectState,
     compare_object,
 )
@@ -36,6 +35,7 @@ from epochmq_operator.plans.objects import (
 )
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import PlanState, PlanStep
+from epochmq_operator.plans.renderer import Differences
 from epochmq_operator.resources import API_VERSION, BrokerGroup
 
 MEMBERSHIP = "membership"
