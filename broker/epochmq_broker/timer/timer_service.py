@@ -278,9 +278,9 @@ class TimerService:
         self._wait_idle()
         self._reset_jobs()
         timers = self.timers
-        removed = timers.remove_from(physical)
         queue = timer_queue(self._store)
         timers.queue_offset = min(timers.queue_offset, 0 if queue is None else queue.max_offset)
+        removed = timers.remove_from(physical)
         self.enqueuer.progress.reset(min(self.enqueuer.progress.safe, timers.queue_offset))
         if removed:
             log.warning("%d timer messages were truncated with the log, and left the wheel", removed)

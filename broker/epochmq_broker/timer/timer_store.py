@@ -100,8 +100,8 @@ class TimerStore:
         )
 
     def _write_repairs(self) -> None:
-        """Writes what the recovery has changed. A full disk does not prevent a start: a later flush writes
-        it, or the next start repairs it again."""
+        """Writes what a recovery or a truncation has changed. A full disk does not prevent a start: a later
+        flush writes it, or the next start repairs it again."""
         flush = self.prepare_flush()
         try:
             self.write(flush)
@@ -246,8 +246,9 @@ class TimerStore:
             self.wheel.put(key * precision_ms, Slot(first, last, num, magic))
 
     def remove_from(self, physical: int) -> int:
-        """Takes back the last units while their records lie at or after this physical offset. Returns their
-        number. No thread flushes meanwhile. Raises OSError."""
+        """Takes back the last units while their records lie at or after this physical offset; `queue_offset`
+        is already where the messages enter again. Returns their number. No thread flushes meanwhile. Raises
+        OSError."""
         end, removed = self.log.end, 0
         for unit in self.log.units_backwards():
             if unit.offset < physical:
@@ -265,6 +266,10 @@ class TimerStore:
             end = unit.position
             removed += 1
         self.log.truncate(end)
+        if end < self.checkpoint.log_flushed:
+            # Other units will be at these positions: slots and checkpoint must not name them after a kill.
+            self.checkpoint.queue_offset = min(self.checkpoint.queue_offset, self.queue_offset)
+            self._write_repairs()
         return removed
 
     def remove_from_queue_offset(self, store: MessageStore, offset: int) -> None:

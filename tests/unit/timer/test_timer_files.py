@@ -144,8 +144,8 @@ class TimerFiles(RuleBasedStateMachine):
         physical = queue.physical[offset]
         del queue.physical[offset:]
         self.store.max_phy_offset = physical
-        self.timers.remove_from(physical)
         self.timers.queue_offset = min(self.timers.queue_offset, offset)
+        self.timers.remove_from(physical)
         del self.messages[self.timers.queue_offset :]
 
     @invariant()
@@ -195,6 +195,23 @@ def test_a_unit_and_a_slot_have_rocketmqs_bytes(tmp_path: Path) -> None:
     at = key % SLOTS * 32
     assert wheel[at : at + 32] == struct.pack(">qqqii", key, 0, 52, 0, 0)
     assert wheel.count(0) >= len(wheel) - 32
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_a_kill_after_a_truncation_finds_the_units_that_came_after_it(seconds: int) -> None:
+    """The new unit is at the position of a flushed one that was truncated, in another slot."""
+    files = TimerFiles()
+    files.add(1 - seconds, deletes=False, count=1)
+    files.flush()
+    queue = files.store.queue
+    queue.physical.clear()
+    files.store.max_phy_offset = files.timers.queue_offset = 0
+    files.timers.remove_from(0)
+    files.messages.clear()
+    files.add(seconds, deletes=False, count=2)
+    files.kill()
+    files.slots_lead_to_the_messages()
+    files.teardown()
 
 
 def test_a_file_that_is_full_ends_with_a_blank(tmp_path: Path) -> None:
