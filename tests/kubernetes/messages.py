@@ -10,24 +10,24 @@ from tests.kubernetes.operator_process import Groups
 TOPIC = "kept"
 
 
-def send(groups: Groups, group: str, bodies: list[str], topic: str = TOPIC) -> None:
+def send(groups: Groups, group: str, bodies: list[str]) -> None:
     """Sends messages from inside the cluster; fails unless all are acknowledged."""
     way = nameserver(groups, group)
     for body in bodies:
         groups.cluster.execute(
             groups.namespace,
             f"{group}-broker-0",
-            *("epochmq", "produce", topic, body, "--nameserver", way, "--timeout", "30"),
+            *("epochmq", "produce", TOPIC, body, "--nameserver", way, "--timeout", "30"),
             container="broker",
         )
 
 
-def received(groups: Groups, group: str, count: int, topic: str = TOPIC) -> list[str]:
+def received(groups: Groups, group: str, count: int) -> list[str]:
     """The bodies of this number of messages, from the beginning."""
     text = groups.cluster.execute(
         groups.namespace,
         f"{group}-broker-0",
-        *("epochmq", "consume", topic, "--group", f"g{time.monotonic_ns()}", "--count", str(count)),
+        *("epochmq", "consume", TOPIC, "--group", f"g{time.monotonic_ns()}", "--count", str(count)),
         *("--nameserver", nameserver(groups, group), "--timeout", "60", "--output", "json"),
         container="broker",
     )
