@@ -13,6 +13,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -162,8 +163,13 @@ def entries(location: str) -> list[DirectoryEntry]:
     if path is not None:
         listed = []
         for child in path.iterdir():
-            status = child.stat()
-            listed.append(DirectoryEntry(child.name, child.is_file(), status.st_size))
+            try:
+                status = child.stat()
+            except FileNotFoundError:
+                if child.is_symlink():
+                    raise
+                continue  # a broker that runs has removed it meanwhile, or given it another name
+            listed.append(DirectoryEntry(child.name, stat.S_ISREG(status.st_mode), status.st_size))
         return sorted(listed)
     if volume_client.is_remote(location):
         return sorted(DirectoryEntry(*one) for one in volume_client.entries(location))

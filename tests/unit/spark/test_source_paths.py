@@ -72,3 +72,21 @@ def test_a_pattern_may_match_a_bounded_number_of_directories(
     monkeypatch.setattr(files, "MATCHES_MAX", 1)
     with pytest.raises(ValueError, match="matches more than 1 directories"):
         replicas_of_options({"path": f"{volumes}/orders-*"})
+
+
+def test_a_file_that_a_running_broker_removes_meanwhile_hides_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker replaces its tables all the time. An audit that met a name that was just gone took the whole
+    directory for missing, and the log in it for empty."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "abort").write_text("1")
+    found = [tmp_path / "abort", tmp_path / "topics.json.pending", tmp_path / "commitlog"]
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(found))
+    assert files.entries(str(tmp_path)) == [
+        files.DirectoryEntry("abort", True, 1),
+        files.DirectoryEntry("commitlog", False, (tmp_path / "commitlog").stat().st_size),
+    ]
+    found[1].symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileNotFoundError, match=r"topics\.json\.pending"):
+        files.entries(str(tmp_path))
