@@ -266,6 +266,8 @@ class SlaveSync:
             return {}
         found = topics_of_held_messages(self._store, since)
         for name in self._store.lookup.topics():
+            if name in self._topics:
+                continue  # before the search of its queues, which looks at all queues
             queues = self._store.queues.of_topic(name)
             if any(queue.max_physical > since for queue in queues):
                 found[name] = max(found.get(name, 0), *(queue.queue_id + 1 for queue in queues))

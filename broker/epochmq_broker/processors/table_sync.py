@@ -78,7 +78,7 @@ class TableSyncProcessor:
         return _table_response(command, state, timer.metrics.encode())
 
     def all_topics(self, connection: RemotingConnection, command: Command) -> Command:
-        """Serves the topics. A slave is told for which messages they are complete."""
+        """Serves the topics. The response tells a slave up to which message they are complete."""
         topics, static = self._components.topics, self._components.static_topics
         state = f"{topics.generation}.{topics.data_version}.{static.generation}"
         answer = self._table(command, state, self.topics_body)
