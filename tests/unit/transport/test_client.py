@@ -141,13 +141,13 @@ async def test_closing_the_client_ends_waiting_calls() -> None:
 
 
 async def test_calls_beyond_the_bound_are_rejected_locally() -> None:
+    received: list[Command] = []
     async with (
-        serving({LATER: lambda connection, command: None}) as server,
+        serving({LATER: lambda connection, command: received.append(command)}) as server,
         RemotingClient(ClientSettings(max_calls=1)) as client,
     ):
         first = asyncio.ensure_future(client.call(address_of(server), request(LATER), 60_000))
-        await eventually(lambda: bool(client.connections), "connected")
-        await asyncio.sleep(0)
+        await eventually(lambda: bool(received), "the first call waits for its response")
         with pytest.raises(RequestError):
             await client.call(address_of(server), request(LATER))
         await client.close()
