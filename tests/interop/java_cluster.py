@@ -41,17 +41,7 @@ def java_broker(config: Path, *, jvm: Sequence[str] = ()) -> ManagedProcess:
     )
 
 
-class _LoggedCluster(Cluster):
-    def _extra_log(self, process: ManagedProcess, characters: int) -> str:
-        logs = process.directory / "logs" / "rocketmqlogs"
-        return "\n".join(
-            f"--- {path.name}\n{path.read_text(errors='replace')[-characters:]}"
-            for path in sorted(logs.glob("*.log"))
-            if path.name in ("namesrv.log", "broker.log")
-        )
-
-
-class JavaCluster(_LoggedCluster):
+class JavaCluster(Cluster):
     """RocketMQ's nameserver and broker: the reference for the tests."""
 
     def _nameserver(self, config: Path) -> ManagedProcess:
@@ -61,7 +51,7 @@ class JavaCluster(_LoggedCluster):
         return java_broker(config)
 
 
-class OurBrokerCluster(_LoggedCluster):
+class OurBrokerCluster(Cluster):
     """EpochMQ's broker, registered at RocketMQ's nameserver."""
 
     def _nameserver(self, config: Path) -> ManagedProcess:
@@ -71,7 +61,7 @@ class OurBrokerCluster(_LoggedCluster):
         return our_process("broker", config)
 
 
-class OurNameserverCluster(_LoggedCluster):
+class OurNameserverCluster(Cluster):
     """RocketMQ's broker, registered at EpochMQ's nameserver."""
 
     def _nameserver(self, config: Path) -> ManagedProcess:

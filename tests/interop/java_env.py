@@ -38,6 +38,8 @@ QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData"
 collects garbage. A broker starts in half of the time."""
 FULL_SPEED = ("-XX:TieredStopAtLevel=4",)
 """Options of `jvm` for measurements: code is compiled again where it is hot."""
+LOGS = ("broker.log", "broker_default.log", "namesrv.log", "rocketmq_client.log")
+"""The logs of RocketMQ that the report of a failure shows; clients write to `broker_default.log`, too."""
 NO_TLS = ("-Dtls.server.mode=disabled",)
 """RocketMQ's servers would make a key and a certificate at each start, which takes a second."""
 TLS = ("-Dtls.server.mode=permissive",)
@@ -294,3 +296,11 @@ class JavaProcess(ManagedProcess):
         """The end of its output, without the logging library's report of its own initialization."""
         lines = super().output(200_000).splitlines()
         return "\n".join(line for line in lines if "|-INFO in" not in line)[-characters:]
+
+    def report(self, characters: int = 4000) -> str:
+        """As of other processes, and the end of each log of RocketMQ."""
+        parts = [super().report(characters)]
+        for path in sorted((self.home / "logs" / "rocketmqlogs").glob("*.log")):
+            if path.name in LOGS:
+                parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-characters:]}")
+        return "\n".join(parts)

@@ -180,7 +180,9 @@ class Consumer:
         self.process.wait_until(lambda: "started" in self.process.output(100_000), what="started")
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            error.add_note(self.process.report())
         self.process.stop()
 
     @property

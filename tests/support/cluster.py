@@ -184,13 +184,7 @@ class Cluster:
     def logs(self, characters: int = 3000) -> str:
         """The end of what both processes wrote, for the report of a failure."""
         processes = (self.nameserver_process, self.broker_process)
-        return "\n".join(
-            f"--- {p.name} (status {p.status})\n{p.output(characters)}\n{self._extra_log(p, characters)}"
-            for p in processes
-        )
-
-    def _extra_log(self, process: ManagedProcess, characters: int) -> str:
-        return ""
+        return "\n".join(process.report(characters) for process in processes)
 
     def __enter__(self) -> Self:
         self.start()

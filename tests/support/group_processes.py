@@ -38,10 +38,7 @@ class Member:
 
 def logs_of(members: Sequence[Member], characters: int) -> str:
     """The end of the output of each process."""
-    return "\n".join(
-        f"--- {one.name} at {one.address} (status {one.process.status})\n{one.process.output(characters)}"
-        for one in members
-    )
+    return "\n".join(f"{one.name} at {one.address}:\n{one.process.report(characters)}" for one in members)
 
 
 def own_places(octet: int) -> Places:

@@ -149,3 +149,7 @@ class ManagedProcess:
         if not self.output_path.exists():
             return ""
         return self.output_path.read_text(errors="replace").strip()[-characters:]
+
+    def report(self, characters: int = 4000) -> str:
+        """Its name, its exit status and the end of what it wrote, for the report of a failure."""
+        return f"--- {self.name} (status {self.status})\n{self.output(characters)}"
