@@ -58,7 +58,8 @@ def run(
         columns |= {"topic": row["topic"], "queue_id": row["queue_id"], "message_id": row["detail"]}
         findings.append(finding(row["group"], row["replica"], "record.checksum", **columns))
     for row in by_kind["chain"]:
-        findings.append(finding(row["group"], row["replica"], "index.broken-chain", start_offset=row["end"]))
+        broken = {"start_offset": row["end"], "file": row["detail"]}
+        findings.append(finding(row["group"], row["replica"], "index.broken-chain", **broken))
     for row in by_kind["file"]:
         findings.append(finding(row["group"], row["replica"], "file.unreadable", detail=row["detail"]))
     logs = state.logs()
