@@ -127,5 +127,9 @@ def _spark_config(cores: int, memory: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
         # A missing or damaged file is a finding. A task that fails for another reason fails again.
         "spark.task.maxFailures": "1",
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        # Each audit compiles more generated code; when the 48 MB of the default are full, all further code is
+        # interpreted.
+        "spark.driver.extraJavaOptions": (
+            "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
+        ),
     }
