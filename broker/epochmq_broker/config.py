@@ -32,7 +32,7 @@ from epochmq_broker.store.store_config import split_paths
 from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
-from epochmq_protocol.fixed_keys import FIXED_BROKER_KEYS
+from epochmq_protocol.fixed_keys import DLEDGER_MEMBER_KEYS, FIXED_BROKER_KEYS
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
 PortOrDerived = Annotated[int, Meta(ge=0, le=65535)]
@@ -497,13 +497,14 @@ class LiveConfig:
     def reload(self, file: Mapping[str, str], version: str) -> list[str]:
         """Applies a whole configuration file to the running broker: a key that is not in the file gets its
         default value, unless it is fixed. The settings that took precedence over the file at the start still
-        do. All or none. Returns warnings about unknown keys. Raises ConfigError for an invalid value, and for
-        another value of a fixed key."""
+        do. The keys that name the members of a DLedger group keep their values. All or none. Returns warnings
+        about unknown keys. Raises ConfigError for an invalid value, and for another value of a fixed key."""
         fixed = {
             key: value for key, value in self.current.as_properties().items() if key in FIXED_BROKER_KEYS
         }
         path = {key: self.without_effect[key] for key in ("brokerConfigPath",) if key in self.without_effect}
-        loaded = from_properties(fixed | path | dict(file) | self._overrides)
+        wanted = {key: value for key, value in file.items() if key not in DLEDGER_MEMBER_KEYS}
+        loaded = from_properties(fixed | path | wanted | self._overrides)
         self._replace(loaded, loaded.without_effect)
         self.version = version
         return list(loaded.warnings)

@@ -24,3 +24,7 @@ _BROKER_NAMES = """
 FIXED_BROKER_KEYS: frozenset[str] = frozenset(_BROKER_NAMES.split())
 """The keys that are read once, at the start. A running broker rejects a change of them (`LiveConfig.update`).
 RocketMQ accepts a change, shows the new value and continues with the old one."""
+
+DLEDGER_MEMBER_KEYS: frozenset[str] = frozenset({"dLegerPeers", "joinDLedgerGroup"})
+"""The fixed keys that name the members of a DLedger group, and count only until the group's log names them. A
+running broker needs no other values: it keeps its own when it applies a whole file."""

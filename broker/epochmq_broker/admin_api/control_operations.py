@@ -17,6 +17,7 @@ from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.operations import (
     AdminArguments,
     AdminOperation,
+    ChangeMembersArguments,
     HandoverArguments,
     PromoteArguments,
 )
@@ -38,12 +39,21 @@ class ControlOperations:
         self._view = view
         self._calls = calls
         self._switchover: SwitchoverOperations | LeadershipOperations
+        self._members: Mapping[str, AdminOperationHandler] = {}
         if components.dledger is None:
             self._switchover = SwitchoverOperations(
                 components.live, components.ha, components.client, components.replicas
             )
         else:
-            self._switchover = LeadershipOperations(components.dledger.leadership, components.client)
+            peers = LeadershipOperations(
+                components.dledger.commit_log, components.dledger.leadership, components.client
+            )
+            self._switchover = peers
+            self._members = {
+                AdminOperation.CHANGE_MEMBERS: AdminOperationHandler(
+                    ChangeMembersArguments, peers.change_members
+                )
+            }
 
     async def stop(self) -> None:
         """Waits for a running switchover."""
@@ -59,6 +69,7 @@ class ControlOperations:
             AdminOperation.UNFENCE: AdminOperationHandler(nothing, self._unfence),
             AdminOperation.DRAIN: AdminOperationHandler(nothing, self._drain),
             AdminOperation.UNDRAIN: AdminOperationHandler(nothing, self._undrain),
+            **self._members,
         }
 
     async def _promote(self, arguments: PromoteArguments, timeout_ms: float) -> results.SwitchoverResult:

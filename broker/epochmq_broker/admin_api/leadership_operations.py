@@ -1,18 +1,24 @@
 """Runs the transfers of a DLedger group's leadership that an administrator requests over this broker's admin
-API: this broker gives its leadership away (handover), or a chosen replica takes it (promote)."""
+API: this broker gives its leadership away (handover), or a chosen replica takes it (promote). And makes the
+changes of the group's members that are requested there."""
 
 from __future__ import annotations
 
+from epochmq_broker.dledger.commit_log_peer import CommitLogPeer
 from epochmq_broker.dledger.leadership import CompletedTransfer, Leadership
+from epochmq_dledger.requested_changes import change_members
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
-from epochmq_protocol.admin_api.results import SwitchoverResult
+from epochmq_protocol.admin_api.operations import ChangeMembersArguments
+from epochmq_protocol.admin_api.results import MembersResult, SwitchoverResult
 from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.group_members import BROKERS
 
 
 class LeadershipOperations:
-    """The transfers of one broker."""
+    """The operations of one broker."""
 
-    def __init__(self, leadership: Leadership, client: RemotingClient) -> None:
+    def __init__(self, commit_log: CommitLogPeer, leadership: Leadership, client: RemotingClient) -> None:
+        self._commit_log = commit_log
         self._leadership = leadership
         self._client = client
 
@@ -45,6 +51,18 @@ class LeadershipOperations:
         if leadership.leader_id is None:
             raise AdminError(FaultKind.REFUSED, "this broker knows no master to ask for the leadership")
         return _result(await leadership.request_transfer(self._client, wanted, timeout_ms))
+
+    async def change_members(self, wanted: ChangeMembersArguments, timeout_ms: float) -> MembersResult:
+        """Adds or removes one broker, and waits until the change is committed. A leader that is to be removed
+        transfers its leadership, and rejects the request. Raises AdminError or RequestError if the change
+        cannot be made now."""
+        peer = self._commit_log.peer
+        if not self._commit_log.has_joined:
+            raise AdminError(FaultKind.REFUSED, "this broker has not joined its group yet")
+        leads_and_leaves = wanted.address is None and wanted.member == peer.settings.self_id
+        if leads_and_leaves and self._leadership.candidates():
+            await self._leadership.give_away(timeout_ms)
+        return await change_members(peer, wanted, BROKERS)
 
     def _not_moved(self, reason: str) -> SwitchoverResult:
         return SwitchoverResult(

@@ -190,7 +190,7 @@ class SidecarHandlers:
         )
 
     async def change_members(self, request: Request) -> Response:
-        """Adds a controller to the quorum, or removes one."""
+        """Adds a controller to the quorum, or a broker to its DLedger group, or removes one."""
         self._authorize_change(request)
         body = await _body(request, ChangeMembersArguments)
         return _json_response(await self._ask(AdminOperation.CHANGE_MEMBERS, body, SWITCH_MS))

@@ -183,7 +183,8 @@ _RESPONSES: Final[dict[tuple[str, str], tuple[str, type | None, list[Example]]]]
         ],
     ),
     ("PUT", "/v1/members"): (
-        "Add a controller to the quorum, or remove it if there is no address; returns when that is committed",
+        "Add a controller to the quorum, or a broker to its DLedger group; remove it if there is no address. "
+        "Returns when that is committed",
         results.MembersResult,
         [
             (

@@ -13,7 +13,7 @@ import msgspec
 from epochmq_controller.controller.config import KEYS
 from epochmq_controller.controller.controller import Controller
 from epochmq_dledger.core.types import RaftRole
-from epochmq_dledger.peer_addresses import is_valid_member
+from epochmq_dledger.requested_changes import change_members, member_states
 from epochmq_dledger.results import RaftOperationError
 from epochmq_protocol import properties
 from epochmq_protocol.admin_api import results
@@ -88,7 +88,7 @@ class ControllerAdminApi:
             leader=peer.leader_id,
             leader_address=controller.leader_address,
             leads=controller.leads,
-            peers=self._members(),
+            peers=member_states(peer),
             committed_index=peer.committed_index,
             applied_index=peer.applied_index,
             groups=[
@@ -119,17 +119,6 @@ class ControllerAdminApi:
         )
         reasons = not_ready_reasons(state)
         return msgspec.structs.replace(state, ready=not reasons, not_ready=reasons)
-
-    def _members(self) -> list[results.ControllerPeer]:
-        peer = self._controller.peer
-        leader = peer.node.leader
-        known = leader.peers if leader is not None else {}
-        return [
-            results.ControllerPeer(
-                id=name, address=address, match_index=known[name].match_index if name in known else None
-            )
-            for name, address in peer.members.items()
-        ]
 
     async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
         return results.MetricValues(state=self.state(), values=self._metric_values())
@@ -167,20 +156,8 @@ class ControllerAdminApi:
     async def _change_members(
         self, wanted: ChangeMembersArguments, timeout_ms: float
     ) -> results.MembersResult:
-        """Adds or removes one member, and waits until the change is committed. A leader that is to be removed
-        transfers its leadership instead, and rejects the request. AdminError if the change cannot be made
-        now. A change that is in effect already succeeds at once."""
-        peer = self._controller.peer
-        if wanted.address is not None and not is_valid_member(wanted.member, wanted.address):
-            raise AdminError(
-                FaultKind.INVALID,
-                f"address={wanted.address}: expected host:port of {wanted.member}, an id without a dash",
-            )
-        try:
-            await peer.change_members(wanted.member, wanted.address)
-        except RaftOperationError as error:
-            raise AdminError(FaultKind.REFUSED, CONTROLLERS.explain(error.code)) from None
-        return results.MembersResult(members=self._members(), leader=peer.leader_id, term=peer.term)
+        """Adds or removes one member. AdminError if the change cannot be made now."""
+        return await change_members(self._controller.peer, wanted, CONTROLLERS)
 
     def _not_transferred(self, reason: str) -> results.LeadershipTransferResult:
         peer = self._controller.peer

@@ -72,8 +72,8 @@ class HandoverArguments(AdminArguments, frozen=True, kw_only=True):
 
 
 class ChangeMembersArguments(AdminArguments, frozen=True, kw_only=True):
-    """Arguments of CHANGE_MEMBERS: the id of the controller to add, with its address (`host:port`), or to
-    remove, without one."""
+    """Arguments of CHANGE_MEMBERS: the id of the controller, or the broker of a DLedger group, to add, with
+    its address (`host:port`), or to remove, without one."""
 
     member: Annotated[str, Meta(min_length=1, max_length=64)]
     address: Annotated[str, Meta(min_length=3, max_length=300)] | None = None

@@ -151,8 +151,8 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
 
 
 class ControllerPeer(AdminResult, frozen=True, kw_only=True):
-    """One member of a quorum. `match_index` is the index up to which it has the leader's log, as the leader
-    knows; null in the state of others."""
+    """One member of a quorum, or of a DLedger group. `match_index` is the index up to which it has the
+    leader's log, as the leader knows; null in the state of others."""
 
     id: str
     address: str

@@ -12,7 +12,12 @@ import pytest
 from epochmq_broker.sidecar.metrics import exposition
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.messages import AdminError
-from epochmq_protocol.admin_api.operations import AdminOperation, PromoteArguments, ReadinessLimits
+from epochmq_protocol.admin_api.operations import (
+    AdminOperation,
+    ChangeMembersArguments,
+    PromoteArguments,
+    ReadinessLimits,
+)
 from tests.support.net import free_port
 from tests.unit.admin_api.test_operations import Served
 from tests.unit.broker.kit import HOST, until
@@ -239,3 +244,41 @@ async def test_a_fenced_leader_accepts_no_messages(tmp_path: Path) -> None:
         assert (done.fenced, done.takes_messages) == (True, False)
         state = await state_of(group[0])
         assert (state.role, state.takes_messages, state.ready) == ("master", False, False)
+
+
+async def change_members(one: Served, member: str, address: str | None = None) -> set[str]:
+    """The members after the change."""
+    wanted = ChangeMembersArguments(member=member, address=address)
+    found = await one.ask(AdminOperation.CHANGE_MEMBERS, results.MembersResult, wanted)
+    return {peer.id for peer in found.members}
+
+
+async def test_the_leader_changes_the_members_and_leaves_after_a_transfer(tmp_path: Path) -> None:
+    """A change that is in effect may be requested again. A leader that shall leave transfers its leadership,
+    and the next one removes it."""
+    async with running(tmp_path, 3) as group:
+        leader = leader_of(group)
+        first = f"n{group.index(leader)}"
+        follower = group[group.index(leader) - 1]
+        second = f"n{group.index(follower)}"
+        known = (await state_of(leader)).dledger
+        assert known is not None
+        addresses = {one.id: one.address for one in known.peers}
+        with pytest.raises(AdminError, match="this broker does not lead"):
+            await change_members(follower, first)
+        with pytest.raises(AdminError, match="expected host:port of n-3"):
+            await change_members(leader, "n-3", addresses[second])
+        for _ in range(2):
+            assert await change_members(leader, second) == addresses.keys() - {second}
+        for _ in range(2):
+            assert await change_members(leader, second, addresses[second]) == addresses.keys()
+        await until_ready(follower)
+        with pytest.raises(AdminError, match="has just transferred its leadership"):
+            await change_members(leader, first)
+        assert not serves(leader)
+        await until(lambda: any(serves(one) for one in group))
+        after = leader_of(group)
+        assert await change_members(after, first) == addresses.keys() - {first}
+        shown = (await state_of(after)).dledger
+        assert shown is not None
+        assert {one.id for one in shown.peers} == addresses.keys() - {first}

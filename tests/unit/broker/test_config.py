@@ -258,6 +258,19 @@ class TestLiveConfig:
         assert live.current.inner_client_authentication_credentials == secret
         assert live.current.controllers == ("a:1", "b:1")
 
+    def test_a_reload_keeps_the_members_that_the_broker_started_with(self) -> None:
+        """The log of the group names them by now."""
+        peers = "n0-a:40911;n1-b:40911;n2-c:40911"
+        text = {"enableDLegerCommitLog": "true", "dLegerGroup": "g", "dLegerSelfId": "n0"}
+        live = LiveConfig(from_properties({**text, "dLegerPeers": peers}).config)
+        others = {"dLegerPeers": "n0-a:40911", "joinDLedgerGroup": "true", "deleteFileBatchMax": "7"}
+        live.reload({**text, **others}, "v1")
+        shown = live.as_properties()
+        assert (shown["dLegerPeers"], shown["joinDLedgerGroup"]) == (peers, "false")
+        assert (live.current.delete_file_batch_max, live.version) == (7, "v1")
+        with pytest.raises(ConfigError):
+            live.update({"dLegerPeers": "n0-a:40911"})
+
     def test_all_keys_are_shown_those_without_effect_included(self) -> None:
         loaded = from_properties({"brokerName": "b", "sendMessageThreadPoolNums": "4"})
         live = LiveConfig(loaded.config, loaded.without_effect)
