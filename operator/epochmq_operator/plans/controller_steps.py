@@ -8,7 +8,7 @@
 - `restart-POD`: the pod has the template of its StatefulSet, by the rules in `restarts`; separate
   nameservers come before controllers. A pod that is not ready comes before `ready`.
 - `add-POD`, `admit-POD`, `remove-POD`, `founders`, `members`: as many controllers run as the spec asks for,
-  and they are the members of the quorum, by the rules in `controller_members`. A removal, and every change
+  and they are the members of the quorum, by the rules in `quorum_members`. A removal, and every change
   while others are members than run, comes before `ready`.
 - `configurations`: no ConfigMap of a former configuration is left.
 - `expand-CLAIM`, `volumes`, `held`: as for a broker group.
@@ -36,22 +36,22 @@ from epochmq_operator.plans.common_steps import (
     waiting_update_step,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
-from epochmq_operator.plans.controller_members import (
-    ControllerMembers,
-    founders_of_configuration,
-    recorded_founders,
-)
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
 from epochmq_operator.plans.observed_state import (
     ObservedPod,
     ObservedQuorum,
     ObservedState,
-    claims_of_set,
     observed_quorum,
     pods_of_set,
 )
 from epochmq_operator.plans.pinned_image import pinned_image, with_image
 from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.quorum_members import (
+    CONTROLLERS,
+    QuorumMembers,
+    founders_of_configuration,
+    recorded_founders,
+)
 from epochmq_operator.plans.reloads import with_unneeded_restarts
 from epochmq_operator.plans.renderer import ApplicableManifests, Renderer, applicable_manifests
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
@@ -77,7 +77,7 @@ class ObservedControllerGroup:
     pods: tuple[ObservedPod | None, ...]
     others: tuple[tuple[str, tuple[ObservedPod | None, ...]], ...]
     quorum: ObservedQuorum
-    members: ControllerMembers
+    members: QuorumMembers
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -137,7 +137,7 @@ def observed_controller_group(
     count = target_replicas(observed, observed.resource, name, wanted, created=created)
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
     image = pinned_image(renderer, observed, group, name, gate)
-    number = recorded_founders(observed, name, count, created=created)
+    number = recorded_founders(observed, CONTROLLERS, name, count, created=created)
     founders = founders_of_configuration(observed, name, number, max(count, wanted))
     rendered = applicable_manifests(renderer, observed, with_image(effective, image), None, gate, founders)
     pods = with_unneeded_restarts(rendered.reload_targets.get(name), pods_of_set(observed, name, count))
@@ -158,7 +158,7 @@ def observed_controller_group(
         pods=pods,
         others=others,
         quorum=quorum,
-        members=ControllerMembers(group.name, namespace, wanted, number, pods, quorum),
+        members=QuorumMembers(CONTROLLERS, group.name, namespace, wanted, number, pods, quorum),
     )
 
 
@@ -174,7 +174,9 @@ def controller_steps(
     )
     compared_sets = ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner)
     yield objects_step(replace(compared, surplus=unwanted), compared_sets)
-    yield _check_claims(observed, observed_group, sets_step(observed, compared_sets, observed_group.created))
+    created, members = observed_group.created, observed_group.members
+    own = next((one for one in sets if metadata(one).get("name") == observed_group.set_name), None)
+    yield members.check_claims(observed, own, sets_step(observed, compared_sets, created), created=created)
     for set_name, pods in observed_group.restart_orders:
         broken = next_broken_pod(pods, observed_group.serves, _ready_names(pods))
         if broken is not None:
@@ -206,36 +208,3 @@ def controller_steps(
 
 def _ready_names(pods: PodsByName) -> frozenset[str]:
     return frozenset(name for name, pod in pods.items() if pod is not None and pod.ready)
-
-
-def _check_claims(
-    observed: ObservedState, observed_group: ObservedControllerGroup, step: PlanStep
-) -> PlanStep:
-    """The step, blocked if volume claims of another number of controllers exist."""
-    if step.done or step.waits_for or observed.object("StatefulSet", observed_group.set_name) is not None:
-        return step
-    manifest = next(
-        (
-            one
-            for one in observed_group.manifests
-            if str(metadata(one).get("name")) == observed_group.set_name
-        ),
-        None,
-    )
-    claims = claims_of_set(observed, manifest) if manifest is not None else None
-    count = len(observed_group.pods)
-    if claims is None or not claims.ordinals or len(claims.ordinals) == count:
-        return step
-    if observed_group.created and claims.ordinals.issuperset(range(observed_group.members.founders)):
-        return step  # Others have no vote before the Raft log names them.
-    before = len(claims.ordinals)
-    return PlanStep(
-        step.name,
-        False,
-        step.reason,
-        step.message,
-        f"volume claims of {before} controllers exist from an earlier group, but spec.replicas is "
-        f"{observed_group.wanted}: a majority of another number may lack committed entries; set "
-        f"spec.replicas to {before}, or delete the claims of {observed_group.set_name}",
-        blocked=True,
-    )

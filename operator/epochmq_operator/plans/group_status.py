@@ -18,13 +18,13 @@ from epochmq_operator.plans.common_steps import (
     unready_pods,
 )
 from epochmq_operator.plans.conditions import Condition, ConditionType, timestamp
-from epochmq_operator.plans.controller_members import FOUNDERS
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
 from epochmq_operator.plans.hibernation import hibernation_status
 from epochmq_operator.plans.known_controllers import KNOWN_CONTROLLERS
 from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.pinned_image import PINNED_IMAGE
 from epochmq_operator.plans.plan_steps import PlanProgress
+from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
 from epochmq_operator.quorum_steps import member_id
