@@ -98,6 +98,22 @@ def cut_of(
     return GroupCut(master, epoch, confirmed, tuple(replicas), _view(states, broker_name, members))
 
 
+def reported_dledger_cut(
+    pods: tuple[str, ...], states: Mapping[str, ReportedState], later: Mapping[str, ReportedState]
+) -> GroupCut | str:
+    """Determines the cut of a group in the mode DLedger by the reports of its replicas, or says why there is
+    none. `later` states were reported after the `states`. Every replica has to respond."""
+    reported = {pod: state for pod in pods if isinstance(state := states.get(pod), ReportedBrokerState)}
+    masters = [(state.master_epoch or 0, pod) for pod, state in reported.items() if state.role == "master"]
+    term, master = max(masters, default=(None, None))
+    committed = reported[master].confirm_offset if master is not None else None
+    ends = {
+        pod: state.confirm_offset if isinstance(state := later.get(pod), ReportedBrokerState) else None
+        for pod in pods
+    }
+    return dledger_cut_of(master, term, committed, ends)
+
+
 def dledger_cut_of(
     master: str | None, term: int | None, committed: int | None, later: Mapping[str, int | None]
 ) -> GroupCut | str:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from epochmq_operator.audits import audit_status, manifests
-from epochmq_operator.audits.cut import GroupCut, cut_of
+from epochmq_operator.audits.cut import GroupCut, cut_of, reported_dledger_cut
 from epochmq_operator.audits.manifests import AuditRunNames, AuditSettings, ObservedVolume
 from epochmq_operator.audits.runs import (
     AuditRun,
@@ -231,9 +231,6 @@ def _advance(
         what = "no image: set spec.image, or the operator's auditImage"
         return run, (), RunOutcome(reason="NoImage", message=what)
     group = observed.object("BrokerGroup", audit.spec.broker_group)
-    if group is not None and (group.get("spec") or {}).get("mode") == GroupMode.DLEDGER:
-        what = f"{audit.spec.broker_group} is in the mode DLedger, whose running groups cannot be audited yet"
-        return run, (), RunOutcome(reason="NotSupported", message=what)
     if not _is_mine(observed, observed.object("ConfigMap", names.job)):
         return _cut(settings, observed_audit, audit, names, run, group, owner)
     if found is None:
@@ -277,13 +274,7 @@ def _cut(
     observed = observed_audit.observed
     if group is None:
         return run.at_step("cut", f"waits for BrokerGroup {audit.spec.broker_group}"), (), None
-    cut = cut_of(
-        broker_pods_of(group),
-        observed.states,
-        observed_audit.copies,
-        observed_audit.later,
-        broker_name_of(group),
-    )
+    cut = _cut_of(observed_audit, group)
     if not isinstance(cut, GroupCut):
         return run.at_step("cut", f"waits: {cut}"), (), None
     wanted = manifests.objects_before_pods(audit, names, settings, cut, broker_name_of(group))
@@ -295,6 +286,14 @@ def _cut(
         _key(observed, run, "cut"),
     )
     return run.at_step("cut", "makes the cut"), (*effects, event), None
+
+
+def _cut_of(observed_audit: ObservedAudit, group: Manifest) -> GroupCut | str:
+    """The cut of the group, or why there is none."""
+    pods, states, later = broker_pods_of(group), observed_audit.observed.states, observed_audit.later
+    if (group.get("spec") or {}).get("mode") == GroupMode.DLEDGER:
+        return reported_dledger_cut(pods, states, later)
+    return cut_of(pods, states, observed_audit.copies, later, broker_name_of(group))
 
 
 def _volumes(

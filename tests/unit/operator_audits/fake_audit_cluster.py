@@ -50,7 +50,7 @@ DAMAGED = {
 class FakeAuditCluster:
     """The cluster. `verdict` is what drivers report, None: they fail. `hangs`: they never end. `stuck`,
     `unready`, `failing`: parts of the names of pods whose image cannot be pulled, that never become ready, or
-    that end at once."""
+    that end at once. `silent` replicas of a DLedger group do not respond."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     events: dict[str, CreateEvent] = field(default_factory=dict)
@@ -63,6 +63,7 @@ class FakeAuditCluster:
     failing: str = ""
     master: str = "orders-broker-1"
     mode: str = "Controller"
+    silent: set[str] = field(default_factory=set)
     asked: int = 0
     _uids: int = 0
 
@@ -132,6 +133,8 @@ class FakeAuditCluster:
         """The states of the replicas: two are in sync, the third lags."""
         if self.mode == "MasterSlave":
             return self._master_slave_states()
+        if self.mode == "DLedger":
+            return self._dledger_states()
         states: dict[str, ReportedState] = {
             f"orders-broker-{n}": ReportedBrokerState(
                 broker_name="orders",
@@ -172,6 +175,22 @@ class FakeAuditCluster:
             )
             for n, role in enumerate(roles)
             if role is not None
+        }
+
+    def _dledger_states(self) -> dict[str, ReportedState]:
+        """The same of a DLedger group. The master has 1,200 bytes, of which 1,000 are committed."""
+        return {
+            pod: ReportedBrokerState(
+                broker_name="orders",
+                broker_id=n + 1,
+                role="master" if pod == self.master else "replica",
+                master_epoch=4,
+                confirm_offset=700 if n == 2 else 1000,
+                max_offset=1200,
+                controlled=False,
+            )
+            for n in range(3)
+            if (pod := f"orders-broker-{n}") not in self.silent
         }
 
     def look(self) -> ReconciliationResult:

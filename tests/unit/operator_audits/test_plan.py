@@ -111,12 +111,22 @@ def test_a_failed_driver_is_reported_and_nothing_is_left() -> None:
     assert "OSError: no" in cluster.status["history"][0]["message"]
 
 
-def test_a_group_in_the_mode_dledger_is_rejected() -> None:
-    cluster = FakeAuditCluster(mode="DLedger")
+def test_a_replica_in_the_mode_dledger_is_read_up_to_what_it_has_committed() -> None:
+    """So all of them have to respond."""
+    cluster = FakeAuditCluster(mode="DLedger", hangs=True, silent={"orders-broker-0"})
     cluster.audit()
+    cluster.run(5)
+    assert cluster.own() == []
+    assert cluster.status["run"]["message"] == "waits: orders-broker-0 does not report what it has committed"
+    cluster.silent = set()
+    cluster.run(8)
+    job = json.loads(cluster.objects[Ref("ConfigMap", NAMESPACE, "nightly-audit-1-job")]["data"]["job.json"])
+    assert {one["name"][-1]: one["end"] for one in job["replicas"]} == {"0": 1000, "1": 1000, "2": 700}
+    assert {one["epochs"] for one in job["replicas"]} == {None}
+    assert job["view"] is None
+    cluster.hangs = False
     cluster.run()
-    finished(cluster, "NotSupported")
-    assert "cannot be audited yet" in cluster.status["history"][0]["message"]
+    assert cluster.status["verdict"] == "healthy"
 
 
 def test_a_failed_run_takes_the_former_verdict_away() -> None:
