@@ -36,6 +36,7 @@ from epochmq_operator.pods import (
 from epochmq_operator.quorum_steps import member_id, voters_of_configuration
 from epochmq_operator.resources import (
     CONTROLLER_COUNTS,
+    DLEDGER_COUNTS,
     REPLICAS_MAX,
     BrokerGroup,
     ConfigValue,
@@ -117,13 +118,10 @@ def pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
 
 
 def possible_pods_of(group: GroupResource) -> tuple[PodIdentity, ...]:
-    """The pods that the group has when it is scaled up as far as possible without a change of what its pods
-    are configured with. Another number of DLedger peers is such a change."""
+    """The pods that the group has when it is scaled up as far as possible."""
     if isinstance(group, ControllerGroup):
         return _controller_pods(group, max(CONTROLLER_COUNTS), REPLICAS_MAX)
-    if group.is_dledger:
-        return pods_of(group)
-    return _pods_of_replicas(group, REPLICAS_MAX)
+    return _pods_of_replicas(group, max(DLEDGER_COUNTS) if group.is_dledger else REPLICAS_MAX)
 
 
 def _pods_of_replicas(group: GroupResource, replicas: int) -> tuple[PodIdentity, ...]:
@@ -236,7 +234,7 @@ def render_pods(
     elected = group.controlled_by is not None
     controller_addresses = _addresses(known, places, CONTROLLER_PORT) if elected else ()
     brokers = [one for one in identities if one.component is Component.BROKER]
-    number = len(brokers) if founders is None else founders
+    number = group.spec.replicas if founders is None else founders
     return tuple(
         _nameserver(identity, places[identity.name])
         if identity.component is Component.NAMESERVER

@@ -154,11 +154,11 @@ def clean(groups: Groups) -> None:
     groups.cluster.wait(lambda: not remains(groups), 120, "nothing of the audit is left")
 
 
-def corrupt(groups: Groups, pod: str) -> int:
-    """Flips a bit of a message on a replica's volume; returns the offset in the log."""
+def corrupt(groups: Groups, pod: str, folder: str = "commitlog") -> int:
+    """Flips a bit of a message in the log on a replica's volume; returns the offset in the log."""
     claim = groups.cluster.core.read_namespaced_persistent_volume_claim(f"store-{pod}", groups.namespace)
     (volume,) = groups.cluster.layout.volumes.rglob(f"pvc-{claim.metadata.uid}")
-    segment = min((volume / "commitlog").iterdir())
+    segment = min((volume / folder).iterdir())
     with segment.open("r+b") as file:
         at = file.read(1 << 20).index(b"load-00000050-")
         file.seek(at)
@@ -236,6 +236,30 @@ def test_a_group_under_load_is_audited_and_a_flipped_bit_is_found(groups: Groups
     assert {one["replica"] for one in errors} == {other}
     assert any(one["start_offset"] <= at < one["end_offset"] for one in errors if "end_offset" in one)
     assert "report.html.gz" in report["binaryData"]
+    clean(groups)
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started", "spark")
+def test_a_group_on_a_dledger_log_is_audited_under_load_and_a_flipped_bit_is_found(groups: Groups) -> None:
+    groups.apply("BrokerGroup", "ledger", {"mode": "DLedger", "replicas": 3, "controllers": {"replicas": 1}})
+    groups.ready("ledger", 3)
+    with load(groups, "ledger"):
+        apply_audit(groups, "nightly", brokerGroup="ledger")
+        first = ended(groups, "nightly", 1)
+    assert (first["verdict"], first["errors"], first["warnings"]) == ("healthy", 0, 0), first
+    report = json.loads(groups.get("ConfigMap", first["report"])["data"]["summary.json"])
+    assert report["coverage"]["replicasCompared"] == 3
+    assert min(one["records"] for one in report["replicas"]) > 0
+    clean(groups)
+
+    corrupt(groups, "ledger-broker-1", "dledger-n1/data")
+    place = ("--namespace", groups.namespace)
+    groups.cluster.kubectl("annotate", AUDIT, "nightly", "epochmq.io/audit-now=again", *place)
+    second = ended(groups, "nightly", 2)
+    assert second["verdict"] == "damaged", second
+    assert "record.checksum" in second["message"]
+    assert "replica ledger-broker-1" in second["message"]
     clean(groups)
 
 

@@ -1,16 +1,18 @@
 """Tests a group in the mode DLedger on a real cluster: the operator creates it, a deleted leader is replaced,
-an update restarts the leader last, and no acknowledged message is missing."""
+an update restarts the leader last, replicas are added and removed, and no acknowledged message is missing."""
 
 from __future__ import annotations
 
+import base64
 import json
+import time
 from typing import Any
 
 import pytest
 
 from tests.kubernetes.messages import received, send
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, run_epochmq
-from tests.kubernetes.testbed.processes import TestbedError
+from tests.kubernetes.traffic import Traffic
 
 SPEC = {"mode": "DLedger", "replicas": 3, "controllerGroup": "names"}
 
@@ -60,6 +62,54 @@ def test_a_dledger_group_is_created_healed_and_updated_without_a_loss(groups: Gr
     groups.wait("BrokerGroup", "ledger", phase="Ready", ready="3/3")
     assert received(groups, "ledger", 4) == ["a", "b", "c", "d"]
 
-    # Another number of replicas is rejected by the API server.
-    with pytest.raises(TestbedError, match="replicas cannot change in the mode DLedger yet"):
-        groups.apply("BrokerGroup", "ledger", {**SPEC, "replicas": 5})
+
+def members(groups: Groups) -> list[str]:
+    """The members of the group, as its leader knows them."""
+    leader = groups.status("BrokerGroup", "ledger").get("master") or "ledger-broker-0"
+    return sorted(one["id"] for one in (groups.state(leader).get("dledger") or {}).get("peers", ()))
+
+
+def uids(groups: Groups, count: int) -> list[str]:
+    """The uids of the first pods of brokers."""
+    return [groups.get("Pod", f"ledger-broker-{n}")["metadata"]["uid"] for n in range(count)]
+
+
+@pytest.mark.soak
+@pytest.mark.usefixtures("started")
+def test_replicas_are_added_and_removed_one_by_one_while_a_producer_sends(
+    groups: Groups, clients: str
+) -> None:
+    """Before the group shrinks, a replica that is to go becomes the leader."""
+    cluster, namespace = groups.cluster, groups.namespace
+    token = base64.b64encode(b"a-token-of-good-length").decode()
+    name = {"name": "token", "namespace": namespace}
+    cluster.apply({"apiVersion": "v1", "kind": "Secret", "metadata": name, "data": {"token": token}})
+    own = {"controllers": {"replicas": 1}, "admin": {"tokenSecret": "token"}}
+    groups.apply("BrokerGroup", "ledger", {"mode": "DLedger", "replicas": 3, **own})
+    groups.ready("ledger", 3)
+    before = uids(groups, 3)
+    traffic = Traffic(groups, clients, "ledger")
+    traffic.start()
+    for count in (5, 3):
+        begun_s = time.monotonic()
+        cluster.kubectl("scale", "brokergroup/ledger", f"--replicas={count}", f"--namespace={namespace}")
+        status = groups.wait("BrokerGroup", "ledger", phase="Ready", ready=f"{count}/{count}")
+        done_s = time.monotonic()
+        assert (status["targetReplicas"], status["founders"]) == (count, 0)
+        wanted = [f"n{n}" for n in range(count)]
+        cluster.wait(lambda wanted=wanted: members(groups) == wanted, READY_TIMEOUT_S, "the members")
+        traffic.wait_acks(20)
+        silence_s = traffic.silence_s(begun_s, done_s)
+        print(
+            f"{count} replicas after {done_s - begun_s:.1f} s, no message acknowledged for {silence_s:.2f} s"
+        )
+        if count == 5:
+            options = ("--kubeconfig", str(cluster.kubeconfig), "--namespace", namespace)
+            run_epochmq("promote", "ledger/4", *options)
+            groups.wait("BrokerGroup", "ledger", master="ledger-broker-4")
+    assert groups.status("BrokerGroup", "ledger")["master"] in {f"ledger-broker-{n}" for n in range(3)}
+    traffic.stop()
+    print(traffic.summary())
+    traffic.check(epochs=False)
+    assert uids(groups, 3) == before
+    assert groups.get("PersistentVolumeClaim", "store-ledger-broker-4")

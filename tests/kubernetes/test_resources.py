@@ -170,6 +170,8 @@ CHANGES = [
     ("BrokerGroup", {}, {"mode": "MasterSlave"}, "mode cannot change"),
     ("BrokerGroup", {"mode": "MasterSlave"}, {}, "mode cannot change"),
     ("BrokerGroup", {"mode": "MasterSlave"}, {"mode": "MasterSlave", "actingMaster": False}, ""),
+    ("BrokerGroup", {"mode": "DLedger"}, {"mode": "DLedger", "replicas": 5}, ""),
+    ("BrokerGroup", {"mode": "DLedger"}, {"mode": "DLedger", "replicas": 4}, "take one fewer or one more"),
     ("ControllerGroup", {}, {"nameserver": {"embedded": False}}, "embedded cannot change"),
     ("ControllerGroup", {}, {"replicas": 4}, "take one fewer or one more"),
     ("BrokerGroup", {"storage": {"size": "1Gi"}}, {"storage": {"size": "1024Mi"}}, ""),

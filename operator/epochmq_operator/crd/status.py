@@ -63,6 +63,11 @@ _COMMON: dict[str, Any] = {
         "x-kubernetes-preserve-unknown-fields": True,
     },
 }
+_FOUNDERS: dict[str, Any] = {
+    "description": "Number of members with which the Raft group began, while the configuration names the "
+    "members; 0 when the Raft log names them.",
+    "type": "integer",
+}
 _OF_BROKERS: dict[str, Any] = {
     "master": {"description": "Pod of the master; empty without one.", "type": "string"},
     "masterEpoch": {"description": "Epoch of the master.", "type": "integer", "format": "int64"},
@@ -82,6 +87,7 @@ _OF_BROKERS: dict[str, Any] = {
         "description": "Number of controllers that all brokers list; absent in modes without controllers.",
         "type": "integer",
     },
+    "founders": {**_FOUNDERS, "description": f"{_FOUNDERS['description']} In the mode DLedger only."},
     "hibernation": {
         "description": "`Hibernating`, `Hibernated` or `Resuming`; absent while the group is in use.",
         "type": "string",
@@ -132,11 +138,7 @@ _OF_BROKERS: dict[str, Any] = {
 _OF_CONTROLLERS: dict[str, Any] = {
     "leader": {"description": "Pod of the leading controller; empty without one.", "type": "string"},
     "term": {"description": "Term of the leader.", "type": "integer", "format": "int64"},
-    "founders": {
-        "description": "Number of controllers with which the group began, while the configuration names the "
-        "members; 0 when the Raft log names them.",
-        "type": "integer",
-    },
+    "founders": _FOUNDERS,
     "brokerGroups": {
         "description": "BrokerGroups that name these controllers.",
         "type": "array",

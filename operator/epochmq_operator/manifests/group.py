@@ -76,7 +76,7 @@ def _pods(
     name = _nameservers_name(controllers)
     places = {pod: replace(place, nameservers=name) for pod, place in places.items()}
     places |= {identity.name: _placement(controllers, identity) for identity in pods_of(controllers)}
-    return render_pods(group, places, controllers, identities)
+    return render_pods(group, places, controllers, identities, founders)
 
 
 def _nameservers_name(controllers: ControllerGroup) -> str | None:
@@ -118,8 +118,9 @@ def render_manifests(
 ) -> tuple[JsonObject, ...]:
     """All objects of the group in the order in which they are applied: what pods need comes before the
     StatefulSets. `controllers` as for `render_kubernetes_pods`; the objects of a group's own ControllerGroup
-    are not included, because it is a resource of its own. `founders` are those of a controller group; None
-    for all of its controllers. Equal groups give the same objects, byte for byte."""
+    are not included, because it is a resource of its own. `founders` are those of a controller group or
+    of a group in the mode DLedger; None for all of its members. Equal groups give the same objects, byte for
+    byte."""
     group = _with_controllers(group, controllers)
     names = {identity.name for identity in pods_of(group)}
     number = None if founders is None else founders.number

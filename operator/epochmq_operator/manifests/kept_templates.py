@@ -17,7 +17,7 @@ from epochmq_operator.manifests.differences import differences
 from epochmq_operator.manifests.names import INPUTS_ANNOTATION, TEMPLATE_ANNOTATION
 from epochmq_operator.manifests.settings import JsonObject
 from epochmq_operator.quorum_steps import Founders
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource, is_raft_group
 
 NOT_IN_TEMPLATES = frozenset(
     {
@@ -52,18 +52,20 @@ def template_inputs(
 ) -> JsonObject:
     """Everything of a group that its pod templates follow from. Fields with their default value are left out,
     so that a release with a new field computes the same. An earlier release rendered no configuration for
-    controllers that join later: for these the digest changes before the first one joins."""
+    members of a quorum that join later: for these the digest changes before the first one joins."""
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     found = {key: value for key, value in spec.items() if key not in NOT_IN_TEMPLATES} | {"image": image}
-    if isinstance(group, BrokerGroup):
-        found["copies"] = group.min_in_sync
-        if not group.is_under_controllers:
-            found["replicas"] = group.spec.replicas
-    else:
+    if is_raft_group(group):
         founders = founders or Founders(group.spec.replicas)
         found["replicas"] = founders.number
         if not founders.complete:
             found["joins"] = True
+        if isinstance(group, BrokerGroup):
+            found["copies"] = founders.number // 2 + 1  # as an earlier release computed it
+    elif isinstance(group, BrokerGroup):
+        found["copies"] = group.min_in_sync
+        if not group.is_under_controllers:
+            found["replicas"] = group.spec.replicas
     if controllers is not None:
         nameserver = controllers.spec.nameserver
         found["controllers"] = [controllers.name, controllers.spec.replicas, nameserver.embedded]

@@ -2,8 +2,9 @@
 
 A pod gets its template and its configuration when it starts. Keys that a running broker accepts can be
 applied to it later (`plans.reloads`); the members of a quorum do not concern running controllers
-(`QUORUM_KEYS`). The digest covers everything else: two templates with the same digest differ only in such
-keys, so a pod with one of them need not restart to get the other one."""
+(`QUORUM_KEYS`) and running replicas of a DLedger group (`DLEDGER_MEMBER_KEYS`). The digest covers everything
+else: two templates with the same digest differ only in such keys, so a pod with one of them need not restart
+to get the other one."""
 
 # pure: data in, data out.
 
@@ -17,7 +18,7 @@ from epochmq_operator.manifests.names import RESTART_ANNOTATION
 from epochmq_operator.manifests.settings import JsonObject
 from epochmq_operator.pods import Component
 from epochmq_protocol import properties
-from epochmq_protocol.fixed_keys import FIXED_BROKER_KEYS
+from epochmq_protocol.fixed_keys import DLEDGER_MEMBER_KEYS, FIXED_BROKER_KEYS
 
 QUORUM_KEYS = frozenset({"controllerDLegerPeers", "joinControllerGroup"})
 """The keys that name the members of the quorum to a controller whose log names none. A running controller
@@ -44,7 +45,9 @@ def restart_digest(component: Component, template: JsonObject, files: Mapping[st
 
 
 def _needs_restart(component: Component, key: str) -> bool:
-    return key in FIXED_BROKER_KEYS if component is Component.BROKER else key not in QUORUM_KEYS
+    if component is Component.BROKER:
+        return key in FIXED_BROKER_KEYS and key not in DLEDGER_MEMBER_KEYS
+    return key not in QUORUM_KEYS
 
 
 def restart_digest_of(template: Mapping[str, Any]) -> str | None:

@@ -26,7 +26,9 @@ nothing to all replicas in sync.
   steps after `replicas`, by the rules in `hibernation`.
 - `expand-CLAIM`, `volumes`: the volumes have the size that the spec asks for, by the rules in `volumes`.
 - `members`: as many of the group's own controllers run as it asks for, by the rules in `own_controllers`.
-- `peers`: in the mode DLedger as many replicas run as the spec asks for. Never starts: not supported yet.
+- `add-POD`, `admit-POD`, `remove-POD`, `founders`, `peers`: in the mode DLedger, in place of `grow-N`,
+  `join-N` and `shrink-N`, by the rules in `quorum_members`. A removal, and every change while others are
+  members than run, comes before `ready`.
 - `held`: no immutable field is to change. Never starts.
 
 The number of replicas comes from the spec, or from the target in the status, never from the StatefulSet: a
@@ -82,6 +84,7 @@ from epochmq_operator.plans.observed_state import (
     ObservedState,
     observed_dledger_group,
     observed_master_slave,
+    observed_peers,
     observed_quorum,
     observed_replica_group,
     pods_of_set,
@@ -89,6 +92,12 @@ from epochmq_operator.plans.observed_state import (
 from epochmq_operator.plans.own_controllers import ControllersOfGroup, own_controllers
 from epochmq_operator.plans.pinned_image import pinned_image, with_image
 from epochmq_operator.plans.plan_steps import PlanState, PlanStep, was_created
+from epochmq_operator.plans.quorum_members import (
+    REPLICAS,
+    QuorumMembers,
+    founders_of_configuration,
+    recorded_founders,
+)
 from epochmq_operator.plans.reloads import (
     PodReload,
     ReloadTarget,
@@ -118,7 +127,8 @@ class ObservedBrokerGroup:
     its pods if the spec names none. `controllers_wait` says what its controllers still have to do before its
     replicas restart; empty if nothing. `unready_brokers` are the pods whose brokers report that they are not
     ready. `reloads` are the pods that get the configuration `reload_target` without a restart.
-    `known_controllers` is the number of controllers that all brokers list."""
+    `known_controllers` is the number of controllers that all brokers list. `members`: None unless the group
+    is in the mode DLedger."""
 
     group: BrokerGroup
     owner: Owner
@@ -139,6 +149,7 @@ class ObservedBrokerGroup:
     reloads: tuple[PodReload, ...] = ()
     hibernation: HibernationState | None = None
     known_controllers: int = 0
+    members: QuorumMembers | None = None
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -154,6 +165,14 @@ class ObservedBrokerGroup:
     def ready(self) -> int:
         """The number of ready replicas."""
         return sum(1 for pod in self.pods if pod is not None and pod.ready)
+
+    @property
+    def unready_pods(self) -> list[str]:
+        """One line for each pod that is not ready, apart from those that are not members of a DLedger group
+        yet."""
+        if self.members is not None:
+            return self.members.unready
+        return unready_pods(self.pods, self.set_name)
 
     @property
     def restart_order(self) -> PodsByName:
@@ -202,7 +221,7 @@ def with_replicas(group: BrokerGroup, count: int) -> BrokerGroup:
     """The group with this number of replicas. Before it scales down it needs no more copies of a message than
     the spec asks for."""
     least = group.spec.min_in_sync_replicas
-    if least is None and count > group.spec.replicas:
+    if least is None and count > group.spec.replicas and not group.is_dledger:
         least = group.min_in_sync
     update = {"replicas": count, "min_in_sync_replicas": None if least is None else min(least, count)}
     return group.model_copy(update={"spec": group.spec.model_copy(update=update)})
@@ -225,16 +244,24 @@ def observed_broker_group(
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = component_name(name, Component.CONTROLLER)
     image = pinned_image(renderer, observed, named, stateful_set, gate)
+    number, founders = 0, None
+    if group.is_dledger:
+        number = recorded_founders(observed, REPLICAS, stateful_set, count, created=created)
+        founders = founders_of_configuration(observed, stateful_set, number, max(count, wanted))
     rendered = NO_MANIFESTS
     if controllers is not None:
         size = count if hibernation is None else wanted
         effective = with_image(with_replicas(named, size), image)
-        rendered = applicable_manifests(renderer, observed, effective, controllers, gate)
+        rendered = applicable_manifests(renderer, observed, effective, controllers, gate, founders)
         rendered = replace(rendered, manifests=with_size(rendered.manifests, stateful_set, count))
     target = rendered.reload_targets.get(stateful_set)
     pods = with_reloads(observed, target, pods_of_set(observed, stateful_set, count))
     quorum = observed_quorum(observed, tuple(f"{controller_set}-{n}" for n in range(controller_count)))
     broker_pods = tuple(f"{stateful_set}-{n}" for n in range(count))
+    members = None
+    if group.is_dledger:
+        peers = observed_peers(observed, broker_pods)
+        members = QuorumMembers(REPLICAS, group.name, observed.namespace, wanted, number, pods, peers)
     return ObservedBrokerGroup(
         group=named,
         owner=Owner("BrokerGroup", group.name, str(metadata(observed.resource).get("uid", ""))),
@@ -259,6 +286,7 @@ def observed_broker_group(
             for pod in broker_pods
             if isinstance(state := observed.states.get(pod), ReportedBrokerState) and not state.ready
         ),
+        members=members,
     )
 
 
@@ -338,16 +366,22 @@ def broker_steps(
     if broken is not None:
         yield restart_step(observed, observed_group.set_name, broken, "")
     yield from reload_steps(observed, observed_group.reload_target, reversed(observed_group.reloads))
-    if observed_group.count < wanted and not observed_group.group.is_dledger:
+    if observed_group.count < wanted and observed_group.members is None:
         if observed_group.count > 1:
             yield _join(observed_group, observed_group.count)
         yield _grow(observed_group, observed_group.count + 1)
+    members = observed_group.members
+    change = members.step(observed) if members is not None else None
+    if members is not None and change is not None and members.comes_first(change):
+        yield change
     yield from _hindered_removal_steps(observed, observed_group)
     yield _ready(observed_group)
     yield _leave(observed, observed_group)
     yield from _restart_steps(observed, observed_group)
     yield waiting_update_step(observed_group.rendered)
-    if observed_group.count > wanted and not observed_group.group.is_dledger:
+    if change is not None:
+        yield change
+    if observed_group.count > wanted and members is None:
         yield _shrink(observed_group, observed_group.count - 1, _unsafe_to_scale(observed_group))
     yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
     yield from volume_steps(
@@ -356,23 +390,7 @@ def broker_steps(
     count_step = of_controllers.count_step(observed)
     if count_step is not None:
         yield count_step
-    if observed_group.count != wanted and observed_group.group.is_dledger:
-        yield _peers(observed_group, wanted)
     yield immutable_changes_step(observed_group.rendered.immutable_changes)
-
-
-def _peers(observed_group: ObservedBrokerGroup, wanted: int) -> PlanStep:
-    """Blocks a change of the number of replicas in the mode DLedger."""
-    count = observed_group.count
-    return PlanStep(
-        "peers",
-        False,
-        "Membership",
-        f"changes the number of replicas to {wanted}",
-        f"changing the number of replicas is not supported yet in the mode DLedger: {count} keep running; "
-        f"set spec.replicas to {count}",
-        blocked=True,
-    )
 
 
 def _restart_steps(observed: ObservedState, observed_group: ObservedBrokerGroup) -> Iterator[PlanStep]:
@@ -418,7 +436,10 @@ def _object_steps(
     )
     compared_sets = ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner)
     yield objects_step(replace(compared, surplus=unwanted), compared_sets)
-    yield sets_step(observed, compared_sets, observed_group.created)
+    step = sets_step(observed, compared_sets, observed_group.created)
+    if observed_group.members is not None:
+        step = observed_group.members.check_claims(observed, sets[0], step, created=observed_group.created)
+    yield step
 
 
 def _grow(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
@@ -506,7 +527,7 @@ def _hindered_removal_steps(
     """The removal of a replica while others are not ready or not in sync: it waits, or a person overrides
     that."""
     size, obstacle = observed_group.count - 1, _unsafe_to_scale(observed_group)
-    if size < observed_group.group.spec.replicas or observed_group.group.is_dledger or not obstacle:
+    if size < observed_group.group.spec.replicas or observed_group.members is not None or not obstacle:
         return
     names, elected = tuple(observed_group.restart_order), observed_group.group.is_under_controllers
     removal = ForcedRemoval(

@@ -120,8 +120,7 @@ class ObservedControllerGroup:
     @property
     def unready_pods(self) -> list[str]:
         """One line for each pod of the group that is not ready. A controller is ready only as a member."""
-        joining = self.members.joining
-        lines = [line for line in unready_pods(self.pods, self.set_name) if line.split()[0] not in joining]
+        lines = self.members.unready
         for name, pods in self.others:
             lines += unready_pods(pods, name)
         return lines
@@ -181,9 +180,9 @@ def controller_steps(
         broken = next_broken_pod(pods, observed_group.serves, _ready_names(pods))
         if broken is not None:
             yield restart_step(observed, set_name, broken, "")
-    change = observed_group.members.step(observed)
-    if change is not None and (observed_group.members.incomplete or change.name.startswith("remove-")):
-        yield change  # The controller that is to go may be the one that is not ready.
+    change = members.step(observed)
+    if change is not None and members.comes_first(change):
+        yield change
     yield PlanStep(
         "ready",
         not observed_group.unready_pods and not observed_group.leaderless,

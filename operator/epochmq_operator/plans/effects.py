@@ -74,9 +74,9 @@ class ReloadConfiguration:
 
 @dataclass(frozen=True, slots=True)
 class ChangeQuorumMembers:
-    """Has the leading controller, in the pod with this uid, add a member to its quorum or, without an
-    address, remove it, through its sidecar. The effects after this one are carried out only if the leader
-    responds that the change is in effect."""
+    """Has the leader of a quorum of controllers or of a DLedger group, in the pod with this uid, add a member
+    or, without an address, remove it, through its sidecar. The effects after this one are carried out only if
+    the leader responds that the change is in effect."""
 
     pod: Ref
     uid: str

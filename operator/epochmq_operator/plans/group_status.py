@@ -15,7 +15,6 @@ from epochmq_operator.plans.common_steps import (
     PENDING_PHASE,
     TARGET,
     WAITING_UPDATE,
-    unready_pods,
 )
 from epochmq_operator.plans.conditions import Condition, ConditionType, timestamp
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
@@ -145,7 +144,7 @@ def broker_conditions(
     observed_group: ObservedBrokerGroup, progress: PlanProgress, rejection: str, *, paused: bool
 ) -> list[Condition]:
     """The conditions of a broker group."""
-    wrong = unready_pods(observed_group.pods, observed_group.set_name)
+    wrong = observed_group.unready_pods
     kept = observed_group.replica_group
     if kept.known and kept.master_id is None:
         acts = f": {kept.acting.pod} acts for it since {_time_of(kept.acting)}" if kept.acting else ""
@@ -207,8 +206,9 @@ def _quorum_of(observed_group: ObservedBrokerGroup) -> Condition:
         why = "no controllers elect this group's master"
         return Condition(ConditionType.QUORUM_HEALTHY, None, "NotUsed", why)
     if group.is_dledger:
-        ready, count = observed_group.ready, observed_group.count
-        return quorum_condition(kept.master or None, int(kept.known), ready, count, "replica")
+        voters = observed_group.pods if observed_group.members is None else observed_group.members.voters
+        ready = sum(1 for pod in voters if pod is not None and pod.ready)
+        return quorum_condition(kept.master or None, int(kept.known), ready, len(voters), "replica")
     members = observed_group.quorum.members
     pods = [
         pod
@@ -290,6 +290,7 @@ def broker_status(
             if observed_group.group.is_under_controllers
             else {}
         ),
+        **({FOUNDERS: observed_group.members.founders} if observed_group.members is not None else {}),
         "controllerGroup": observed_group.group.spec.controller_group,
     }
 

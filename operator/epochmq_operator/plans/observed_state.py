@@ -185,9 +185,9 @@ def claims_of_set(observed: ObservedState, manifest: Manifest) -> ObservedClaims
 
 @dataclass(frozen=True, slots=True)
 class ObservedQuorum:
-    """What the controllers of a group report: the pod that leads in the latest term, and the ids of the
-    members as it knows them; none if it reports none. `answered` is the number of controllers that reported
-    anything, `responding` are their pods."""
+    """What the controllers of a group report, or the replicas of a DLedger group: the pod that leads in the
+    latest term, and the ids of the members as it knows them; none if it reports none. `answered` is the
+    number of those that reported anything, `responding` are their pods."""
 
     leader: str | None
     term: int | None
@@ -211,6 +211,23 @@ def observed_quorum(observed: ObservedState, pods: tuple[str, ...]) -> ObservedQ
     state = reported[leader]
     members = frozenset(peer.id for peer in state.peers)
     return ObservedQuorum(leader, term, len(reported), tuple(state.groups), members, responding)
+
+
+def observed_peers(observed: ObservedState, pods: tuple[str, ...]) -> ObservedQuorum:
+    """Combines the reports of these replicas of a DLedger group: of two that claim to lead, the one of the
+    later term counts."""
+    reported = {
+        pod: state.dledger
+        for pod in pods
+        if isinstance(state := observed.states.get(pod), ReportedBrokerState) and state.dledger is not None
+    }
+    leading = [(peer.term, pod) for pod, peer in reported.items() if peer.role == "leader"]
+    responding = frozenset(reported)
+    if not leading:
+        return ObservedQuorum(None, None, len(reported), responding=responding)
+    term, leader = max(leading)
+    members = frozenset(member.id for member in reported[leader].peers)
+    return ObservedQuorum(leader, term, len(reported), (), members, responding)
 
 
 @dataclass(frozen=True, slots=True)

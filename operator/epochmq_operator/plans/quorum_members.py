@@ -177,6 +177,11 @@ class QuorumMembers:
         the number is even, so that a restart could leave no majority."""
         return self.known and (self._unrecorded or not self.members.complete or len(self.pods) % 2 == 0)
 
+    def comes_first(self, step: PlanStep) -> bool:
+        """Whether a step of the change comes before all members are ready: the one that is to go may be the
+        one that is not ready."""
+        return self.incomplete or step.name.startswith("remove-")
+
     @property
     def voters(self) -> tuple[ObservedPod | None, ...]:
         """The pods of the members; all, while no leader reports the members."""
@@ -193,6 +198,13 @@ class QuorumMembers:
             return frozenset()
         ordinals = range(len(self.pods))
         return frozenset(self._pod_name(n) for n in ordinals if member_id(n) not in self.quorum.members)
+
+    @property
+    def unready(self) -> list[str]:
+        """One line for each pod that is not ready, apart from those that are not members yet."""
+        joining = self.joining
+        lines = unready_pods(self.pods, self._set_name)
+        return [line for line in lines if line.split()[0] not in joining]
 
     @property
     def _set_name(self) -> str:

@@ -54,6 +54,7 @@ PLAN_NAMES: Mapping[str, str] = {
     "leave": "scale-down",
     "shrink": "scale-down",
     "members": "membership",
+    "peers": "membership",
     "add": "membership",
     "admit": "membership",
     "remove": "membership",

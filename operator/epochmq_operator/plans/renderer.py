@@ -35,8 +35,7 @@ ADOPTED = "adopted"
 """The field of a group's status with the digest of the inputs of templates that a former release applied."""
 
 RenderManifests = Callable[[GroupResource, ControllerGroup | None, Founders | None], Sequence[Manifest]]
-"""Renders a group's manifests, given the ControllerGroup of a broker group, or the founders of a controller
-group."""
+"""Renders a group's manifests, given the ControllerGroup of a broker group, and the founders of a quorum."""
 Differences = Callable[[Manifest, Manifest], Sequence[str]]
 """(desired, observed) → one line for every desired field that differs. Fields that the API server filled in
 do not count."""

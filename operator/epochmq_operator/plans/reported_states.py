@@ -29,6 +29,20 @@ class ReportedMemberGroup(msgspec.Struct, kw_only=True, frozen=True, rename="cam
     escape: list[ReportedEscape] = []
 
 
+class ReportedMember(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """A member of a quorum of controllers, or of a DLedger group."""
+
+    id: str
+
+
+class ReportedPeer(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
+    """What a broker is in a DLedger group. `peers` are the members of the group, as it knows them."""
+
+    role: Literal["leader", "follower", "candidate"] = "candidate"
+    term: int = 0
+    peers: list[ReportedMember] = []
+
+
 class ReportedBrokerState(
     msgspec.Struct, kw_only=True, frozen=True, rename="camel", tag_field="component", tag="broker"
 ):
@@ -36,7 +50,7 @@ class ReportedBrokerState(
     are bytes of the log. `confirmed_by_all`: every member of the SyncStateSet has the log up to the master's
     confirm offset. `not_ready` says why `ready` is false. `controlled`: controllers decide its role. `group`:
     None without an acting master. `config_version`: the ConfigMap whose configuration it applied while it
-    ran; empty if it has the one that it started with."""
+    ran; empty if it has the one that it started with. `dledger`: None unless its log is a DLedger log."""
 
     cluster: str = ""
     broker_name: str = ""
@@ -59,6 +73,7 @@ class ReportedBrokerState(
     controlled: bool = True
     group: ReportedMemberGroup | None = None
     config_version: str = ""
+    dledger: ReportedPeer | None = None
 
 
 class ReportedReplica(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
@@ -79,12 +94,6 @@ class ReportedReplicaGroup(msgspec.Struct, kw_only=True, frozen=True, rename="ca
     sync_state_set: list[int] = []
     sync_state_set_epoch: int | None = None
     replicas: list[ReportedReplica] = []
-
-
-class ReportedMember(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """A member of a quorum of controllers."""
-
-    id: str
 
 
 class ReportedControllerState(

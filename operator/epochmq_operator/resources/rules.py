@@ -62,10 +62,6 @@ def _immutable(where: str, name: str, attribute: str, message: str) -> Validatio
     )
 
 
-def _is_dledger(group: GroupResource) -> bool:
-    return isinstance(group, BrokerGroup) and group.is_dledger
-
-
 def _has_controllers(group: GroupResource) -> bool:
     return isinstance(group, BrokerGroup) and group.spec.controllers is not None
 
@@ -174,13 +170,6 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
             "self.mode != 'DLedger' || !self.hibernate",
             "remove hibernate: a group in the mode DLedger cannot hibernate yet, because a replica alone is "
             "no majority",
-        ),
-        ValidationRule(
-            "spec",
-            "self.mode != 'DLedger' || self.replicas == oldSelf.replicas",
-            "replicas cannot change in the mode DLedger yet: restore it, or create a new group and "
-            "move to it",
-            lambda old, new: not _is_dledger(new) or new.spec.replicas == old.spec.replicas,
         ),
         _immutable(
             "spec",

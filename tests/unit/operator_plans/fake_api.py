@@ -32,6 +32,7 @@ from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedControllerState,
     ReportedMember,
+    ReportedPeer,
     ReportedReplicaGroup,
     ReportedState,
 )
@@ -139,6 +140,11 @@ class FakeApi:
     masters: dict[str, tuple[str, int]] = field(default_factory=dict)
     quorums: dict[str, frozenset[int]] = field(default_factory=dict)
     """The members of each quorum, by the ordinals of their pods."""
+    peers: dict[str, frozenset[int]] = field(default_factory=dict)
+    """The members of each group in the mode DLedger, likewise."""
+    peer_leaders: dict[str, str] = field(default_factory=dict)
+    """The leader of each."""
+    terms: Counter[str] = field(default_factory=Counter)
     busy: set[str] = field(default_factory=set)
     """The quorums whose leader is making another change."""
     numbers: Any = field(default_factory=lambda: itertools.count(1))
@@ -218,28 +224,41 @@ class FakeApi:
             case ReloadConfiguration():
                 self._reload(effect)
             case ChangeQuorumMembers():
-                self._change_members(effect, resource.name)
+                if resource.kind == "BrokerGroup":
+                    self._change_members(
+                        effect, resource.name, Component.BROKER, self.peers, self.peer_leaders
+                    )
+                    return
+                self._change_members(effect, resource.name, Component.CONTROLLER, self.quorums, self.leaders)
 
-    def _change_members(self, effect: ChangeQuorumMembers, group: str) -> None:
+    def _change_members(
+        self,
+        effect: ChangeQuorumMembers,
+        group: str,
+        component: Component,
+        quorums: dict[str, frozenset[int]],
+        leaders: dict[str, str],
+    ) -> None:
         """What the leader does. RejectedError if it rejects the change, or transfers its leadership."""
-        leader = self.leaders.get(group)
+        leader = leaders.get(group)
         if leader != effect.pod.name or self.uid(effect.pod) != effect.uid:
-            raise RejectedError("this controller does not lead")
+            raise RejectedError("this member does not lead")
         if group in self.busy:
             raise RejectedError("another change is in progress")
-        members, ordinal = self.quorums[group], int(effect.member.removeprefix("n"))
-        pod = controller_pod_name(group, ordinal)
+        members, ordinal = quorums[group], int(effect.member.removeprefix("n"))
+        pod = f"{component_name(group, component)}-{ordinal}"
         if effect.address is None:
             if pod == leader:
-                others = [name for n in members if self._ready(name := controller_pod_name(group, n))]
-                self.leaders[group] = next(name for name in others if name != leader)
-                raise RejectedError("this controller has just transferred its leadership")
-            self.quorums[group] = members - {ordinal}
+                names = [f"{component_name(group, component)}-{n}" for n in members]
+                leaders[group] = next(name for name in names if self._ready(name) and name != leader)
+                raise RejectedError("this member has just transferred its leadership")
+            quorums[group] = members - {ordinal}
         else:
-            assert effect.address == f"{pod}.{group}-controllers.{NAMESPACE}.svc:9878"
+            port = 9878 if component is Component.CONTROLLER else 40911
+            assert effect.address == f"{pod}.{group}-{component}s.{NAMESPACE}.svc:{port}"
             if ordinal not in members and not self._runs(pod):
-                raise RejectedError("the new controller does not respond to the leader")
-            self.quorums[group] = members | {ordinal}
+                raise RejectedError("the new member does not respond to the leader")
+            quorums[group] = members | {ordinal}
 
     def _runs(self, pod: str) -> bool:
         """Whether the pod's process runs."""
@@ -356,13 +375,20 @@ class FakeApi:
             }
 
     def _is_member(self, stateful_set: str, ordinal: int) -> bool:
-        """Whether a controller is a member of its quorum, and so can be ready. The first controllers name
-        each other."""
+        """Whether a controller, or a replica in the mode DLedger, is a member of its quorum, and so can be
+        ready. The first ones name each other."""
         group, _, component = stateful_set.rpartition("-")
-        if component != Component.CONTROLLER:
+        is_dledger = component == Component.BROKER and self.is_dledger(group)
+        if component != Component.CONTROLLER and not is_dledger:
             return True
         count = self.objects[Ref("StatefulSet", NAMESPACE, stateful_set)]["spec"]["replicas"]
-        return ordinal in self.quorums.setdefault(group, frozenset(range(count)))
+        quorums = self.peers if is_dledger else self.quorums
+        return ordinal in quorums.setdefault(group, frozenset(range(count)))
+
+    def is_dledger(self, group: str) -> bool:
+        """Whether this broker group is in the mode DLedger."""
+        spec = self.objects.get(Ref("BrokerGroup", NAMESPACE, group), {}).get("spec")
+        return isinstance(spec, dict) and spec.get("mode") == "DLedger"
 
     @staticmethod
     def _new_claim(ref: Ref, stateful_set: dict[str, Any]) -> dict[str, Any]:
@@ -409,12 +435,50 @@ class FakeApi:
                 elif self.leaders.get(ref.name) not in ready:
                     self.leaders[ref.name] = ready[0]
         for ref, found in self.objects.items():
-            if ref.kind == "BrokerGroup":
+            if ref.kind == "BrokerGroup" and self.is_dledger(ref.name):
+                self._elect_peer(ref.name)
+            elif ref.kind == "BrokerGroup":
                 members = self.members(found)
                 master, epoch = self.masters.get(ref.name, ("", 0))
                 candidates = [pod for pod in members if pod not in self.behind]
                 if candidates and master not in members and self._leader(found):
                     self.masters[ref.name] = (candidates[0], epoch + 1)
+
+    def _elect_peer(self, group: str) -> None:
+        names = [broker_pod_name(group, n) for n in sorted(self.peers.get(group, ()))]
+        ready = [name for name in names if self._ready(name)]
+        if not names or len(ready) * 2 <= len(names):
+            self.peer_leaders.pop(group, None)
+        elif self.peer_leaders.get(group) not in ready:
+            self.peer_leaders[group] = ready[0]
+            self.terms[group] += 1
+
+    def _peer_states(self, group: str) -> dict[str, ReportedState]:
+        """What the running replicas of a group in the mode DLedger report."""
+        found: dict[str, ReportedState] = {}
+        leader, term = self.peer_leaders.get(group), self.terms[group]
+        members = [ReportedMember(id=member_id(n)) for n in sorted(self.peers.get(group, ()))]
+        for number in range(9):
+            pod = broker_pod_name(group, number)
+            if not self._runs(pod):
+                continue
+            leads, is_member = pod == leader, member_id(number) in {one.id for one in members}
+            follows = leader is not None and is_member
+            found[pod] = ReportedBrokerState(
+                broker_name=group,
+                broker_id=number + 1,
+                role="master" if leads else "replica" if follows else "none",
+                master_epoch=term,
+                controlled=False,
+                ready=follows and pod not in self.behind,
+                config_version=self.reloaded.get(self.uid(Ref("Pod", NAMESPACE, pod)), ("", {}))[0],
+                dledger=ReportedPeer(
+                    role="leader" if leads else "follower" if follows else "candidate",
+                    term=term,
+                    peers=members if is_member else [],
+                ),
+            )
+        return found
 
     def _leader(self, group: dict[str, Any]) -> str | None:
         return self.leaders.get(self._quorum(group))
@@ -436,6 +500,9 @@ class FakeApi:
         groups: dict[str, list[ReportedReplicaGroup]] = {}
         for ref, found in self.objects.items():
             if ref.kind != "BrokerGroup":
+                continue
+            if self.is_dledger(ref.name):
+                reported |= self._peer_states(ref.name)
                 continue
             members = self.members(found)
             master, epoch = self.masters.get(ref.name, ("", 0))

@@ -125,16 +125,3 @@ def test_an_update_waits_for_a_follower_that_could_not_take_over() -> None:
     api.unready = set()
     api.settle()
     assert api.reasons().count("RestartingPod") == 3
-
-
-def test_another_number_of_replicas_is_rejected_with_a_condition() -> None:
-    """The API server rejects it, too; this resource was changed while its rules were not in force."""
-    api = ready_group()
-    for wanted in (5, 1):
-        api.put("BrokerGroup", "ledger", {"mode": "DLedger", "replicas": wanted})
-        for _ in range(5):
-            api.tick()
-            api.operate()
-        assert len([pod for pod in api.pods() if "broker" in pod]) == 3
-        assert conditions(api)["Progressing"] == ("False", "MembershipBlocked")
-        assert "set spec.replicas to 3" in message(api, "Progressing")
