@@ -8,6 +8,7 @@ from epochmq_dledger.results import RaftOperationError
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.operations import ChangeMembersArguments
+from epochmq_protocol.dledger import DLedgerResponseCode
 from epochmq_protocol.transport.group_members import MembersClient
 
 
@@ -16,7 +17,7 @@ async def change_members(
 ) -> results.MembersResult:
     """Adds or removes one member, and waits until the change is committed. A leader that is to be removed
     transfers its leadership instead, and rejects the request. A change that is in effect already succeeds at
-    once. AdminError if the change cannot be made now."""
+    once. AdminError if the change cannot be made now: BUSY while another one is under way."""
     if wanted.address is not None and not is_valid_member(wanted.member, wanted.address):
         raise AdminError(
             FaultKind.INVALID,
@@ -25,7 +26,9 @@ async def change_members(
     try:
         await peer.change_members(wanted.member, wanted.address)
     except RaftOperationError as error:
-        raise AdminError(FaultKind.REFUSED, members.explain(error.code)) from None
+        is_under_way = error.code == DLedgerResponseCode.REPEATED_REQUEST
+        kind = FaultKind.BUSY if is_under_way else FaultKind.REFUSED
+        raise AdminError(kind, members.explain(error.code)) from None
     return results.MembersResult(members=member_states(peer), leader=peer.leader_id, term=peer.term)
 
 

@@ -217,8 +217,10 @@ class Reconciler(abc.ABC):
 
     def _members_unchanged(self, ref: Ref, worker: WorkerState, error: MembershipRejectionError) -> float:
         """The delay before the change is requested again. A leader rejects a change while another one is in
-        progress, and when it has transferred its leadership; so the first rejections are no fault."""
-        worker.failures += 1
+        progress, and when it has transferred its leadership; so the first rejections are no fault. While a
+        new member gets the log, which may take long, none is."""
+        if not error.is_under_way:
+            worker.failures += 1
         if worker.failures >= REPORTED_REJECTIONS:
             worker.rejection = f"the members of the quorum were not changed: {error}"[:500]
         log.info("a quorum was not changed", resource=str(ref), namespace=ref.namespace, error=str(error))

@@ -18,6 +18,7 @@ from epochmq_operator.kube.sidecar_credentials import SidecarCredentials
 from epochmq_operator.plans.objects import Manifest, is_deleting, metadata
 from epochmq_operator.plans.reported_states import ReportedState, decode_state
 from epochmq_operator.pod_rendering import ADMIN_PORT
+from epochmq_protocol.admin_api.messages import FaultKind
 from epochmq_protocol.errors import EpochMQError
 
 RESPONSE_TIMEOUT_S = 2.0
@@ -53,13 +54,22 @@ class ReloadRejectionError(SidecarRejectionError):
 
 
 class MembershipRejectionError(SidecarRejectionError):
-    """The change was one of a quorum's members, and it is not known to be in effect."""
+    """The change was one of a quorum's members, and it is not known to be in effect. `is_under_way`: the
+    leader is still making a change, perhaps this one: a new member gets the whole log."""
+
+    def __init__(self, message: str, *, is_under_way: bool = False) -> None:
+        super().__init__(message)
+        self.is_under_way = is_under_way
 
 
-def _message_of(body: bytes) -> str:
-    """The message in a sidecar's response to a request that it rejects; "" if there is none."""
+class _BusyError(SidecarRejectionError):
+    """The process is busy with another change."""
+
+
+def _error_of(body: bytes, field: str) -> str:
+    """A field of the error in a sidecar's response to a request that it rejects; "" if there is none."""
     try:
-        found = json.loads(body)["error"]["message"]
+        found = json.loads(body)["error"][field]
     except (ValueError, KeyError, TypeError):
         return ""
     return found if isinstance(found, str) else ""
@@ -193,7 +203,8 @@ class SidecarClient:
             try:
                 await self._ask(namespace, name, ip, credentials, "/v1/members", body=body, headers=headers)
             except SidecarRejectionError as error:
-                raise MembershipRejectionError(f"{name}: {error}") from None
+                is_under_way = isinstance(error, _BusyError)
+                raise MembershipRejectionError(f"{name}: {error}", is_under_way=is_under_way) from None
             except (EpochMQError, aiohttp.ClientError, TimeoutError, OSError) as error:
                 self.failures += 1
                 why = str(error) or type(error).__name__
@@ -236,8 +247,10 @@ class SidecarClient:
                     )
             if answer.status == 200:
                 return bytes(content)
+            if body is not None and _error_of(bytes(content), "kind") == FaultKind.BUSY:
+                raise _BusyError(_error_of(bytes(content), "message"))
             if body is not None and 400 <= answer.status < 500:
-                raise SidecarRejectionError(_message_of(bytes(content)) or f"status {answer.status}")
+                raise SidecarRejectionError(_error_of(bytes(content), "message") or f"status {answer.status}")
             raise EpochMQError(f"the sidecar of {pod} responded with status {answer.status}")
 
 

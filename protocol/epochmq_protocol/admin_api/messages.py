@@ -38,7 +38,7 @@ class FaultKind(StrEnum):
     TIMEOUT = "timeout"
     """Read the state: the operation may have been done."""
     BUSY = "busy"
-    """Try again: too many connections are open."""
+    """Try again: too many connections are open, or an operation that takes its time is under way."""
     FAILED = "failed"
     """Read what the process has logged: an error in the process made the operation fail."""
 

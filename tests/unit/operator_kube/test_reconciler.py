@@ -119,13 +119,14 @@ async def test_existing_controllers_that_are_not_in_the_cache_are_not_taken_over
 class BusyLeader(SilentSidecars):
     """A leading controller that rejects some changes of its quorum's members first."""
 
-    def __init__(self, rejections: int) -> None:
+    def __init__(self, rejections: int, *, is_under_way: bool) -> None:
         self.rejections = rejections
+        self._is_under_way = is_under_way
 
     async def change_members(self, *_: Any) -> None:
         self.rejections -= 1
         if self.rejections >= 0:
-            raise MembershipRejectionError("another change is in progress")
+            raise MembershipRejectionError("another change is in progress", is_under_way=self._is_under_way)
 
 
 class MembershipReconciler(Reconciler):
@@ -146,16 +147,19 @@ class MembershipReconciler(Reconciler):
         return ReconciliationResult((before, change, after))
 
 
-@pytest.mark.parametrize(("rejections", "is_reported"), [(2, False), (REPORTED_REJECTIONS + 1, True)])
+@pytest.mark.parametrize(
+    ("rejections", "is_under_way", "is_reported"),
+    [(2, False, False), (REPORTED_REJECTIONS + 1, False, True), (REPORTED_REJECTIONS + 1, True, False)],
+)
 async def test_what_relies_on_a_change_of_members_is_not_recorded_before_it_is_in_effect(
-    rejections: int, is_reported: bool, monkeypatch: pytest.MonkeyPatch
+    rejections: int, is_under_way: bool, is_reported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciler_module, "FAILED_FIRST_S", 0.01)
     labels = {KIND_LABEL: "ControllerGroup", GROUP_LABEL: QUORUM.name}
     pod = {"name": "orders-controller-0", "namespace": NAMESPACE, "uid": "uid-0", "labels": labels}
     server, cache = FakeApiServer(resource(QUORUM, replicas=3)), ObjectCache()
     api: Any = server
-    leader: Any = BusyLeader(rejections)
+    leader: Any = BusyLeader(rejections, is_under_way=is_under_way)
     cache.put(server.objects[object_path(QUORUM)])
     cache.put({"apiVersion": "v1", "kind": "Pod", "metadata": pod})
     replicas = ReplicaObserver(cache, leader, CredentialsCache(api))

@@ -42,11 +42,12 @@ class Sidecar:
         self.address = loopback(98)
         self.asked: list[tuple[str, str | None, Any]] = []
         self.status = 200
+        self.kind = "refused"
 
     async def respond(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.asked.append((request.method + request.path, request.headers.get("X-EpochMQ-Token"), body))
-        fault = {"kind": "refused", "message": "fileReservedTime=48: expected less"}
+        fault = {"kind": self.kind, "message": "fileReservedTime=48: expected less"}
         return web.json_response({} if self.status == 200 else {"error": fault}, status=self.status)
 
 
@@ -140,3 +141,14 @@ async def test_a_change_of_a_quorum_that_may_not_be_in_effect_is_an_error(status
         with pytest.raises(MembershipRejectionError):
             await observer.change_members(ORDERS, ChangeQuorumMembers(POD, uid, "n3"))
         assert len(sidecar.asked) == (1 if uid == "uid-1" else 0)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(503, "busy"), (503, "silent"), (409, "refused")])
+async def test_a_leader_that_is_still_making_a_change_is_told_from_one_that_rejects_it(
+    status: int, kind: str
+) -> None:
+    async with observed(tokenSecret="token") as (observer, sidecar, _):
+        sidecar.status, sidecar.kind = status, kind
+        with pytest.raises(MembershipRejectionError) as caught:
+            await observer.change_members(ORDERS, ChangeQuorumMembers(POD, "uid-1", "n3"))
+        assert caught.value.is_under_way is (kind == "busy")
