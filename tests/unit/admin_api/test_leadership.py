@@ -11,7 +11,7 @@ import pytest
 
 from epochmq_broker.sidecar.metrics import exposition
 from epochmq_protocol.admin_api import results
-from epochmq_protocol.admin_api.messages import AdminError
+from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.operations import (
     AdminOperation,
     ChangeMembersArguments,
@@ -282,3 +282,19 @@ async def test_the_leader_changes_the_members_and_leaves_after_a_transfer(tmp_pa
         shown = (await state_of(after)).dledger
         assert shown is not None
         assert {one.id for one in shown.peers} == addresses.keys() - {first}
+
+
+async def test_a_leader_that_is_adding_a_member_is_busy(tmp_path: Path) -> None:
+    """It waits for the new broker, which does not run yet."""
+    async with running(tmp_path, 1) as group:
+        dledger = group[0].broker.dledger
+        assert dledger is not None
+        leading = dledger.peer.node.leader
+        assert leading is not None
+        added = asyncio.ensure_future(change_members(group[0], "n1", f"{HOST}:{free_port(HOST)}"))
+        await until(lambda: "n1" in leading.peers)
+        with pytest.raises(AdminError, match="another change is in progress") as caught:
+            await change_members(group[0], "n2", f"{HOST}:{free_port(HOST)}")
+        assert caught.value.kind is FaultKind.BUSY
+        added.cancel()
+        await asyncio.gather(added, return_exceptions=True)
