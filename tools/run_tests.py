@@ -6,8 +6,8 @@ and the parts that only compute. These and the build have a low priority: they u
 the cores, and do not make a process stall for which a test waits.
 
 `soak` runs the long tests, one part after another. A failed part does not stop the others. The output of a
-part is printed when it ends; the failed parts and tests are listed last. The CPU seconds of a part are those
-of all processes that it has waited for."""
+part is printed when it ends, with its slowest tests; the failed parts and tests are listed last. The CPU
+seconds of a part are those of all processes that it has waited for."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ BIN = Path(sys.executable).parent
 NO_TESTS_COLLECTED = 5
 FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+?::[\w:]+(?:\[.*?\])?|\S+)(?: - |$)", re.MULTILINE)
 """A line of pytest's summary; the group is the test's name."""
+SLOWEST = ("--durations=10", "--durations-min=5")
+"""Options of pytest that list the ten slowest tests of a part, and fixtures, that took 5 s and more."""
 FAILED_TESTS_MAX = 20
 """How many failed tests of a part are listed at the end."""
 
@@ -75,7 +77,8 @@ CLIENTS = sorted(set(interop("")) - set(interop(*REPLICAS, *FAULTS)))
 
 def pytest(name: str, *paths: str, lane: Lane = "processes", niceness: int = 0) -> Part:
     """A part with the short tests of these paths."""
-    return Part(name, [sys.executable, "-m", "pytest", "-q", "-m", "not soak", *paths], lane, niceness)
+    command = [sys.executable, "-m", "pytest", "-q", *SLOWEST, "-m", "not soak", *paths]
+    return Part(name, command, lane, niceness)
 
 
 def computation(name: str, *paths: str) -> Part:
