@@ -10,13 +10,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-POLL_S = 0.02
+POLL_S, POLL_MAX_S = 0.02, 0.2
+"""The bounds of the pause between two evaluations of a condition, which is a tenth of the time waited. A
+question to a process takes CPU time that other processes need."""
 PATIENCE_S = 120
 """How long anything may take on a busy machine with a slow disk; what comes about takes far less."""
 
 
 class ProcessFailedError(AssertionError):
     """A child process ended or did not become what was waited for; the message carries its last output."""
+
+
+def _rest(deadline: float, timeout_s: float) -> None:
+    """Pauses between two evaluations of a condition."""
+    waited_s = time.monotonic() - (deadline - timeout_s)
+    time.sleep(min(max(waited_s / 10, POLL_S), POLL_MAX_S))
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S, what: str) -> None:
@@ -32,7 +40,7 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S, 
             silence = error
         if time.monotonic() >= deadline:
             raise AssertionError(f"not within {timeout_s} s: {what}") from silence
-        time.sleep(POLL_S)
+        _rest(deadline, timeout_s)
 
 
 def wait_holds(check: Callable[[], None], *, timeout_s: float = PATIENCE_S) -> None:
@@ -47,7 +55,7 @@ def wait_holds(check: Callable[[], None], *, timeout_s: float = PATIENCE_S) -> N
         except (AssertionError, LookupError, ValueError, OSError):  # wrong, missing, or no response
             if time.monotonic() >= deadline:
                 raise
-        time.sleep(POLL_S)
+        _rest(deadline, timeout_s)
 
 
 class ManagedProcess:
