@@ -207,14 +207,14 @@ def send_bad_frames(process: ManagedProcess, address: str, frames: BadFrames, co
     assert growth < GROWTH_MAX_KB, f"{process.name} grew by {growth} kB over {count} bad frames"
 
 
-def test_a_broker_survives_60000_bad_frames(cluster: Cluster) -> None:
-    send_bad_frames(cluster.broker_process, cluster.broker_address, BadFrames(SEED, BROKER_CODES), 60_000)
+def test_a_broker_survives_20000_bad_frames(cluster: Cluster) -> None:
+    send_bad_frames(cluster.broker_process, cluster.broker_address, BadFrames(SEED, BROKER_CODES), 20_000)
     good_client_of_broker(cluster)
 
 
-def test_a_nameserver_survives_40000_bad_frames(cluster: Cluster) -> None:
+def test_a_nameserver_survives_12000_bad_frames(cluster: Cluster) -> None:
     send_bad_frames(
-        cluster.nameserver_process, cluster.nameserver_address, BadFrames(SEED, NAMESERVER_CODES), 40_000
+        cluster.nameserver_process, cluster.nameserver_address, BadFrames(SEED, NAMESERVER_CODES), 12_000
     )
     good_client_of_nameserver(cluster)
 
