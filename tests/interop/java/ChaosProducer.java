@@ -16,6 +16,8 @@ import org.apache.rocketmq.common.message.Message;
  * <p>Arguments: nameserver, topic, journal, threads, pause in milliseconds.
  */
 public final class ChaosProducer {
+    /** The least pause after a failed send: those to a group that is down fail at once. */
+    private static final long FAILED_MS = 50;
     private static volatile boolean over;
 
     public static void main(String[] args) throws Exception {
@@ -46,16 +48,18 @@ public final class ChaosProducer {
             journal.println("send " + number);
             long began = System.nanoTime();
             String outcome;
+            long pause = pauseMs;
             try {
                 SendResult result = producer.send(message);
                 outcome = result.getSendStatus() + " " + result.getMessageQueue().getQueueId() + " "
                     + result.getQueueOffset() + " " + result.getOffsetMsgId() + " " + result.getMsgId();
             } catch (Exception error) {
                 outcome = error.getClass().getSimpleName();
+                pause = Math.max(pauseMs, FAILED_MS);
             }
             journal.println("sent " + number + " " + began + " " + System.nanoTime() + " " + outcome);
             try {
-                Thread.sleep(pauseMs);
+                Thread.sleep(pause);
             } catch (InterruptedException error) {
                 return;
             }
