@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.java_cluster import java_broker, java_nameserver
+from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker, java_nameserver
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_slave_sync import java_slave
 from tests.support.cluster import Settings
@@ -76,7 +76,7 @@ def acting_pair(
     pair = Pair(
         directory,
         [master, slave],
-        broker={**ACTING, **(settings or {})},
+        broker={**NO_TIMER_MESSAGES, **ACTING, **(settings or {})},
         octet=67,
         nameserver=nameserver,
         nameserver_settings=SUPPORTING,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.java_cluster import java_broker, java_nameserver
+from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker, java_nameserver
 from tests.interop.test_slave_sync import java_slave
 from tests.support.acting_group import ActingGroup
 from tests.support.group_processes import Factory, our_broker, our_nameserver
@@ -15,7 +15,7 @@ from tests.support.process import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
-SETTINGS = {"lockInStrictMode": True, "enableRemoteEscape": True}
+SETTINGS = {**NO_TIMER_MESSAGES, "lockInStrictMode": True, "enableRemoteEscape": True}
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol import fastjson
-from tests.interop.java_cluster import java_broker
+from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess
+from tests.support.cluster import Settings
 from tests.support.group_processes import Factory, our_controller
 from tests.support.process import ManagedProcess, wait_until
 from tests.support.replica_group import CONTROLLER_ELECT_MASTER, ReplicaGroup
@@ -40,7 +41,7 @@ QUORUMS = [
 ]
 
 
-PATIENT = {"controllerHeartBeatTimeoutMills": 15_000}
+PATIENT: Settings = {**NO_TIMER_MESSAGES, "controllerHeartBeatTimeoutMills": 15_000}
 """The broker's heartbeat timeout. A killed broker is noticed by its connection; a broker that a busy machine
 delays must not be replaced."""
 

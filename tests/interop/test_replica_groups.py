@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.java_cluster import java_broker
+from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.interop.test_controller import OURS, java_controller
 from tests.support.group_processes import Factory, Member, our_broker
@@ -19,6 +19,7 @@ from tests.support.replica_group import ReplicaGroup
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]
 
 SAFE = {
+    **NO_TIMER_MESSAGES,
     "allAckInSyncStateSet": True,
     "minInSyncReplicas": 2,
     "registerNameServerPeriod": 10_000,

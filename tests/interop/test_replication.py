@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.store import PutStatus
-from tests.interop.java_cluster import java_broker
+from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.group_processes import Factory, our_broker
 from tests.support.net import free_port, loopback
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 def test_a_slave_follows_a_master_of_the_other_implementation(
     tmp_path: Path, master: Factory, replica: Factory
 ) -> None:
-    settings = {"inSyncReplicas": 2, "slaveTimeout": 4000}
+    settings = {**NO_TIMER_MESSAGES, "inSyncReplicas": 2, "slaveTimeout": 4000}
     with Pair(tmp_path, [master, replica], broker=settings, octet=62) as pair:
         wait_until(lambda: bool(pair.ha()["haConnectionInfo"]), what="a replica is connected")
         for number in range(250):
