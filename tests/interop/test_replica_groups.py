@@ -94,7 +94,7 @@ class SteadyProducer:
     def __init__(self, directory: Path, nameserver: str) -> None:
         self.process = JavaProcess(
             "SteadyProducer",
-            [nameserver],
+            [nameserver, "5"],
             home=directory,
             classes=compile_java("SteadyProducer.java"),
             heap_mb=128,

@@ -4,9 +4,13 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.message.Message;
 
-/** Sends one message after another, and prints for each when it was acknowledged, or why it was not. */
+/**
+ * Sends one message after another, and prints for each when it was acknowledged, or why it was not. Arguments: nameserver,
+ * milliseconds between two messages.
+ */
 public class SteadyProducer {
     public static void main(String[] args) throws Exception {
+        long pause = Long.parseLong(args[1]);
         DefaultMQProducer producer = new DefaultMQProducer("steady");
         producer.setNamesrvAddr(args[0]);
         producer.setPollNameServerInterval(100);
@@ -23,10 +27,10 @@ public class SteadyProducer {
                 } else {
                     System.out.println("open " + number + " " + result.getSendStatus());
                 }
-                Thread.sleep(1);
+                Thread.sleep(pause);
             } catch (Exception error) {
                 System.out.println("failed " + number + " " + error.getClass().getSimpleName());
-                Thread.sleep(5);
+                Thread.sleep(Math.max(pause, 20));
             }
         }
     }
