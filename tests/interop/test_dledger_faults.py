@@ -39,8 +39,8 @@ def seed_of(variable: str) -> int:
     return seed
 
 
-def chaos(folder: Path, seconds: float) -> None:
-    """Runs a round of faults of this length, and audits what it has left."""
+def chaos(folder: Path, seconds: float, *, spark: bool) -> None:
+    """Runs a round of faults of this length, and audits what it has left, with Spark or without."""
     if (lacks := network.missing() or disks.missing()) is not None:
         pytest.skip(f"missing: {lacks}")
     with DLedgerRounds(folder, seed_of("EPOCHMQ_CHAOS_SEED")) as rounds:
@@ -49,29 +49,30 @@ def chaos(folder: Path, seconds: float) -> None:
     if (lacks := audits.missing()) is not None:
         print(f"no audit; missing: {lacks}")
         return
-    assert audits.audit(rounds.stores, folder / "audit") == []
+    assert audits.audit(rounds.stores, folder / "audit", spark=spark) == []
 
 
 @pytest.mark.timeout(900)
 def test_half_a_minute_of_every_fault(tmp_path: Path) -> None:
-    chaos(tmp_path, ROUND_S)
+    chaos(tmp_path, ROUND_S, spark=False)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(SOAK_S + 1800)
 def test_twenty_minutes_of_every_fault(tmp_path: Path) -> None:
-    chaos(tmp_path, SOAK_S)
+    chaos(tmp_path, SOAK_S, spark=True)
 
 
-def cut(folder: Path, rounds: int, audit: str) -> None:
-    """Cuts the power of all brokers so often; they flush before they acknowledge."""
+def cut(folder: Path, rounds: int, audit: str, *, spark: bool) -> None:
+    """Cuts the power of all brokers so often; they flush before they acknowledge. The audit runs in Spark or
+    without."""
     if (lacks := images.missing()) is not None:
         pytest.skip(f"missing: {lacks}")
     if (lacks := audits.missing()) is not None:
         print(f"no audit; missing: {lacks}")
         audit = NEVER
     seed = seed_of("EPOCHMQ_CUTS_SEED")
-    found = PowerCutRounds(folder, ALL, seed, audit=audit, make_group=DLedgerImageGroup)
+    found = PowerCutRounds(folder, ALL, seed, audit=audit, spark=spark, make_group=DLedgerImageGroup)
     found.run(rounds)
     assert [str(cut) for cut in found.cuts if not cut.passed] == []
     assert len(found.cuts) == rounds
@@ -79,10 +80,10 @@ def cut(folder: Path, rounds: int, audit: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_acknowledged_messages_survive_power_cuts_of_all_brokers(tmp_path: Path) -> None:
-    cut(tmp_path, CUTS, AT_END)
+    cut(tmp_path, CUTS, AT_END, spark=False)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_fifty_power_cuts_of_all_brokers(tmp_path: Path) -> None:
-    cut(tmp_path, SOAK_CUTS, EACH)
+    cut(tmp_path, SOAK_CUTS, EACH, spark=True)

@@ -34,14 +34,15 @@ def _ends_the_audits_session() -> Iterator[None]:
         audits.end_session()
 
 
-def cut(folder: Path, scope: str, rounds: int, audit: str) -> None:
-    """Makes `rounds` power cuts with a new seed; none may lose an acknowledged message."""
+def cut(folder: Path, scope: str, rounds: int, audit: str, *, spark: bool) -> None:
+    """Makes `rounds` power cuts with a new seed; none may lose an acknowledged message. The audit runs in
+    Spark or without."""
     seed = int(os.environ.get("EPOCHMQ_CUTS_SEED") or time.time())
     print(f"seed {seed}")
     if (lacks := audits.missing()) is not None:
         print(f"no audit; missing: {lacks}")
         audit = NEVER
-    found = PowerCutRounds(folder, scope, seed, audit=audit)
+    found = PowerCutRounds(folder, scope, seed, audit=audit, spark=spark)
     found.run(rounds)
     assert [str(cut) for cut in found.cuts if not cut.passed] == []
     assert len(found.cuts) == rounds
@@ -49,23 +50,23 @@ def cut(folder: Path, scope: str, rounds: int, audit: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_acknowledged_messages_survive_the_power_cut_of_the_whole_group(tmp_path: Path) -> None:
-    cut(tmp_path, ALL, SHORT, AT_END)
+    cut(tmp_path, ALL, SHORT, AT_END, spark=False)
 
 
 @pytest.mark.timeout(900)
 def test_acknowledged_messages_survive_the_power_cut_of_one_broker_that_has_not_flushed(
     tmp_path: Path,
 ) -> None:
-    cut(tmp_path, ONE, SHORT, AT_END)
+    cut(tmp_path, ONE, SHORT, AT_END, spark=False)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(LONG_TIMEOUT_S)
 def test_two_hundred_power_cuts_of_the_whole_group(tmp_path: Path) -> None:
-    cut(tmp_path, ALL, LONG, EACH)
+    cut(tmp_path, ALL, LONG, EACH, spark=True)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(LONG_TIMEOUT_S)
 def test_two_hundred_power_cuts_of_one_broker(tmp_path: Path) -> None:
-    cut(tmp_path, ONE, LONG, EACH)
+    cut(tmp_path, ONE, LONG, EACH, spark=True)

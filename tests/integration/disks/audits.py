@@ -1,4 +1,4 @@
-"""Runs `epochmq audit` on a group's stores, in one Spark session for all runs."""
+"""Audits a group's stores: by `epochmq audit`, in one Spark session for all runs, or in this process."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ _AUDITOR: Final = ThreadPoolExecutor(1, thread_name_prefix="audit")
 """All audits run on one thread, one after another: Spark's session belongs to a thread."""
 
 
-def audit(stores: Sequence[Path], folder: Path) -> list[str]:
+def audit(stores: Sequence[Path], folder: Path, *, spark: bool) -> list[str]:
     """Audits the replicas in these directories and returns all findings except notes. No process writes into
-    the directories meanwhile."""
-    return _AUDITOR.submit(_audit, stores, folder).result()
+    the directories meanwhile. Without Spark the same code finds the same (`tests/spark`), for a few stores
+    with a fraction of the CPU time."""
+    return _AUDITOR.submit(_audit, stores, folder, spark=spark).result()
 
 
-def _audit(stores: Sequence[Path], folder: Path) -> list[str]:
+def _audit(stores: Sequence[Path], folder: Path, *, spark: bool) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PySpark's own
         from epochmq_spark import local_audit
+        from tests.unit.spark import inprocess
 
-        outcome = local_audit.run(
-            local_audit.replicas_of([f"{s.parent.name}={s}" for s in stores]), folder, cores=2
-        )
+        replicas = local_audit.replicas_of([f"{s.parent.name}={s}" for s in stores])
+        found = local_audit.run(replicas, folder, cores=2).findings if spark else inprocess.run(replicas)
     return [
         f"{row['replica']}: {row['kind']} at {row['start_offset']}: {row['detail']}"
-        for row in outcome.findings
+        for row in found
         if row["severity"] != "note"
     ]
 

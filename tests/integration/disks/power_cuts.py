@@ -84,12 +84,14 @@ class PowerCutRounds:
     members stop cleanly and start together with it. `make_group` takes a directory, settings of the brokers
     and a seed.
 
-    The audit runs after every cut, or once for each group after its members have stopped, or never."""
+    The audit runs after every cut, or once for each group after its members have stopped, or never; in
+    Spark or in this process."""
 
     directory: Path
     scope: str
     seed: int
     audit: str = AT_END
+    spark: bool = True
     stop_at_failure: bool = True
     report_progress: Callable[[str], None] = print
     make_group: Callable[[Path, Settings, int], GroupOnImages] = ImageGroup
@@ -160,7 +162,9 @@ class PowerCutRounds:
 
     def _audit(self, group: GroupOnImages) -> list[str]:
         return audits.audit(
-            [group.state_folder(member) for member in group.brokers], self.directory / "audit"
+            [group.state_folder(member) for member in group.brokers],
+            self.directory / "audit",
+            spark=self.spark,
         )
 
     def _keep_evidence(self, group: GroupOnImages, directory: Path) -> None:
