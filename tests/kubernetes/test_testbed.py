@@ -186,8 +186,10 @@ def test_a_failure_collects_diagnostics(cluster: Cluster, namespace: str, tmp_pa
 
 
 STARTS = """
+import signal
 import sys
 from tests.kubernetes.testbed.cluster import Cluster
+signal.signal(signal.SIGINT, signal.default_int_handler)
 cluster = Cluster.start(sys.argv[1], nodes=1)
 print("started", flush=True)
 sys.stdin.read()
@@ -195,7 +197,8 @@ sys.stdin.read()
 
 
 class Starter:
-    """A process that starts a small cluster of its own, as a test run does."""
+    """A process that starts a small cluster of its own, as a test run does. SIGINT interrupts it, although a
+    shell makes its background jobs ignore that."""
 
     def __init__(self, name: str) -> None:
         self.name = name
