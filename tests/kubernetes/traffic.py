@@ -29,8 +29,9 @@ CLIENT_TIMEOUT_S = 180
 
 
 class Broker(NamedTuple):
-    """A broker by its address on this machine; it stands for a Member, of which no more is used."""
+    """A broker's pod, and its address on this machine; it stands for a Member, of which no more is used."""
 
+    name: str
     address: str
 
 
@@ -130,7 +131,7 @@ class Traffic:
         """A broker's pod, through a port of this machine."""
         cluster = self.groups.cluster
         ip = cluster.core.read_namespaced_pod(name, self.groups.namespace).status.pod_ip
-        return Broker(f"127.0.0.1:{cluster.forward(ip, BROKER_PORT)}")
+        return Broker(name, f"127.0.0.1:{cluster.forward(ip, BROKER_PORT)}")
 
     def copies_max(self, body: bytes) -> int:
         """How many copies of a body this producer's retries allow."""
