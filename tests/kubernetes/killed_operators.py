@@ -9,6 +9,7 @@ from typing import Any
 
 from kubernetes.client import ApiException
 
+from tests.kubernetes.operator_forks import OperatorForks, operator_forks
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, operator
 from tests.kubernetes.write_limit_proxy import write_limit_proxy
 
@@ -29,18 +30,26 @@ class KilledOperators:
     def until(self, over: Callable[[], bool]) -> list[str]:
         """Runs operators until the condition holds; returns their writes."""
         before = len(self.died)
-        while not over():
-            assert len(self.died) - before < DEATHS_MAX, self.died
-            self._live_and_die(over)
+        with operator_forks() as forks:
+            while not over():
+                assert len(self.died) - before < DEATHS_MAX, self.died
+                self._live_and_die(over, forks)
         died = self.died[before:]
         print(f"{len(died)} deaths: {dict(Counter(map(_kind, died)))}", flush=True)
         return died
 
-    def _live_and_die(self, over: Callable[[], bool]) -> None:
-        cluster, place = self.groups.cluster, self.groups.namespace
+    def _live_and_die(self, over: Callable[[], bool], forks: OperatorForks) -> None:
+        cluster, chosen = self.groups.cluster, self.chosen
         with (
             write_limit_proxy(cluster.kubeconfig, self._folder, 1) as (way, kubeconfig),
-            operator(cluster, place, self._folder, kubeconfig=kubeconfig, chosen=self.chosen) as victim,
+            operator(
+                cluster,
+                self.groups.namespace,
+                self._folder,
+                kubeconfig=kubeconfig,
+                chosen=chosen,
+                forks=forks,
+            ) as victim,
         ):
             way.on_limit = victim.kill
             cluster.wait(lambda: victim.ended or over(), READY_TIMEOUT_S, f"a write after {self.died[-3:]}")

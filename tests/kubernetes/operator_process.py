@@ -19,6 +19,7 @@ from urllib3.exceptions import HTTPError
 from epochmq_operator.crd import definition
 from epochmq_operator.pod_rendering import ADMIN_PORT
 from epochmq_operator.resources import KINDS
+from tests.kubernetes.operator_forks import ForkedOperator, OperatorForks
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
 
@@ -57,6 +58,7 @@ class Operator:
         *more: str,
         kubeconfig: Path | None = None,
         chosen: Mapping[str, object] | None = None,
+        forks: OperatorForks | None = None,
     ) -> None:
         settings = {
             "kubeconfig": str(kubeconfig or cluster.kubeconfig),
@@ -73,6 +75,10 @@ class Operator:
         config = folder / f"operator-{number}.json"
         config.write_text(json.dumps(settings))
         self.log = folder / f"operator-{number}.log"
+        self._process: subprocess.Popen[bytes] | ForkedOperator
+        if forks is not None:
+            self._process = forks.start(config, self.log)
+            return
         with self.log.open("w") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "epochmq", "operator", "--config", str(config)],
@@ -92,7 +98,8 @@ class Operator:
         return self._process.poll() is not None
 
     def end(self) -> int:
-        """Ends the operator by SIGTERM; returns its exit code."""
+        """Ends the operator by SIGTERM; returns its exit code. Only for one that was not forked."""
+        assert isinstance(self._process, subprocess.Popen)
         self._process.send_signal(signal.SIGTERM)
         return self._process.wait(60)
 
@@ -111,10 +118,11 @@ def operator(
     *more: str,
     kubeconfig: Path | None = None,
     chosen: Mapping[str, object] | None = None,
+    forks: OperatorForks | None = None,
 ) -> Iterator[Operator]:
     """An operator for the length of a block. It also manages the `more` namespaces. `chosen` are other
-    settings."""
-    started = Operator(cluster, namespace, folder, *more, kubeconfig=kubeconfig, chosen=chosen)
+    settings. With `forks` it is forked, which is faster."""
+    started = Operator(cluster, namespace, folder, *more, kubeconfig=kubeconfig, chosen=chosen, forks=forks)
     try:
         yield started
     finally:
