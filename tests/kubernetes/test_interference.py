@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from epochmq_operator.kube.api import FIELD_MANAGER
 from epochmq_operator.manifests import OBJECT_KINDS, differences
+from epochmq_operator.manifests.names import MANAGED_BY, MANAGER
 from epochmq_operator.plans.objects import APPLIED, annotation
 from tests.kubernetes.chart import CHART, TAKE, WAIT, values
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups
@@ -22,8 +24,10 @@ from tests.unit.operator_plans.interference import check_files, paths_of, set_fi
 
 pytestmark = pytest.mark.soak
 
-KINDS = ",".join(one.plural for one in OBJECT_KINDS)
+KINDS = ",".join(["controllergroups.epochmq.io", *(one.plural for one in OBJECT_KINDS)])
+OF_GROUPS = f"{MANAGED_BY}={MANAGER}"
 WRONG_REPLICAS = (1, 5)
+SCALE = ("spec", "replicas")
 STEP = 6
 
 
@@ -34,11 +38,12 @@ class Interference:
         self.groups = groups
         self.cluster = groups.cluster
         self.place = f"--namespace={groups.namespace}"
-        self.wanted = self.owned()
+        self.wanted = {key: set_by_operator(one) for key, one in self.owned().items()}
+        """What the operator sets in them; it leaves all other fields alone."""
 
     def owned(self) -> dict[tuple[str, str], dict[str, Any]]:
         """The objects that the operator made, by kind and name."""
-        text = self.cluster.kubectl("get", KINDS, self.place, "--output=json")
+        text = self.cluster.kubectl("get", KINDS, self.place, "--output=json", "--show-managed-fields")
         found = [one for one in json.loads(text)["items"] if annotation(one, APPLIED) is not None]
         return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
@@ -60,15 +65,67 @@ class Interference:
         """Waits until the group is as before."""
         self.cluster.wait(self.restored, READY_TIMEOUT_S, f"the group has returned: {what}")
 
+    def pods(self) -> dict[str, tuple[str, int]]:
+        """The group's pods: uid, and how often their containers restarted."""
+        found = self.cluster.core.list_namespaced_pod(self.groups.namespace, label_selector=OF_GROUPS).items
+        restarts = {
+            pod.metadata.name: sum(one.restart_count for one in pod.status.container_statuses)
+            for pod in found
+        }
+        return {pod.metadata.name: (pod.metadata.uid, restarts[pod.metadata.name]) for pod in found}
+
+    def set(self, key: tuple[str, str], path: tuple[Any, ...], wrong: Any) -> bool:
+        """Sets a field, and waits until the group is as before. False if the API server rejects the value."""
+        changed = copy.deepcopy(self.owned()[key])
+        set_field(changed, path, wrong)
+        accepted = self.put(changed)
+        if accepted:
+            self.wait_restored(f"{key} {path}: {wrong}")
+        return accepted
+
     def put(self, manifest: dict[str, Any]) -> bool:
         """kubectl replace; whether the API server accepts it."""
         sent = copy.deepcopy(manifest)
-        sent["metadata"].pop("resourceVersion", None)
+        for key in ("resourceVersion", "managedFields"):
+            sent["metadata"].pop(key, None)
         try:
             self.cluster.kubectl("replace", self.place, "--filename=-", stdin=json.dumps(sent))
         except TestbedError:
             return False
         return True
+
+
+def set_by_operator(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The part of an object that the operator applied, by the API server's record of field managers."""
+    applied = next(
+        one["fieldsV1"]
+        for one in manifest["metadata"]["managedFields"]
+        if (one["manager"], one["operation"]) == (FIELD_MANAGER, "Apply") and "subresource" not in one
+    )
+    part: dict[str, Any] = _part(manifest, applied)
+    names = {key: manifest["metadata"][key] for key in ("name", "namespace")}
+    meta = {**part["metadata"], **names}
+    return {**part, "apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": meta}
+
+
+def _part(value: Any, fields: dict[str, Any]) -> Any:
+    """The part of a value with these fields (`f:name`), items by their keys (`k:{…}`) and values (`v:…`)."""
+    inner = {key: found for key, found in fields.items() if key != "."}
+    if not inner:
+        return value
+    if isinstance(value, dict):
+        return {key: _part(one, inner[f"f:{key}"]) for key, one in value.items() if f"f:{key}" in inner}
+    return [_part(one, found) for one in value if (found := _fields_of_item(one, inner)) is not None]
+
+
+def _fields_of_item(item: Any, fields: dict[str, Any]) -> dict[str, Any] | None:
+    for key, found in fields.items():
+        wanted = json.loads(key[2:])
+        if key.startswith("v:") and item == wanted:
+            return {}
+        if key.startswith("k:") and wanted.items() <= item.items():
+            return found
+    return None
 
 
 def _settings(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -96,24 +153,20 @@ def delete_objects(made: Interference) -> None:
 
 
 def set_fields(made: Interference) -> None:
-    """Sets every so many-th field of each object to a wrong value, if the API server accepts that."""
-    accepted = 0
-    for key in made.wanted:
-        for number, path in enumerate(_fields(made.wanted[key])):
-            value = value_at(made.wanted[key], path)
-            scaled = path == ("spec", "replicas")
-            if number % STEP and not scaled:
-                continue
-            for wrong in (
-                WRONG_REPLICAS if scaled else [wrong_values(value)[number % len(wrong_values(value))]]
-            ):
-                changed = copy.deepcopy(made.owned()[key])
-                set_field(changed, path, wrong)
-                if made.put(changed):
-                    accepted += 1
-                    made.wait_restored(f"{key} {path}: {wrong}")
+    """Sets every so many-th field of each object to a wrong value, if the API server accepts that; no pod
+    restarts. Then it sets the numbers of replicas."""
+    pods, accepted = made.pods(), 0
+    for key, wanted in made.wanted.items():
+        for path in _fields(wanted)[::STEP]:
+            if path != SCALE:
+                values = wrong_values(value_at(wanted, path))
+                accepted += made.set(key, path, values[len(str(path)) % len(values)])
     print(f"{accepted} wrong values were accepted and reverted")
     assert accepted > 30
+    assert made.pods() == pods
+    for key, wanted in made.wanted.items():
+        if value_at(wanted, SCALE) is not None:
+            assert all(made.set(key, SCALE, wrong) for wrong in WRONG_REPLICAS)
 
 
 def _fields(manifest: dict[str, Any]) -> list[tuple[Any, ...]]:
