@@ -8,6 +8,7 @@ import contextlib
 import json
 import selectors
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ class WriteLimitProxy:
     """Forwards requests as a cluster's administrator, one write at a time. After `writes` writes, leases not
     counted, it calls `on_limit` before it responds to the last one, and forwards no further write."""
 
-    def __init__(self, connection: ClusterConnection, writes: int) -> None:
+    def __init__(self, connection: ClusterConnection, writes: float) -> None:
         self._connection = connection
         self._left = writes
         self.on_limit: Callable[[], None] = lambda: None
@@ -37,6 +38,8 @@ class WriteLimitProxy:
         self._one = asyncio.Lock()
         self.last = ""
         """The last forwarded write."""
+        self.requests: Counter[str] = Counter()
+        """The number of requests, by method; a watch counts as one."""
 
     @contextlib.asynccontextmanager
     async def served(self) -> AsyncIterator[int]:
@@ -54,6 +57,7 @@ class WriteLimitProxy:
                 await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests[request.method] += 1
         if request.method in READS or "/leases" in request.path:
             return await self._pass(request)
         async with self._one:
@@ -96,8 +100,10 @@ def _kept(answer: aiohttp.ClientResponse) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def write_limit_proxy(kubeconfig: Path, folder: Path, writes: int) -> Iterator[tuple[WriteLimitProxy, Path]]:
-    """A proxy for the length of a block, and a kubeconfig that leads through it."""
+def write_limit_proxy(
+    kubeconfig: Path, folder: Path, writes: float
+) -> Iterator[tuple[WriteLimitProxy, Path]]:
+    """A proxy for the length of a block, and a kubeconfig that leads through it. `writes` may be infinite."""
     made = WriteLimitProxy(from_kubeconfig(str(kubeconfig)), writes)
     path = folder / "gate.kubeconfig"
     selector = selectors.DefaultSelector()
