@@ -58,8 +58,8 @@ def run(
         columns |= {"topic": row["topic"], "queue_id": row["queue_id"], "message_id": row["detail"]}
         findings.append(finding(row["group"], row["replica"], "record.checksum", **columns))
     for row in by_kind["chain"]:
-        broken = {"start_offset": row["end"], "file": row["detail"]}
-        findings.append(finding(row["group"], row["replica"], "index.broken-chain", **broken))
+        of_chain = {"start_offset": row["end"], "file": row["detail"]}
+        findings.append(finding(row["group"], row["replica"], "index.broken-chain", **of_chain))
     for row in by_kind["file"]:
         findings.append(finding(row["group"], row["replica"], "file.unreadable", detail=row["detail"]))
     logs = state.logs()
@@ -80,9 +80,9 @@ def run(
         end = ends.get((row["group"], row["topic"], row["queue_id"]))
         if row["fault"] or (end is not None and row["offset"] > end):
             findings += audit.offset_finding(row | {"queue_end": end})
-    for key in logs:
+    for log in logs.values():
         for name in FEATURES:
-            findings += _checked(logs[key], lambda log, name: check_feature(name, log), name)
+            findings += _checked(log, lambda log, name: check_feature(name, log), name)
     for group, replica, starts in audit_state.epoch_starts(state):
         findings += _checked(logs[group, replica], drill_down.check_epoch_starts, starts)
     return findings
