@@ -17,7 +17,8 @@ DEATHS_MAX = 150
 
 
 class KilledOperators:
-    """A sequence of operators of a namespace. Each is killed after its first write other than to a lease."""
+    """A sequence of operators of a namespace. Each is killed after its first write other than to a lease. A
+    request to a sidecar counts as a write, but not its repetition by a later operator."""
 
     def __init__(self, groups: Groups, folder: Path) -> None:
         self.groups = groups
@@ -26,6 +27,8 @@ class KilledOperators:
         self.died: list[str] = []
         """The last write of each operator."""
         self._folder = folder
+        self._asked: set[tuple[str, bytes]] = set()
+        """The requests to sidecars after which an operator was killed."""
 
     def until(self, over: Callable[[], bool]) -> list[str]:
         """Runs operators until the condition holds; returns their writes."""
@@ -41,7 +44,7 @@ class KilledOperators:
     def _live_and_die(self, over: Callable[[], bool], forks: OperatorForks) -> None:
         cluster, chosen = self.groups.cluster, self.chosen
         with (
-            write_limit_proxy(cluster.kubeconfig, self._folder, 1) as (way, kubeconfig),
+            write_limit_proxy(cluster.kubeconfig, self._folder, 1, self._asked) as (way, kubeconfig),
             operator(
                 cluster,
                 self.groups.namespace,

@@ -28,10 +28,15 @@ GONE_WITHIN_S = 30
 
 class WriteLimitProxy:
     """Forwards requests as a cluster's administrator, one write at a time. After `writes` writes, leases not
-    counted, it calls `on_limit` before it responds to the last one, and forwards no further write."""
+    counted, it calls `on_limit` before it responds to the last one, and forwards no further write. Requests
+    to sidecars that `repeatable` has are not counted; it adds each one. An operator may repeat such a request
+    until it has written that the request succeeded."""
 
-    def __init__(self, connection: ClusterConnection, writes: float) -> None:
+    def __init__(
+        self, connection: ClusterConnection, writes: float, repeatable: set[tuple[str, bytes]] | None = None
+    ) -> None:
         self._connection = connection
+        self._repeatable = set() if repeatable is None else repeatable
         self._left = writes
         self.on_limit: Callable[[], None] = lambda: None
         self._session: aiohttp.ClientSession
@@ -68,12 +73,20 @@ class WriteLimitProxy:
     async def _write(self, request: web.Request) -> web.StreamResponse:
         async with await self._ask(request) as answer:
             body = await answer.read()
-        if answer.status < 300:
+        if answer.status < 300 and not await self._is_repeated(request):
             self._left -= 1
             if self._left == 0:
                 self.last = f"{request.method} {request.path}"
                 self.on_limit()
         return web.Response(body=body, status=answer.status, headers=_kept(answer))
+
+    async def _is_repeated(self, request: web.Request) -> bool:
+        if "/proxy/" not in request.path:
+            return False
+        asked = request.path, await request.read()
+        known = asked in self._repeatable
+        self._repeatable.add(asked)
+        return known
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
         async with await self._ask(request) as answer:
@@ -101,10 +114,10 @@ def _kept(answer: aiohttp.ClientResponse) -> dict[str, str]:
 
 @contextlib.contextmanager
 def write_limit_proxy(
-    kubeconfig: Path, folder: Path, writes: float
+    kubeconfig: Path, folder: Path, writes: float, repeatable: set[tuple[str, bytes]] | None = None
 ) -> Iterator[tuple[WriteLimitProxy, Path]]:
     """A proxy for the length of a block, and a kubeconfig that leads through it. `writes` may be infinite."""
-    made = WriteLimitProxy(from_kubeconfig(str(kubeconfig)), writes)
+    made = WriteLimitProxy(from_kubeconfig(str(kubeconfig)), writes, repeatable)
     path = folder / "gate.kubeconfig"
     selector = selectors.DefaultSelector()
     loop, ready, stop = asyncio.SelectorEventLoop(selector), threading.Event(), asyncio.Event()
