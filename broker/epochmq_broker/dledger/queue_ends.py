@@ -111,12 +111,15 @@ class QueueEnds:
             # A queue that is empty when everything up to here is dispatched has no message left in the log.
             await _wait_dispatched(client, master, store)
             missing = _without_messages(store, ends)
-            await asyncio.to_thread(self._save, SavedEnds(missing))
+            saved = SavedEnds(missing)
+            await asyncio.to_thread(self._write, saved)
         except (EpochMQError, OSError, TimeoutError) as error:
             log.warning(
                 "cannot take the ends of the queues from %s, and does not lead yet: %s", master, error
             )
             return
+        # In one turn of the event loop: a peer that no longer lacks the ends may lead.
+        self._saved = saved
         self.apply(store)
         log.info("took the ends of %d queues from %s", sum(map(len, missing.values())), master)
 
@@ -127,8 +130,11 @@ class QueueEnds:
             log.warning("cannot write %s: %s", self._path, error)
 
     def _save(self, saved: SavedEnds) -> None:
-        replace_file(self._path, msgspec.json.encode(saved))
+        self._write(saved)
         self._saved = saved
+
+    def _write(self, saved: SavedEnds) -> None:
+        replace_file(self._path, msgspec.json.encode(saved))
 
 
 async def _ask(client: RequestClient, master: str, command: Command) -> Command | None:
