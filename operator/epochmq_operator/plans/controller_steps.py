@@ -139,7 +139,9 @@ def observed_controller_group(
     number = recorded_founders(observed, CONTROLLERS, name, count, created=created)
     founders = founders_of_configuration(observed, name, number, max(count, wanted))
     rendered = applicable_manifests(renderer, observed, with_image(effective, image), None, gate, founders)
-    pods = with_unneeded_restarts(rendered.reload_targets.get(name), pods_of_set(observed, name, count))
+    pods = with_unneeded_restarts(
+        observed, rendered.reload_targets.get(name), pods_of_set(observed, name, count)
+    )
     quorum = observed_quorum(observed, tuple(f"{name}-{n}" for n in range(count)))
     namespace = observed.namespace
     others = tuple(

@@ -87,14 +87,23 @@ def _is_of_controllers(manifest: Manifest) -> bool:
 
 
 def with_unneeded_restarts(
-    target: ReloadTarget | None, pods: Iterable[ObservedPod | None]
+    observed: ObservedState, target: ReloadTarget | None, pods: Iterable[ObservedPod | None]
 ) -> tuple[ObservedPod | None, ...]:
     """The pods of controllers; those that need nothing of what has changed are not outdated."""
     return tuple(
         replace(pod, outdated=False)
-        if pod is not None and target is not None and pod.restart_digest == target.restart_digest
+        if pod is not None and target is not None and _can_stay(observed, target, pod)
         else pod
         for pod in pods
+    )
+
+
+def _can_stay(observed: ObservedState, target: ReloadTarget, pod: ObservedPod) -> bool:
+    """Whether the pod differs from the present template in nothing that needs a restart, and could start
+    again on its node: not without a former ConfigMap that somebody has deleted."""
+    return pod.restart_digest == target.restart_digest and all(
+        name == target.config_map or observed.object("ConfigMap", name) is not None
+        for name in pod.config_maps
     )
 
 
@@ -147,7 +156,7 @@ def with_reloads(
 
 
 def _needs_no_restart(observed: ObservedState, target: ReloadTarget, pod: ObservedPod) -> bool:
-    if pod.restart_digest != target.restart_digest:
+    if not _can_stay(observed, target, pod):
         return False
     in_force = _in_force(observed, pod)
     if in_force == target.config_map:

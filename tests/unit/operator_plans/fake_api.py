@@ -531,8 +531,9 @@ class FakeApi:
             reported[leader] = ReportedControllerState(
                 role="leader", term=1, groups=groups.get(controllers, []), peers=members
             )
-            others = set(range(9)) - self.quorums[controllers]
-            for pod in (controller_pod_name(controllers, n) for n in others):
+        for controllers, quorum in self.quorums.items():
+            leads = controllers in self.leaders
+            for pod in (controller_pod_name(controllers, n) for n in range(9) if not (leads and n in quorum)):
                 if self._runs(pod):
                     reported[pod] = ReportedControllerState()
         return reported

@@ -139,13 +139,17 @@ class WatchedApi(FakeApi):
         return [f"{stateful_set.name}-{ordinal}" for ordinal in range(count)]
 
     def is_outdated(self, name: str) -> bool:
-        """Whether a pod has another template than its StatefulSet, apart from the members of the quorum."""
+        """Whether a pod has another template than its StatefulSet. Other members of the quorum alone do not
+        count while the former ConfigMap exists."""
         pod = self.objects.get(Ref("Pod", NAMESPACE, name))
         if pod is None:
             return False
         stateful_set = self.objects[Ref("StatefulSet", NAMESPACE, name.rpartition("-")[0])]
         template = stateful_set["spec"]["template"]
-        if "controller" in name and restart_digest_of(pod) == restart_digest_of(template):
+        kept = all(
+            Ref("ConfigMap", NAMESPACE, one) in self.objects for one in mounted_config_maps(pod["spec"])
+        )
+        if "controller" in name and kept and restart_digest_of(pod) == restart_digest_of(template):
             return False
         present: str = stateful_set["status"]["updateRevision"]
         revision: str = pod["metadata"]["labels"]["controller-revision-hash"]
@@ -319,3 +323,20 @@ TestUpdateHistory = UpdateHistory.TestCase
 TestUpdateHistory.settings = _settings(40)
 TestOwnControllersHistory = OwnControllersHistory.TestCase
 TestOwnControllersHistory.settings = _settings(15)
+
+
+def test_controllers_restart_when_their_former_configuration_is_deleted() -> None:
+    """They kept it while the members changed, and could not start again on their nodes without it."""
+    history = OwnControllersHistory()
+    history.resize_quorum(5)
+    history.api.settle(300)
+    names = [controller_pod_name("orders", number) for number in range(5)]
+    former = {one for name in names for one in _mounted(history.api.objects[Ref("Pod", NAMESPACE, name)])}
+    (deleted,) = former - _mounted(history.api.objects[CONTROLLERS])
+    history.api.remove(Ref("ConfigMap", NAMESPACE, deleted))
+    history.api.settle(300)
+    (status, quorum) = history.api.status(ORDERS), history.api.status(QUORUM)
+    assert (status["phase"], quorum["phase"], quorum["ready"]) == ("Ready", "Ready", "5/5")
+    for name in names:
+        pod = history.api.objects[Ref("Pod", NAMESPACE, name)]
+        assert _mounted(pod) == _mounted(history.api.objects[CONTROLLERS])
