@@ -203,8 +203,8 @@ RAFT = [
         "raft",
         Election,
         "__init__",
-        "self.increase_term = member.voted_for == member.settings.self_id",
-        "self.increase_term = False",
+        "self.barred_term = member.term if member.voted_for == member.settings.self_id else None",
+        "self.barred_term = None",
     ),
     Mutation(
         "a follower truncates entries that it has acknowledged",

@@ -11,7 +11,8 @@ There are two ways to start an election:
 - Beside a Java peer the candidate does as Java does: it asks for votes in its present term first. It moves to
   a new term only if a quorum responded and no other result explains the rejections. This matters: a Java
   leader that a quorum follows ignores newer terms, and Java voters check the candidate's log before its term.
-  A peer with an old log and a new term would neither win nor follow while that leader lives.
+  A peer with an old log and a new term would neither win nor follow while that leader lives. So does a
+  restarted peer that must not lead its present term again.
 """
 
 from __future__ import annotations
@@ -59,10 +60,12 @@ class Election:
         self.candidacy = Candidacy.NONE
         self.candidacy_term = -1
         self.vote_results: dict[str, VoteResult] = {}
-        self.increase_term = member.voted_for == member.settings.self_id
-        """Whether the next candidacy beside Java peers moves to a new term. It must do so after a restart in
-        a term that this peer may have led: the peer may have lost entries of that term that others hold, and
-        would append different entries at the same indexes."""
+        self.increase_term = False
+        """Whether the next candidacy beside Java peers moves to a new term."""
+        self.barred_term = member.term if member.voted_for == member.settings.self_id else None
+        """The term that this peer must not lead because it may have led it before a restart: it may have lost
+        entries of that term that others hold, and would append different entries at the same indexes. With
+        the votes of a quorum in that term it moves to a new one and asks again."""
 
     @property
     def election_timeout_ms(self) -> int:
@@ -339,7 +342,7 @@ class Election:
         member = self.member
         results = list(self.vote_results.values())
         if results.count(VoteResult.ACCEPT) >= member.quorum:
-            if self.candidacy is Candidacy.PRE_VOTE:
+            if self.candidacy is Candidacy.PRE_VOTE or self.candidacy_term == self.barred_term:
                 self.request_votes_in_new_term(now_ms)
             else:
                 self.candidacy = Candidacy.NONE

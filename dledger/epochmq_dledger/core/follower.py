@@ -286,7 +286,7 @@ class Follower:
         is_newer = greatest_term > member.term
         if is_newer or member.voted_for is None:
             member.save_vote(max(greatest_term, member.term), member.settings.self_id)
-            self.election.increase_term = True
+            self.election.barred_term = member.term
             if is_newer:
                 self.election.step_down(now_ms)
 
