@@ -28,9 +28,13 @@ pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 GET_ROUTE, RUNTIME_INFO, ALL_CONSUMER_OFFSETS, UPDATE_AND_CREATE_TOPIC = 105, 28, 43, 17
 END_TRANSACTION, SEND_BACK, RECALL, LOCK_BATCH, UNLOCK_BATCH, PULL = 37, 36, 370, 41, 42, 11
+CONSUMER_LIST = 38
 UPDATE_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, MAX_OFFSET, MIN_OFFSET = 15, 14, 30, 31
 QUEUES = 3
 NOT_ACTIVE_MS = 5000
+FORGOTTEN_S = 240
+"""How long a broker may list a consumer that has stopped. RocketMQ's broker handles heartbeats and the end of
+a client in different threads: a late heartbeat registers the client again, for 120 s."""
 ACTING: Settings = {
     "enableSlaveActingMaster": True,
     "slaveReadEnable": True,
@@ -119,6 +123,15 @@ def is_active(address: str) -> bool:
     response = call(address, RUNTIME_INFO)
     # RocketMQ's broker answers with an error while it starts.
     return response.code == 0 and json.loads(response.body)["table"]["brokerActive"] == "true"
+
+
+def consumers_at(address: str, group: str) -> list[str]:
+    """The clients of a consumer group, as a broker lists them."""
+    response = call(address, CONSUMER_LIST, {"consumerGroup": group})
+    if response.code != 0:
+        return []  # it knows no such group
+    found: list[str] = json.loads(response.body)["consumerIdList"]
+    return found
 
 
 def shows_acting_master(pair: Pair) -> bool:
@@ -223,6 +236,12 @@ def test_a_consumer_continues_from_the_slave_at_its_offsets(
             wait_until(lambda: sorted(consumer.bodies) == sorted(before), what="the first messages")
             # A consumer that stops at once may not commit the message that it has just consumed.
             wait_until(offsets_copied, what="the slave has the offsets")
+        # The next consumer would share the queues with a consumer that the slave still lists.
+        wait_until(
+            lambda: not consumers_at(slave_of(pair), "readers"),
+            timeout_s=FORGOTTEN_S,
+            what="the slave has forgotten the first consumer",
+        )
         after = fill(pair, "after", 30)
         kill_master(pair)
         wait_until(lambda: is_active(slave_of(pair)), what="the slave acts")
