@@ -22,6 +22,7 @@ from epochmq_operator.plans.objects import Ref
 from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_protocol import properties
 from tests.unit.operator_plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
+from tests.unit.operator_plans.killed_operators import change_under_operators
 from tests.unit.operator_plans.test_updates import files_of, pods_of, restarts, run
 
 LEDGER = Ref("BrokerGroup", NAMESPACE, "ledger")
@@ -361,23 +362,10 @@ ROUNDS_MAX = {"3-5 reverted-1": 12}
 def changed(history: str, stop: int | None) -> tuple[FakeApi, int]:
     """A change under operators of which one is killed after `stop` effects; the number of effects."""
     first, counts = HISTORIES[history]
-    api, total = copy.deepcopy(READY[first]), 0
-    api.replace_operator()
-    for count in counts:
-        put(api, count)
-        idle = 0
-        for _ in range(ROUNDS_MAX.get(history, 40)):
-            api.tick()
-            done = api.operate(limit=stop)
-            idle = 0 if done else idle + 1
-            if idle == 2:
-                break
-            if stop is not None:
-                stop -= done
-                if stop == 0:  # this operator was killed; the next one is not
-                    stop = None
-                    api.replace_operator()
-            total += done
+    api = copy.deepcopy(READY[first])
+    total = change_under_operators(
+        api, counts, lambda count: put(api, count), ROUNDS_MAX.get(history, 40), stop
+    )
     return api, total
 
 
