@@ -187,8 +187,8 @@ async def mixed(tmp_path: Path) -> AsyncIterator[MixedRaftGroup]:
 
 
 async def stop_when_equal(group: MixedRaftGroup) -> int:
-    """Stops all peers once all logs are equal; returns the index of their last entry. While one peer after the
-    other stops, those that still run may elect a leader, which adds an entry."""
+    """Stops all peers once all logs are equal; returns the index of their last entry. While one peer after
+    the other stops, those that still run may elect a leader, which adds an entry."""
     async with asyncio.timeout(240):
         # On a busy machine the leader may change between two questions.
         while (last := await group.append(await group.leader(), b"last")).code != DLedgerResponseCode.SUCCESS:
