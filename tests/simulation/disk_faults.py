@@ -16,6 +16,7 @@ The promise depends on the flush type, and on which disks fail:
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
@@ -112,7 +113,7 @@ class DiskWorld(ControllerWorld):
         known = self.tables.get(group)
         if known is None or hit[0].disk.sync_flush:
             return
-        sets = [known.sync_state_set]
+        sets = [known.sync_state_set | known.former_members]
         sets += [
             one.new_set
             for one in self.asked_sets
@@ -153,13 +154,17 @@ class DiskWorld(ControllerWorld):
 
     def excuse(self, broker: GroupBroker) -> None:
         """Shortens the promise if an elected broker may legally lack bytes: an administrator has ordered its
-        election although it was in doubt, its election was under way when it lost power, or its disk is
-        damaged."""
-        proposed_at = self.proposed_at.get((broker.group, broker.broker_id or 0), self.now)
-        lost_since = self.lost_power_at.get(broker.name, -1.0) >= proposed_at
+        election although it was in doubt, or its disk is damaged."""
         ordered = (broker.group, broker.broker_id) in self.ordered and broker.may_lack_acknowledged
-        if broker.disk.damaged or ((lost_since or ordered) and not broker.disk.sync_flush):
+        if broker.disk.damaged or (ordered and not broker.disk.sync_flush):
             self.promise_until(broker.group, self.survives(broker))
+
+    def has_lost_power_before_its_election(self, broker: GroupBroker) -> bool:
+        """Whether the broker may have lost unflushed bytes after the heartbeat by which it was chosen. It
+        will not lead under that election."""
+        proposed_at = self.proposed_at.get((broker.group, broker.broker_id or 0), self.now)
+        chosen_by = proposed_at - self.beat_timeout_ms
+        return self.lost_power_at.get(broker.name, -math.inf) >= chosen_by and not broker.disk.sync_flush
 
     def diverged(self, broker: AnyBroker, text: str) -> None:
         """A broker reports that its log has diverged from its master's below the confirmed offset. Only a

@@ -8,6 +8,7 @@ import random
 
 from epochmq_broker.ha.epochs import Epochs
 from epochmq_broker.ha.log_doubt import LogDoubt
+from epochmq_controller.replica_groups.events import AlterSyncStateSetEvent
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
 from tests.simulation import controller_world, disk_faults, fault_plan
 from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS, AnyBroker
@@ -199,19 +200,37 @@ class GroupWorld(DiskWorld):
                     f"a member of the SyncStateSet, has flushed its log only up to {member.disk.flushed}"
                 )
 
+    def check_alter(self, group: ReplicaGroup | None, event: AlterSyncStateSetEvent) -> None:
+        """Checks also that a master which becomes the only member has all confirmed bytes on its disk."""
+        super().check_alter(group, event)
+        new_set = event.new_sync_state_set
+        if group is None or len(new_set) > 1 or new_set == group.sync_state_set:
+            return
+        name, (broker_id,) = group.broker_name, new_set
+        broker = self.broker_of(name, broker_id)
+        if broker is not None and not broker.disk.damaged and broker.disk.flushed < len(self.sure[name]):
+            self.fail(
+                f"{broker.name} is the only member, and has flushed {broker.disk.flushed} of "
+                f"{len(self.sure[name])} confirmed bytes"
+            )
+
     def check_elected(self, group: ReplicaGroup, broker_id: int) -> None:
         """Checks that the elected broker was in sync and has all confirmed bytes, and that no other broker
         may write."""
         name = group.broker_name
-        if group.master_epoch > 0 and broker_id not in group.sync_state_set:
+        if group.master_epoch > 0 and broker_id not in group.sync_state_set | group.former_members:
             self.fail(f"{name}: {broker_id} is elected, but was not in sync: {self.shown(name)}")
         broker = self.broker_of(name, broker_id)
         if broker is None:
             self.fail(f"{name}: {broker_id} is elected, but nobody has this id")
             return
+        if broker_id in group.former_members:
+            # Its log is the newest of those that may have confirmed bytes. Messages that the new master never
+            # had come back with it; none of them was acknowledged.
+            self.gone -= broker.log.numbers()
         self.excuse(broker)
         sure = self.sure[name]
-        if broker.log.data[: len(sure)] != sure:
+        if broker.log.data[: len(sure)] != sure and not self.has_lost_power_before_its_election(broker):
             self.fail(f"{broker.name} is elected without all that was confirmed: {self.shown(name)}")
         for other in self.brokers.values():
             if other.group == name and other is not broker and other.writable:
@@ -260,7 +279,7 @@ class GroupWorld(DiskWorld):
         if (
             group is None
             or group.master_epoch == 0
-            or any(name in one for one in [group.sync_state_set, *counted, *pending])
+            or any(name in one for one in [group.sync_state_set, group.former_members, *counted, *pending])
         ):
             return
         self.count_event("disks lost")

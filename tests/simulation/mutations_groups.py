@@ -206,8 +206,25 @@ GROUPS = [
         "groups",
         SyncState,
         "own_end",
-        "self.end if self.flushed is None else min(self.end, self.flushed)",
-        "self.end",
+        "end if self.flushed is None else min(end, self.flushed)",
+        "end",
+    ),
+    Mutation(
+        "a master becomes the only member before its disk has what the others have",
+        "groups",
+        SyncState,
+        "change_to_propose",
+        "and self._lacks_flush",
+        "and False",
+    ),
+    Mutation(
+        "a new master in doubt does not wait for those that were in sync before",
+        "test_scenarios_power."
+        "test_a_new_master_that_loses_power_before_a_replica_joins_it_waits_for_the_former_members",
+        election_policy,
+        "electable_members",
+        "for one in former if",
+        "for one in () if",
     ),
     Mutation(
         "a master that lost its log's end resumes its epoch",

@@ -336,6 +336,7 @@ class GroupBroker(SimulatedLogHost):
                 since_ms=self.clock(),
                 all_ack=True,
                 flushed=self.disk.flushed if self.disk.sync_flush else None,
+                durable=self.disk.flushed,
             )
             self.role = Role.MASTER
             self.settle_doubt()
@@ -473,6 +474,9 @@ class GroupBroker(SimulatedLogHost):
             self.world.note(f"a flush of {self.name} fails: it takes no more messages")
             self.flush_failed()
             return
+        if self.sync_state is not None:
+            self.sync_state.durable = self.disk.flushed
+            self.propose()
         if not self.disk.sync_flush:
             return
         if self.sync_state is not None:

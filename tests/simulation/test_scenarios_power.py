@@ -239,3 +239,32 @@ def test_doubt_lasts_until_the_replica_has_caught_up() -> None:
     start(world, first)
     start(world, third)
     ends_well(world)
+
+
+def test_a_new_master_that_loses_power_before_a_replica_joins_it_waits_for_the_former_members() -> None:
+    """The election reduces the SyncStateSet to the new master, which had not flushed what the former members
+    have."""
+    world = settled(min_in_sync=2, sync_flush=False)
+    first, (second, third) = master(world), others(world)
+    stop_flushing(world, second)
+    had = second.disk.flushed
+    until(world, lambda: second.log.end > had + 200, 3_000)
+    world.sending = False
+    until(world, lambda: first.disk.flushed == third.disk.flushed == second.log.end, 2_000)
+    acked = dict(world.acknowledged["a"])
+    assert second.broker_id is not None
+    world.do_designate("a", second.broker_id)
+    until(world, lambda: members(world) == {second.broker_id}, REPLACED_MS)
+    world.cut_power(second, NEVER_MS, share=0.0)
+    first.die()
+    third.die()
+    world.shorten("a", [second])
+    second.confirmed_kept = min(second.confirmed_kept, second.log.end)  # an older checkpoint tells nothing
+    assert members(world) == {second.broker_id}
+    start(world, second)
+    world.run(world.now + 3_000)
+    assert not second.writable
+    start(world, first)
+    start(world, third)
+    ends_well(world)
+    assert acked.items() <= world.acknowledged["a"].items()

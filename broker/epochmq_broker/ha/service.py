@@ -308,6 +308,7 @@ class HAService:
             since_ms=int(asyncio.get_running_loop().time() * 1000),
             all_ack=self.controlled and settings.all_ack_in_sync_state_set,
             flushed=self._counted_as_flushed(),
+            durable=self._store.flushed_where if self.controlled else None,
         )
 
     def _counted_as_flushed(self) -> int | None:
@@ -317,10 +318,15 @@ class HAService:
     def _flushed(self, offset: int) -> None:
         """More of this log was flushed."""
         sync, counted = self.sync_state, self._counted_as_flushed()
-        if sync is not None and (counted is not None or sync.flushed is not None):
+        if sync is None:
+            return
+        if counted is not None or sync.flushed is not None:
             sync.log_appended(self._store.max_phy_offset)
             sync.log_flushed_to(counted)
             self._publish_progress()
+        if self.controlled:
+            sync.durable = offset
+            self._propose()
 
     def _start_serving(self, sync: SyncState, *, epochs: EpochFile | None) -> None:
         config, store = self._live.current, self._store

@@ -8,6 +8,9 @@ The rules:
 - **Proposals.** A replica that has reached both the confirmed offset and the start of the present epoch is
   proposed to be added. A member that was not caught up for too long, or never connected, is proposed to be
   removed. One proposal is under way at a time.
+- **Alone.** With `allAckInSyncStateSet`, a master that would be the only member first flushes its log up to
+  the confirmed offset, and confirms only flushed bytes until the fate of its proposal is known. Otherwise, if
+  it lost power, only those that it has removed would have the confirmed bytes.
 - **Unknown fate.** Until the controllers' response is known, every broker in the old set *or* in the proposed
   set counts as a member, and its acknowledgement is required. A lost response may have been an acceptance.
   (#5663)
@@ -69,6 +72,8 @@ class SyncState:
     """The members of the proposal whose fate is unknown; None if there is none."""
     flushed: int | None = None
     """The flushed offset of the own log, if only flushed bytes count (SYNC_FLUSH); None: all bytes count."""
+    durable: int | None = None
+    """The flushed offset of the own log, whether only flushed bytes count or not; None if unknown."""
 
     # Events of replicas -------------------------------------------------------------------------------------
 
@@ -133,7 +138,15 @@ class SyncState:
     @property
     def own_end(self) -> int:
         """The end offset up to which the own log counts."""
-        return self.end if self.flushed is None else min(self.end, self.flushed)
+        end = self._end_beside_others
+        return end if self.flushed is None else min(end, self.flushed)
+
+    @property
+    def _end_beside_others(self) -> int:
+        """The end of the own log. While the master proposes to be alone, its flushed offset."""
+        if self.proposed == frozenset({self.self_id}) and self.all_ack and self.durable is not None:
+            return min(self.end, self.durable)
+        return self.end
 
     # Members ------------------------------------------------------------------------------------------------
 
@@ -157,7 +170,14 @@ class SyncState:
             | {one for one in self.members if not self._is_to_leave(one, now_ms)}
             | {one for one, replica in self.replicas.items() if self._may_join(one, replica)}
         )
-        return SyncStateSetProposal(wanted, self.set_epoch) if wanted != self.members else None
+        if wanted == self.members or (wanted == {self.self_id} and self._lacks_flush):
+            return None
+        return SyncStateSetProposal(wanted, self.set_epoch)
+
+    @property
+    def _lacks_flush(self) -> bool:
+        """Whether a power loss of the master could take confirmed bytes from it."""
+        return self.all_ack and self.durable is not None and self.durable < self.confirm_offset
 
     def _is_to_leave(self, broker_id: int, now_ms: int) -> bool:
         if broker_id == self.self_id:
@@ -243,7 +263,7 @@ class SyncState:
     def offset_reached_by_all(self) -> int:
         """The end offset that every broker which may be a member has; -1 while one of them is not
         connected."""
-        lowest = self.end
+        lowest = self._end_beside_others
         for one in self.members_or_proposed:
             if one != self.self_id:
                 replica = self.replicas.get(one)

@@ -8,6 +8,10 @@ log is in doubt, and its heartbeats say so. `electable_members` passes it over w
 SyncStateSet lives whose log is not in doubt. If the logs of all live members are in doubt, a missing member
 may hold more messages than they do, and the group waits for it. If no member is missing, the newest log is
 the best.
+
+An election reduces the SyncStateSet to the new master. If it loses power before a replica has joined it, only
+the members of before may have messages that were acknowledged before. So they count, too, if its log is in
+doubt.
 """
 
 from __future__ import annotations
@@ -53,16 +57,28 @@ class ElectionCandidates:
 
 
 def electable_members(
-    cluster: str, name: str, members: Collection[int], alive: LiveInfoLookup
+    cluster: str,
+    name: str,
+    members: Collection[int],
+    alive: LiveInfoLookup,
+    former: Collection[int] = (),
 ) -> ElectionCandidates:
     """The members of a SyncStateSet that may be elected: the live ones whose logs are not in doubt. Without
-    any of them, and if no member is missing, all live ones."""
+    any of them, and if no member is missing, all live ones.
+
+    `former`: the members before the election of a master that no replica has joined
+    (`ReplicaGroup.former_members`). They are candidates when its log is in doubt: those whose logs are not,
+    or all if none is missing."""
     living = {one: info for one in members if (info := alive(cluster, name, one)) is not None}
     trusted = frozenset(one for one, info in living.items() if info.has_trusted_log)
-    missing = sorted(set(members) - set(living))
-    if trusted or not living or not missing:
-        return ElectionCandidates(trusted or frozenset(living))
-    doubtful = sorted(living)
+    if trusted or not living:
+        return ElectionCandidates(trusted)
+    witnesses = {one: info for one in former if (info := alive(cluster, name, one)) is not None}
+    trusted = frozenset(one for one, info in witnesses.items() if info.has_trusted_log)
+    missing = sorted({*members, *former} - {*living, *witnesses})
+    if trusted or not missing:
+        return ElectionCandidates(frozenset(living) | (trusted or frozenset(witnesses)))
+    doubtful = sorted({*living, *witnesses})
     return ElectionCandidates(
         frozenset(),
         f"waits for {_brokers(missing)}: {_brokers(doubtful)} may lack acknowledged messages "

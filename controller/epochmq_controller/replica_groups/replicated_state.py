@@ -39,6 +39,9 @@ class ReplicaGroup:
     sync_state_set_epoch: int = 0
     sync_state_set: frozenset[int] = frozenset()
     master_id: int | None = None
+    former_members: frozenset[int] = frozenset()
+    """Until the first change of the SyncStateSet after an election: its other members of before, which had
+    every acknowledged message. Derived from the events, so Java's controllers need not know it."""
 
     @property
     def master_address(self) -> str | None:
@@ -65,6 +68,8 @@ class ReplicaGroups:
             case ApplyBrokerIdEvent():
                 self._apply_broker_id(group, event)
             case AlterSyncStateSetEvent() if group is not None:
+                if event.new_sync_state_set != group.sync_state_set:
+                    group.former_members = frozenset()
                 group.sync_state_set = event.new_sync_state_set
                 group.sync_state_set_epoch += 1
             case ElectMasterEvent() if group is not None:
@@ -92,8 +97,10 @@ class ReplicaGroups:
         group.master_epoch += 1
         if event.new_master_elected and event.new_master_broker_id is not None:
             group.master_id = event.new_master_broker_id
+            known = group.sync_state_set | group.former_members
             group.sync_state_set = frozenset({event.new_master_broker_id})
             group.sync_state_set_epoch += 1
+            group.former_members = known - group.sync_state_set
         else:
             group.master_id = None
 
@@ -104,6 +111,7 @@ class ReplicaGroups:
         for broker_id in ids:
             group.replicas.pop(broker_id, None)
         group.sync_state_set -= ids
+        group.former_members -= ids
         # Java keeps two tables, and removes a group from a table in which it is empty. A group must be in
         # both.
         if not group.replicas or not group.sync_state_set:

@@ -162,7 +162,9 @@ def elect_master(
             alive,
         )
     else:
-        found = election_policy.electable_members(cluster, name, group.sync_state_set, alive)
+        found = election_policy.electable_members(
+            cluster, name, group.sync_state_set, alive, group.former_members
+        )
         candidates = _without_fenced_master(group, found, alive, fenced=fenced)
         chosen, wait_reason = election_policy.newest_log(cluster, name, candidates, alive), found.wait_reason
         if chosen is None and unclean:
@@ -236,14 +238,15 @@ def _master_stays(group: ReplicaGroup, alive: LiveInfoLookup, *, fenced: bool) -
 def _without_fenced_master(
     group: ReplicaGroup, found: election_policy.ElectionCandidates, alive: LiveInfoLookup, *, fenced: bool
 ) -> frozenset[int]:
-    """The candidates without a fenced master, unless all logs are in doubt: then its log may be the
-    newest."""
+    """The candidates without a fenced master, unless the logs of all members are in doubt: then its log may
+    be the newest."""
 
     def has_trusted_log(one: int) -> bool:
         info = alive(group.cluster_name, group.broker_name, one)
         return info is not None and info.has_trusted_log
 
-    others = frozenset(one for one in found.members if one != group.master_id and has_trusted_log(one))
+    members = found.members & group.sync_state_set
+    others = frozenset(one for one in members if one != group.master_id and has_trusted_log(one))
     return others if fenced and others else found.members
 
 

@@ -11,8 +11,9 @@ from epochmq_controller.replica_groups.replicated_state import RegisteredReplica
 VERSION = 1
 
 
-class GroupRow(msgspec.Struct, frozen=True, rename="camel"):
-    """One group. `replicas`: id, address, check code."""
+class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One group. `replicas`: id, address, check code. Earlier releases do not write `former_members`, and
+    ignore them."""
 
     cluster_name: str
     broker_name: str
@@ -22,6 +23,7 @@ class GroupRow(msgspec.Struct, frozen=True, rename="camel"):
     sync_state_set: list[int]
     sync_state_set_epoch: int
     replicas: list[tuple[int, str, str]]
+    former_members: list[int] = []
 
 
 class GroupTables(msgspec.Struct, frozen=True, rename="camel"):
@@ -48,6 +50,7 @@ def _row(group: ReplicaGroup) -> GroupRow:
         sync_state_set=sorted(group.sync_state_set),
         sync_state_set_epoch=group.sync_state_set_epoch,
         replicas=[(number, one.address, one.register_check_code) for number, one in replicas],
+        former_members=sorted(group.former_members),
     )
 
 
@@ -72,5 +75,6 @@ def decode(data: bytes) -> ReplicaGroups:
             row.sync_state_set_epoch,
             frozenset(row.sync_state_set),
             row.master_id,
+            frozenset(row.former_members),
         )
     return found

@@ -10,6 +10,7 @@ from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 from epochmq_controller.replica_groups.events import (
     AlterSyncStateSetEvent,
     ApplyBrokerIdEvent,
+    CleanBrokerDataEvent,
     ControllerEvent,
     ElectMasterEvent,
     encode,
@@ -107,6 +108,55 @@ def test_a_group_waits_for_a_missing_member_while_the_live_ones_are_in_doubt() -
     assert chosen(elect(groups, living, 2)) is None
     living[3] = SOUND
     assert chosen(elect(groups, living)) == 3
+
+
+def test_a_new_master_in_doubt_waits_for_those_that_were_in_sync_before_it_was_elected() -> None:
+    """An election reduces the SyncStateSet to the new master. It loses power before a replica has joined."""
+    living = {1: DOUBT}
+    groups = group(living)
+    groups.apply(ElectMasterEvent(NAME, True, 1))
+    decision = elect(groups, living, fenced=True)
+    assert decision.wait_reason is not None
+    assert decision.wait_reason.startswith("waits for brokers 2, 3: broker 1 may lack acknowledged messages")
+    living[3] = ReplicaLiveInfo(1, 120)
+    assert chosen(elect(groups, living, fenced=True)) == 3, "it has every acknowledged message"
+    living[3] = ReplicaLiveInfo(1, 120, in_doubt=True)
+    assert elect(groups, living, fenced=True).wait_reason is not None
+    living[2] = ReplicaLiveInfo(1, 110, in_doubt=True)
+    assert chosen(elect(groups, living, fenced=True)) == 3, "the newest of all"
+
+
+def test_a_new_master_waits_for_former_members_only_while_its_log_is_in_doubt() -> None:
+    living = {1: DOUBT}
+    groups = group(living, members={1, 2})
+    groups.apply(ElectMasterEvent(NAME, True, 1))
+    assert "waits for broker 2:" in str(elect(groups, living, fenced=True).wait_reason)
+    assert chosen(elect(groups, living, 1, designate=True, fenced=True)) == 1
+    assert chosen(elect(groups, {1: SOUND}, fenced=True)) == 1
+    groups.apply(CleanBrokerDataEvent(NAME, frozenset({2})))
+    assert chosen(elect(groups, living, fenced=True)) == 1, "nobody else can have more"
+
+
+def test_a_new_master_with_the_newest_log_is_elected_again_although_in_doubt() -> None:
+    """With inSyncReplicas=1 it may have acknowledged messages that no other replica has."""
+    living = {1: ReplicaLiveInfo(2, 150, in_doubt=True), 2: SOUND, 3: SOUND}
+    groups = group(living)
+    groups.apply(ElectMasterEvent(NAME, True, 1))
+    assert chosen(elect(groups, living, fenced=True)) == 1
+
+
+def test_a_changed_syncstateset_replaces_the_former_members() -> None:
+    living = {1: DOUBT, 2: DOUBT}
+    groups = group(living)
+    groups.apply(ElectMasterEvent(NAME, True, 1))
+    assert groups.groups[NAME].former_members == {2, 3}
+    groups.apply(AlterSyncStateSetEvent(NAME, frozenset({1})))
+    assert groups.groups[NAME].former_members == {2, 3}, "a master that restarts registers with its set"
+    groups.apply(AlterSyncStateSetEvent(NAME, frozenset({1, 2})))
+    assert elect(groups, living, fenced=True).wait_reason is None
+    groups.apply(ElectMasterEvent(NAME, True, 2))
+    groups.apply(ElectMasterEvent(NAME, True, 1))
+    assert groups.groups[NAME].former_members == {2}
 
 
 def test_designated_and_unclean_elections_do_not_wait() -> None:

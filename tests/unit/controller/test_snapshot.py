@@ -31,9 +31,9 @@ from tests.unit.controller.test_config import WHO
 
 def tables() -> ReplicaGroups:
     """Groups in every state: without a master, with one, with a SyncStateSet, with a dead master, with a
-    removed id."""
+    removed id, with a new master and the members before it."""
     found = ReplicaGroups()
-    for name in ("b", "a", "ü"):
+    for name in ("b", "a", "n", "ü"):
         for one in (3, 1, 2):
             for event in rules.apply_broker_id(
                 found, "c", name, one if found.get(name) else 1, f"h:{one};x"
@@ -43,6 +43,9 @@ def tables() -> ReplicaGroups:
     found.apply(AlterSyncStateSetEvent("a", frozenset({1, 2})))
     found.apply(ElectMasterEvent("b", True, 1))
     found.apply(ElectMasterEvent("b", False))
+    found.apply(ElectMasterEvent("n", True, 1))
+    found.apply(AlterSyncStateSetEvent("n", frozenset({1, 2, 3})))
+    found.apply(ElectMasterEvent("n", True, 2))
     found.apply(CleanBrokerDataEvent("a", frozenset({2})))
     return found
 
@@ -52,6 +55,17 @@ def test_groups_are_the_same_after_a_snapshot() -> None:
         data = snapshot.encode(groups)
         assert snapshot.decode(data).groups == groups.groups
         assert snapshot.encode(snapshot.decode(data)) == data
+
+
+def test_the_snapshot_of_an_earlier_release_has_no_former_members() -> None:
+    groups = tables()
+    assert groups.groups["n"].former_members == {1, 3}
+    data = snapshot.encode(groups)
+    assert data.count(b"formerMembers") == 1
+    restored = snapshot.decode(data.replace(b',"formerMembers":[1,3]', b""))
+    assert restored.groups["n"].former_members == frozenset()
+    groups.groups["n"].former_members = frozenset()
+    assert restored.groups == groups.groups
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,44 @@ def test_a_slow_replica_is_removed_after_its_time_and_a_caught_up_one_stays() ->
     assert late.members == {1, 2}
 
 
+def left_alone(*, durable: int, all_ack: bool = True) -> SyncState:
+    """The state after the only other member has closed its connection, with everything up to 1000
+    confirmed."""
+    sync = state({1, 2}, all_ack=all_ack)
+    sync.durable = durable
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_acknowledged(2, 1000, 10)
+    sync.replica_disconnected(2)
+    return sync
+
+
+def test_a_master_becomes_the_only_member_after_it_has_flushed_what_is_confirmed() -> None:
+    sync = left_alone(durable=999)
+    assert sync.confirm_offset == 1000
+    assert sync.change_to_propose(20) is None
+    sync.durable = 1000
+    proposal = sync.change_to_propose(30)
+    assert proposal is not None
+    assert proposal.members == {1}
+
+
+def test_a_master_with_fewer_copies_is_left_alone_without_a_flush() -> None:
+    """Without allAckInSyncStateSet the members that leave need not have what is confirmed."""
+    assert left_alone(durable=0, all_ack=False).change_to_propose(20) is not None
+
+
+def test_while_a_master_proposes_to_be_alone_only_flushed_bytes_are_confirmed() -> None:
+    """The member connects again before the controllers respond: they may remove it all the same."""
+    sync = left_alone(durable=1000)
+    sync.proposal_sent(frozenset({1}))
+    sync.replica_connected(2, async_learner=False)
+    sync.log_appended(2000)
+    sync.replica_acknowledged(2, 2000, 40)
+    assert (sync.confirm_offset, sync.offset_reached_by_all()) == (1000, 1000)
+    sync.adopt(frozenset({1}), 6)
+    assert (sync.confirm_offset, sync.offset_reached_by_all()) == (2000, 2000)
+
+
 def test_a_reply_older_than_what_is_known_changes_nothing() -> None:
     sync = state({1, 2})
     assert not sync.adopt(frozenset({1}), 5)
