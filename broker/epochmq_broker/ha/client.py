@@ -197,12 +197,7 @@ class HAClient:
         if self._epochs is not None:
             await self._truncate_torn_tail()
         host, _, port = address.rpartition(":")
-        own_handshake = None
-        if self._epochs is not None:
-            settings = self._settings
-            own_handshake = ReplicaHandshake(
-                self._broker_id, settings.sync_from_last_file, settings.async_learner
-            )
+        own_handshake = self._own_handshake()
         await self._wait_until_flushed()
         stream = HAClientConnection(
             self._store.replica_log, self._epochs, own_handshake, self._loop.time, self._reported_end
@@ -218,8 +213,8 @@ class HAClient:
             )
         self._stream = stream
         try:
-            if address != self.address:
-                return False
+            if address != self.address or own_handshake != self._own_handshake():
+                return False  # they have changed meanwhile
             if self._epochs is not None:
                 self.phase = HAClientPhase.COMPARING
                 await self._agree_with_master(stream, self._epochs)
@@ -235,6 +230,13 @@ class HAClient:
             self._stream = None
             if stream.following:
                 self.verified = self._store.max_phy_offset
+
+    def _own_handshake(self) -> ReplicaHandshake | None:
+        """The handshake by the present settings; without a controller there is none."""
+        if self._epochs is None:
+            return None
+        settings = self._settings
+        return ReplicaHandshake(self._broker_id, settings.sync_from_last_file, settings.async_learner)
 
     async def _supervise(self, stream: HAClientConnection) -> str:
         """Supervises the connection until it ends: reports at least once per heartbeat interval, and closes

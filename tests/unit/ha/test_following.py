@@ -408,6 +408,29 @@ async def test_a_replica_joins_the_set_by_proposal_and_leaves_with_its_connectio
         await until(lambda: proposals == [frozenset({1, 2}), frozenset({1})])
 
 
+async def test_a_replica_that_becomes_a_learner_while_it_connects_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order to drain a former master comes while it connects to its successor."""
+    async with nodes(tmp_path, 2, ALL_ACK) as (a, learner):
+        proposals: list[object] = []
+        a.ha.on_proposal = proposals.append
+
+        async def ordered_meanwhile(_client: client.HAClient) -> None:
+            learner.live.update({"asyncLearner": "true"})
+
+        monkeypatch.setattr(client.HAClient, "_wait_until_flushed", ordered_meanwhile)
+        await a.lead(1)
+        a.put(10)
+        await learner.follow(a.address, 1)
+        await same(a, learner)
+        sync = a.ha.sync_state
+        assert sync is not None
+        await until(lambda: 2 in sync.replicas and sync.replicas[2].ack_offset == a.end)
+        assert sync.replicas[2].async_learner
+        assert proposals == []
+
+
 async def test_a_demoted_master_serves_nobody(tmp_path: Path) -> None:
     async with nodes(tmp_path, 3) as (a, b, c):
         await a.lead(1)
