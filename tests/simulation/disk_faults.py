@@ -154,10 +154,19 @@ class DiskWorld(ControllerWorld):
 
     def excuse(self, broker: GroupBroker) -> None:
         """Shortens the promise if an elected broker may legally lack bytes: an administrator has ordered its
-        election although it was in doubt, or its disk is damaged."""
+        election although it was in doubt, its disk is damaged, or it is elected because that of the only
+        member is."""
         ordered = (broker.group, broker.broker_id) in self.ordered and broker.may_lack_acknowledged
         if broker.disk.damaged or (ordered and not broker.disk.sync_flush):
             self.promise_until(broker.group, self.survives(broker))
+        group = self.tables.get(broker.group)
+        if group is None or broker.broker_id not in group.former_members:
+            return
+        members = [self.broker_of(broker.group, one) for one in group.sync_state_set]
+        if any(one.disk.damaged for one in members if one is not None):
+            self.promise_until(
+                broker.group, self._best(broker.group, group.sync_state_set | group.former_members)
+            )
 
     def has_lost_power_before_its_election(self, broker: GroupBroker) -> bool:
         """Whether the broker may have lost unflushed bytes after the heartbeat by which it was chosen. It

@@ -141,7 +141,7 @@ def common_prefix_end(
     if not local:
         return end
     point = truncation_point(local, end, master, master_end)
-    if point is None and was_begun_alone(local, master):
+    if point is None and was_begun_alone([entry for entry in local if entry.start_offset < end], master):
         return 0
     if point is None:
         raise HADivergedError(

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_broker.ha.epoch_file import EpochFile
-from epochmq_broker.ha.epochs import Epochs, epochs_for_handshake, without_empty_epochs
+from epochmq_broker.ha.epochs import (
+    Epochs,
+    HADivergedError,
+    common_prefix_end,
+    epochs_for_handshake,
+    without_empty_epochs,
+)
 from epochmq_protocol.epoch_entries import (
     OFFSET_MAX,
     EpochEntry,
@@ -51,6 +57,14 @@ def test_truncating_the_log_truncates_its_epochs() -> None:
     assert not epochs.truncate_prefix(5000)
     assert epochs.truncate_epochs_from(2)
     assert epochs.last is None
+
+
+def test_an_epoch_without_a_byte_does_not_hide_that_a_log_was_begun_alone() -> None:
+    """The replica heard of a mastership under which it received nothing. All members have lost their logs."""
+    local = entries((2, 0), (5, 24))
+    assert common_prefix_end(local, 0, 24, entries((8, 0)), 0) == 0
+    with pytest.raises(HADivergedError, match="no epoch of this log"):
+        common_prefix_end(local, 0, 30, entries((8, 0)), 0)
 
 
 # The cases of RIP-44, and more: (replica's epochs, its end, master's epochs, its end, where to cut).
