@@ -194,7 +194,7 @@ class GroupWorld(DiskWorld):
             return
         for one in sync.members_or_proposed & group.sync_state_set:
             member = self.broker_of(broker.group, one)
-            if member is not None and member.disk.flushed < end:
+            if member is not None and not member.disk.damaged and member.disk.flushed < end:
                 self.fail(
                     f"{broker.name} acknowledges {number}, which ends at {end}, but {member.name}, "
                     f"a member of the SyncStateSet, has flushed its log only up to {member.disk.flushed}"
@@ -243,6 +243,8 @@ class GroupWorld(DiskWorld):
         if group is not None and group.master_epoch > (broker.lease.epoch or 0):
             self.count_event("masterships learned of too late")
             return
+        if broker.disk.damaged:  # it may also resume its mastership, without an election
+            self.excuse(broker)
         sure = self.sure[broker.group]
         if broker.log.data[: len(sure)] != sure:
             self.fail(

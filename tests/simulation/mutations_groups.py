@@ -279,7 +279,7 @@ GROUPS = [
         "test_scenarios_power.test_brokers_in_doubt_wait_for_the_missing_member",
         election_policy,
         "electable_members",
-        "if trusted or not living or not missing:",
+        "if sound or not missing:",
         "if True:",
     ),
     Mutation(

@@ -34,6 +34,11 @@ class ReplicaLiveInfo:
     (`offset_confirmed_by_all`)."""
 
     @property
+    def log_end(self) -> tuple[int, int]:
+        """Epoch of the last byte and end offset; the log with the higher pair is newer."""
+        return self.epoch, self.max_offset
+
+    @property
     def has_trusted_log(self) -> bool:
         """Whether its log holds all acknowledged messages, as far as is known."""
         return not self.in_doubt and not self.lacks_confirmed
@@ -67,17 +72,23 @@ def electable_members(
     any of them, and if no member is missing, all live ones.
 
     `former`: the members before the election of a master that no replica has joined
-    (`ReplicaGroup.former_members`). They are candidates when its log is in doubt: those whose logs are not,
-    or all if none is missing."""
+    (`ReplicaGroup.former_members`). If it says that its log is in doubt, those of them whose logs are newer
+    are candidates, too: those not in doubt, or all if none is missing."""
     living = {one: info for one in members if (info := alive(cluster, name, one)) is not None}
     trusted = frozenset(one for one, info in living.items() if info.has_trusted_log)
     if trusted or not living:
         return ElectionCandidates(trusted)
+    if not any(info.in_doubt for info in living.values()):
+        former = ()
     witnesses = {one: info for one in former if (info := alive(cluster, name, one)) is not None}
-    trusted = frozenset(one for one, info in witnesses.items() if info.has_trusted_log)
+    sound = any(info.has_trusted_log for info in witnesses.values())
     missing = sorted({*members, *former} - {*living, *witnesses})
-    if trusted or not missing:
-        return ElectionCandidates(frozenset(living) | (trusted or frozenset(witnesses)))
+    if sound or not missing:
+        newest = max(info.log_end for info in living.values())
+        newer = {one for one, info in witnesses.items() if info.log_end > newest}
+        return ElectionCandidates(
+            frozenset(living) | {one for one in newer if not sound or witnesses[one].has_trusted_log}
+        )
     doubtful = sorted({*living, *witnesses})
     return ElectionCandidates(
         frozenset(),

@@ -145,6 +145,15 @@ def test_a_new_master_with_the_newest_log_is_elected_again_although_in_doubt() -
     assert chosen(elect(groups, living, fenced=True)) == 1
 
 
+def test_a_new_master_whose_heartbeats_were_overtaken_is_not_replaced_by_a_former_member() -> None:
+    """`lacks_confirmed` may be a false alarm. Beside a log that is as long there is no reason to change."""
+    for info in (ReplicaLiveInfo(1, 100, lacks_confirmed=True), DOUBT):
+        living = {2: info, 1: SOUND, 3: SOUND}
+        groups = group(living)
+        groups.apply(ElectMasterEvent(NAME, True, 2))
+        assert chosen(elect(groups, living, fenced=True)) == 2
+
+
 def test_a_changed_syncstateset_replaces_the_former_members() -> None:
     living = {1: DOUBT, 2: DOUBT}
     groups = group(living)
