@@ -26,6 +26,7 @@ class FakeApiServer:
         self._versions += 1
         stored = copy.deepcopy(dict(manifest))
         stored["metadata"]["resourceVersion"] = str(self._versions)
+        stored["metadata"].setdefault("uid", f"uid of {ref_of(stored)}")
         self.objects[object_path(ref_of(stored))] = stored
         return copy.deepcopy(stored)
 

@@ -155,6 +155,14 @@ class Api:
         ]
         return await self._write("PATCH", object_path(ref), operations, "application/json-patch+json")
 
+    async def replace_field(self, ref: Ref, version: str, path: str, value: Any) -> dict[str, Any]:
+        """Replaces a field, such as `/spec/ports`, if the object still has this resourceVersion."""
+        operations = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": version},
+            {"op": "replace", "path": path, "value": value},
+        ]
+        return await self._write("PATCH", object_path(ref), operations, "application/json-patch+json")
+
     async def delete(self, ref: Ref, uid: str) -> None:
         """Deletes the object with this uid; the garbage collector deletes what it owns. Does nothing if the
         object is gone, or if the name belongs to an object with another uid."""

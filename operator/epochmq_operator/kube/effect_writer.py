@@ -27,8 +27,9 @@ from epochmq_operator.plans.effects import (
     ReloadConfiguration,
     SetFinalizers,
 )
-from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of
+from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of, spec_of
 from epochmq_operator.resources import KINDS
+from epochmq_protocol.errors import EpochMQError
 
 CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})
 """Before it applies an object of these kinds, the operator asks the API server for it. An object of
@@ -47,6 +48,11 @@ METRIC_LABELS: Mapping[type[Effect], str] = {
 """The values of the label `effect` of `epochmq_operator_effects`."""
 
 log = structlog.get_logger()
+
+
+class ObjectFoundError(EpochMQError):
+    """An object that was to be created exists already, without the operator's label. It is in the cache now:
+    the next reconciliation decides whose it is."""
 
 
 class EffectWriter:
@@ -109,7 +115,7 @@ class EffectWriter:
             if known is not None:
                 self._cache.drop(known)
             return False
-        self._cache.put(found)
+        self._cache.put_existing(found)
         labelled = (metadata(found).get("labels") or {}).get(MANAGED_BY) == MANAGER
         if labelled or ref.kind in KINDS:
             worker.unlabelled_objects.discard(ref)
@@ -118,13 +124,41 @@ class EffectWriter:
         return True
 
     async def _apply(self, manifest: Manifest, worker: WorkerState) -> None:
-        """Applies an object. ApiError with 409 if it is of a kind in `CHECKED_BEFORE_APPLY`, exists, and is
-        not in the cache: it has another owner, and applying would take it over."""
+        """Applies an object. If it is of a kind in `CHECKED_BEFORE_APPLY`, exists, and is not in the cache,
+        it may have another owner, and applying would take it over: ObjectFoundError the first time, then
+        ApiError with 409."""
         ref = ref_of(manifest)
         must_check = ref.kind in CHECKED_BEFORE_APPLY and self._cache.get(ref) is None
+        was_found = ref in worker.unlabelled_objects
         if must_check and await self.load_into_cache(ref, worker):
-            raise ApiError(409, f"{ref} exists already")
-        self._cache.put(await self._api.apply(manifest))
+            if was_found:
+                raise ApiError(409, f"{ref} exists already")
+            raise ObjectFoundError(f"{ref} exists already")
+        try:
+            stored = await self._api.apply(manifest)
+        except ApiError as error:
+            if error.status != 422 or not await self._replace_ports(ref, manifest):
+                raise
+            stored = await self._api.apply(manifest)
+        self._cache.put(stored)
+
+    async def _replace_ports(self, ref: Ref, manifest: Manifest) -> bool:
+        """Gives a Service its ports instead of those that somebody has put there; returns whether it had such
+        ones. To apply the Service would add to them, because a port is known by its number, and the API
+        server rejects two ports of one name."""
+        if ref.kind != "Service":
+            return False
+        found = await self._api.get(object_path(ref))
+        wanted, there = (spec_of(one).get("ports") or [] for one in (manifest, found))
+        if {_port_key(one) for one in there} <= {_port_key(one) for one in wanted}:
+            return False
+        nodes = {one.get("name"): one["nodePort"] for one in there if "nodePort" in one}
+        ports = [
+            {"nodePort": nodes[one["name"]], **one} if one.get("name") in nodes else one for one in wanted
+        ]
+        version = str(metadata(found).get("resourceVersion", ""))
+        await self._api.replace_field(ref, version, "/spec/ports", ports)
+        return True
 
     async def _create_event(self, effect: CreateEvent, ref: Ref, resource: Manifest) -> None:
         log.info(effect.message, reason=effect.reason, resource=str(ref), namespace=ref.namespace)
@@ -137,6 +171,11 @@ class EffectWriter:
         self._created_events[effect.key] = None
         while len(self._created_events) > KEYS_MAX:
             self._created_events.popitem(last=False)
+
+
+def _port_key(port: Mapping[str, Any]) -> tuple[Any, str]:
+    """By what the API server tells the ports of a Service apart."""
+    return port.get("port"), str(port.get("protocol", "TCP"))
 
 
 def event_of(effect: CreateEvent, ref: Ref, resource: Manifest, now: float) -> dict[str, Any]:

@@ -88,6 +88,13 @@ class ObjectCache:
         self._objects.setdefault(ref.namespace, {})[ref] = made
         self.on_change(made)
 
+    def put_existing(self, found: Mapping[str, Any]) -> None:
+        """Stores an object that the API server has just returned. If a watch reported its deletion in this
+        very version, it only lost the operator's label in it: deletions have versions of their own."""
+        if self._deletions.get(_uid(found)) == _version(found):
+            del self._deletions[_uid(found)]
+        self.put(found)
+
     def drop(self, found: Manifest) -> None:
         """Removes a deleted object; a later object of the same name stays, and so does a later version of
         the object: a watch also reports DELETED when an object loses the operator's label, which may return.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import structlog
 
 from epochmq_operator.kube.api import Api, ApiError, object_path
-from epochmq_operator.kube.effect_writer import EffectWriter
+from epochmq_operator.kube.effect_writer import EffectWriter, ObjectFoundError
 from epochmq_operator.kube.lease_holder import LeadershipLostError
 from epochmq_operator.kube.liveness import RECONCILIATION_LIMIT_S, Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
@@ -177,6 +177,9 @@ class Reconciler(abc.ABC):
             return self._pause(result, worker)
         except LeadershipLostError:
             raise
+        except ObjectFoundError:
+            outcome = "step"
+            return BATCH_DELAY_S
         except ApiError as error:
             outcome = "refused" if error.is_rejection else "failed"
             return self._failed(ref, worker, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from epochmq_operator.kube import reconciler as reconciler_module
-from epochmq_operator.kube.api import object_path
+from epochmq_operator.kube.api import ApiError, object_path
+from epochmq_operator.kube.effect_writer import EffectWriter
 from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
@@ -19,15 +21,17 @@ from epochmq_operator.kube.reconciler import REPORTED_REJECTIONS, Reconciler, Re
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import MembershipRejectionError
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
-from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
-from epochmq_operator.plans.effects import ChangeQuorumMembers, PatchStatus, ReconciliationResult
-from epochmq_operator.plans.objects import Manifest, Ref, status_of
+from epochmq_operator.kube.worker_state import WorkerState
+from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, MANAGED_BY
+from epochmq_operator.plans.effects import Apply, ChangeQuorumMembers, PatchStatus, ReconciliationResult
+from epochmq_operator.plans.objects import Manifest, Ref, ref_of, status_of
 from tests.support.fake_api_server import FakeApiServer
 from tests.unit.operator_plans.fake_api import NAMESPACE, RENDERER
 
 QUORUM = Ref("ControllerGroup", NAMESPACE, "orders")
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 SERVICE = Ref("Service", NAMESPACE, "orders-controller")
+QUORUM_PODS = "orders-controller"
 PATIENCE_S = 60
 
 
@@ -183,3 +187,74 @@ async def test_a_resource_whose_deletion_was_missed_is_removed() -> None:
         cache.put(server.objects.pop(object_path(QUORUM)))
         await until(lambda: cache.get(QUORUM) is None)
     assert server.applied == []
+
+
+async def test_objects_that_have_lost_all_labels_and_owners_get_them_back() -> None:
+    """A watch reports an object without the operator's label as deleted, in the version that lost it."""
+    server = FakeApiServer(resource(QUORUM, replicas=1))
+    async with running_reconciler(server, QUORUM) as (reconciler, cache):
+        await until(lambda: Ref("StatefulSet", NAMESPACE, QUORUM_PODS) in server.applied)
+        made = {object_path(ref) for ref in server.applied}
+        for path in made:
+            bare = copy.deepcopy(server.objects[path])
+            for key in ("labels", "ownerReferences"):
+                del bare["metadata"][key]
+            cache.drop(server.put(bare))
+        assert len(made) == 3
+        reconciler.object_changed(resource(QUORUM))
+        await until(lambda: all("ownerReferences" in server.objects[path]["metadata"] for path in made))
+        assert all(MANAGED_BY in server.objects[path]["metadata"]["labels"] for path in made)
+
+
+class MergingServer(FakeApiServer):
+    """An API server that knows the ports of a Service by their numbers, as Kubernetes does."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        super().__init__(*objects)
+        self.replaced: list[Any] = []
+
+    async def apply(self, manifest: Manifest) -> dict[str, Any]:
+        present = self.objects.get(object_path(ref_of(manifest)))
+        if manifest["kind"] == "Service" and present is not None:
+            both = [*present["spec"]["ports"], *manifest["spec"]["ports"]]
+            ports = {(one["port"], one["name"]) for one in both}
+            if len({name for _, name in ports}) < len(ports):
+                raise ApiError(422, "spec.ports: Duplicate value")
+        return await super().apply(manifest)
+
+    async def replace_field(self, ref: Ref, version: str, path: str, value: Any) -> dict[str, Any]:
+        found = await self.get(object_path(ref))
+        assert (version, path) == (found["metadata"]["resourceVersion"], "/spec/ports")
+        found["spec"]["ports"] = value
+        self.replaced.append(value)
+        return self._store(found)
+
+
+async def test_a_port_whose_number_somebody_has_changed_is_put_right() -> None:
+    ports = [{"name": name, "port": port} for name, port in (("remoting", 10911), ("ha", 10912))]
+    wanted = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": SERVICE.name, "namespace": NAMESPACE, "uid": "1"},
+        "spec": {"ports": ports},
+    }
+    wrong = [ports[0] | {"nodePort": 30_000, "protocol": "TCP"}, ports[1] | {"port": 10913}]
+    server, cache = MergingServer(wanted | {"spec": {"ports": wrong}}), ObjectCache()
+    cache.put(server.objects[object_path(SERVICE)])
+    api: Any = server
+    sidecars: Any = SilentSidecars()
+    replicas = ReplicaObserver(cache, sidecars, CredentialsCache(api))
+    writer = EffectWriter(api, cache, OperatorMetrics(), replicas)
+    await writer.carry_out(Apply(wanted), QUORUM, resource(QUORUM), WorkerState())
+    assert server.replaced == [[ports[0] | {"nodePort": 30_000}, ports[1]]]
+    assert server.objects[object_path(SERVICE)]["spec"] == wanted["spec"]
+    # What else the API server rejects stays an error.
+    server.objects[object_path(SERVICE)]["spec"]["ports"] = [ports[0] | {"name": "ha"}]
+    with pytest.raises(ApiError, match="Duplicate value"):
+        await writer.carry_out(
+            Apply(wanted | {"spec": {"ports": [*ports, ports[0] | {"name": "ha"}]}}),
+            QUORUM,
+            resource(QUORUM),
+            WorkerState(),
+        )
+    assert len(server.replaced) == 1
