@@ -159,6 +159,7 @@ class ControllerWorld(RaftWorld):
         self.acked: dict[str, list[int]] = {}
         self.asked_sets: set[AlterSyncStateSetRequest] = set()
         self.leapt_at: dict[str, float] = {}
+        self.frozen_until: dict[str, float] = {}
         self.clocks_trusted_from = 0.0
         """Until then a lease may last too long, because a clock stopped or leapt twice within it: two masters
         may write at an instant. Their acknowledged writes must survive even so."""
@@ -425,12 +426,18 @@ class ControllerWorld(RaftWorld):
         if self.now - before > 2 * self.lease_ms:
             super().do_leap(who, by_ms)
 
+    def do_pause(self, who: str, duration_ms: float) -> None:
+        """Pauses a machine, unless it is frozen: SIGCONT would reach it only afterwards."""
+        if self.now >= self.frozen_until.get(self.host(who).name, -math.inf):
+            super().do_pause(who, duration_ms)
+
     def do_freeze(self, who: str, duration_ms: float) -> None:
         """A hypervisor stops a machine and its clock, which the machine does not notice."""
         host = self.host(who)
         if host.up and not host.paused:
             self.at(duration_ms, self._thaw, host, host.life, duration_ms * host.rate)
             self.do_pause(host.name, duration_ms)
+            self.frozen_until[host.name] = self.now + duration_ms
             self.distrust_clocks(duration_ms)
             self.count_event("frozen clocks")
 

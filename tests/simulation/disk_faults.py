@@ -85,6 +85,7 @@ class DiskWorld(ControllerWorld):
         self.proposed_at: dict[tuple[str, int], float] = {}
         """When the election of a broker was proposed last, by group and id."""
         self.lost_power_at: dict[str, float] = {}
+        self.lost_disk_at: dict[str, float] = {}
         self.ordered: set[tuple[str, int | None]] = set()
         """Elections that an administrator has ordered."""
         self.damages = 0
@@ -126,10 +127,12 @@ class DiskWorld(ControllerWorld):
         known = [self.survives(cast("GroupBroker", one)) for one in found if one is not None]
         return max(known, default=len(self.sure[group]))
 
-    def has_just_lost_power(self, broker: GroupBroker) -> bool:
+    def has_just_lost_bytes(self, broker: GroupBroker) -> bool:
         """Whether an acknowledgement may be under way for bytes that the broker has lost since."""
-        lost_at = self.lost_power_at.get(broker.name)
-        return lost_at is not None and self.now - lost_at < ACK_ON_ITS_WAY_MS and not broker.disk.sync_flush
+        lost_at = self.lost_disk_at.get(broker.name, -math.inf)
+        if not broker.disk.sync_flush:
+            lost_at = max(lost_at, self.lost_power_at.get(broker.name, -math.inf))
+        return self.now - lost_at < ACK_ON_ITS_WAY_MS or broker.disk.damaged
 
     def promise_until(self, group: str, offset: int) -> None:
         """Shortens the promise to this offset."""

@@ -236,6 +236,9 @@ class SimulatedHAConnection:
         self.read_ms = replica.clock()
         self.known = theirs
         self.master_end = master_end
+        if self.master.sync_state is None or self.master.epochs.entries[-1:] != theirs[-1:]:
+            self.close_at_replica("the other end is no longer the master of this epoch")
+            return
         try:
             agreed = replica.agree(theirs, master_end, self.master)
         except OSError as error:
