@@ -53,7 +53,7 @@ def ready(groups: Groups, generation: int) -> bool:
     found = groups.cluster.custom.list_namespaced_custom_object(*place)["items"]
     states = [one.get("status") or {} for one in found]
     return len(found) == MANY and all(
-        (one.get("observedGeneration"), one.get("phase"), (one.get("plan") or {}).get("finished"))
+        (one.get("observedGeneration"), one.get("phase"), bool((one.get("plan") or {}).get("finished")))
         == (generation, "Ready", True)
         for one in states
     )
