@@ -198,6 +198,13 @@ class DiskWorld(ControllerWorld):
         """The broker of this name, or a group's master."""
         return cast("GroupBroker", self.broker(who))
 
+    def end_faults(self) -> None:
+        """Also restarts the brokers whose disks have failed, which would happen some seconds later."""
+        super().end_faults()
+        for broker in map(self.replica_named, self.brokers):
+            if broker.up and broker.disk.failed:
+                self.restart(broker, broker.life)
+
     def restart(self, broker: GroupBroker, life: int) -> None:
         """Restarts a broker, unless it was restarted meanwhile."""
         if broker.up and broker.life == life:
