@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 WIDTH = 110
+_NUMBER: Final = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?")
+"""Texts to quote. PyYAML does not take `12e3`, as a digest may be, for a number; Kubernetes does."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -18,7 +21,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
+    style = "|" if "\n" in text else "'" if _NUMBER.fullmatch(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

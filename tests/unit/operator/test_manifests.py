@@ -133,6 +133,12 @@ def test_rendered_objects_equal_the_golden_file(name: str, group: GroupResource)
     assert found == path.read_text()
 
 
+@pytest.mark.parametrize("text", ["12e3", "7e0123456789", "-1E+5", "12", "1.5e3", "0_1"])
+def test_texts_that_look_like_numbers_are_quoted(text: str) -> None:
+    """A digest of hexadecimal digits may look like one."""
+    assert to_yaml([{"digest": text}]) == f"digest: '{text}'\n"
+
+
 # pods
 
 
