@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from epochmq_operator.audits.cut import GroupCut
+from epochmq_operator.crd.text import to_yaml
 from epochmq_operator.manifests import MANAGED_BY, MANAGER, JsonObject, claim_name
 from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL
 from epochmq_operator.manifests.settings import USER_ID
@@ -157,7 +156,7 @@ def objects_before_pods(
     }
     data = {
         JOB_FILE: json.dumps(job, indent=1, sort_keys=True),
-        TEMPLATE_FILE: yaml.safe_dump(executor_template(audit, names, settings), sort_keys=True),
+        TEMPLATE_FILE: to_yaml([executor_template(audit, names, settings)]),
     }
     objects.append({**_head("v1", "ConfigMap", names.job, audit, names, "job"), "data": data})
     return objects

@@ -59,6 +59,14 @@ def test_the_cut_bounds_every_replica_and_readers_run_beside_the_volumes() -> No
     assert cluster.asked == 1, "the cut is made once"
 
 
+def test_the_executors_template_quotes_texts_that_kubernetes_takes_for_numbers() -> None:
+    cluster = FakeAuditCluster(hangs=True)
+    cluster.audit(tolerations=[{"key": "spot", "operator": "Equal", "value": "12e3"}])
+    cluster.run(8)
+    job = cluster.objects[Ref("ConfigMap", NAMESPACE, "nightly-audit-1-job")]["data"]
+    assert "value: '12e3'" in job["executor.yaml"]
+
+
 def test_every_pod_is_restricted_and_the_driver_has_few_rights() -> None:
     cluster = FakeAuditCluster(hangs=True)
     cluster.audit()
