@@ -176,6 +176,7 @@ def test_both_programs_open_a_log_whose_first_files_have_expired(
     root = tmp_path / "store"
     log = opened(root)
     log.append_bodies(1, bodies)
+    log.mark_synced(log.end_index, 1)
     begin = log.expire_files(FILE_SIZE, log.end_index)
     for job in log.take_removals():
         job()

@@ -22,8 +22,8 @@ BLOCKS = [
         "blocks",
         BlockLog,
         "expire_files",
-        "first is not None and first.index <= committed_index",
-        "first is not None",
+        "last_index = min(committed_index, self.durable_index)",
+        "last_index = self.durable_index",
     ),
     Mutation(
         "bodies are not checked when a log is opened or a block arrives",

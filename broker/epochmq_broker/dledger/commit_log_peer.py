@@ -217,6 +217,7 @@ class CommitLogPeer:
         self.queue_ends.apply(self._store)
         self._store.state.set_flag(RunningFlags.REPLICA, True)
         self._store.on_expire.append(self._expire)
+        self._store.log_expiry.durable_offset = lambda: self._log.position(self._log.durable_index)
 
     async def start(self) -> None:
         """Listens for the other peers, and joins the group. Raises OSError if the port is in use."""

@@ -63,6 +63,9 @@ class LogExpiry:
         self._used = used
         self._now = now
         self._manual = 0
+        self.durable_offset: Callable[[], int] | None = None
+        """The last offset of the log that survives a power failure: a file that begins later does not become
+        the first one. None: any file may."""
         self.use = DiskUse(0.0, 0.0)
 
     def configure(self, config: StoreConfig) -> None:
@@ -110,7 +113,10 @@ class LogExpiry:
         oldest_ms = self._now() * 1000 - config.file_reserved_time * _HOUR_MS
         files = self._log.files.files
         expired: list[MappedFile] = []
+        durable = self.durable_offset() if self.durable_offset is not None else None
         while len(files) > 1 and len(expired) < config.delete_file_batch_max:
+            if durable is not None and files[1].start > durable:
+                break
             if not at_once and files[0].modified_ms() > oldest_ms:
                 break
             expired.append(files.pop(0))

@@ -143,11 +143,12 @@ class BlockLog(FileLog):
 
     def expire_files(self, until_pos: int, committed_index: int) -> int:
         """Drops the data files that end at or before `until_pos`, as `drop_before` does. The log then begins
-        with the first entry of a later file, which is committed, so that all dropped entries are. Returns the
-        new begin index."""
+        with the first entry of a later file, which is committed, so that all dropped entries are, and
+        durable, so that the log still has an entry after a power failure. Returns the new begin index."""
+        last_index = min(committed_index, self.durable_index)
         for base in reversed(self._files.data.bases):
             first = self._files.first_entry(base) if base <= until_pos else None
-            if first is not None and first.index <= committed_index:
+            if first is not None and first.index <= last_index:
                 self.drop_before(first.index)
                 break
         return self.begin_index

@@ -79,8 +79,10 @@ class Member:
     def end(self, queue_id: int) -> int:
         return self.served.broker.store.queue(TOPIC, queue_id).max_offset
 
-    def expire(self) -> None:
-        """Drops all files of the log but the last one."""
+    async def expire(self) -> None:
+        """Drops all files of the log but the last one, as soon as that has a durable entry."""
+        log = self.dledger._log
+        await until(lambda: log.durable_index == log.end_index)
         store = self.served.broker.store
         for path in (self.home / "store").glob("dledger-*/data/*"):
             os.utime(path, (1, 1))
@@ -106,7 +108,7 @@ async def test_an_emptied_peer_takes_the_ends_of_queues_before_it_leads(tmp_path
         await emptied.send(leader.address, LATER, 20)
         for one in group:
             await until(lambda one=one: one.end(LATER) == 20)
-            one.expire()
+            await one.expire()
         assert leader.served.broker.store.min_phy_offset > 0
         assert leader.end(EXPIRED) == 5
 
@@ -161,7 +163,7 @@ async def test_a_peer_joins_a_log_that_has_lost_its_beginning(tmp_path: Path, be
         await first.send(first.address, LATER, 20)
         await until(lambda: first.end(LATER) == 20)
         if begins_with == "expired files":
-            first.expire()
+            await first.expire()
             assert first.served.broker.store.min_phy_offset > 0
 
         joined = await start(1)
@@ -210,7 +212,7 @@ async def test_a_peer_that_was_away_for_longer_than_messages_are_kept_says_what_
         await leader.send(leader.address, LATER, 40)
         for one in others:
             await until(lambda one=one: one.end(LATER) == 40)
-            one.expire()
+            await one.expire()
 
         await away.start_again()
         text = "the log of n[0-2] begins at entry [0-9]+, .* empty its directory"

@@ -147,8 +147,9 @@ def test_any_history_of_appends_truncations_expiry_and_restarts_equals_the_model
             term += 1
         elif action < 0.85 and model.entries:
             committed = rng.randint(model.begin_index, model.end_index)
+            log.mark_synced(rng.randint(model.begin_index, model.end_index), log.end_term)
             begin = log.expire_files(rng.randint(0, model.end_pos), committed)
-            assert begin <= committed
+            assert begin == model.begin_index or begin <= min(committed, log.durable_index)
             for job in log.take_removals():
                 job()
             model.drop_before(begin)
@@ -157,6 +158,18 @@ def test_any_history_of_appends_truncations_expiry_and_restarts_equals_the_model
             log.close()
             log = opened(tmp_path)
         same(log, model)
+    log.close()
+
+
+def test_files_expire_only_before_a_durable_entry(tmp_path: Path) -> None:
+    """A power failure may take all later entries, and the log would be empty."""
+    log, model = filled(tmp_path, 60)
+    bases = log._files.data.bases
+    assert len(bases) > 2
+    second = next(entry.index for entry in model.entries if entry.pos >= bases[1])
+    for durable, begin in ((second - 1, 0), (second, second)):
+        log.mark_synced(durable, 1)
+        assert log.expire_files(log.end_pos, log.end_index) == begin
     log.close()
 
 

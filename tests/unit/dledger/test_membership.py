@@ -224,6 +224,7 @@ async def test_peers_with_block_logs_know_their_voters_after_the_entries_that_na
         for name in kept:
             running = group.running[name].peer
             await until(lambda peer=running: peer.committed_index == leader.log.end_index)
+            await until(lambda peer=running: peer.log.durable_index == peer.log.end_index)
             running.log.expire_files(running.log.end_pos, running.committed_index)
             assert running.log.begin_index > running.node.member.membership.index
         for name in kept:

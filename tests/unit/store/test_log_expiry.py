@@ -126,6 +126,15 @@ def test_new_files_never_expire_if_forced_expiry_is_off(store: MessageStore) -> 
     assert len(expiry(store, used=0.99, hour=12, clean_file_forcibly_enable=False).take_expired()) == 4
 
 
+def test_files_expire_only_before_one_that_begins_with_durable_bytes(store: MessageStore) -> None:
+    made = expiry(store, used=0.99, hour=12)
+    made.durable_offset = lambda: 2 * LOG_FILE - 1
+    assert len(made.take_expired()) == 1
+    made.durable_offset = lambda: 2 * LOG_FILE
+    assert len(made.take_expired()) == 1
+    assert store.min_phy_offset == 2 * LOG_FILE
+
+
 def test_disk_usage_is_rounded_up(tmp_path: Path) -> None:
     usage = shutil.disk_usage(tmp_path)
     assert disk_used(tmp_path) == pytest.approx(usage.used / (usage.used + usage.free), abs=0.011)
