@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -40,10 +44,17 @@ def split(cluster: Cluster, groups: Groups, started: Operator, clients: str) -> 
         cluster.kubectl("uncordon", second.name)
         cluster.kubectl("cordon", first.name)
         groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "orders"})
-        groups.ready("orders", 3)
+        what = ("get", "pod", "--ignore-not-found", f"--namespace={groups.namespace}", "orders-broker-2")
+        cluster.wait(
+            lambda: cluster.kubectl(*what, "--output=jsonpath={.spec.nodeName}") == second.name,
+            READY_TIMEOUT_S,
+            "the third replica has its node",
+        )
     finally:
         for node in cluster.nodes:
             cluster.kubectl("uncordon", node.name)
+    # A change of `minInSyncReplicas` restarts the others, which return to their volumes on the first node.
+    groups.ready("orders", 3)
     across = Traffic(groups, clients, "orders", producer="across")
     beside = Traffic(groups, clients, "orders", producer="beside")
     across.start(node=first.name, consumers=False)
@@ -84,18 +95,36 @@ def test_a_partitioned_master_acknowledges_nothing_once_another_does(split: Part
     _check_both(split)
 
 
+@contextmanager
+def following_log(groups: Groups, pod: str, file: Path) -> Iterator[None]:
+    """Writes what a broker logs to this file, until its pod has ended."""
+    cluster = groups.cluster
+    kubectl = [str(cluster.programs / "kubectl"), f"--kubeconfig={cluster.kubeconfig}"]
+    command = ["logs", f"--namespace={groups.namespace}", pod, "--container=broker", "--follow"]
+    with file.open("wb") as log, subprocess.Popen([*kubectl, *command], stdout=log) as follower:
+        try:
+            yield
+            follower.wait(READY_TIMEOUT_S)
+        finally:
+            follower.kill()
+
+
 def test_draining_the_masters_node_switches_over_and_respects_the_budget(
-    split: PartitionedGroup,
+    split: PartitionedGroup, tmp_path: Path
 ) -> None:
     """A node with one replica is drained; one with two is not, because the budget does not allow the second
-    eviction."""
+    eviction. The drained master itself has passed its mastership on before it stopped: no failover begins
+    the next epoch."""
     cluster, groups = split.across.groups.cluster, split.across.groups
     drain = ("--ignore-daemonsets", "--delete-emptydir-data", "--pod-selector=epochmq.io/component=broker")
     epoch = groups.state("orders-broker-2")["masterEpoch"]
+    log = tmp_path / "orders-broker-2.log"
     begun_s = time.monotonic()
     try:
-        cluster.kubectl("drain", split.node.name, *drain, "--timeout=150s", timeout_s=180)
+        with following_log(groups, "orders-broker-2", log):
+            cluster.kubectl("drain", split.node.name, *drain, "--timeout=150s", timeout_s=180)
         drained_s = time.monotonic()
+        assert f"is the master of epoch {epoch + 1}; sends were held for" in log.read_text()
         assert groups.state(split.pod_faults.master())["masterEpoch"] == epoch + 1
         split.across.wait_acks()
         silence_s = split.across.silence_s(begun_s, time.monotonic())
