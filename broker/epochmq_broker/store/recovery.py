@@ -111,6 +111,8 @@ class Recovery:
         self._index = index
         self._checkpoint = checkpoint
         self._dispatcher = dispatcher
+        # The abort file may name a message of a DLedger log that is committed again after this start: its
+        # unit is then in memory for a while, and a start after another kill must not take it for written.
         self._forget_dispatched = forget_dispatched
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
@@ -121,8 +123,11 @@ class Recovery:
         may lack its newest file. `dispatched_until` is what the abort file says after a kill, -1 without it.
         Raises DiskFullError, StoreDamagedError or OSError."""
         if not self._log.files.files:
+            nothing = RecoveryResult(clean=clean, start=0, end=0, records=0, last_record=0)
+            self._forget_dispatched()
+            self._lower_checkpoint(nothing)
             self._queues.destroy()
-            return RecoveryResult(clean=clean, start=0, end=0, records=0, last_record=0)
+            return nothing
         self._log.delete_files_after_gap(None if clean else self._checkpoint.physic_msg_timestamp)
         clean = clean and not self._queues.damaged
         if clean:
@@ -130,8 +135,6 @@ class Recovery:
         elif self._is_dispatched_until(dispatched_until):
             start, dispatch_from = dispatched_until - self._log.header_bytes_at(dispatched_until), -1
         else:
-            # It may name a message of a DLedger log that is committed again after this start: its unit is
-            # then in memory for a while, and a start after another kill must not take it for written.
             self._forget_dispatched()
             self._trim_unbacked_tails()
             start, dispatch_from = self._start_after_crash(reindex=reindex), -1

@@ -194,6 +194,25 @@ async def test_a_record_of_no_message_is_ignored(tmp_path: Path) -> None:
     assert check_recovered(again, tmp_path / "w") == 60
 
 
+async def test_a_start_without_the_log_withdraws_the_record(tmp_path: Path) -> None:
+    """As in a DLedger log of which nothing is committed yet. The queues are then empty. When the log is
+    committed again and the broker is killed a second time, only some of the queues may be written."""
+    async with started_store(tmp_path / "a", **FAST) as store:
+        await recorded_store(store)
+        left = kill(store, tmp_path / "b")
+    shutil.copytree(left / "commitlog", tmp_path / "whole")
+    shutil.rmtree(left / "commitlog")
+    without, _ = start(left)
+    again = kill(without, tmp_path / "c")
+    without.stop()
+    assert recorded(again) == -1
+    shutil.rmtree(again / "commitlog", ignore_errors=True)
+    shutil.copytree(tmp_path / "whole", again / "commitlog")
+    last, found = start(again)
+    assert found.start == 0
+    assert check_recovered(last, tmp_path / "w") == 60
+
+
 async def test_an_idle_store_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with started_store(tmp_path / "a", **FAST) as store:
         await recorded_store(store)
