@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from epochmq_spark import (
@@ -31,9 +32,9 @@ from epochmq_spark.decode.summary_rows import SummaryKind
 from epochmq_spark.features import FEATURES, check_feature
 from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.sources.epochs import EpochsReader
-from epochmq_spark.sources.file_ranges import OPEN_COST_BYTES, PARTITION_BYTES
+from epochmq_spark.sources.file_ranges import OPEN_COST_BYTES, PARTITION_BYTES, FileRange
 from epochmq_spark.sources.offsets import OffsetsReader
-from epochmq_spark.sources.summary import SummarySource
+from epochmq_spark.sources.summary import SummaryReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +63,7 @@ class AuditResult:
         """Frees what Spark keeps of the audit. The tables can be read afterwards, but are computed again."""
         for frame in (*self.persisted, self.findings):
             frame.unpersist()
+        self.state.run.release()
 
 
 def run(
@@ -75,15 +77,15 @@ def run(
     """Audits groups of replicas in any Spark session. The executors read the replicas' locations, and need
     this package. Damaged files are findings, not errors.
     Raises ValueError if the metadata are not a status, and the errors of Spark."""
-    spark.dataSource.register(SummarySource)
-    options = {"replicas": store_layout.encode_replicas(replicas)}
-    if partition_bytes:
-        options["partitionBytes"] = str(partition_bytes)
     progress("listing the directories")
     state = audit_state.scan_replicas(replicas)
-    options["taskBytes"] = str(_task_bytes(spark, state))
+    listings = {state.replicas[key].location: contents for key, contents in state.contents.items()}
+    state.run.share(spark, listings)
+    options = {"taskBytes": str(_task_bytes(spark, state))}
+    if partition_bytes:
+        options["partitionBytes"] = str(partition_bytes)
     progress("reading logs, consume queues and indexes")
-    summary = spark.read.format("epochmq.summary").options(**options).load().persist()
+    summary = _summary(spark, SummaryReader(replicas, options, listings)).persist()
     counts = _read_files(spark, state, replicas, summary)
     kinds = {row["kind"] for row in counts}
     progress("comparing the replicas' logs")
@@ -116,6 +118,26 @@ def run(
     listed = _with_epochs(spark, state, bounded_tables.listed_findings(findings))
     persisted = [summary, findings] + ([logs] if logs is not None else [])
     return AuditResult(listed, state, summary, counts, metadata, persisted)
+
+
+def _summary(spark: SparkSession, reader: SummaryReader) -> DataFrame:
+    """The rows of `epochmq.summary`, one task for each partition of the reader. (As a data source Spark would
+    list the stores again, in processes of its own.)"""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    rows = [(msgspec.msgpack.encode(partition.ranges),) for partition in reader.partitions()]
+    frame = spark.createDataFrame(
+        spark.sparkContext.parallelize(rows, len(rows)), "ranges binary", verifySchema=False
+    )
+
+    def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from epochmq_spark.sources.range_summaries import summarise_ranges
+
+        for batch in batches:
+            for encoded in batch.column(0).to_pylist():
+                yield from summarise_ranges(msgspec.msgpack.decode(encoded, type=tuple[FileRange, ...]))
+
+    return frame.mapInArrow(each, from_arrow_schema(schemas.SUMMARY))
 
 
 def _read_files(
@@ -206,10 +228,10 @@ def _findings_per_row(state: AuditState, frame: DataFrame, check: RowCheck) -> D
     """The findings of a check of each row. A file that cannot be read any more is a finding, too."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    run_id = state.run_id
+    audit_run = state.run
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        drill_down.start_task(run_id)
+        audit_run.start_task()
         reported: set[tuple[str, str, str]] = set()
         for batch in batches:
             for row in batch.to_pylist():

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import files, log_spans, saved_peer_state, store_layout, verdict, volume_client
+from epochmq_spark.audit_run import AuditRun
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
@@ -37,7 +37,7 @@ class AuditState:
     histories: dict[str, list[ReplicaHistory]] = field(default_factory=dict)
     extents: dict[ReplicaKey, LogExtent] = field(default_factory=dict)
     broker_ids: dict[ReplicaKey, int] = field(default_factory=dict)  # of brokerIdentity
-    run_id: str = field(default_factory=lambda: uuid4().hex)  # tells this audit from others
+    run: AuditRun = field(default_factory=AuditRun)
 
     @property
     def batch_topics(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from epochmq_spark import bounded_tables, drill_down, queue_drill_down
+from epochmq_spark import bounded_tables, queue_drill_down
 from epochmq_spark.audit_state import AuditState, ReplicaKey
 from epochmq_spark.checks.consume_queues import QueueMessage
 from epochmq_spark.decode.summary_rows import SummaryKind
@@ -115,7 +115,7 @@ def _range_of(row: Row) -> QueueRange:
 def _wanted_of(state: AuditState) -> Callable[[Batches], Batches]:
     """Finds the messages that must be read, of rows of buckets. A bucket whose units cannot be read has none:
     its comparison reports that."""
-    run_id, logs = state.run_id, _logs_with_queues(state)
+    audit_run, logs = state.run, _logs_with_queues(state)
 
     def wanted_of_row(row: Row) -> list[Row]:
         log = logs.get((row["group"], row["replica"]))
@@ -131,7 +131,7 @@ def _wanted_of(state: AuditState) -> Callable[[Batches], Batches]:
         ]
 
     def each(batches: Batches) -> Batches:
-        drill_down.start_task(run_id)
+        audit_run.start_task()
         for batch in batches:
             for row in batch.to_pylist():
                 yield pa.RecordBatch.from_pylist(wanted_of_row(row), schema=WANTED)
@@ -141,10 +141,10 @@ def _wanted_of(state: AuditState) -> Callable[[Batches], Batches]:
 
 def _messages_of(state: AuditState) -> Callable[[Batches], Batches]:
     """Reads the messages that are wanted of parts of logs."""
-    run_id, logs = state.run_id, _logs_with_queues(state)
+    audit_run, logs = state.run, _logs_with_queues(state)
 
     def each(batches: Batches) -> Batches:
-        drill_down.start_task(run_id)
+        audit_run.start_task()
         for batch in batches:
             for row in batch.to_pylist():
                 yield from _read_window(logs[row["group"], row["replica"]], row)

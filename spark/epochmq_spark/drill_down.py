@@ -4,7 +4,7 @@ replica."""
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -67,18 +67,26 @@ class IndexCoverage:
         return (self.group_low, self.group_high) if stopped else (self.low, self.high - 1)
 
 
+Listings = Mapping[str, store_layout.StoreContents]
+"""Listings of stores, by location."""
+
 _runs: list[str] = [""]  # the audit whose listings are cached
+_listings: dict[str, store_layout.StoreContents] = {}  # those of the audit's driver
 
 
-def start_task(run_id: str) -> None:
-    """Drops what was cached for another audit. Tasks of one audit in one process share the listings."""
+def start_task(run_id: str, listings: Callable[[], Listings] = dict) -> None:
+    """Drops what was cached for another audit, and takes the driver's listings of this one. Tasks of one
+    audit in one process share the listings."""
     if _runs[0] != run_id:
         clear_caches()
+        _listings.update(listings())
         _runs[0] = run_id
 
 
 def clear_caches() -> None:
     """Drops the cached directory listings: the next audit may find other files."""
+    _runs[0] = ""
+    _listings.clear()
     files.forget_opened()
     scan_store.cache_clear()
     queue_files_of.cache_clear()
@@ -220,8 +228,9 @@ def store_time(log: AuditedLog, offset: int) -> int | None:
 
 @lru_cache(maxsize=4096)
 def scan_store(location: str) -> store_layout.StoreContents:
-    """The files of a store that had a log. Raises OSError if it has none any more."""
-    contents = store_layout.scan_store(location)
+    """The files of a store that had a log, as the audit's driver has listed them. Raises OSError if it has
+    none any more."""
+    contents = _listings.get(location) or store_layout.scan_store(location)
     if not contents.log:
         raise OSError("; ".join(f"{fault.location}: {fault.detail}" for fault in contents.faults))
     return contents

@@ -3,6 +3,7 @@ operations of the NameNode an audit costs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_spark import audit, drill_down, files, local_audit, store_layout
+from epochmq_spark import audit, drill_down, files, local_audit, results, store_layout
 from tests.spark import hdfs_cluster, named_stores
 from tests.unit.spark import inprocess
 
@@ -87,6 +88,21 @@ def test_of_a_group_with_2000_queues_only_the_injected_fault_is_found(
     assert [(row["replica"], row["kind"], row["start_offset"]) for row in found] == [
         ("r2", "record.checksum", retried)
     ]
+
+
+def test_an_audit_lists_each_directory_once(
+    cluster: hdfs_cluster.HdfsCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Tasks have the driver's listing."""
+    paths = named_stores.create(tmp_path, 5)
+    directories = sum(1 + sum(1 for one in path.rglob("*") if one.is_dir()) for path in paths)
+    replicas = upload(cluster, paths, "once")
+    before = cluster.operations()["listings"]
+    result = audit.run(spark, replicas)
+    summary, _ = results.summarise(result, time.time())
+    result.release()
+    assert summary["verdict"] == "healthy"
+    assert directories / 2 < cluster.operations()["listings"] - before <= directories
 
 
 def test_a_store_costs_one_listing_for_each_directory_and_a_range_of_a_file_one_lookup_there_and_one_back(

@@ -159,7 +159,7 @@ class FileRangeReader(DataSourceReader):
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """The ranges to read of a replica."""
 
-    def partitions(self) -> Sequence[InputPartition]:
+    def partitions(self) -> Sequence[FileRangePartition]:
         """Splits the ranges into ranges of at most `partitionBytes`, packs these up to `taskBytes`, and
         orders the partitions so that those of different replicas take turns."""
         partitions: list[FileRangePartition] = []

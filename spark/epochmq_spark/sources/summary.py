@@ -3,7 +3,7 @@ compares: the data source `epochmq.summary`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -42,14 +42,24 @@ class SummarySource(ReplicaDataSource):
 
 
 class SummaryReader(FileRangeReader):
-    """Reads ranges of logs and consume queues, and whole index files."""
+    """Reads ranges of logs and consume queues, and whole index files. `listings` are those of stores, by
+    location; others are listed."""
+
+    def __init__(
+        self,
+        replicas: Sequence[store_layout.AuditedReplica],
+        options: Mapping[str, str],
+        listings: Mapping[str, store_layout.StoreContents] | None = None,
+    ) -> None:
+        super().__init__(replicas, options)
+        self._listings = listings or {}
 
     may_split = False
     """`file_ranges` returns ranges of the right size already."""
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """All files of a replica. Logs and consume queues are split into ranges, index files are not."""
-        contents = store_layout.scan_store(replica.location)
+        contents = self._listings.get(replica.location) or store_layout.scan_store(replica.location)
         log_start = contents.log[0].start if contents.log else 0
         for file in contents.log:
             yield from split_range(FileRange.of(replica, file), self._partition_bytes)
