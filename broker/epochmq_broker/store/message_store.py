@@ -248,6 +248,8 @@ class MessageStore:
         )
         self.state.update()
         self.abort.record_recovered()
+        if found.records and not (self.queues.pending.waiting or self.index.backlog):
+            self.abort.record_dispatched(found.last_record)
         log.info(
             "the store in %s is open after a %s (end of the log: %s): %d records read, the log ends at %d",
             root,

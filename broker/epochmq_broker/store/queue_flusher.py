@@ -99,6 +99,8 @@ class QueueFlusher:
         self._loop = loop
         self._completed_at = loop.time()
         self._log_end_at_writing = self._appender.log.max_offset
+        if self._pending.waiting:  # what recovery found: written at once, a start after a kill need not read it
+            self._begin_writing_all()
         self._pending.start_early_write = self._start_early_round
         self._pending.written_by_worker = True
 

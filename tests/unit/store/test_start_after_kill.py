@@ -255,3 +255,34 @@ async def test_nothing_is_recorded_before_the_last_queue_is_written(
         stored += [(message.queue_id, place) for message, place in zip(messages, places, strict=True)]
         await wait_until(lambda: recorded(tmp_path / "a") == places[-1])
         assert not missing
+
+
+async def test_a_start_after_a_clean_stop_records_the_last_message(tmp_path: Path) -> None:
+    """Also in a store that is idle afterwards: a kill must not cost the reading of gigabytes."""
+    async with started_store(tmp_path / "a", **FAST) as store:
+        await recorded_store(store)
+        last = store.log.max_offset
+    store, found = start(tmp_path / "a")
+    assert found.clean
+    left = kill(store, tmp_path / "b")
+    store.stop()
+    again, found = start(left)
+    assert not found.clean
+    assert 0 < last - found.start < 4000
+    assert check_recovered(again, tmp_path / "w") == 60
+
+
+async def test_a_start_that_knew_nothing_records_what_it_has_written(tmp_path: Path) -> None:
+    async with started_store(tmp_path / "a", **FAST) as store:
+        await recorded_store(store)
+        put_all(store, random_messages(12, 20))
+        left = kill(store, tmp_path / "b", dispatched_until=-1)
+    shutil.rmtree(left / "consumequeue")
+    async with started_store(left, **FAST) as store:
+        last = store.log.max_offset
+        assert store.recovery_start == 0
+        await wait_until(lambda: 0 < last - recorded(left) < 4000 and checkpoint_time(left) > 0)
+        twice = kill(store, tmp_path / "c")
+    again, found = start(twice)
+    assert 0 < last - found.start < 4000
+    assert check_recovered(again, tmp_path / "w") == 80
