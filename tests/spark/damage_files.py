@@ -167,12 +167,20 @@ def offsets_unreadable(group: list[Path], rng: random.Random) -> InjectedDamage:
 
 
 def index_entry(replica: Path, rng: random.Random) -> tuple[Path, int, tuple[int, ...]]:
-    """An entry of an index file: the file, its position, and (hash, physical offset, seconds, previous)."""
-    path = rng.choice(sorted((replica / "index").iterdir()))
-    data = path.read_bytes()
-    count = struct.unpack_from(">i", data, 36)[0]
-    at = 40 + 100 * 4 + rng.randrange(1, count) * 20
-    return path, at, struct.unpack_from(">iqii", data, at)
+    """An entry of an index file: the file, its position, and (hash, physical offset, seconds, previous). Not
+    one of the last message of a full file: further keys of that message may have been in a file that a
+    broker has deleted after a kill, so a lack of them is a warning only."""
+    candidates = []
+    for path in sorted((replica / "index").iterdir()):
+        data = path.read_bytes()
+        (last_physical,) = struct.unpack_from(">q", data, 24)
+        (count,) = struct.unpack_from(">i", data, 36)
+        for number in range(1, count):
+            at = 40 + 100 * 4 + number * 20
+            entry = struct.unpack_from(">iqii", data, at)
+            if entry[1] < last_physical:
+                candidates.append((path, at, entry))
+    return rng.choice(candidates)
 
 
 @injector
