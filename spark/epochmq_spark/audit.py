@@ -63,7 +63,7 @@ class AuditResult:
         """Frees what Spark keeps of the audit. The tables can be read afterwards, but are computed again."""
         for frame in (*self.persisted, self.findings):
             frame.unpersist()
-        self.state.run.release()
+        self.state.listings.release()
 
 
 def run(
@@ -80,7 +80,7 @@ def run(
     progress("listing the directories")
     state = audit_state.scan_replicas(replicas)
     listings = {state.replicas[key].location: contents for key, contents in state.contents.items()}
-    state.run.share(spark, listings)
+    state.listings.share(spark, listings)
     options = {"taskBytes": str(_task_bytes(spark, state))}
     if partition_bytes:
         options["partitionBytes"] = str(partition_bytes)
@@ -228,10 +228,10 @@ def _findings_per_row(state: AuditState, frame: DataFrame, check: RowCheck) -> D
     """The findings of a check of each row. A file that cannot be read any more is a finding, too."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    audit_run = state.run
+    listings = state.listings
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        audit_run.start_task()
+        listings.start_task()
         reported: set[tuple[str, str, str]] = set()
         for batch in batches:
             for row in batch.to_pylist():

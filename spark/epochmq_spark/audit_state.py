@@ -11,7 +11,6 @@ from typing import Any
 
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import files, log_spans, saved_peer_state, store_layout, verdict, volume_client
-from epochmq_spark.audit_run import AuditRun
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
@@ -19,6 +18,7 @@ from epochmq_spark.checks.terms import TermEntries, set_terms
 from epochmq_spark.decode.index_entries import INDEX_HEADER_BYTES, index_header
 from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
 from epochmq_spark.findings import finding
+from epochmq_spark.shared_listings import SharedListings
 
 Row = dict[str, Any]
 ReplicaKey = tuple[str, str]  # group, replica
@@ -37,7 +37,7 @@ class AuditState:
     histories: dict[str, list[ReplicaHistory]] = field(default_factory=dict)
     extents: dict[ReplicaKey, LogExtent] = field(default_factory=dict)
     broker_ids: dict[ReplicaKey, int] = field(default_factory=dict)  # of brokerIdentity
-    run: AuditRun = field(default_factory=AuditRun)
+    listings: SharedListings = field(default_factory=SharedListings)
 
     @property
     def batch_topics(self) -> frozenset[str]:

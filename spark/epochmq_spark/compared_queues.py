@@ -115,7 +115,7 @@ def _range_of(row: Row) -> QueueRange:
 def _wanted_of(state: AuditState) -> Callable[[Batches], Batches]:
     """Finds the messages that must be read, of rows of buckets. A bucket whose units cannot be read has none:
     its comparison reports that."""
-    audit_run, logs = state.run, _logs_with_queues(state)
+    listings, logs = state.listings, _logs_with_queues(state)
 
     def wanted_of_row(row: Row) -> list[Row]:
         log = logs.get((row["group"], row["replica"]))
@@ -131,7 +131,7 @@ def _wanted_of(state: AuditState) -> Callable[[Batches], Batches]:
         ]
 
     def each(batches: Batches) -> Batches:
-        audit_run.start_task()
+        listings.start_task()
         for batch in batches:
             for row in batch.to_pylist():
                 yield pa.RecordBatch.from_pylist(wanted_of_row(row), schema=WANTED)
@@ -141,10 +141,10 @@ def _wanted_of(state: AuditState) -> Callable[[Batches], Batches]:
 
 def _messages_of(state: AuditState) -> Callable[[Batches], Batches]:
     """Reads the messages that are wanted of parts of logs."""
-    audit_run, logs = state.run, _logs_with_queues(state)
+    listings, logs = state.listings, _logs_with_queues(state)
 
     def each(batches: Batches) -> Batches:
-        audit_run.start_task()
+        listings.start_task()
         for batch in batches:
             for row in batch.to_pylist():
                 yield from _read_window(logs[row["group"], row["replica"]], row)

@@ -99,7 +99,7 @@ class QueueFlusher:
         self._loop = loop
         self._completed_at = loop.time()
         self._log_end_at_writing = self._appender.log.max_offset
-        if self._pending.waiting:  # what recovery found: written at once, a start after a kill need not read it
+        if self._pending.waiting:  # what recovery found is written at once, for a start after another kill
             self._begin_writing_all()
         self._pending.start_early_write = self._start_early_round
         self._pending.written_by_worker = True

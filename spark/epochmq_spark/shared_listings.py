@@ -1,4 +1,4 @@
-"""What the tasks of one audit know of it: its identity, and the driver's listing of each store."""
+"""Shares the driver's listing of each store with the tasks of an audit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class AuditRun:
-    """One audit. A listing of a large store takes as many requests as it has directories, so only the driver
-    lists it; the tasks get the listings with `share`."""
+class SharedListings:
+    """The listings of one audit. That of a large store takes as many requests as it has directories, so only
+    the driver lists it; the tasks get the listings with `share`."""
 
     run_id: str = field(default_factory=lambda: uuid4().hex)
     listings: Broadcast[drill_down.Listings] | None = None
