@@ -34,6 +34,7 @@ from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.sources.epochs import EpochsReader
 from epochmq_spark.sources.file_ranges import OPEN_COST_BYTES, PARTITION_BYTES, FileRange
 from epochmq_spark.sources.offsets import OffsetsReader
+from epochmq_spark.sources.range_summaries import summarise_ranges
 from epochmq_spark.sources.summary import SummaryReader
 
 if TYPE_CHECKING:
@@ -131,8 +132,6 @@ def _summary(spark: SparkSession, reader: SummaryReader) -> DataFrame:
     )
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from epochmq_spark.sources.range_summaries import summarise_ranges
-
         for batch in batches:
             for encoded in batch.column(0).to_pylist():
                 yield from summarise_ranges(msgspec.msgpack.decode(encoded, type=tuple[FileRange, ...]))

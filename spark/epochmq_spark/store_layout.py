@@ -97,11 +97,6 @@ class StoreContents:
         return frozenset(queue.topic for queue in self.batch_queues)
 
 
-def encode_replicas(replicas: Sequence[AuditedReplica]) -> str:
-    """Formats replicas for the option `replicas` of the data sources."""
-    return json.dumps([[one.group, one.name, one.location] for one in replicas])
-
-
 def decode_replicas(text: str) -> list[AuditedReplica]:
     """Parses the option `replicas`. Raises ValueError."""
     try:

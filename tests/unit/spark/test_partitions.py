@@ -49,6 +49,6 @@ def test_tasks_of_one_audit_list_a_store_once(group: Group, monkeypatch: pytest.
 
 
 def test_spark_plans_the_pass_over_all_files_without_loading_the_compiler() -> None:
-    """It plans a data source in two processes of its own, for each audit."""
+    """It plans a data source in two processes of its own."""
     code = "import sys, epochmq_spark.sources.summary; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
