@@ -101,7 +101,12 @@ class QueueExpiry:
                 first = expired.first_physical_offset
                 if first < 0:
                     # The next message of an empty queue will lie after the present end of the log.
-                    first = queue.first_physical_offset_in_memory(self._log_end())
+                    end = max(self._log_end(), self._min_physical)
+                    first = queue.first_physical_offset_in_memory(end)
+                if first < self._min_physical:
+                    # Since the search, the log has lost more, or units went from memory to the disk.
+                    self._due.append(queue)
+                    continue
             self._number += 1
             heapq.heappush(self._heap, (first, self._number, queue))
         if self._due and self._timer is None:

@@ -241,6 +241,44 @@ async def test_a_queue_that_cannot_be_read_is_searched_again(
     store.stop()
 
 
+@pytest.mark.parametrize("event", ["the log loses more", "units are written"])
+async def test_a_queue_that_changes_during_its_search_is_searched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, event: str
+) -> None:
+    found, free = threading.Event(), threading.Event()
+    real = ConsumeQueue.find_expired
+
+    def slow(queue: ConsumeQueue, min_physical: int) -> ExpiredUnits:
+        expired = real(queue, min_physical)
+        found.set()
+        assert free.wait(60)
+        return expired
+
+    monkeypatch.setattr(ConsumeQueue, "find_expired", slow)
+    store = open_store(tmp_path, clean_resource_interval=3_600_000, delete_file_batch_max=1)
+    put_all(store, [Message(body=bytes(1000), queue_id=number % 2) for number in range(30)])
+    if event == "the log loses more":
+        store.queues.pending.write_all()
+    store.start()
+    set_file_ages(store, [100] * 2)
+    expire_now(store)
+    await wait_until(found.is_set)
+    if event == "the log loses more":
+        expire_now(store)
+    else:
+        store.queues.pending.write_all()
+    free.set()
+    queues = [store.queue("orders", number) for number in range(2)]
+    await wait_until(lambda: all(first_physical_offset(queue) >= store.min_phy_offset for queue in queues))
+    store.stop()
+
+
+def first_physical_offset(queue: ConsumeQueue) -> int:
+    unit = queue.unit(queue.min_offset)
+    assert unit is not None
+    return unit[0]
+
+
 def test_queues_without_messages_are_emptied_on_request(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_all(store, [Message(topic="old")])
