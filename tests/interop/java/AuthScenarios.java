@@ -237,7 +237,6 @@ public final class AuthScenarios {
         note(name + ": pull", () -> {
             MessageQueue queue = new MessageQueue(topic, brokerName, 0);
             consumer.assign(Collections.singletonList(queue));
-            consumer.seek(queue, 0);
             ConcurrentLinkedQueue<String> bodies = new ConcurrentLinkedQueue<>();
             long deadline = System.currentTimeMillis() + AWAIT_MS;
             while (bodies.size() < 4 && System.currentTimeMillis() < deadline) {
