@@ -13,6 +13,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DRIVER_MEMORY = "1g"
+DRIVER_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+    "-XX:TieredStopAtLevel=1",
+    # Each audit compiles more generated code; when the 48 MB of the default are full, all further code is
+    # interpreted.
+    "-XX:ReservedCodeCacheSize=256m",
+    # The heap grows with what is in use rather than with what was allocated.
+    "-Xms64m",
+    "-Xmn32m",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=20",
+)
+"""Options of the driver's JVM."""
+WITHOUT_UI = {
+    "spark.ui.retainedJobs": "20",
+    "spark.ui.retainedStages": "20",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
+}
+"""How much the driver keeps for its UI, which it does without a UI, too: descriptions of many queries."""
 _MASTER = re.compile(r"local(-cluster)?(\[[\d*, ]+\])?|yarn|spark://\S+|k8s://\S+")
 
 
@@ -37,7 +58,7 @@ def local_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     count = cores or os.cpu_count() or 1
-    return _session(master or f"local[{count}]", _spark_config(count, memory) | dict(config or {}), "ERROR")
+    return _session(master or f"local[{count}]", _spark_config(count, memory, config or {}), "ERROR")
 
 
 def user_session(master: str | None = None, config: Mapping[str, str] | None = None) -> SparkSession:
@@ -94,12 +115,13 @@ def cluster_session(config: Mapping[str, str], address: str) -> SparkSession:
     """A session whose executors are pods. `config` is the Spark configuration that the operator chose,
     `address` the address of this pod, at which executors reach the driver."""
     # With a bind address of 0.0.0.0, executors would try to connect to 0.0.0.0.
-    merged = _spark_config(2, DRIVER_MEMORY) | {
+    own = {
         "spark.driver.host": address,
         "spark.driver.bindAddress": address,
+        "spark.task.maxFailures": "4",  # an executor may be lost together with its node
     }
-    merged["spark.task.maxFailures"] = "4"  # an executor may be lost together with its node
-    return _session("k8s://https://kubernetes.default.svc", merged | dict(config), "WARN")
+    merged = _spark_config(2, DRIVER_MEMORY, own | dict(config))
+    return _session("k8s://https://kubernetes.default.svc", merged, "WARN")
 
 
 def _session(master: str | None, config: Mapping[str, str], log_level: str) -> SparkSession:
@@ -115,8 +137,9 @@ def _session(master: str | None, config: Mapping[str, str], log_level: str) -> S
     return session
 
 
-def _spark_config(cores: int, memory: str) -> dict[str, str]:
-    return {
+def _spark_config(cores: int, memory: str, config: Mapping[str, str]) -> dict[str, str]:
+    """The configuration of the audit's own sessions, with `config`, which overrides it."""
+    own = {
         "spark.driver.memory": memory,
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -125,11 +148,14 @@ def _spark_config(cores: int, memory: str) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(max(2, 2 * cores)),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+        # The driver builds the table of each broadcast join; by default, a page of it has 16 MB.
+        "spark.buffer.pageSize": "1m",
+        "spark.sql.broadcastExchange.maxThreadThreshold": "8",
+        "spark.sql.shuffleExchange.maxThreadThreshold": "8",
         # A missing or damaged file is a finding. A task that fails for another reason fails again.
         "spark.task.maxFailures": "1",
-        # Each audit compiles more generated code; when the 48 MB of the default are full, all further code is
-        # interpreted.
-        "spark.driver.extraJavaOptions": (
-            "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m"
-        ),
+        "spark.driver.extraJavaOptions": " ".join(DRIVER_OPTIONS),
     }
+    if config.get("spark.ui.enabled") != "true":
+        own |= WITHOUT_UI
+    return own | dict(config)

@@ -67,6 +67,16 @@ def test_configuration_is_parsed_and_keeps_equals_signs_in_values() -> None:
     }
 
 
+@pytest.mark.parametrize(("shown", "kept"), [("false", session.WITHOUT_UI), ("true", {})])
+def test_the_driver_keeps_descriptions_of_many_queries_only_for_a_ui(
+    shown: str, kept: dict[str, str]
+) -> None:
+    options = {"spark.ui.enabled": shown, "spark.driver.memory": "2g"}
+    found = session._spark_config(2, "1g", options)
+    assert {key: value for key, value in found.items() if key in session.WITHOUT_UI} == kept
+    assert found["spark.driver.memory"] == "2g"
+
+
 @pytest.mark.parametrize("master", ["local[*]", "local", "yarn", "spark://a:7077", "k8s://https://a:6443"])
 def test_masters_of_spark_are_accepted(master: str) -> None:
     session.check_master(master)
