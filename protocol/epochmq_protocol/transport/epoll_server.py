@@ -263,10 +263,10 @@ class EpollServer:
         self._in_turn = True
         try:
             events = self._epoll.poll(0, SOCKETS_PER_TURN_MAX)
-            if late is not None:
-                monitor, full = late.monitor, len(events) == SOCKETS_PER_TURN_MAX
-                if (full or began_s >= monitor.calm_until) and monitor.is_suspect(began_s, full=full):
-                    events = self._read_late(late, events)
+            if late is not None and late.monitor.is_suspect(
+                began_s, full=len(events) == SOCKETS_PER_TURN_MAX
+            ):
+                events = self._read_late(late, events)
             for handle, mask in events:
                 transport = transports.get(handle)
                 if transport is None:

@@ -49,8 +49,6 @@ class LateRequestMonitor:
         self._ticked = clock()
         self._suspect_until = 0.0
         self._full_since: float | None = None
-        self.calm_until = 0.0
-        """A turn that begins earlier, in seconds of the clock, and is not full, needs no `is_suspect`."""
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -76,11 +74,6 @@ class LateRequestMonitor:
         if now - self._ticked >= self._limit_s:
             self._suspect_until = now + 2 * TICK_S
         self._ticked = now
-        self._update_calm(now)
-
-    def _update_calm(self, now: float) -> None:
-        is_calm = self._full_since is None and now >= self._suspect_until
-        self.calm_until = self._ticked + self._limit_s if is_calm else 0.0
 
     def is_suspect(self, now: float, *, full: bool) -> bool:
         """Whether a turn that begins at `now`, in seconds of the clock, may read late requests. `full`: more
@@ -90,7 +83,6 @@ class LateRequestMonitor:
             self._full_since = None
         elif since is None:
             self._full_since = now
-        self._update_calm(now)
         if now - self._ticked >= self._limit_s or now < self._suspect_until:
             return True
         return since is not None and now - since >= self._limit_s

@@ -175,23 +175,6 @@ def test_a_changed_limit_applies_from_the_next_tick(shortest_ms: int) -> None:
     assert monitor.is_late(60) is (shortest_ms > 0)
 
 
-def test_turns_that_begin_in_time_need_no_check_unless_they_are_full() -> None:
-    clock = Clock()
-    monitor = LateRequestMonitor(lambda: 200, clock)
-    monitor.tick()
-    assert monitor.calm_until == pytest.approx(clock.now + 0.2)
-    monitor.is_suspect(clock.now, full=True)
-    assert monitor.calm_until == 0, "the next turn may read late requests, too"
-    monitor.is_suspect(clock.now, full=False)
-    assert monitor.calm_until == pytest.approx(clock.now + 0.2)
-    clock.now += 0.3
-    monitor.tick()
-    assert monitor.calm_until == 0, "the loop was blocked"
-    clock.now += 2 * TICK_S
-    monitor.tick()
-    assert monitor.calm_until == pytest.approx(clock.now + 0.2)
-
-
 async def test_the_monitor_watches_the_loop_while_it_is_started() -> None:
     monitor = LateRequestMonitor(lambda: 10_000)
     before = monitor._ticked
