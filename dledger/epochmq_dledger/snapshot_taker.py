@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import zlib
 from functools import partial
 
 from epochmq_dledger.core.types import Snapshot, SnapshotInstalled, SnapshotSaved
 from epochmq_dledger.peer_context import PeerContext, is_disk_full
 from epochmq_dledger.state_machine import StateMachine
+from epochmq_protocol.checksum import crc32
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class SnapshotTaker:
             return
         data = machine.save()
         members = context.started_node.member.membership.addresses_at(applied_index)
-        snapshot = Snapshot(entry, len(data), zlib.crc32(data), members)
+        snapshot = Snapshot(entry, len(data), crc32(data), members)
         self.save(snapshot, data, SnapshotSaved(snapshot))
 
     def save(self, snapshot: Snapshot, data: bytes, then: SnapshotSaved | SnapshotInstalled) -> None:

@@ -8,9 +8,8 @@ nor the index take. A membership entry is such a record, too; the entry's channe
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from epochmq_broker.store import record
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.dledger import decode_members_body, encode_members
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.topics import RMQ_SYS_SELF_TEST_TOPIC

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from typing import Final
-from zlib import crc32
 
 from epochmq_broker.dledger.turn_batch import TurnBatch
 from epochmq_broker.store import record
@@ -28,6 +27,7 @@ from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.store.store_config import StoreConfig
 from epochmq_dledger.store.entry_block import ENTRY_BYTES_MAX
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN
 
 _LENGTH: Final = struct.Struct(">H")

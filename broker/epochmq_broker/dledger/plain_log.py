@@ -9,7 +9,6 @@ import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from zlib import crc32
 
 from msgspec import Struct
 
@@ -21,6 +20,7 @@ from epochmq_broker.store.mapped_file import data_ranges
 from epochmq_broker.store.store_config import END_OF_FILE_BYTES, RECORD_OVERHEAD_BYTES, StoreConfig
 from epochmq_broker.store.tail_state import CLEAN_TAIL, TailState
 from epochmq_dledger.store.state_files import load_committed
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import backup_of
 from epochmq_protocol.epoch_entries import EpochEntry, parse_epoch_file
 from epochmq_protocol.errors import EpochMQError

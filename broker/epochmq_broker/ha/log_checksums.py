@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import os
 import struct
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from epochmq_broker.ha.log_comparison import LogRange
 from epochmq_broker.store.commit_log import CommitLog
+from epochmq_protocol.checksum import crc32
 
 WAITING_MAX: Final = 4
 """The most ranges that may wait for the thread."""
@@ -88,7 +88,7 @@ def _checksums(pieces: list[tuple[int, int, int]], chunk: int) -> bytes:
                 view = memoryview(data)
                 while view:
                     part = view[: chunk - filled]
-                    crc = zlib.crc32(part, crc)
+                    crc = crc32(part, crc)
                     filled += len(part)
                     view = view[len(part) :]
                     if filled == chunk:

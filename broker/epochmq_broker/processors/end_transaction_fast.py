@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
-from zlib import crc32
 
 import msgspec
 
@@ -29,6 +28,7 @@ from epochmq_broker.topics import TopicTable
 from epochmq_broker.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol import message_const as const
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.codes import CURRENT_VERSION
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE

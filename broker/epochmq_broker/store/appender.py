@@ -12,7 +12,6 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from epochmq_broker.store import record
 from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
@@ -24,6 +23,7 @@ from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, SpaceNot
 from epochmq_broker.store.queue_unit import UNIT, UNIT_BYTES
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.store.store_config import END_OF_FILE_BYTES, RECORD_OVERHEAD_BYTES, StoreConfig
+from epochmq_protocol.checksum import crc32
 
 # (status, physical offset, queue offset, size in bytes); the numbers are valid when the status is PUT_OK.
 AppendResult = tuple[PutStatus, int, int, int]

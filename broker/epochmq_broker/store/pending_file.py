@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import os
 import struct
-import zlib
 from pathlib import Path
 from typing import Final
 
 from epochmq_broker.store.abort_file import boot_id
+from epochmq_protocol.checksum import crc32
 
 PENDING_SUFFIX: Final = ".pending"
 SLOT_BYTES: Final = 64 << 20
@@ -54,7 +54,7 @@ class PendingFile:
         if len(data) > SLOT_BYTES - _HEADER.size:
             raise OSError(f"{len(data)} bytes, expected at most {SLOT_BYTES - _HEADER.size}")
         generation = self._generation + 1
-        crc = zlib.crc32(data, zlib.crc32(_COVERED.pack(self._boot, generation, len(data))))
+        crc = crc32(data, crc32(_COVERED.pack(self._boot, generation, len(data))))
         slot = _HEADER.pack(_MAGIC, self._boot, generation, len(data), crc) + data
         at = generation % 2 * SLOT_BYTES
         done = 0
@@ -108,5 +108,5 @@ def _read_slot(fd: int, at: int, boot: bytes) -> tuple[int, bytes] | None:
     if magic != _MAGIC or written_in != boot or not 0 <= size <= SLOT_BYTES - _HEADER.size:
         return None
     data = os.pread(fd, size, at + _HEADER.size)
-    whole = len(data) == size and zlib.crc32(data, zlib.crc32(_COVERED.pack(boot, generation, size))) == crc
+    whole = len(data) == size and crc32(data, crc32(_COVERED.pack(boot, generation, size))) == crc
     return (generation, data) if whole else None

@@ -7,11 +7,11 @@ The append path and the parser derive the fields of consume queue and index by t
 from __future__ import annotations
 
 import struct
-import zlib
 from mmap import mmap
 from typing import Final, NamedTuple
 
 from epochmq_protocol import javahash
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.message import crc_property
 from epochmq_protocol.message_const import PROPERTY_CRC32
 
@@ -140,7 +140,7 @@ def with_crc_space(properties: bytes) -> bytes:
 
 def crc_property_of(record: bytes) -> bytes:
     """The property `__CRC32#` of a record, which is given up to this property."""
-    return crc_property(zlib.crc32(record))
+    return crc_property(crc32(record))
 
 
 def is_intact(log: mmap | bytes, at: int, size: int) -> bool | None:
@@ -188,7 +188,7 @@ def parse(
     if check_crc:
         intact = is_intact(log, at, size) if property_crc else None
         if intact is None:
-            intact = not body or zlib.crc32(log[position : position + body]) & CRC_MASK == crc
+            intact = not body or crc32(log[position : position + body]) & CRC_MASK == crc
         if not intact:
             return None
     position += body

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
-from zlib import crc32
 
 from epochmq_broker.clock import now_ms
 from epochmq_broker.escape.message_sink import MessageSink
@@ -34,6 +33,7 @@ from epochmq_broker.timer.records import (
 from epochmq_broker.timer.timer_log import MAGIC_DELETE, MAGIC_ROLL, Unit
 from epochmq_broker.timer.timer_metrics import TimerMetrics
 from epochmq_protocol import message_const as const
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import FIXED_V4, parse_properties
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Callable
 from functools import partial
 
@@ -27,6 +26,7 @@ from epochmq_protocol import headers_namesrv as headers
 from epochmq_protocol.bodies_admin import ClusterInfo, KVTable, TopicList
 from epochmq_protocol.bodies_base import from_json, to_json
 from epochmq_protocol.bodies_controller import BrokerMemberGroup, GetBrokerMemberGroupResponseBody
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.codes import V3_0_11, RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -162,7 +162,7 @@ class NamesrvProcessor:
     def register_broker(self, connection: RemotingConnection, request: Command) -> Command:
         """REGISTER_BROKER (103)."""
         header = headers.RegisterBrokerRequestHeader.decode(request.ext)
-        if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & CRC_MASK:
+        if header.body_crc32 and header.body_crc32 != crc32(request.body) & CRC_MASK:
             log.warning(
                 "rejected the registration of %s by %s: wrong CRC-32", header.broker_name, connection.remote
             )

@@ -7,12 +7,11 @@ in between has either its old log, or the snapshot, after which it restarts the 
 
 from __future__ import annotations
 
-import zlib
-
 from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.types import Alarm, InstallSnapshot, RestoreSnapshot, Snapshot
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.dledger import (
     DLedgerResponseCode,
     InstallSnapshotRequest,
@@ -66,7 +65,7 @@ class SnapshotReceiver:
             self._respond(call, request, DLedgerResponseCode.SUCCESS, len(self._data))
             return
         data, self._incoming, self._data = bytes(self._data), None, bytearray()
-        if zlib.crc32(data) != snapshot.crc:
+        if crc32(data) != snapshot.crc:
             self.member.emit(Alarm(f"rejected a snapshot by {request.leader_id}: wrong CRC-32"))
             self._respond(call, request, DLedgerResponseCode.INTERNAL_ERROR, 0)
             return

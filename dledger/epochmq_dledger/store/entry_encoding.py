@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from zlib import crc32
 
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, DLedgerEntry
 
 _HEADER = struct.Struct(">iiqqqiIIi")

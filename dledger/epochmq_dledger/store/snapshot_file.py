@@ -14,13 +14,13 @@ from __future__ import annotations
 import logging
 import os
 import struct
-import zlib
 from pathlib import Path
 
 import msgspec
 
 from epochmq_dledger.core.types import Snapshot
 from epochmq_dledger.store.file_log import FileLog
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import sync_directory
 
 log = logging.getLogger(__name__)
@@ -50,13 +50,13 @@ class SnapshotFile:
                 raise ValueError(f"{self.path} is no snapshot of this version")
             size, crc = _SIZES.unpack_from(start, len(MAGIC))
             header = file.read(min(size, HEADER_MAX))
-            if len(header) != size or zlib.crc32(header) != crc:
+            if len(header) != size or crc32(header) != crc:
                 raise ValueError(f"{self.path} has a damaged header (CRC-32 or size)")
             snapshot = msgspec.json.decode(header, type=Snapshot)
             total = 0
             crc = 0
             while piece := file.read(1 << 20):
-                total, crc = total + len(piece), zlib.crc32(piece, crc)
+                total, crc = total + len(piece), crc32(piece, crc)
             if (total, crc) != (snapshot.size, snapshot.crc):
                 raise ValueError(f"{self.path} has damaged data (CRC-32 or size)")
         self.set_current(snapshot, os.open(self.path, os.O_RDONLY))
@@ -67,7 +67,7 @@ class SnapshotFile:
         header = msgspec.json.encode(snapshot)
         temporary = self.path.with_name(self.path.name + ".tmp")
         with temporary.open("wb") as file:
-            file.write(MAGIC + _SIZES.pack(len(header), zlib.crc32(header)) + header)
+            file.write(MAGIC + _SIZES.pack(len(header), crc32(header)) + header)
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -12,12 +12,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from zlib import crc32
 
 import msgspec
 
 from epochmq_dledger.core.types import SavedMembership
 from epochmq_protocol import properties
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, backup_of, replace_file
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import zlib
 from pathlib import Path
 
+from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import sync_directory
 
 NAME = "cut"
@@ -41,12 +41,12 @@ class TruncationMark:
             sync_directory(self.folder)
             return None
         end_pos, crc = _MARK.unpack(data)
-        return end_pos if crc and crc == zlib.crc32(data[:8]) else None
+        return end_pos if crc and crc == crc32(data[:8]) else None
 
     def write(self, end_pos: int) -> None:
         """Sets the mark, durably."""
         head = end_pos.to_bytes(8, "big")
-        self._put(_MARK.pack(end_pos, zlib.crc32(head)))
+        self._put(_MARK.pack(end_pos, crc32(head)))
 
     def clear(self) -> None:
         """Clears the mark, durably."""
