@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -57,18 +58,22 @@ class StatsWindow(msgspec.Struct, frozen=True):
     avgpt: float = 0.0
 
 
+CountedItems: TypeAlias = "tuple[tuple[StatsItem, bool], ...]"
+"""The items that a counter adds to, and whether each of them counts bytes."""
+
+
 class TrafficCounter:
     """Messages, bytes and requests stored in or fetched from one queue. The send and pull paths increment
     them."""
 
     __slots__ = ("bytes", "folded", "items", "messages", "requests")
 
-    def __init__(self, items: tuple[tuple[StatsItem, bool], ...]) -> None:
+    def __init__(self) -> None:
         self.messages = 0
         self.bytes = 0
         self.requests = 0
         self.folded = (0, 0, 0)
-        self.items = items  # the items to add to: (item, whether it counts bytes)
+        self.items: CountedItems = ()  # found at the first fold, because the first message is waited for
 
     def totals(self) -> tuple[int, int, int]:
         """(messages, bytes, requests)."""
@@ -120,8 +125,8 @@ class PutCounter(TrafficCounter):
 
     __slots__ = ("medium", "others", "received_bytes", "small")
 
-    def __init__(self, items: tuple[tuple[StatsItem, bool], ...]) -> None:
-        super().__init__(items)
+    def __init__(self) -> None:
+        super().__init__()
         self.small = 0
         self.medium = 0
         self.received_bytes = 0
@@ -243,7 +248,7 @@ class BrokerStats:
         self._is_system_topic = is_system_topic
         self._items: dict[str, dict[str, StatsItem]] = {}
         self._puts: dict[tuple[str, int], PutCounter] = {}
-        self._totals: dict[bool, tuple[tuple[StatsItem, bool], ...]] = {}  # of `_put_totals`
+        self._totals: dict[bool, CountedItems] = {}  # of `_put_totals`
         self._gets: dict[tuple[str, str, int], TrafficCounter] = {}
         self._put_rate, self._found_rate, self._miss_rate, self._transferred_rate = (
             SampledRate(),
@@ -269,20 +274,20 @@ class BrokerStats:
         generation has changed."""
         traffic = self._puts.get((topic, queue_id))
         if traffic is None:
-            queue = f"{topic}@{queue_id}"
-            item = self.item
-            traffic = self._puts[topic, queue_id] = PutCounter(
-                (
-                    *self._put_totals(self._is_system_topic(topic)),
-                    (item(TOPIC_PUT_NUMS, topic), False),
-                    (item(TOPIC_PUT_SIZE, topic), True),
-                    (item(QUEUE_PUT_NUMS, queue), False),
-                    (item(QUEUE_PUT_SIZE, queue), True),
-                )
-            )
+            traffic = self._puts[topic, queue_id] = PutCounter()
         return traffic
 
-    def _put_totals(self, is_system: bool) -> tuple[tuple[StatsItem, bool], ...]:
+    def _put_items(self, topic: str, queue_id: int) -> CountedItems:
+        queue, item = f"{topic}@{queue_id}", self.item
+        return (
+            *self._put_totals(self._is_system_topic(topic)),
+            (item(TOPIC_PUT_NUMS, topic), False),
+            (item(TOPIC_PUT_SIZE, topic), True),
+            (item(QUEUE_PUT_NUMS, queue), False),
+            (item(QUEUE_PUT_SIZE, queue), True),
+        )
+
+    def _put_totals(self, is_system: bool) -> CountedItems:
         """The items that the counters of all queues, or of those of system topics, add to. They are never
         deleted."""
         totals = self._totals.get(is_system)
@@ -301,20 +306,22 @@ class BrokerStats:
         """The counter of messages that a group fetched from a queue, for callers to cache."""
         traffic = self._gets.get((group, topic, queue_id))
         if traffic is None:
-            queue = f"{topic}@{queue_id}@{group}"
-            consumer = f"{topic}@{group}"
-            items = [
-                (self._all_get, False),
-                (self.item(GROUP_GET_NUMS, consumer), False),
-                (self.item(GROUP_GET_SIZE, consumer), True),
-                (self.item(QUEUE_GET_NUMS, queue), False),
-                (self.item(QUEUE_GET_SIZE, queue), True),
-                (self.item(BROKER_GET_NUMS, self.cluster), False),
-            ]
-            if not self._is_system_topic(topic):
-                items.append((self.item(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
-            traffic = self._gets[group, topic, queue_id] = TrafficCounter(tuple(items))
+            traffic = self._gets[group, topic, queue_id] = TrafficCounter()
         return traffic
+
+    def _get_items(self, group: str, topic: str, queue_id: int) -> CountedItems:
+        queue, consumer, item = f"{topic}@{queue_id}@{group}", f"{topic}@{group}", self.item
+        items = (
+            (self._all_get, False),
+            (item(GROUP_GET_NUMS, consumer), False),
+            (item(GROUP_GET_SIZE, consumer), True),
+            (item(QUEUE_GET_NUMS, queue), False),
+            (item(QUEUE_GET_SIZE, queue), True),
+            (item(BROKER_GET_NUMS, self.cluster), False),
+        )
+        if self._is_system_topic(topic):
+            return items
+        return (*items, (item(BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC, self.cluster), False))
 
     def count_type(self, topic: str, message_type: str, messages: int, size: int) -> None:
         """Counts received messages that are not of the type `normal`, beside their counter."""
@@ -452,9 +459,13 @@ class BrokerStats:
         }
 
     def _fold(self) -> None:
-        for put in self._puts.values():
+        for put_key, put in self._puts.items():
+            if not put.items:
+                put.items = self._put_items(*put_key)
             put.fold()
-        for get in self._gets.values():
+        for get_key, get in self._gets.items():
+            if not get.items:
+                get.items = self._get_items(*get_key)
             get.fold()
 
     def _new_day(self) -> None:
