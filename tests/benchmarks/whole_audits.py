@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from epochmq_operator.audits.manifests import EXECUTOR_JAVA_OPTIONS
 from epochmq_spark import audit, results, store_layout, volume_client
 from epochmq_spark.cut import VolumeCut
 from epochmq_spark.session import local_session
@@ -34,7 +35,7 @@ def session(executors: int) -> Iterator[SparkSession]:
     local_session(1).stop()
     settings = {
         "spark.executor.memory": f"{EXECUTOR_MB}m",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": EXECUTOR_JAVA_OPTIONS,
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
     }
     builder = SparkSession.builder.master(f"local-cluster[{executors},1,{EXECUTOR_MB}]")

@@ -38,6 +38,7 @@ READER_LIMITS = {"memory": "256Mi"}
 """The limit includes the page cache of what the reader reads, so it bounds how much of the node's cache an
 audit takes."""
 DRIVER_CPU = "20m"
+EXECUTOR_JAVA_OPTIONS = "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1"
 GRACE_S = 10
 
 
@@ -208,7 +209,7 @@ def spark_settings(audit: BrokerGroupAudit, names: AuditRunNames, image: str) ->
         "spark.executor.cores": str(executors.cores),
         "spark.executor.memory": f"{mebibytes(executors.memory)}m",
         "spark.executor.memoryOverhead": f"{mebibytes(executors.memory_overhead)}m",
-        "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        "spark.executor.extraJavaOptions": EXECUTOR_JAVA_OPTIONS,
         "spark.executorEnv.HOME": "/tmp",
         "spark.executorEnv.NUMBA_CACHE_DIR": "/tmp/numba",
         "spark.pyspark.python": PYTHON,
