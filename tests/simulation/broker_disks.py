@@ -123,15 +123,17 @@ class BrokerDisk:
         are lost. The log then ends before the first invalid record."""
         before = log.end
         self.boot += 1
-        self._drop_pages(log.data, rng, rng.choice(SHARES) if share is None else share)
+        self._drop_pages(log.data, self.durable, rng, share)
         log.recover()
         if log.end < self.flushed:
             self.damaged = True
             self.world.count_event("flushed bytes lost by a lying disk")
         return before - log.end
 
-    def _drop_pages(self, data: bytearray, rng: random.Random, share: float) -> None:
-        end, at = len(data), self.durable
+    def _drop_pages(self, data: bytearray, at: int, rng: random.Random, share: float | None) -> None:
+        """Drops all pages from `at` on but a share of them, drawn or given."""
+        share = rng.choice(SHARES) if share is None else share
+        end = len(data)
         while at < end:
             until = min(at - at % PAGE + PAGE, end)
             if rng.random() >= share:
@@ -141,8 +143,8 @@ class BrokerDisk:
 
     def forget_failed_pages(self, log: RecordLog, rng: random.Random, share: float | None = None) -> None:
         """The process ends after a failed flush: the kernel has marked the pages clean, and may have dropped
-        them."""
-        self._drop_pages(log.data, rng, rng.choice(SHARES) if share is None else share)
+        them. A disk that lied about earlier flushes still has in its own memory what they wrote."""
+        self._drop_pages(log.data, self.flushed, rng, share)
         log.recover()
 
     def replaced(self) -> None:

@@ -188,6 +188,11 @@ class ControllerWorld(RaftWorld):
         self.liveness.disturbed()
         super()._carry_out(event)
 
+    def end_faults(self) -> None:
+        """Also counts as a disturbance: links are faster from now on than when a request was sent."""
+        self.liveness.disturbed()
+        super().end_faults()
+
     def counts(self) -> dict[str, int]:
         acked = sum(map(len, self.acked.values()))
         own = {"elections": self.elections, "leases": self.grants, "acknowledged": acked}

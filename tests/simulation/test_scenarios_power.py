@@ -195,6 +195,28 @@ def test_a_broker_whose_flush_failed_is_not_elected() -> None:
     ends_well(world)
 
 
+def test_a_failed_flush_drops_no_page_that_was_flushed_before() -> None:
+    """Not even on a disk that lies about flushes: it has those pages in its own memory until its power
+    fails. (A check of the model of the disk.)"""
+    world = settled(min_in_sync=2, sync_flush=False)
+    first = master(world)
+    first.disk.lies = True
+    durable = first.disk.durable
+    until(world, lambda: first.disk.flushed > durable + 200, 3_000)
+    stop_flushing(world, first)
+    flushed = first.disk.flushed
+    until(world, lambda: first.log.end > flushed + 200, 3_000)
+    world.sending = False
+    first.disk.fail()
+    first.die()
+    first.disk.forget_failed_pages(first.log, world.random, share=0.0)
+    assert first.log.end == flushed
+    assert not first.disk.damaged
+    first.disk.lose_power(first.log, world.random, share=0.0)
+    assert first.log.end < flushed
+    assert first.disk.damaged
+
+
 def test_brokers_in_doubt_wait_for_the_missing_member() -> None:
     """With ASYNC_FLUSH the whole site loses power. The master returns first, with the shortest log, and again
     after a kill -9. It waits for the others, and the broker with the newest log is elected."""
