@@ -1,8 +1,9 @@
-"""Audits a group's stores: by `epochmq audit`, in one Spark session for all runs, or in this process."""
+"""Audits a group's stores: by `epochmq audit`, in a Spark session for several runs, or in this process."""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import shutil
 import warnings
 from collections.abc import Sequence
@@ -20,6 +21,9 @@ def missing() -> str | None:
 
 _AUDITOR: Final = ThreadPoolExecutor(1, thread_name_prefix="audit")
 """All audits run on one thread, one after another: Spark's session belongs to a thread."""
+SESSION_AUDITS: Final = 10
+"""After so many audits a session ends: it keeps some 8 MB of each, and an audit of a user has its own."""
+_audits_in_session = itertools.count(1)
 
 
 def audit(stores: Sequence[Path], folder: Path, *, spark: bool) -> list[str]:
@@ -37,6 +41,8 @@ def _audit(stores: Sequence[Path], folder: Path, *, spark: bool) -> list[str]:
 
         replicas = local_audit.replicas_of([f"{s.parent.name}={s}" for s in stores])
         found = local_audit.run(replicas, folder, cores=2).findings if spark else inprocess.run(replicas)
+        if spark and next(_audits_in_session) % SESSION_AUDITS == 0:
+            _end_session()
     return [
         f"{row['replica']}: {row['kind']} at {row['start_offset']}: {row['detail']}"
         for row in found
