@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 
 def missing() -> str | None:
@@ -22,7 +22,8 @@ def missing() -> str | None:
 _AUDITOR: Final = ThreadPoolExecutor(1, thread_name_prefix="audit")
 """All audits run on one thread, one after another: Spark's session belongs to a thread."""
 SESSION_AUDITS: Final = 10
-"""After so many audits a session ends: it keeps some 8 MB of each, and an audit of a user has its own."""
+"""After so many audits the session and its JVM end: the JVM keeps some 8 MB of each audit, also after the end
+of the session. An audit of a user has a JVM of its own."""
 _audits_in_session = itertools.count(1)
 
 
@@ -51,15 +52,22 @@ def _audit(stores: Sequence[Path], folder: Path, *, spark: bool) -> list[str]:
 
 
 def end_session() -> None:
-    """Ends the Spark session, if there is one."""
+    """Ends the Spark session and its JVM, if there is one."""
     _AUDITOR.submit(_end_session).result()
 
 
 def _end_session() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
         session = SparkSession.getActiveSession()
-        if session is not None:
-            session.stop()
+        if session is None:
+            return
+        session.stop()
+        gateway: Any = SparkContext._gateway
+        SparkContext._gateway = SparkContext._jvm = None
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # ends the JVM
+        gateway.proc.wait()
