@@ -1,7 +1,7 @@
 """CRC-32 as in zlib and `java.util.zip.CRC32`, computed by the processor's carry-less multiplication (ISA-L).
 
 A body of 1 KB takes 0.05 µs, with zlib 0.37. All checksums of messages, records, entries and files come from
-here, except those of the audit's compiled code."""
+here, except those of the audit."""
 
 from isal.isal_zlib import crc32
 
