@@ -23,7 +23,7 @@ from epochmq_broker.config import BrokerConfig, LiveConfig
 from epochmq_broker.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.topics import TopicTable
 from epochmq_protocol.bodies import ClusterInfo, KVTable, from_json, to_json
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request
@@ -304,7 +304,7 @@ class _NameserverRegistrar:
             heartbeat_timeout_millis=config.broker_not_active_timeout_millis if acting else None,
             enable_acting_master=acting,
             compressed=False,
-            body_crc32=crc32(body) & 0x7FFFFFFF,
+            body_crc32=crc32(body) & CRC_MASK,
         )
         external = config.external_addr
         ext = None if external is None else {EXTERNAL_ADDRESS: external}

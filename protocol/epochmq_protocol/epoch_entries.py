@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import msgspec
 
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.errors import RemoteProtocolError
 
 EPOCH_ENTRY_SIZE = 12
@@ -58,7 +58,7 @@ def _require_ascending(entries: Sequence[EpochEntry], least: int) -> None:
 def format_epoch_file(entries: Sequence[EpochEntry]) -> str:
     """The text of the epoch file, as Java writes it."""
     lines = "".join(f"{entry.epoch}-{entry.start_offset}\n" for entry in entries)
-    return f"{len(entries)}\n{crc32(lines.encode()) & 0x7FFFFFFF}\n{lines}"
+    return f"{len(entries)}\n{crc32(lines.encode()) & CRC_MASK}\n{lines}"
 
 
 def parse_epoch_file(text: str) -> list[EpochEntry]:
@@ -75,7 +75,7 @@ def parse_epoch_file(text: str) -> list[EpochEntry]:
     if count != len(entries):
         raise RemoteProtocolError(f"epoch file: {len(entries)} entries, but its count is {count}")
     body = "".join(f"{line}\n" for line in lines[2:] if line)
-    if checksum and checksum != crc32(body.encode()) & 0x7FFFFFFF:
+    if checksum and checksum != crc32(body.encode()) & CRC_MASK:
         raise RemoteProtocolError(f"epoch file: the lines do not match the checksum {checksum}")
     _require_ascending(entries, least=1)
     return entries

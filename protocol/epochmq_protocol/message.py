@@ -23,7 +23,7 @@ from typing import Final
 import msgspec
 
 from epochmq_protocol import message_const as const
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
 from epochmq_protocol.message_const import *  # noqa: F403 (this module exports the constants)
@@ -44,7 +44,6 @@ _FIXED: Final[dict[int, Struct]] = {
 }
 _V6_MASK: Final = const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG
 _NO_HOST: Final = bytes(8)
-_CRC_MASK: Final = 0x7FFF_FFFF
 _BATCH: Final = Struct(">iiiii")
 
 _Buffer = bytes | bytearray | memoryview
@@ -80,7 +79,7 @@ class MessageExt(msgspec.Struct, gc=False):
 
 def body_crc(body: _Buffer) -> int:
     """UtilAll.crc32: CRC-32 without its top bit."""
-    return crc32(body) & _CRC_MASK
+    return crc32(body) & CRC_MASK
 
 
 def record_size(body: int, topic: int, properties: int, sys_flag: int = 0) -> int:
@@ -114,7 +113,7 @@ def encode_record(message: MessageExt) -> bytes:
         head = fixed.pack(
             total,
             MAGIC_V2 if is_v2 else MAGIC_V1,
-            crc32(body) & _CRC_MASK,
+            crc32(body) & CRC_MASK,
             message.queue_id,
             message.flag,
             message.queue_offset,
@@ -199,7 +198,7 @@ def decode_record(buffer: _Buffer, pos: int = 0, check_crc: bool = True) -> Mess
             pos, f"its parts end at {properties_at + properties_size - pos}, but its total size is {total}"
         )
     body = bytes(buffer[body_at : body_at + body_size])
-    if check_crc and crc32(body) & _CRC_MASK != crc:
+    if check_crc and crc32(body) & CRC_MASK != crc:
         raise _no_record(pos, "body CRC differs")
     return MessageExt(
         bytes(buffer[topic_at : properties_at - 2]).decode("utf-8", "replace"),
@@ -336,7 +335,7 @@ def delete_property(properties: bytes, name: str) -> bytes:
 
 def crc_property(crc: int) -> bytes:
     """The 20 bytes of the `__CRC32#` property: ten decimal digits, least significant first."""
-    digits = f"{crc & _CRC_MASK:010d}"[::-1]
+    digits = f"{crc & CRC_MASK:010d}"[::-1]
     return f"{const.PROPERTY_CRC32}\x01{digits}\x02".encode()
 
 

@@ -15,7 +15,7 @@ from epochmq_broker.store import record
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.state_files import load_committed, load_vote, save_checkpoint, save_vote
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, MEMBERS_CHANNEL, decode_entry
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.test_store_interop import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
@@ -97,7 +97,7 @@ def barrier(term: int) -> bytes:
     topic, text, properties = b"SELF_TEST_TOPIC", f"term {term}".encode(), b"WAIT\x01true\x02"
     size = record.HEAD_V4.size + len(text) + 1 + len(topic) + 2 + len(properties)
     head = record.HEAD_V4.pack(
-        size, record.MAGIC_V1, crc32(text) & record.CRC_MASK, 0, 0, 0, 0,
+        size, record.MAGIC_V1, crc32(text) & CRC_MASK, 0, 0, 0, 0,
         record.TRANSACTION_ROLLBACK, 1_700_000_000_000, V4, 1_700_000_000_000, STORE_HOST, 0, 0, len(text),
     )  # fmt: skip
     return head + text + bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties

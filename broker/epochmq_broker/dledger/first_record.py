@@ -9,7 +9,7 @@ nor the index take. A membership entry is such a record, too; the entry's channe
 from __future__ import annotations
 
 from epochmq_broker.store import record
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.dledger import decode_members_body, encode_members
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.topics import RMQ_SYS_SELF_TEST_TOPIC
@@ -44,7 +44,7 @@ def _encode(body: bytes, store_host: bytes, now_ms: int) -> bytes:
         flags |= record.BORN_HOST_V6 | record.STORE_HOST_V6
     size = head.size + len(body) + 1 + len(_TOPIC) + 2 + len(_PROPERTIES)
     packed = head.pack(
-        size, record.MAGIC_V1, crc32(body) & record.CRC_MASK, 0, 0, 0, 0, flags, now_ms, store_host, now_ms,
+        size, record.MAGIC_V1, crc32(body) & CRC_MASK, 0, 0, 0, 0, flags, now_ms, store_host, now_ms,
         store_host, 0, 0, len(body),
     )  # fmt: skip
     lengths = bytes((len(_TOPIC),)), len(_PROPERTIES).to_bytes(2, "big")

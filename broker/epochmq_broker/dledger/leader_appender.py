@@ -27,7 +27,7 @@ from epochmq_broker.store.key_index import KeyIndex
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.store.store_config import StoreConfig
 from epochmq_dledger.store.entry_block import ENTRY_BYTES_MAX
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN
 
 _LENGTH: Final = struct.Struct(">H")
@@ -111,7 +111,7 @@ class LeaderAppender(Appender):
             data = b"".join(
                 (
                     head.pack(
-                        size, queue.magic, crc32(body) & record.CRC_MASK, queue.queue_id, flag, offset,
+                        size, queue.magic, crc32(body) & CRC_MASK, queue.queue_id, flag, offset,
                         physical, sys_flag, born_timestamp, born_host, now, store_host, reconsume_times,
                         prepared_offset, len(body),
                     ),

@@ -28,7 +28,7 @@ from epochmq_broker.topics import TopicTable
 from epochmq_broker.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.transactions.transaction_service import TransactionService
 from epochmq_protocol import message_const as const
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.codes import CURRENT_VERSION
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
@@ -56,7 +56,6 @@ CACHED_QUEUES_MAX: Final = 100_000
 CODES_MAX: Final = 4096
 
 _TOPIC_FIELD: Final = bytes([len(HALF_TOPIC)]) + HALF_TOPIC.encode()
-_CRC_MASK: Final = 0x7FFF_FFFF
 _RESPONSE: Final = (
     b'{"code":0,"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
     % CURRENT_VERSION
@@ -149,7 +148,7 @@ class FastEndTransaction:
         ):
             raise FastPathMiss
         message, encoded = _split(record, sys_flag, body_size)
-        if crc32(message) & _CRC_MASK != crc:
+        if crc32(message) & CRC_MASK != crc:
             raise FastPathMiss
         properties = parse_properties(encoded)
         get = properties.get

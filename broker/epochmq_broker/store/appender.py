@@ -23,7 +23,7 @@ from epochmq_broker.store.mapped_file import DiskFullError, MappedFile, SpaceNot
 from epochmq_broker.store.queue_unit import UNIT, UNIT_BYTES
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.store.store_config import END_OF_FILE_BYTES, RECORD_OVERHEAD_BYTES, StoreConfig
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 
 # (status, physical offset, queue offset, size in bytes); the numbers are valid when the status is PUT_OK.
 AppendResult = tuple[PutStatus, int, int, int]
@@ -36,7 +36,6 @@ INDEX_BACKLOG_PER_TICK: Final = 8192  # messages; after a failure each tick ente
 
 _OK: Final = PutStatus.PUT_OK
 _HEAD: Final = record.HEAD_V4
-_CRC_MASK: Final = record.CRC_MASK
 _V6_FLAGS: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
 _PROPERTIES_MAX: Final = record.PROPERTIES_MAX_BYTES
 _LENGTHS: Final = tuple(size.to_bytes(2, "big") for size in range(_PROPERTIES_MAX + 1))
@@ -165,7 +164,7 @@ class Appender:
         offset = queue.max_offset if queued else 0
         view = file.map
         head.pack_into(
-            view, at, size, queue.magic, crc32(body) & _CRC_MASK, queue.queue_id, flag, offset,
+            view, at, size, queue.magic, crc32(body) & CRC_MASK, queue.queue_id, flag, offset,
             physical, sys_flag, born_timestamp, born_host, now, store_host, reconsume_times,
             prepared_offset, body_size,
         )  # fmt: skip
@@ -310,7 +309,7 @@ class Appender:
             zip(sizes, messages, strict=True), first
         ):
             packed = head.pack(
-                size, queue.magic, crc32(body) & _CRC_MASK, queue.queue_id, flag, offset, physical,
+                size, queue.magic, crc32(body) & CRC_MASK, queue.queue_id, flag, offset, physical,
                 sys_flag, born_timestamp, born_host, now, store_host, reconsume_times,
                 prepared_offset, len(body),
             )  # fmt: skip

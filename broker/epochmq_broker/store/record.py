@@ -11,7 +11,7 @@ from mmap import mmap
 from typing import Final, NamedTuple
 
 from epochmq_protocol import javahash
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.message import crc_property
 from epochmq_protocol.message_const import PROPERTY_CRC32
 
@@ -28,7 +28,6 @@ TRANSACTION_MASK: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
 TRANSACTION_ROLLBACK: Final = 0xC
 
-CRC_MASK: Final = 0x7FFF_FFFF
 PROPERTIES_MAX_BYTES: Final = 32767
 V1_TOPIC_MAX: Final = 127
 CRC_PROPERTY_BYTES: Final = 20

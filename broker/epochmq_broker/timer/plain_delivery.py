@@ -33,7 +33,7 @@ from epochmq_broker.timer.records import (
 from epochmq_broker.timer.timer_log import MAGIC_DELETE, MAGIC_ROLL, Unit
 from epochmq_broker.timer.timer_metrics import TimerMetrics
 from epochmq_protocol import message_const as const
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import FIXED_V4, parse_properties
 
@@ -64,7 +64,6 @@ _SPECIAL_MAGIC: Final = MAGIC_ROLL | MAGIC_DELETE
 _SIZE, _MAGIC, _CRC, _FLAG, _PHYSICAL, _SYS_FLAG, _BORN_TIMESTAMP, _BORN_HOST = 0, 1, 2, 4, 6, 7, 8, 9
 _STORE_HOST, _RECONSUME_TIMES, _BODY_SIZE = 11, 12, 14
 """Fields of FIXED_V4."""
-_CRC_MASK: Final = 0x7FFF_FFFF
 _SEPARATOR: Final = b"\x02"
 
 
@@ -189,7 +188,7 @@ def _read(file: MappedFile, unit: Unit) -> _PlainMessage | None:
         properties.get(OUT_MS) != str(unit.time_ms)
         or not 0 < len(properties.get(REAL_TOPIC, "")) <= TOPIC_BYTES_MAX
         or not properties.get(REAL_QUEUE_ID, "").isdecimal()
-        or crc32(body) & _CRC_MASK != head[_CRC]
+        or crc32(body) & CRC_MASK != head[_CRC]
     ):
         return None
     return _PlainMessage(head, body, stored, properties)

@@ -26,7 +26,7 @@ from epochmq_protocol import headers_namesrv as headers
 from epochmq_protocol.bodies_admin import ClusterInfo, KVTable, TopicList
 from epochmq_protocol.bodies_base import from_json, to_json
 from epochmq_protocol.bodies_controller import BrokerMemberGroup, GetBrokerMemberGroupResponseBody
-from epochmq_protocol.checksum import crc32
+from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.codes import V3_0_11, RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -35,8 +35,6 @@ from epochmq_protocol.topics import DataVersion, RegisterBrokerBody, TopicConfig
 from epochmq_protocol.transport import RemotingConnection, RequestHandler
 
 log = logging.getLogger(__name__)
-
-CRC_MASK = 0x7FFF_FFFF
 
 
 class NamesrvProcessor:
