@@ -16,7 +16,7 @@ from epochmq_broker.compaction.keyed_records import KeyedRecord
 from epochmq_broker.compaction.master_messages import fetch_messages, split_records
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import (
     CreateTopicRequestHeader,
@@ -32,6 +32,7 @@ SUSPEND, SUBSCRIPTION = 2, 4
 
 
 async def create(bench: Bench, topic: str = TOPIC) -> None:
+    """Creates a compaction topic of two queues, and waits until they are open: gets are rejected before."""
     header = CreateTopicRequestHeader(
         topic=topic,
         default_topic="TBW102",
@@ -44,6 +45,19 @@ async def create(bench: Bench, topic: str = TOPIC) -> None:
     peer = bench.peer()
     answer = await peer.answer(peer.send(command(RequestCode.UPDATE_AND_CREATE_TOPIC, header)))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await until(lambda: is_open(bench, topic, 0) and is_open(bench, topic, 1))
+
+
+def is_open(bench: Bench, topic: str, queue_id: int) -> bool:
+    compaction = bench.broker.compaction
+    queue = compaction.queue_of(topic, queue_id)
+    if queue is None:
+        return not bench.broker.live.current.enable_compaction
+    try:
+        compaction.require_loaded(queue)
+    except RequestError:
+        return False
+    return True
 
 
 def queue_of(bench: Bench) -> CompactedQueue:
