@@ -17,15 +17,23 @@ import shlex
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 from tools.mutants import report
 from tools.mutants.catalogue import Mutant, MutatedModule, draw
 from tools.mutants.checkout_copies import CheckoutCopy
-from tools.mutants.coverage_map import CoverageMap, measured
+from tools.mutants.coverage_map import CoverageMap, joined, measured
 from tools.mutants.mutant_tester import MutantOutcome, MutantTester
-from tools.mutants.packages import CACHE, FURTHER_TESTS, PACKAGES, ROOT, MutatedPackage
+from tools.mutants.packages import (
+    CACHE,
+    FURTHER_TESTS,
+    PACKAGES,
+    ROOT,
+    MutatedPackage,
+    other_test_folders,
+)
 
 RESULTS: Final = ROOT / "docs" / "results"
 COUNT: Final = 300
@@ -141,14 +149,18 @@ class MutantQueue:
 
 
 def _coverage_maps(
-    copy: CheckoutCopy, packages: list[MutatedPackage], *, further: bool
+    copies: list[CheckoutCopy], packages: list[MutatedPackage], *, further: bool
 ) -> tuple[dict[str, CoverageMap], CoverageMap | None]:
-    unit = {package.name: measured(copy, package.unit_tests) for package in packages}
-    others = measured(copy, FURTHER_TESTS) if further else None
-    for known in [*unit.values(), *([others] if others else [])]:
-        for test in known.failed:
-            print(f"ignored, because it fails without a mutant: {test}", flush=True)
-    return unit, others
+    """The maps of the packages' unit tests, and that of all tests; both are measured at a time."""
+    with ThreadPoolExecutor(1) as thread:
+        others = thread.submit(measured, copies[-1], other_test_folders(packages)) if further else None
+        if others is not None and len(copies) == 1:
+            others.result()
+        unit = {package.name: measured(copies[0], package.unit_tests) for package in packages}
+        every = joined([*unit.values(), *([others.result()] if others is not None else [])])
+    for test in every.failed:
+        print(f"ignored, because it fails without a mutant: {test}", flush=True)
+    return unit, every if further else None
 
 
 def _packages(wanted: str | None) -> list[MutatedPackage]:
@@ -187,8 +199,8 @@ def _run(options: argparse.Namespace, packages: list[MutatedPackage], deadline: 
     todo = [one for one in keyed if _is_untested(outcomes.outcome(one[0]), again=options.again)]
     print(f"{len(mutants)} mutants, {len(mutants) - len(todo)} of them tested in earlier runs", flush=True)
     if todo:
-        unit, further = _coverage_maps(first, packages, further=not options.only_unit)
         copies = [first, *(first.copy(CACHE / f"tree-{n}") for n in range(2, options.workers + 1))]
+        unit, further = _coverage_maps(copies, packages, further=not options.only_unit)
         testers = [MutantTester(copy, unit, further, processes=options.processes) for copy in copies]
         MutantQueue(todo, outcomes, deadline).run(testers)
     results = [(mutant, found) for key, mutant, _ in keyed if (found := outcomes.outcome(key)) is not None]

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,6 +43,19 @@ class CoverageMap:
         return sorted(found, key=lambda one: self.seconds[one])
 
 
+def joined(maps: Sequence[CoverageMap]) -> CoverageMap:
+    """One map of the tests of several."""
+    tests: list[str] = []
+    lines: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for one in maps:
+        for path, numbers_of in one.lines.items():
+            for line, numbers in numbers_of.items():
+                lines[path][line] += [len(tests) + number for number in numbers]
+        tests += one.tests
+    seconds = [each for one in maps for each in one.seconds]
+    return CoverageMap(tests, seconds, lines, [test for one in maps for test in one.failed])
+
+
 def measured(copy: CheckoutCopy, folders: tuple[str, ...]) -> CoverageMap:
     """The map of these folders of tests, from the cache if code and tests are unchanged."""
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -53,7 +67,7 @@ def measured(copy: CheckoutCopy, folders: tuple[str, ...]) -> CoverageMap:
         scratch.write_text(json.dumps(_measure(copy, folders)))
         scratch.rename(kept)
         for old in sorted(CACHE.glob("coverage-*.json"), key=lambda path: path.stat().st_mtime)[:-KEPT_MAX]:
-            old.unlink()
+            old.unlink(missing_ok=True)
     return CoverageMap(**json.loads(kept.read_text()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -64,6 +65,21 @@ PACKAGES: Final = (
     ),
     MutatedPackage("escape", "broker/epochmq_broker/escape", ("tests/unit/escape",), ()),
 )
+
+
+def other_test_folders(packages: Sequence[MutatedPackage], root: Path = ROOT) -> tuple[str, ...]:
+    """The folders of `FURTHER_TESTS` without the unit tests of these packages, relative to `root`. Modules
+    beside these folders are left out."""
+    own = {root / folder for package in packages for folder in package.unit_tests}
+    found: list[str] = []
+    todo = [root / folder for folder in reversed(FURTHER_TESTS)]
+    while todo:
+        folder = todo.pop()
+        if any(folder in one.parents for one in own):
+            todo += sorted((path.parent for path in folder.glob("*/__init__.py")), reverse=True)
+        elif folder not in own:
+            found.append(str(folder.relative_to(root)))
+    return tuple(found)
 
 
 def package_files(package: MutatedPackage, root: Path = ROOT) -> list[Path]:

@@ -8,9 +8,15 @@ from pathlib import Path
 
 from tools.mutants.catalogue import REMOVE_CALL, MutatedModule, draw, operators
 from tools.mutants.checkout_copies import CheckoutCopy
-from tools.mutants.coverage_map import CoverageMap
+from tools.mutants.coverage_map import CoverageMap, joined
 from tools.mutants.mutant_tester import MutantOutcome
-from tools.mutants.packages import PACKAGES, ROOT, MutatedPackage, package_files
+from tools.mutants.packages import (
+    PACKAGES,
+    ROOT,
+    MutatedPackage,
+    other_test_folders,
+    package_files,
+)
 from tools.mutants.report import EQUIVALENT, summary
 
 SOURCE = """from dataclasses import dataclass
@@ -81,6 +87,27 @@ def test_the_tests_that_execute_the_line_are_selected_fastest_first() -> None:
     assert known.chosen("a.py", 3, 4) == [1, 0]
     assert known.chosen("a.py", 5, 6) == []
     assert known.chosen("b.py", 3, 4) == []
+
+
+def test_joined_maps_select_from_the_tests_of_all() -> None:
+    first = CoverageMap(["a", "b"], [2.0, 3.0], {"box.py": {"7": [0], "8": [1]}}, ["broken"])
+    second = CoverageMap(["c", "d"], [1.0, 4.0], {"box.py": {"7": [1]}, "lid.py": {"1": [0]}}, [])
+    both = joined([first, second])
+    assert [both.tests[one] for one in both.chosen("box.py", 7, 8)] == ["a", "b", "d"]
+    assert [both.tests[one] for one in both.chosen("lid.py", 1, 1)] == ["c"]
+    assert both.failed == ["broken"]
+
+
+def test_the_other_folders_contain_every_test_that_is_not_of_the_packages() -> None:
+    others = other_test_folders(PACKAGES)
+    measured = [*others, *(folder for package in PACKAGES for folder in package.unit_tests)]
+    assert len(set(measured)) == len(measured)
+    modules = {
+        path for root in ("tests/unit", "tests/simulation") for path in (ROOT / root).rglob("test_*.py")
+    }
+    found = [path for folder in measured for path in (ROOT / folder).rglob("test_*.py")]
+    assert len(found) == len(set(found))
+    assert {path.name for path in modules - set(found)} == {"test_import_cycles.py"}
 
 
 def test_a_line_that_executes_only_at_import_is_tested_by_all_tests_of_the_module() -> None:
