@@ -54,6 +54,15 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file(path: Path) -> None:
+    """Makes the content of a file durable, whoever wrote it. OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_fully(descriptor: int, data: bytes) -> None:
     """Writes all of `data` at the file's position: one `write` may take only a part. OSError."""
     view = memoryview(data)

@@ -24,7 +24,7 @@ from epochmq_broker.compaction.keyed_records import KeyedRecord, keyed_record
 from epochmq_broker.store.batch_unit import UNIT, UNIT_BYTES, BatchUnit
 from epochmq_broker.store.mapped_file import StoreDamagedError
 from epochmq_broker.store.record import MAGIC_BLANK, SIZE_AND_MAGIC
-from epochmq_protocol.durable_files import sync_directory
+from epochmq_protocol.durable_files import sync_directory, sync_file
 
 log = logging.getLogger(__name__)
 
@@ -347,7 +347,7 @@ class FilePairs:
         for pair in pairs:
             for directory in (self.log_directory, self.queue_directory):
                 if (directory / pair.name).exists():
-                    _sync_file(directory / pair.name)
+                    sync_file(directory / pair.name)
         for directory in (self.log_directory, self.queue_directory):
             sync_directory(directory)
 
@@ -427,13 +427,5 @@ def _write_at(path: Path, at: int, data: bytes | bytearray) -> None:
         while view:
             written = os.pwrite(descriptor, view, at)
             view, at = view[written:], at + written
-    finally:
-        os.close(descriptor)
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -33,17 +33,32 @@ class FileSystemSync:
         """Syncs files, and the directory entries of new ones. Skips deleted files. Raises OSError."""
         distinct = dict.fromkeys(files)
         if len(distinct) > FILES_MAX and has_reliable_syncfs():
-            self._sync_whole()
+            _sync_file_system(self._fd)
         else:
             _sync_each(distinct)
         for file in distinct:
             file.unsynced_parent_dirs = 0
 
-    def _sync_whole(self) -> None:
-        assert _SYNCFS is not None
-        if _SYNCFS(self._fd) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+
+def skip_errors_of_file_system(folder: Path) -> None:
+    """Syncs a file system without raising its errors. The kernel reports a failed write-back to the next sync
+    of the whole file system, even of a process that is started later, but to no descriptor that is opened
+    after such a report."""
+    if not has_reliable_syncfs():
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            _sync_file_system(fd)
+    finally:
+        os.close(fd)
+
+
+def _sync_file_system(fd: int) -> None:
+    assert _SYNCFS is not None
+    if _SYNCFS(fd) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _sync_each(files: Iterable[QueueFile]) -> None:

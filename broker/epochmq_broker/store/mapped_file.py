@@ -219,7 +219,8 @@ class MappedFile:
     def close(self) -> None:
         """Unmaps and closes the file."""
         if self.fd >= 0:
-            os.close(self.fd)
+            with contextlib.suppress(OSError):  # it is closed all the same, and bytes to keep were synced
+                os.close(self.fd)
             self.fd = -1
         # While a view of the mapping exists, it stays; it is unmapped with the last view.
         with contextlib.suppress(BufferError):

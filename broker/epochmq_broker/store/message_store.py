@@ -40,7 +40,7 @@ from epochmq_broker.store.recovery import Recovery, RecoveryResult
 from epochmq_broker.store.replica_log_writer import ReplicaLogWriter
 from epochmq_broker.store.running_state import RunningState
 from epochmq_broker.store.store_config import StoreConfig
-from epochmq_broker.store.suspect_rewrite import rewrite_suspect_files
+from epochmq_broker.store.suspect_rewrite import rewrite_suspect_files, skip_earlier_errors
 from epochmq_broker.store.tail_state import CLEAN_TAIL
 
 log = logging.getLogger(__name__)
@@ -182,6 +182,8 @@ class MessageStore:
         root = self.config.root
         self.tail = self.abort.read_tail()
         clean, killed = self.tail is CLEAN_TAIL, self.tail.only_killed
+        if self.tail.cache_suspect:
+            skip_earlier_errors(self.config)
         record_paths(root, LOG_PATHS_FILE, self.log.plain_directories)
         record_paths(root, DATA_PATHS_FILE, self.log.data_directories)
         self.log.load()

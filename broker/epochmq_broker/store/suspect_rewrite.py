@@ -7,26 +7,47 @@ which makes it dirty. Then it is synced and dropped from the cache, so that reco
 bytes on the disk.
 
 The log is suspect from the file at which recovery starts; according to the checkpoint everything before was
-flushed. Queues and index are small compared with the log, and are rewritten entirely.
+flushed. All other files are rewritten entirely.
+
+A failed write-back that no sync has reported yet fails the next fsync of the file and the next `syncfs`,
+although the disk works again. So every file is synced once before it is opened, without regard to errors.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.commit_log import CommitLog
+from epochmq_broker.store.file_system_sync import skip_errors_of_file_system
 from epochmq_broker.store.mapped_file import data_ranges
 from epochmq_broker.store.recovery import crash_recovery_start
 from epochmq_broker.store.store_config import StoreConfig
-from epochmq_protocol.durable_files import sync_directory
+from epochmq_protocol.durable_files import sync_directory, sync_file
 
-QUEUES_AND_INDEX: Final = ("consumequeue", "consumequeue_ext", "batchconsumequeue", "index")
+OTHER_FOLDERS: Final = (
+    "consumequeue",
+    "consumequeue_ext",
+    "batchconsumequeue",
+    "index",
+    "timerlog",
+    "compaction",
+)
+OTHER_FILES: Final = ("checkpoint", "timerwheel")
 _CHUNK_BYTES = 1 << 20
+
+
+def skip_earlier_errors(config: StoreConfig) -> None:
+    """Lets the kernel report the failed write-backs so far, which later descriptors do not report again. No
+    file is open."""
+    for path in (*_files(config.commit_log_dirs), *_other_files(config)):
+        with contextlib.suppress(OSError):
+            sync_file(path)
+    skip_errors_of_file_system(config.root)
 
 
 def rewrite_suspect_files(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> None:
@@ -43,9 +64,17 @@ def suspect_files(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -
     if log.files.files:
         first = crash_recovery_start(config, log, checkpoint)
         yield from (file.path for file in log.files.files if file.start >= first.start)
-    for folder in QUEUES_AND_INDEX:
-        yield from (path for path in sorted((config.root / folder).rglob("*")) if path.is_file())
-    yield config.root / "checkpoint"
+    yield from _other_files(config)
+
+
+def _other_files(config: StoreConfig) -> Iterator[Path]:
+    yield from _files(config.root / folder for folder in OTHER_FOLDERS)
+    yield from (path for path in (config.root / name for name in OTHER_FILES) if path.is_file())
+
+
+def _files(folders: Iterable[Path]) -> Iterator[Path]:
+    for folder in folders:
+        yield from (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
 def _rewrite(path: Path) -> None:
@@ -74,7 +103,7 @@ def _write(fd: int, chunk: bytes, at: int) -> int:
 
 def _directories(config: StoreConfig) -> Iterator[Path]:
     log_folders = (*config.commit_log_dirs, *config.read_only_log_dirs)
-    for folder in (*log_folders, *(config.root / name for name in QUEUES_AND_INDEX)):
+    for folder in (*log_folders, *(config.root / name for name in OTHER_FOLDERS)):
         if folder.is_dir():
             yield folder
             yield from (path for path in sorted(folder.rglob("*")) if path.is_dir())

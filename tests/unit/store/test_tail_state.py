@@ -304,6 +304,30 @@ def test_a_restart_in_the_same_boot_rewrites_the_bytes_of_a_failed_fsync(
     assert check_recovered(store, tmp_path / "w") == 45
 
 
+@pytest.mark.parametrize("name", ["timerwheel", "timerlog/0", "compaction/compactionLog/orders/0/0"])
+def test_such_a_restart_rewrites_the_files_of_timers_and_compacted_queues_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    disk = CachedDisk(monkeypatch)
+    store = open_store(tmp_path / "a")
+    path = tmp_path / "a" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb", buffering=0) as file:
+        file.write(b"before")
+        os.fsync(file.fileno())
+        file.write(b", lost")
+        disk.failing = lambda failing: failing == path
+        with pytest.raises(OSError, match="injected"):
+            os.fsync(file.fileno())
+    store.state.report_fsync_failure(OSError(errno.EIO, "injected"))
+    disk.failing = lambda failing: False
+    store.stop()
+    store = open_store(tmp_path / "a")
+    left = disk.lose_power(tmp_path / "a", tmp_path / "b")
+    store.stop()
+    assert (left / name).read_bytes() == b"before, lost"
+
+
 def test_a_store_whose_disk_still_fails_does_not_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
