@@ -185,15 +185,8 @@ def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[FaultyVolume]:
-    if (lacks := faulty_volume.missing()) is not None:
-        pytest.skip(f"missing: {lacks}")
-    with RunDirectory() as directory:
-        program = faulty_volume.compile_program(directory.path)
-        made = FaultyVolume(program, directory.path, directory.path / "real", tmp_path / "disk")
-        try:
-            yield made
-        finally:
-            made.close()
+    with faulty_volume.mounted(tmp_path / "disk") as mounted:
+        yield mounted
 
 
 def fails(number: int) -> pytest.RaisesExc[OSError]:
@@ -214,6 +207,8 @@ def test_writes_reach_the_directory_behind_the_file_system(volume: FaultyVolume)
     path.rename(path.with_name("renamed"))
     found = (volume.directory / "folder" / "renamed").read_bytes()
     assert (len(found), found[:7], found[PAGE : PAGE + 6]) == (3 * PAGE, b"written", b"mapped")
+    assert list(volume.mount_point.iterdir()) == [path.parent]
+    assert list(path.parent.iterdir()) == [path.with_name("renamed")]
     assert volume.affected_calls == 0
 
 

@@ -279,8 +279,8 @@ static int do_utimens(const char *path, const struct timespec times[2], struct f
 
 static int do_readdir(const char *path, void *to, fuse_fill_dir_t fill, off_t at, struct fuse_file_info *info,
                       enum fuse_readdir_flags flags) {
-    (void)at, (void)info, (void)flags;
-    REAL(real, path);
+    (void)path, (void)at, (void)flags; /* with nullpath_ok there is no path for an open directory */
+    REAL(real, of(info)->path);
     DIR *directory = opendir(real);
     if (!directory) return -errno;
     for (struct dirent *entry; (entry = readdir(directory)) != NULL;) {
