@@ -106,7 +106,10 @@ class Segments:
             else:
                 fd = self._files[int(path.name)] = os.open(path, os.O_RDWR)
                 # After a failed sync of an earlier process the kernel may show bytes that never reached the
-                # disk.
+                # disk, and reports a failure once that no sync has reported yet. What the files have after
+                # this is on the disk, or fails the next sync.
+                with contextlib.suppress(OSError):
+                    os.fsync(fd)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         self._dirty.update(self.bases)
         self._has_new_names = bool(self._files)

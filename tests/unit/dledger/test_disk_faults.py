@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -279,6 +280,33 @@ def test_the_log_ends_before_an_entry_that_becomes_unreadable(tmp_path: Path) ->
     assert log.end_index == 1
     log.erase_after_end()
     cut(log, 0)
+    log.close()
+
+
+def test_a_log_opens_after_a_failed_write_back_that_no_sync_has_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports it to the next sync of the file, also if another process opened it."""
+    log, model = opened(tmp_path), MemoryLog()
+    entries = grow(random.Random(3), model, 3, 1)
+    log.append(entries)
+    model.append(entries)
+    log.close()
+    unreported = {tmp_path / "data" / f"{0:020d}"}
+
+    def reporting(sync: Callable[[int], None], fd: int) -> None:
+        path = Path(f"/proc/self/fd/{fd}").readlink()
+        sync(fd)
+        if path in unreported:
+            unreported.discard(path)
+            raise OSError(errno.EIO, "injected")
+
+    monkeypatch.setattr(segments.os, "fsync", partial(reporting, os.fsync))
+    monkeypatch.setattr(segments.os, "fdatasync", partial(reporting, os.fdatasync))
+    log = opened(tmp_path)
+    synced(log)
+    assert not unreported
+    same(log, model)
     log.close()
 
 
