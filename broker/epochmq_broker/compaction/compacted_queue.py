@@ -86,6 +86,12 @@ class CompactedQueue:
     def __str__(self) -> str:
         return f"{self.topic}-{self.queue_id}"
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the topic has no directory yet, so that there is nothing to open."""
+        folders = self._files.log_directory.parent, self._files.queue_directory.parent
+        return not any(folder.exists() for folder in folders)
+
     def load(self, *, trusted: bool) -> None:
         """Opens the files, see `FilePairs.load`; completes a compaction that was interrupted."""
         finish_replacement(self._files.log_directory, self._files.queue_directory)

@@ -240,6 +240,8 @@ class CompactionService:
         )
         state = self._states[topic, queue_id] = _QueueState(queue)
         if self._append_thread is not None:
+            if queue.is_new:
+                self._loaded(state)  # at once, so that no get is rejected meanwhile
             self._set_due(state)
             self._wait_for(state)
         return state

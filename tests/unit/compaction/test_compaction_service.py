@@ -16,7 +16,7 @@ from epochmq_broker.compaction.keyed_records import KeyedRecord
 from epochmq_broker.compaction.master_messages import fetch_messages, split_records
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import EpochMQError, RequestError
+from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import (
     CreateTopicRequestHeader,
@@ -32,7 +32,6 @@ SUSPEND, SUBSCRIPTION = 2, 4
 
 
 async def create(bench: Bench, topic: str = TOPIC) -> None:
-    """Creates a compaction topic of two queues, and waits until they are open: gets are rejected before."""
     header = CreateTopicRequestHeader(
         topic=topic,
         default_topic="TBW102",
@@ -45,19 +44,6 @@ async def create(bench: Bench, topic: str = TOPIC) -> None:
     peer = bench.peer()
     answer = await peer.answer(peer.send(command(RequestCode.UPDATE_AND_CREATE_TOPIC, header)))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
-    await until(lambda: is_open(bench, topic, 0) and is_open(bench, topic, 1))
-
-
-def is_open(bench: Bench, topic: str, queue_id: int) -> bool:
-    compaction = bench.broker.compaction
-    queue = compaction.queue_of(topic, queue_id)
-    if queue is None:
-        return not bench.broker.live.current.enable_compaction
-    try:
-        compaction.require_loaded(queue)
-    except RequestError:
-        return False
-    return True
 
 
 def queue_of(bench: Bench) -> CompactedQueue:
@@ -118,6 +104,19 @@ async def test_messages_that_become_visible_without_notice_are_appended(
         assert queue_of(bench).max_offset == 1
         store.visibility.set_confirm_offset(None)
         await until(lambda: queue_of(bench).max_offset == 2)
+
+
+async def test_the_queues_of_a_new_topic_are_open_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def blocked(queue: CompactedQueue, *, trusted: bool) -> None:
+        pytest.fail(f"{queue} is opened, and gets are rejected meanwhile")
+
+    monkeypatch.setattr(CompactedQueue, "load", blocked)
+    async with running(tmp_path / "store", SETTINGS) as bench:
+        await create(bench)
+        answer, messages = await pull(bench, 0)
+        assert (answer.code, messages) == (ResponseCode.PULL_NOT_FOUND, [])
 
 
 async def test_a_message_without_key_is_rejected(bench: Bench) -> None:
