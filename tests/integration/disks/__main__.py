@@ -5,6 +5,7 @@ so that an interrupted run loses those of one group only."""
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 import threading
@@ -117,7 +118,7 @@ def measure_faults(options: argparse.Namespace, folder: Path) -> list[dict[str, 
 
 def main() -> int:
     """Measures and writes the results. The exit status is 1 when anything was lost, or a fault affected
-    nothing."""
+    nothing; then the folders of the processes stay."""
     options = arguments()
     if (lacks := images.missing() or faulty_volume.missing()) is not None:
         print(f"missing: {lacks}", file=sys.stderr)
@@ -132,7 +133,10 @@ def main() -> int:
         measure_cuts(options, folder, results)
     for path in results.save():
         report_progress(path)
-    return 0 if results.are_good() else 1
+    if not results.are_good():
+        return 1
+    shutil.rmtree(folder)
+    return 0
 
 
 if __name__ == "__main__":
