@@ -115,10 +115,12 @@ class CommitLogDispatcher:
         end = self._log.max_offset
         if limit is not None and limit < end:
             end = limit
+        file = None
         while self.position < end and count != max_records:
-            file = self._log.files.find(self.position)
-            if file is None:
-                break
+            if file is None or self.position >= file.start + file.size:
+                file = self._log.files.find(self.position)
+                if file is None:
+                    break
             found = self._log.parse_next(file, self.position - file.start, self._delays_ms, check_crc=False)
             if isinstance(found, record.DispatchRequest):
                 after = found.physical_offset + found.size

@@ -23,6 +23,7 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 
 BORN_HOST_V6: Final = 0x10
 STORE_HOST_V6: Final = 0x20
+HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 INNER_BATCH: Final = 0x80
 TRANSACTION_MASK: Final = 0xC
 TRANSACTION_PREPARED: Final = 0x4
@@ -41,6 +42,7 @@ HEADS: Final = {
     (born, store): struct.Struct(f">iiIiiqqiq{born}sq{store}siqi") for born in (8, 20) for store in (8, 20)
 }
 HEAD_V4: Final = HEADS[8, 8]
+_SYS_FLAG_FIELD: Final = 7
 HEAD_BYTES: Final = {hosts: head.size for hosts, head in HEADS.items()}
 SIZE_AND_MAGIC: Final = struct.Struct(">ii")
 _SYS_FLAG: Final = struct.Struct(">i")
@@ -172,13 +174,15 @@ def parse(
     size, magic = SIZE_AND_MAGIC.unpack_from(log, at)
     if magic == MAGIC_BLANK:
         return BLANK
-    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < HEAD_V4.size or size > end - at:
+    if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < HEAD_V4.size + 3 or size > end - at:
         return None
-    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
-    head = HEADS[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
-    if size < head.size + 3:
-        return None
-    fields = head.unpack_from(log, at)
+    head, fields = HEAD_V4, HEAD_V4.unpack_from(log, at)
+    flags = fields[_SYS_FLAG_FIELD]
+    if flags & HOSTS_V6:
+        head = HEADS[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
+        if size < head.size + 3:
+            return None
+        fields = head.unpack_from(log, at)
     (_, _, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_timestamp, _, _, _, body) = fields
     position = at + head.size
     limit = at + size
