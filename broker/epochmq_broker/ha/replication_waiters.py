@@ -76,14 +76,13 @@ class ReplicationWaiters:
 
     def rejection(self) -> PutStatus | None:
         """Why a message that waits for replicas cannot be stored now; None if it can."""
-        if self.copies_needed() is None:
+        if not self._controlled:
+            self._sync.log_appended(self._end())  # replicas count that lack few bytes of the log
+        if self._copies_needed() is None:
             return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
         return None
 
-    def copies_needed(self) -> int | None:
-        """How many logs must have a message that is stored now; None if too few replicas are in sync to
-        accept it (`ack_quorum.required_copies`)."""
-        self._sync.log_appended(self._end())
+    def _copies_needed(self) -> int | None:
         return required_copies(
             self._settings, self._sync, controlled=self._controlled, alive=self.alive_replicas
         )
@@ -91,13 +90,18 @@ class ReplicationWaiters:
     def when_replicated(self, end: int, done: Done) -> None:
         """Calls `done` once: with PUT_OK when enough logs reach `end`, with FLUSH_SLAVE_TIMEOUT when that
         takes too long or this mastership ends."""
-        copies = self.copies_needed()
+        sync = self._sync
+        sync.log_appended(self._end())
+        copies = self._copies_needed()
         if copies is None:
             # Enough replicas were in sync before the append, and too few are now: wait for the minimum.
             copies = max(self._settings.min_in_sync_replicas, 2)
-        is_replicated = copies in (0, 1) or end <= replicated_until(
-            copies, self._sync, self._settings.min_in_sync_replicas
-        )
+        if copies in (0, 1):
+            is_replicated = True
+        elif end > sync.highest_ack and (copies != ALL_MEMBERS or sync.in_sync_count > 1):
+            is_replicated = False  # at least one replica must have it and none has: the quick answer
+        else:
+            is_replicated = end <= replicated_until(copies, sync, self._settings.min_in_sync_replicas)
         if is_replicated and self._may_acknowledge():
             done(PutStatus.PUT_OK)
             return

@@ -70,6 +70,8 @@ class SyncState:
     caught_up_ms: dict[int, int] = field(default_factory=dict)
     proposed: frozenset[int] | None = None
     """The members of the proposal whose fate is unknown; None if there is none."""
+    highest_ack: int = -1
+    """The highest end offset that a replica has reported."""
     flushed: int | None = None
     """The flushed offset of the own log, if only flushed bytes count (SYNC_FLUSH); None: all bytes count."""
     durable: int | None = None
@@ -112,6 +114,7 @@ class SyncState:
         if replica is None or offset > self.end or offset < 0:
             return False
         replica.ack_offset = offset
+        self.highest_ack = max(self.highest_ack, offset)
         if offset >= self.end:
             self._caught_up(replica, now_ms)
         elif replica.sent_end >= 0 and offset >= replica.sent_end:
@@ -144,7 +147,7 @@ class SyncState:
     @property
     def _end_beside_others(self) -> int:
         """The end of the own log. While the master proposes to be alone, its flushed offset."""
-        if self.proposed == frozenset({self.self_id}) and self.all_ack and self.durable is not None:
+        if self.all_ack and self.durable is not None and self.proposed == {self.self_id}:
             return min(self.end, self.durable)
         return self.end
 
