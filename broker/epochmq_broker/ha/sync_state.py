@@ -147,7 +147,7 @@ class SyncState:
     @property
     def _end_beside_others(self) -> int:
         """The end of the own log. While the master proposes to be alone, its flushed offset."""
-        if self.all_ack and self.durable is not None and self.proposed == {self.self_id}:
+        if self.all_ack and self.durable is not None and self.proposed == frozenset({self.self_id}):
             return min(self.end, self.durable)
         return self.end
 
