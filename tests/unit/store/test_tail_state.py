@@ -24,6 +24,7 @@ from epochmq_broker.store.tail_state import (
     encode,
 )
 from tests.unit.store.support import (
+    LOG_FILE,
     Message,
     adopt_abort_file,
     copy_after_crash,
@@ -203,6 +204,29 @@ def test_after_a_failed_start_the_previous_clean_stop_still_counts(tmp_path: Pat
             open_store(tmp_path)
         assert not (tmp_path / "abort").exists()
         assert sorted((tmp_path / "commitlog").iterdir()) == [files[0], *files[2:]]
+
+
+def test_after_a_failed_start_the_previous_kill_still_counts(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a")
+    put_all(store, [Message(body=bytes(900))] * 30)
+    left = copy_after_crash(store, tmp_path / "b")
+    store.stop()
+    with pytest.raises(StoreDamagedError):
+        open_store(left, mapped_file_size_commit_log=LOG_FILE // 2)
+    assert (left / "abort").exists()
+    store = open_store(left)
+    assert store.tail.only_killed
+    assert check_recovered(store, tmp_path / "w") == 30
+    store.stop()
+
+
+def test_a_store_whose_abort_file_was_removed_stops(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    (tmp_path / "abort").unlink()
+    store.stop()
+    store = open_store(tmp_path)
+    assert store.tail is CLEAN_TAIL
+    store.stop()
 
 
 # After a failed fsync
