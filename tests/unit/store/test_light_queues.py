@@ -145,6 +145,14 @@ def test_nothing_is_stored_when_a_light_queue_has_no_room(
     store.stop()
 
 
+def test_a_rejected_message_is_in_no_queue(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **LIGHT)
+    store.state.reject_messages()
+    assert put_light(store, "%LMQ%a") == (PutStatus.SERVICE_NOT_AVAILABLE, -1, -1, 0)
+    assert contents(store) == {}
+    store.stop()
+
+
 def test_the_number_of_light_queues_is_limited(tmp_path: Path) -> None:
     store = open_store(tmp_path, **LIGHT, max_lmq_consume_queue_num=2)
     assert isinstance(put_light(store, "%LMQ%a,%LMQ%b"), tuple)
