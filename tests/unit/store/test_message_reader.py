@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from epochmq_broker.store import GetStatus
+from epochmq_broker.store.mapped_file import MappedFile
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from tests.unit.store.support import (
@@ -246,4 +247,29 @@ def test_a_query_returns_the_newest_messages_of_its_time_range(tmp_path: Path) -
     assert store.reader.query("orders", "k", 100, 1_005_000, 1_020_000).count == 16
     assert store.reader.query("orders", "k", 100, 0, 1 << 60).count == 30
     assert store.reader.query("orders", "k", 100, 5_000_000, 6_000_000).count == 0
+    store.stop()
+
+
+@pytest.mark.parametrize("sized", [False, True])
+def test_a_read_asks_whether_the_whole_record_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sized: bool
+) -> None:
+    """Otherwise the event loop would wait for the disk in the part that is not."""
+    store = open_store(tmp_path)
+    put_all(store, [Message(body=bytes(700))] * 2)
+    unit = store.queue("orders", 0).unit(1)
+    assert unit is not None
+    offset, size, _ = unit
+    asked: set[int] = set()
+
+    class Guard:
+        def require(self, file: MappedFile, at: int, count: int) -> None:
+            asked.update(range(file.start + at, file.start + at + count))
+
+    monkeypatch.setattr(store.reader, "resident_only", Guard())
+    assert store.reader.read(offset, size if sized else None) is not None
+    assert asked == set(range(offset, offset + size))
+    asked.clear()
+    assert store.reader.read(store.max_phy_offset, size) is None
+    assert asked == set()
     store.stop()
