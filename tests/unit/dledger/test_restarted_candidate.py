@@ -74,3 +74,12 @@ def test_it_moves_to_a_new_term_when_the_others_voted_and_have_no_leader() -> No
     assert stand(core, VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_ALREADY_VOTED) == TERM
     assert stand(core, VoteResult.ACCEPT, VoteResult.ACCEPT) == TERM + 1
     assert core.node.leader is not None
+
+
+def test_a_peer_that_loses_its_leader_first_stands_in_the_same_term() -> None:
+    """It has not voted in that term. Only if others have does it need a new one."""
+    core = ScriptedNode(log=MemoryLog(), term=TERM)
+    beat = HeartBeatRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=TERM + 1)
+    core.step(RequestReceived(1, beat))
+    assert stand(core, VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_ALREADY_VOTED) == TERM + 1
+    assert stand(core, VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_ALREADY_VOTED) == TERM + 2
