@@ -55,7 +55,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Makes the content of a file durable, whoever wrote it. OSError."""
+    """Syncs a file, including what other processes have written to it. OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

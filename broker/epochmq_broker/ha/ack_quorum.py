@@ -40,6 +40,15 @@ def required_copies(
     return copies_wanted
 
 
+def is_replicated(end: int, copies: int, sync: SyncState, least: int) -> bool:
+    """Whether the logs that `replicated_until` counts reach `end`."""
+    if copies in (0, 1):
+        return True
+    if end > sync.highest_ack and (copies != ALL_MEMBERS or sync.in_sync_count > 1):
+        return False  # no replica has it, as for every message that was just stored
+    return end <= replicated_until(copies, sync, least)
+
+
 def replicated_until(copies: int, sync: SyncState, least: int = 1) -> int:
     """The end offset that `copies` logs have. `ALL_MEMBERS` means the whole set and at least `least` logs
     (minInSyncReplicas): the set may have shrunk since the send was accepted, and a message that only the

@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from epochmq_broker.ha.ack_quorum import ALL_MEMBERS, replicated_until, required_copies
+from epochmq_broker.ha.ack_quorum import ALL_MEMBERS, is_replicated, replicated_until, required_copies
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.store.statuses import PutStatus
@@ -96,13 +96,8 @@ class ReplicationWaiters:
         if copies is None:
             # Enough replicas were in sync before the append, and too few are now: wait for the minimum.
             copies = max(self._settings.min_in_sync_replicas, 2)
-        if copies in (0, 1):
-            is_replicated = True
-        elif end > sync.highest_ack and (copies != ALL_MEMBERS or sync.in_sync_count > 1):
-            is_replicated = False  # at least one replica must have it and none has: the quick answer
-        else:
-            is_replicated = end <= replicated_until(copies, sync, self._settings.min_in_sync_replicas)
-        if is_replicated and self._may_acknowledge():
+        least = self._settings.min_in_sync_replicas
+        if is_replicated(end, copies, sync, least) and self._may_acknowledge():
             done(PutStatus.PUT_OK)
             return
         if self._stopped or self._count >= WAITERS_MAX:

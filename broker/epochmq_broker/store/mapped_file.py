@@ -219,7 +219,7 @@ class MappedFile:
     def close(self) -> None:
         """Unmaps and closes the file."""
         if self.fd >= 0:
-            with contextlib.suppress(OSError):  # it is closed all the same, and bytes to keep were synced
+            with contextlib.suppress(OSError):  # the kernel closes it anyway; a flush reports lost bytes
                 os.close(self.fd)
             self.fd = -1
         # While a view of the mapping exists, it stays; it is unmapped with the last view.
