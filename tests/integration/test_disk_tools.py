@@ -18,7 +18,7 @@ import pytest
 
 from epochmq_protocol.message import MessageExt
 from tests.integration.ack_checks import Ack
-from tests.integration.disks import faulty_volume, images, run_directory
+from tests.integration.disks import images, run_directory
 from tests.integration.disks.ack_ledger import LossReport, is_stored
 from tests.integration.disks.disk_faults import MASTER, FaultObservation
 from tests.integration.disks.disk_results import DiskResults
@@ -181,12 +181,6 @@ def test_the_mounts_of_a_killed_run_are_removed_by_the_next_one(
 
 
 # A file system that fails -----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def volume(tmp_path: Path) -> Iterator[FaultyVolume]:
-    with faulty_volume.mounted(tmp_path / "disk") as mounted:
-        yield mounted
 
 
 def fails(number: int) -> pytest.RaisesExc[OSError]:

@@ -151,13 +151,16 @@ class MutantQueue:
 def _coverage_maps(
     copies: list[CheckoutCopy], packages: list[MutatedPackage], *, further: bool
 ) -> tuple[dict[str, CoverageMap], CoverageMap | None]:
-    """The maps of the packages' unit tests, and that of all tests; both are measured at a time."""
-    with ThreadPoolExecutor(1) as thread:
-        others = thread.submit(measured, copies[-1], other_test_folders(packages)) if further else None
-        if others is not None and len(copies) == 1:
-            others.result()
-        unit = {package.name: measured(copies[0], package.unit_tests) for package in packages}
-        every = joined([*unit.values(), *([others.result()] if others is not None else [])])
+    """The maps of the packages' unit tests, and with `further` that of all tests. With two copies or more,
+    the packages' tests and the other ones are measured at the same time."""
+
+    def measure_packages() -> dict[str, CoverageMap]:
+        return {package.name: measured(copies[0], package.unit_tests) for package in packages}
+
+    with ThreadPoolExecutor(min(len(copies), 2)) as threads:
+        others = threads.submit(measured, copies[-1], other_test_folders(packages)) if further else None
+        unit = threads.submit(measure_packages).result()
+        every = joined([*unit.values(), *([] if others is None else [others.result()])])
     for test in every.failed:
         print(f"ignored, because it fails without a mutant: {test}", flush=True)
     return unit, every if further else None

@@ -11,13 +11,9 @@ import shlex
 import signal
 import struct
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
-from tests.integration.disks.run_directory import RunDirectory, command, missing_programs, run
+from tests.integration.disks.run_directory import command, missing_programs, run
 from tests.support.process import ManagedProcess
 
 SOURCE = Path(__file__).with_name("faulty.c")
@@ -140,17 +136,3 @@ class FaultyVolume:
                 pass
         finally:
             struct.pack_into("=I", self._control, _FORGET_AT, 0)
-
-
-@contextmanager
-def mounted(mount_point: Path) -> Iterator[FaultyVolume]:
-    """Mounts such a file system for the length of a block. Skips the test if this machine cannot."""
-    if (lacks := missing()) is not None:
-        pytest.skip(f"missing: {lacks}")
-    with RunDirectory() as directory:
-        program = compile_program(directory.path)
-        made = FaultyVolume(program, directory.path, directory.path / "real", mount_point)
-        try:
-            yield made
-        finally:
-            made.close()

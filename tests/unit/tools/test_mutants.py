@@ -11,6 +11,7 @@ from tools.mutants.checkout_copies import CheckoutCopy
 from tools.mutants.coverage_map import CoverageMap, joined
 from tools.mutants.mutant_tester import MutantOutcome
 from tools.mutants.packages import (
+    FURTHER_TESTS,
     PACKAGES,
     ROOT,
     MutatedPackage,
@@ -102,9 +103,7 @@ def test_the_other_folders_contain_every_test_that_is_not_of_the_packages() -> N
     others = other_test_folders(PACKAGES)
     measured = [*others, *(folder for package in PACKAGES for folder in package.unit_tests)]
     assert len(set(measured)) == len(measured)
-    modules = {
-        path for root in ("tests/unit", "tests/simulation") for path in (ROOT / root).rglob("test_*.py")
-    }
+    modules = {path for root in FURTHER_TESTS for path in (ROOT / root).rglob("test_*.py")}
     found = [path for folder in measured for path in (ROOT / folder).rglob("test_*.py")]
     assert len(found) == len(set(found))
     assert {path.name for path in modules - set(found)} == {"test_import_cycles.py"}
