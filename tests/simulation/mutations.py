@@ -335,7 +335,9 @@ STORE = [
         "store",
         Segments,
         "open",
-        "self._dirty.update(self.bases)",
+        "os.fsync(fd)\n"
+        "            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)\n"
+        "    self._dirty.update(self.bases)",
         "pass",
     ),
     Mutation(
