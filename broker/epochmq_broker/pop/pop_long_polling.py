@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, Protocol
 
@@ -109,6 +109,8 @@ class PopLongPolling:
         self._wanted: dict[str, dict[tuple[str, str], int]] = {}
         """Topic → (topic, group) of the requests that can receive its messages → their number."""
         self._arrivals: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self._counted: dict[str, int] = {}
+        """The topics that `arrivals` was asked for → their messages since then."""
         self._wake: asyncio.Handle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listens = False
@@ -147,9 +149,7 @@ class PopLongPolling:
             waiting = self._waiting[pop.key] = {}
         elif len(waiting) > limits.pop_polling_size:
             return Polling.FULL
-        if not self._listens:
-            self._listens = True
-            self._listen(self.message_arrived)
+        self._begin_to_listen()
         waiting[pop] = None
         self.held += 1
         wanted_by = pop.key[:2]
@@ -161,9 +161,23 @@ class PopLongPolling:
 
     # arrivals
 
+    def _begin_to_listen(self) -> None:
+        if not self._listens:
+            self._listens = True
+            self._listen(self.message_arrived)
+
+    def arrivals(self, topics: Iterable[str]) -> int:
+        """A number that grows with each message that arrives for one of these topics. A request that takes
+        several iterations of the event loop compares it: such a message may be in a queue that it has passed
+        already, and no waiting request was woken for it."""
+        self._begin_to_listen()
+        return sum(self._counted.setdefault(topic, 0) for topic in topics)
+
     def message_arrived(self, queue: Arrived, offset: int, tags_code: int) -> None:
-        """Notes a stored message (MessageStore.on_arrival). Without waiting requests it costs one lookup."""
+        """Notes a stored message (MessageStore.on_arrival). Without waiting requests it costs two lookups."""
         topic = queue.topic
+        if topic in self._counted:
+            self._counted[topic] += 1
         if topic not in self._wanted:
             return
         messages = self._arrivals.setdefault((topic, queue.queue_id), [])

@@ -227,6 +227,8 @@ class PopRound:
         self._queues = self._all_queues()
         self._next = next(self._queues, None)
         self._tries = 0
+        self._arrivals: int | None = None
+        """The messages that had arrived when the round was first interrupted (`PopLongPolling.arrivals`)."""
 
     def run(self) -> Command | None:
         """Runs until the round has ended, its time is over, or the disk has to be read. Returns the response;
@@ -246,7 +248,7 @@ class PopRound:
                 self._processor.popper.pop(self._header, topic, queue_id, self._wanted, self._result)
                 self._next = next(self._queues, None)
                 if self._next is not None and loop.time() > deadline:
-                    self._connection.defer(self._command.opaque, self._command.code)
+                    self._interrupt()
                     self._result.keep()
                     loop.call_soon(self._continue, None)
                     return None
@@ -283,9 +285,15 @@ class PopRound:
             with contextlib.suppress(RequestError):  # the next POP finds the bytes in memory, or asks again
                 self._processor.cold_reads.submit(self._connection, missing, lambda _error: None)
             return True
-        self._connection.defer(self._command.opaque, self._command.code)
+        self._interrupt()
         self._processor.cold_reads.submit(self._connection, missing, self._continue)
         return False
+
+    def _interrupt(self) -> None:
+        """Notes that the round continues in another iteration."""
+        self._connection.defer(self._command.opaque, self._command.code)
+        if self._arrivals is None:
+            self._arrivals = self._processor.polling.arrivals(self._topics())
 
     def _all_queues(self) -> Iterator[tuple[str, int]]:
         """The queues to pop, in order. The retry topic comes first with a certain probability, otherwise last
@@ -308,6 +316,13 @@ class PopRound:
             for number in range(count):
                 yield name, (self._random + number) % count
 
+    def _topics(self) -> list[str]:
+        """The topics whose messages the POP can receive, its own first."""
+        topic, group = self._header.topic, self._header.consumer_group
+        if self._header.order:
+            return [topic]
+        return [topic, *(pop_retry_topic(topic, group, is_v2=is_v2) for is_v2 in (False, True))]
+
     def _retry_topic(self) -> str:
         config = self._processor.live.current
         is_v2 = config.enable_retry_topic_v2
@@ -324,7 +339,9 @@ class PopRound:
         if not result.count:
             held = self._hold()
             if held is Polling.HELD:
-                if result.rest > 0:
+                if self._arrivals is not None and self._arrivals != polling.arrivals(self._topics()):
+                    self._wake_later(0)
+                elif result.rest > 0:
                     self._wake_later(0 if result.advanced else REST_PAUSE_S)
                 return None
             code = ResponseCode.POLLING_FULL if held is Polling.FULL else ResponseCode.POLLING_TIMEOUT
@@ -360,21 +377,16 @@ class PopRound:
             return Polling.DOES_NOT_WAIT
         if not self._connection.can_defer:
             return Polling.FULL
-        topic, group = header.topic, header.consumer_group
-        retries = (
-            ()
-            if header.order
-            else tuple(pop_retry_topic(topic, group, is_v2=is_v2) for is_v2 in (False, True))
-        )
+        topic, *retries = self._topics()
         held = HeldPop(
             topic,
-            group,
+            header.consumer_group,
             header.queue_id,
             self._wanted.tags,
             header.born_time + header.poll_time,
             self._connection,
             command,
-            retries,
+            tuple(retries),
         )
         polled = self._processor.polling.poll(held, header.poll_time)
         if polled is Polling.HELD:

@@ -331,11 +331,27 @@ async def test_one_message_wakes_one_pop_of_each_group(bench: Bench) -> None:
     await pop(bench, consumer_group="h")
     peers = [(bench.peer(), group) for group in ("g", "g", "h")]
     opaques = [peer.send(pop_command(consumer_group=group, poll_time=20_000)) for peer, group in peers]
+    await until(lambda: bench.broker.processors.pop.polling.held == 3)
     send(bench, 1)
     first = await peers[0][0].answer(opaques[0])
     other = await peers[2][0].answer(opaques[2])
     assert (first.code, other.code) == (0, 0)
     assert bench.broker.processors.pop.polling.held == 1
+
+
+async def test_a_pop_that_takes_several_steps_gets_a_message_of_a_queue_it_has_passed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pop_processor, "STEP_BUDGET_S", -1)
+    monkeypatch.setattr(pop_processor.random, "randrange", lambda _stop: 99)
+    send(bench, 1)
+    await pop(bench)
+    peer = bench.peer()
+    opaque = peer.send(pop_command(poll_time=60_000))
+    send(bench, 1, queue_id=3)
+    response = await peer.answer(opaque, timeout_s=20)
+    assert response.code == ResponseCode.SUCCESS
+    assert bodies(decode_records(response.body)) == [b"0"]
 
 
 async def test_a_waiting_pop_ends_with_its_time(bench: Bench) -> None:
@@ -352,8 +368,11 @@ async def test_too_many_waiting_pops_are_rejected(bench: Bench) -> None:
     send(bench, 1)
     await pop(bench)
     assert bench.broker.live.update({"maxPopPollingSize": "1"}) == []
-    bench.peer().send(pop_command(poll_time=10_000))
-    assert bench.peer().call(pop_command(poll_time=10_000)).code == ResponseCode.POLLING_FULL
+    bench.peer().send(pop_command(poll_time=20_000))
+    await until(lambda: bench.broker.processors.pop.polling.held == 1)
+    peer = bench.peer()
+    rejected = await peer.answer(peer.send(pop_command(poll_time=20_000)))
+    assert rejected.code == ResponseCode.POLLING_FULL
 
 
 async def test_waiting_pops_of_a_slave_are_answered(bench: Bench) -> None:
