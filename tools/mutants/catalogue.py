@@ -84,6 +84,14 @@ class MutatedModule:
             found[str(self.path), start].append((REMOVE_CALL, occurrence))
         return found
 
+    def lot(self, at: Position, seed: int) -> str:
+        """A position's lot in the draw with this seed: 64 hexadecimal digits."""
+        lines = self.source.splitlines()
+        line = lines[at[0] - 1]
+        same = lines[: at[0] - 1].count(line)
+        text = "\0".join((str(seed), str(self.path), line, str(same), str(at[1])))
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def _counts(self, operator: str, at: Position) -> bool:
         if operator == NUMBERS and any(start <= at < end for start, end in self._constants):
             return False
@@ -240,27 +248,28 @@ def draw(
     packages: list[MutatedPackage], count: int, seed: int, root: Path = ROOT
 ) -> tuple[list[Mutant], int]:
     """Draws `count` mutants at different positions, and returns the number of positions, too. All positions
-    of the packages are equally likely, however many operators apply to them."""
+    of the packages are equally likely, however many operators apply to them. The draw of a position depends
+    on its line's text, not on other code: a change of the code replaces few mutants."""
     modules = {
         str(path): MutatedModule(package, path, root)
         for package in packages
         for path in package_files(package, root)
     }
-    sites: dict[MutationSite, list[tuple[str, int]]] = {}
+    lots: dict[MutationSite, str] = {}
+    choices: dict[MutationSite, list[tuple[str, int]]] = {}
     known = operators()
     for module in modules.values():
-        sites |= module.sites(known)
-    dice = random.Random(seed)
-    order = sorted(sites)
-    dice.shuffle(order)
+        found = module.sites(known)
+        choices |= found
+        lots |= {site: module.lot(site[1], seed) for site in found}
     chosen: list[Mutant] = []
-    for site in order:
+    for site in sorted(lots, key=lambda one: lots[one]):
         if len(chosen) == count:
             break
-        choices = sorted(sites[site])
-        dice.shuffle(choices)
-        made = (modules[site[0]].mutant(*choice, site[1]) for choice in choices)
+        mutations = sorted(choices[site])
+        random.Random(lots[site]).shuffle(mutations)
+        made = (modules[site[0]].mutant(*one, site[1]) for one in mutations)
         mutant = next((one for one in made if one is not None), None)
         if mutant is not None:
             chosen.append(mutant)
-    return chosen, len(order)
+    return chosen, len(lots)

@@ -66,6 +66,16 @@ def test_the_same_seed_draws_the_same_mutants_and_another_seed_others(tmp_path: 
     assert first != other
 
 
+def test_other_code_does_not_change_the_draw(tmp_path: Path) -> None:
+    package = _package(tmp_path)
+    before = [one.key for one in draw([package], 100, 1, tmp_path)[0]]
+    file = tmp_path / package_files(package, tmp_path)[0]
+    file.write_text("def other(a, b):\n    return not a + b\n\n\n" + file.read_text())
+    after = [one.key for one in draw([package], 100, 1, tmp_path)[0]]
+    assert len(after) > len(before)
+    assert [key for key in after if key in before] == before
+
+
 def test_a_mutant_changes_one_line_and_is_still_python(tmp_path: Path) -> None:
     package = _package(tmp_path)
     module = MutatedModule(package, package_files(package, tmp_path)[0], tmp_path)
