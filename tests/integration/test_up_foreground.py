@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from epochmq_operator.local.keeper import GRACE_S
 from tests.integration.up_run import COMMAND, OneBrokerRun, alive, spoil, wait_healed
 from tests.support.process import wait_until
 
@@ -39,10 +40,17 @@ def foreground(run: OneBrokerRun, **options: Any) -> Iterator[subprocess.Popen[b
         process.wait(120)
 
 
-def test_ctrl_c_stops_brokers_first_and_then_the_nameserver(run: OneBrokerRun) -> None:
+@contextlib.contextmanager
+def ready(run: OneBrokerRun) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A group in the foreground, and the file of what it prints."""
     path = run.directory / "output"
     with path.open("wb") as output, foreground(run, stdin=subprocess.DEVNULL, stdout=output) as process:
         wait_until(lambda: "Now type" in path.read_text(), what="what to type next")
+        yield process, path
+
+
+def test_ctrl_c_stops_brokers_first_and_then_the_nameserver(run: OneBrokerRun) -> None:
+    with ready(run) as (process, path):
         assert process.poll() is None
         pids = run.pids()
         process.send_signal(signal.SIGINT)
@@ -56,6 +64,27 @@ def test_ctrl_c_stops_brokers_first_and_then_the_nameserver(run: OneBrokerRun) -
     assert line("orders-nameserver-0: Ready") < line("orders-broker-0: Starting")
     assert line("orders-broker-0: Stopped (exit status 0)") < line("orders-nameserver-0: Stopping")
     assert lines[-1] == f"stopped; the data stays under {run.state / 'volumes'}"
+
+
+def test_two_signals_at_once_kill_no_pod(run: OneBrokerRun) -> None:
+    with ready(run) as (process, path):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            process.send_signal(number)
+        assert process.wait(120) == 0
+    assert path.read_text().count("Stopped (exit status 0)") == 2
+
+
+def test_a_repeated_signal_kills_pods_that_do_not_stop(run: OneBrokerRun) -> None:
+    with ready(run) as (process, path):
+        for pid in run.pids():
+            os.kill(pid, signal.SIGSTOP)
+
+        def ended() -> bool:
+            process.send_signal(signal.SIGINT)
+            return process.poll() is not None
+
+        wait_until(ended, timeout_s=sum(GRACE_S.values()) / 2, what="the end of a group that is killed")
+    assert path.read_text().count("Stopped (ended by SIGKILL)") == 2
 
 
 class Terminal:

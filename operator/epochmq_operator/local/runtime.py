@@ -36,6 +36,9 @@ DOWN_WAIT_S = 90.0
 """Longer than all grace times of a supervisor together."""
 FAILURES_MAX = 3
 """After this number of consecutive ends without having been ready, a start has failed."""
+ONE_STOP_S = 1.0
+"""Signals within this time are one wish to stop: `make`, for one, passes SIGTERM on to children that may have
+got it already."""
 LOG_TAIL_LINES = 15
 _POLL_S = 0.05
 
@@ -292,14 +295,18 @@ async def _finish(state: StateDirectory, say: Callable[[str], None]) -> None:
 async def supervise(
     supervisor: Supervisor, *, on_pass: Callable[[], None] | None = None, until: asyncio.Event | None = None
 ) -> None:
-    """Runs a supervisor until SIGTERM, SIGINT or SIGHUP (or `until`), and then stops it. A second signal
-    kills the pods. `on_pass` is called after each reconciliation."""
+    """Runs a supervisor until SIGTERM, SIGINT or SIGHUP (or `until`), and then stops it. A signal more than
+    `ONE_STOP_S` after the first one kills the pods. `on_pass` is called after each reconciliation."""
     loop = asyncio.get_running_loop()
     ending = until or asyncio.Event()
     reload_asked = asyncio.Event()
+    asked_first: float | None = None
 
     def end() -> None:
-        if ending.is_set():
+        nonlocal asked_first
+        if asked_first is None:
+            asked_first = loop.time()
+        elif loop.time() - asked_first > ONE_STOP_S:
             supervisor.kill()
         ending.set()
 
