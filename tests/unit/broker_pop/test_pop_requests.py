@@ -419,6 +419,16 @@ async def test_a_peek_hands_out_nothing(bench: Bench) -> None:
     assert bench.peer().call(request(RequestCode.PEEK_MESSAGE, header)).code == ResponseCode.PULL_NOT_FOUND
 
 
+async def test_a_peek_of_few_messages_says_how_many_are_left_in_all_queues(bench: Bench) -> None:
+    for queue_id in range(4):
+        send(bench, 2, queue_id=queue_id)
+    header = PeekMessageRequestHeader(topic="T", queue_id=-1, max_msg_nums=2, consumer_group="g")
+    response = bench.peer().call(request(RequestCode.PEEK_MESSAGE, header))
+    assert bodies(decode_records(response.body)) == [b"0", b"1"]
+    assert response.ext is not None
+    assert response.ext["restNum"] == "8"
+
+
 async def test_orderly_pops_block_their_queue_until_the_acknowledgement(bench: Bench) -> None:
     send(bench, 2)
     (first,), header = await pop(bench, max_msg_nums=1, order=True, attempt_id="a")

@@ -172,6 +172,12 @@ async def test_sends_are_not_held_while_the_replica_has_much_to_dispatch() -> No
     assert harness.events == []
 
 
+async def test_a_timeout_of_less_than_a_second_is_time_to_wait() -> None:
+    harness = SwitchoverHarness()
+    harness.undispatched = [LAG_MAX_BYTES + 1, LAG_MAX_BYTES]
+    assert (await harness.switchover.switch_to(2, NEXT, 999)).master_id == 2
+
+
 async def test_a_replica_that_does_not_tell_its_dispatch_lag_delays_no_switchover() -> None:
     harness = SwitchoverHarness()
     harness.undispatched = [CallTimeoutError("no response")]
