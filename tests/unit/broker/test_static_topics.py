@@ -209,8 +209,13 @@ async def test_min_max_search_and_earliest_time_span_both_brokers(groups: Groups
     assert await offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp="0", **upper) == "0"
     first = groups.benches["broker-a"].record(TOPIC, 0, 0)
     assert await offset(RequestCode.GET_EARLIEST_MSG_STORETIME) == str(first.store_timestamp)
-    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
-        answer = await groups.ask("broker-a", command(code, topic=TOPIC, queueId="0"))
+    for code in (
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+    ):
+        answer = await groups.ask("broker-a", command(code, topic=TOPIC, queueId="0", timestamp="0"))
         assert answer.code == ResponseCode.NOT_LEADER_FOR_QUEUE
 
 

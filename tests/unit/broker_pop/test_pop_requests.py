@@ -407,6 +407,22 @@ async def test_a_notification_waits_for_a_message(bench: Bench) -> None:
     assert bench.peer().call(notification()).ext == response.ext  # type: ignore[arg-type]  # a Command
 
 
+@pytest.mark.parametrize(("order", "has_message"), [(True, "false"), (False, "true")])
+async def test_only_an_orderly_notification_waits_for_an_orderly_pop(
+    bench: Bench, *, order: bool, has_message: str
+) -> None:
+    def notify() -> str:
+        header = NotificationRequestHeader(
+            consumer_group="g", topic="T", queue_id=-1, poll_time=0, born_time=0, order=order
+        )
+        return (bench.peer().call(request(RequestCode.NOTIFICATION, header)).ext or {})["hasMsg"]
+
+    send(bench, 2)
+    assert notify() == "true"
+    await pop(bench, max_msg_nums=1, order=True)
+    assert notify() == has_message
+
+
 async def test_a_peek_hands_out_nothing(bench: Bench) -> None:
     send(bench, 2)
     header = PeekMessageRequestHeader(topic="T", queue_id=-1, max_msg_nums=8, consumer_group="g")
@@ -442,6 +458,7 @@ async def test_orderly_pops_block_their_queue_until_the_acknowledgement(bench: B
     opaque = peer.send(pop_command(order=True, attempt_id="c", poll_time=10_000))
     info = extra_info(header, first, 0)
     assert bench.peer().call(ack_command(info, first)).code == 0
+    assert bench.broker.offsets.query("g", "T", 0) == 1
     assert bodies(decode_records((await peer.answer(opaque)).body)) == [b"1"]
     assert bench.broker.offsets.query("g", "T", 0) == 1
     assert revive_records(bench) == []

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from epochmq_dledger.core.raft_log import MemoryLog, make_entry
-from epochmq_dledger.core.types import Alarm, RequestReceived, SendResponse
-from epochmq_protocol.dledger import DLedgerResponseCode, HeartBeatRequest, PushEntryRequest, PushType
+from epochmq_dledger.core.types import Alarm, ErasureCompleted, LogSynced, RequestReceived, SendResponse
+from epochmq_protocol.dledger import (
+    DLedgerEntry,
+    DLedgerResponseCode,
+    HeartBeatRequest,
+    PushEntryRequest,
+    PushType,
+)
 from tests.unit.dledger.scripted_node import ScriptedNode
+from tests.unit.dledger.test_block_log import filled, opened
 
 
 def follower(committed: int) -> ScriptedNode:
@@ -64,3 +73,59 @@ def test_only_a_push_of_this_terms_leader_in_its_right_form_is_taken(
     responses = [one.response for one in effects if isinstance(one, SendResponse)]
     assert [one.code for one in responses] == [code]
     assert core.log.end_index == 2
+
+
+class SlowLog(MemoryLog):
+    """A log that is not writable after a truncation until a test says so."""
+
+    def truncate(self, end_index: int) -> None:
+        super().truncate(end_index)
+        self.is_writable = False
+
+
+def test_pushes_that_arrive_during_a_truncation_are_handled_after_it() -> None:
+    log = SlowLog()
+    for index in range(3):
+        log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])
+    core = ScriptedNode(log=log, term=1, committed=0)
+    entries: list[DLedgerEntry] = []
+    kept = log.entry(0)
+    assert kept is not None
+    position = kept.pos + kept.size
+    for index in (1, 2):
+        entries.append(make_entry(index, 2, b"of term 2", position, 1 << 16))
+        position = entries[-1].pos + entries[-1].size
+    for call, kind in enumerate((PushType.TRUNCATE, PushType.APPEND)):
+        push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
+        push.type, push.entry = kind, entries[call]
+        assert not [one for one in core.step(RequestReceived(call, push)) if isinstance(one, SendResponse)]
+    assert log.end_index == 0
+    log.is_writable = True
+    effects = core.step(ErasureCompleted()) + core.step(LogSynced(2, 2))
+    responses = {one.call: one.response.code for one in effects if isinstance(one, SendResponse)}
+    assert responses == dict.fromkeys((0, 1), DLedgerResponseCode.SUCCESS)
+    assert log.entries[1:] == entries
+
+
+@pytest.mark.parametrize(
+    ("count", "entries", "code"),
+    [
+        (0, 0, DLedgerResponseCode.UNEXPECTED_ARGUMENT),
+        (3, 1, DLedgerResponseCode.UNEXPECTED_ARGUMENT),
+        (3, 0, DLedgerResponseCode.SUCCESS),
+    ],
+)
+def test_a_push_has_either_entries_or_a_block_with_their_number(
+    tmp_path: Path, count: int, entries: int, code: DLedgerResponseCode
+) -> None:
+    leaders, model = filled(tmp_path / "leader", 3)
+    log = opened(tmp_path / "follower")
+    core = ScriptedNode(log=log, term=1, committed=-1, body_log=log)
+    push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=2)
+    push.epochmq_block, push.epochmq_first_index = leaders.read_entries(0, 1 << 20)[0], 0
+    push.epochmq_count, push.batch_entry = count, model.entries[:entries]
+    effects = core.step(RequestReceived(1, push)) + core.step(LogSynced(log.end_index, log.end_term))
+    assert [one.response.code for one in effects if isinstance(one, SendResponse)] == [code]
+    assert log.end_index == (2 if code is DLedgerResponseCode.SUCCESS else -1)
+    leaders.close()
+    log.close()

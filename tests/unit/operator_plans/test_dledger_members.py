@@ -292,7 +292,9 @@ def test_a_new_group_beside_volumes_of_another_number_of_replicas_is_blocked() -
     put(api, 5)
     run(api)
     assert BROKERS not in api.objects
-    message = api.condition(LEDGER, "Progressing")["message"]
+    progressing = api.condition(LEDGER, "Progressing")
+    assert (progressing["status"], api.status(LEDGER)["phase"]) == ("False", "Blocked")
+    message = progressing["message"]
     assert "volume claims of 3 replicas exist" in message
     assert "set spec.replicas to 3" in message
 

@@ -14,7 +14,9 @@ def test_a_state_is_decoded_by_its_component() -> None:
     assert (state.role, state.committed_index) == ("leader", 7)
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"component": "controller", "role": "king"}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"{}", b'{"component": "controller", "role": "king"}']
+)
 def test_anything_else_is_an_error(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="the response is not a replica's state: "):
         decode_state(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from epochmq_broker.store import GetStatus
 from epochmq_broker.store.mapped_file import MappedFile
+from epochmq_broker.store.queue_files import QueueFile
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from tests.unit.store.support import (
@@ -250,6 +252,42 @@ def test_a_query_returns_the_newest_messages_of_its_time_range(tmp_path: Path) -
     store.stop()
 
 
+class Guard:
+    """A `PageResidency` that knows nothing yet. It notes the bytes of the log that it is asked for."""
+
+    def __init__(self, asked: set[int]) -> None:
+        self.asked = asked
+
+    def knows(self, _file: MappedFile, _at: int, _end: int) -> bool:
+        return False
+
+    def require(self, file: MappedFile | QueueFile, at: int, size: int) -> None:
+        if isinstance(file, MappedFile):
+            self.asked.update(range(file.start + at, file.start + at + size))
+
+    def require_all(self, file: MappedFile, pieces: Sequence[tuple[int, int]]) -> None:
+        for at, size in pieces:
+            self.require(file, at, size)
+
+
+@pytest.mark.parametrize("tags", [None, frozenset([TAG_A])], ids=["every tag", "one tag"])
+@pytest.mark.parametrize("between", [0, 1], ids=["in one piece", "apart"])
+def test_a_get_asks_whether_all_of_its_messages_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, between: int, tags: frozenset[int] | None
+) -> None:
+    store = open_store(tmp_path)
+    for _ in range(3):
+        put_all(store, [Message(body=bytes(700), properties={"TAGS": "TagA"})])
+        put_all(store, [Message(topic="other")] * between)
+    queue = store.queue("orders", 0)
+    asked: set[int] = set()
+    monkeypatch.setattr(store.reader, "resident_only", Guard(asked))
+    assert store.get(queue, 0, 32, tags=tags).count == 3
+    wanted = {offset + n for offset, size, _ in queue.units(0, 3) for n in range(size)}
+    assert asked == wanted
+    store.stop()
+
+
 @pytest.mark.parametrize("sized", [False, True])
 def test_a_read_asks_whether_the_whole_record_is_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sized: bool
@@ -261,12 +299,7 @@ def test_a_read_asks_whether_the_whole_record_is_in_memory(
     assert unit is not None
     offset, size, _ = unit
     asked: set[int] = set()
-
-    class Guard:
-        def require(self, file: MappedFile, at: int, count: int) -> None:
-            asked.update(range(file.start + at, file.start + at + count))
-
-    monkeypatch.setattr(store.reader, "resident_only", Guard())
+    monkeypatch.setattr(store.reader, "resident_only", Guard(asked))
     assert store.reader.read(offset, size if sized else None) is not None
     assert asked == set(range(offset, offset + size))
     asked.clear()
