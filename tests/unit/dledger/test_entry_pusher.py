@@ -72,6 +72,17 @@ def test_a_late_response_to_an_earlier_push_does_not_end_a_truncation() -> None:
     assert [kind(one) for one in pushes(core)] == [(PushType.APPEND, [4, 5])]
 
 
+def test_an_entry_that_is_known_to_differ_is_not_compared_again() -> None:
+    """The peer says meanwhile that it holds less: its log was replaced by a snapshot, and grows again."""
+    core = leader()
+    for compared, code, end in ((3, INCONSISTENT, 5), (2, INCONSISTENT, 0), (0, SUCCESS, 5)):
+        (compare,) = pushes(core)
+        assert kind(compare) == (PushType.COMPARE, [compared])
+        respond(core, compare, code, end=end)
+    (compare,) = pushes(core)
+    assert kind(compare) == (PushType.COMPARE, [2])
+
+
 @pytest.mark.parametrize(("first", "sends_log"), [(0, True), (4, False)])
 def test_a_peer_without_entries_gets_a_snapshot_only_if_the_log_is_not_whole(
     first: int, *, sends_log: bool

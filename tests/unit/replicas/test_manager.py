@@ -268,6 +268,9 @@ async def test_heartbeats_report_no_fence_before_the_election_request_has_ended(
         one.replicas.heartbeats.send_now()
         await until(lambda: len(controller.heartbeats) > heard, "a heartbeat afterwards")
         assert controller.heartbeats[-1]["fencedEpoch"] == "1"
+        first, *_, last = controller.questions(Code.CONTROLLER_ELECT_MASTER)
+        assert "fencedEpoch" not in (first.ext or {}), "it was no master when it asked first"
+        assert (last.ext or {})["fencedEpoch"] == "1"
 
 
 async def test_a_master_whose_disk_has_failed_lets_another_take_its_place(tmp_path: Path) -> None:

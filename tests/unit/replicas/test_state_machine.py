@@ -203,6 +203,15 @@ def test_after_a_lost_response_the_leader_is_searched_and_asked_again() -> None:
     assert (asked.address, asked.question) == (OTHER, RegisterQuestion(1))
 
 
+def test_after_a_rejection_by_a_controller_that_does_not_lead_the_leader_is_searched() -> None:
+    harness = StateMachineHarness(identity=ME)
+    harness.meet()
+    harness.answer(QuestionRejected(Code.CONTROLLER_NOT_LEADER, "another one leads"))
+    harness.pass_ms(500)
+    assert harness.only(FindControllerLeader)
+    assert not harness.all(AskController)
+
+
 def test_of_two_controllers_that_claim_to_lead_the_newer_term_wins() -> None:
     harness = StateMachineHarness(identity=ME)
     harness.feed(

@@ -17,6 +17,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode, split
 from epochmq_protocol.message import MessageExt
+from epochmq_protocol.message_const import INNER_BATCH_FLAG
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, Peer, running
 from tests.unit.transactions.support import (
     COMMIT,
@@ -265,6 +266,15 @@ async def test_a_damaged_half_message_is_not_committed(bench: Bench) -> None:
         answer = bench.peer(ordinary=ordinary).call(end_command(half))
         assert answer.remark == "Find prepared transaction message failed"
     assert bench.count("T", 1) == 0
+
+
+async def test_a_half_message_with_an_inner_batch_takes_the_ordinary_path(bench: Bench) -> None:
+    half = send_half(bench)
+    file = bench.broker.store.log.file
+    assert file is not None
+    file.map[half.physical_offset + 39] |= INNER_BATCH_FLAG  # the last byte of sysFlag
+    with pytest.raises(FastPathMiss):
+        fast_result(bench, end_command(half))
 
 
 async def test_a_topic_that_was_deleted_gets_no_message_of_the_old_queue(bench: Bench) -> None:
