@@ -132,11 +132,16 @@ async def test_an_invalid_topic_is_rejected_with_the_reason(
 
 
 async def test_a_list_of_topics_is_created_as_a_whole_or_not_at_all(bench: Bench) -> None:
-    good, bad = TopicConfig(topic_name="good"), TopicConfig(topic_name="bad name")
-    body = to_json(CreateTopicListRequestBody(topic_config_list=[good, bad]))
-    answer = await ask_later(bench, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
-    assert answer.code == ResponseCode.INVALID_PARAMETER
-    assert "good" not in bench.broker.topics
+    good = TopicConfig(topic_name="good")
+    for bad in (
+        TopicConfig(topic_name="bad name"),
+        TopicConfig(topic_name="bad", read_queue_nums=-1),
+        TopicConfig(topic_name="bad", write_queue_nums=-1),
+    ):
+        body = to_json(CreateTopicListRequestBody(topic_config_list=[good, bad]))
+        answer = await ask_later(bench, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "good" not in bench.broker.topics
     body = to_json(CreateTopicListRequestBody(topic_config_list=[good]))
     assert (await ask_later(bench, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)).code == 0
     assert "good" in bench.broker.topics
@@ -498,6 +503,7 @@ async def test_runtime_info_has_the_numbers_cluster_list_needs(bench: Bench) -> 
     table = from_json(KVTable, ask(bench, RequestCode.GET_BROKER_RUNTIME_INFO).body).table
     assert table["brokerVersionDesc"] == "V5_3_3"
     assert table["msgPutTotalTodayNow"] == "2"
+    assert table["remainTransientStoreBufferNumbs"] == str(2**31 - 1), "there is no such pool"
     assert int(table["earliestMessageTimeStamp"]) == bench.record("T", 0, 0).store_timestamp
     assert 0 <= float(table["commitLogDiskRatio"]) <= 1
     assert all(isinstance(value, str) for value in table.values())

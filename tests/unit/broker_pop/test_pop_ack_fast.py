@@ -14,10 +14,11 @@ import pytest
 from epochmq_broker.message_writer import TIMER_TOPIC
 from epochmq_broker.store.statuses import PutStatus
 from epochmq_broker.topics import topic_config
-from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode, split
 from epochmq_protocol.message import decode_record
+from epochmq_protocol.transport.connection import RemotingConnection
 from tests.unit.broker.kit import Bench, Peer, running, send_command
 from tests.unit.broker_pop.support import ack_command, extra_info, pop, send
 
@@ -208,6 +209,21 @@ async def test_with_sync_flush_the_response_waits_for_the_disk(tmp_path: Path) -
         assert opaque not in peer.answers or bench.broker.store.flushed_where >= end
         assert (await peer.answer(opaque)).code == 0
         assert bench.broker.store.flushed_where >= end
+
+
+@pytest.mark.parametrize(
+    ("flush", "code"), [("SYNC_FLUSH", ResponseCode.SYSTEM_BUSY), ("ASYNC_FLUSH", ResponseCode.SUCCESS)]
+)
+async def test_an_acknowledgement_whose_response_cannot_wait_is_rejected_if_it_would_have_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str, code: ResponseCode
+) -> None:
+    async with running(tmp_path, {"flushDiskType": flush}) as bench:
+        peer = bench.peer()
+        assert (await peer.answer(peer.send(send_command("T", b"x")))).code == 0
+        (message,), header = await pop(bench, invisible_time=3_600_000)
+        monkeypatch.setattr(RemotingConnection, "can_defer", False)
+        assert bench.peer().call(ack_command(extra_info(header, message, 0), message)).code == code
+        assert in_flight(bench) == (0 if code == ResponseCode.SUCCESS else 1)
 
 
 async def test_later_changes_of_topic_and_settings_reach_acknowledgements_of_the_same_pop(

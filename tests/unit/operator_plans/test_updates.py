@@ -271,6 +271,19 @@ def test_a_broker_whose_sidecar_fails_is_not_restarted_beside_another_one() -> N
     assert restarts(api) == []
 
 
+def test_a_controller_whose_sidecar_fails_is_not_restarted_beside_another_one() -> None:
+    api = FakeApi(renderer=manifest_renderer())
+    api.put("ControllerGroup", "quorum", {"replicas": 3})
+    api.settle()
+    before = api.states()
+    api.unready = {"quorum-controller-1", "quorum-controller-2"}
+    run(api, 2)
+    api.put("ControllerGroup", "quorum", {"replicas": 3, "image": "epochmq/broker:2"})
+    api.states = lambda: before  # type: ignore[method-assign]
+    run(api)
+    assert restarts(api) == []
+
+
 # images
 
 

@@ -253,12 +253,15 @@ def test_a_query_returns_the_newest_messages_of_its_time_range(tmp_path: Path) -
 
 
 class Guard:
-    """A `PageResidency` that knows nothing yet. It notes the bytes of the log that it is asked for."""
+    """A `PageResidency` that knows nothing yet. It notes the bytes of the log that it is asked for in
+    `asked`, and the ranges that it should know in `spans`."""
 
     def __init__(self, asked: set[int]) -> None:
         self.asked = asked
+        self.spans: list[tuple[int, int]] = []
 
-    def knows(self, _file: MappedFile, _at: int, _end: int) -> bool:
+    def knows(self, file: MappedFile, at: int, end: int) -> bool:
+        self.spans.append((file.start + at, file.start + end))
         return False
 
     def require(self, file: MappedFile | QueueFile, at: int, size: int) -> None:

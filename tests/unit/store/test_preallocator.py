@@ -104,6 +104,35 @@ async def test_while_the_disk_hangs_puts_are_rejected_without_a_wait(
         assert len(list(read_log(tmp_path))) == stored + 5
 
 
+async def test_while_a_chunk_is_being_reserved_no_put_reserves_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preallocator, "WAIT_S", 0.01)
+    monkeypatch.setattr(commit_log, "RESERVE_BYTES", 8192)
+    monkeypatch.setattr(commit_log, "AHEAD_BYTES", 8192)
+    gate, entered = threading.Event(), threading.Event()
+
+    def hanging(fd: int, start: int, end: int) -> None:
+        entered.set()
+        assert gate.wait(DEADLINE_S)
+        mapped_file.reserve(fd, start, end)
+
+    async with started_store(tmp_path, mapped_file_size_commit_log=1 << 20) as store:
+        monkeypatch.setattr(preallocator, "reserve", hanging)
+        put_all(store, [Message()])
+        await wait_until(entered.is_set)
+        file = store.log.file
+        assert file is not None
+        reserved = file.reserved
+        try:
+            while (status := put(store, Message(body=bytes(1000)))[0]) is PutStatus.PUT_OK:
+                assert file.reserved == reserved
+            assert status is PutStatus.OS_PAGE_CACHE_BUSY
+        finally:
+            gate.set()
+        await wait_until(lambda: put(store, Message())[0] is PutStatus.PUT_OK)
+
+
 async def test_a_full_disk_fails_the_put_and_not_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -377,6 +377,21 @@ def test_stale_units_left_by_rocketmq_are_not_part_of_the_queue(tmp_path: Path) 
     store.stop()
 
 
+def test_units_without_a_record_at_the_end_of_a_queue_are_replaced(tmp_path: Path) -> None:
+    """A lost page of a queue may show units of an older log. The records that the log has now get theirs."""
+    store = open_store(tmp_path / "a")
+    done = put_all(store, [Message(body=bytes(100))] * 6)
+    left = copy_after_crash(store, tmp_path / "b")
+    store.stop()
+    path = left / "consumequeue" / "orders" / "0" / ("0" * 20)
+    data = bytearray(path.read_bytes())
+    for number in (4, 5):
+        data[number * 20 : number * 20 + 20] = UNIT.pack(done[3][1] + number, 50, 0)
+    path.write_bytes(data)
+    again = open_store(left)
+    assert check_recovered(again, tmp_path / "w") == 6
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_unreadable_sector_fails_the_start_and_leaves_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clean: bool

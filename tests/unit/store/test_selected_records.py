@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 from epochmq_broker.store import record
 from epochmq_broker.store.message_store import MessageStore
 from epochmq_broker.store.statuses import GetStatus
 from epochmq_protocol.message import decode_record
-from tests.unit.store.support import Message, open_store, put, put_all, random_messages
+from tests.unit.store.support import Message, open_store, put, put_all, random_messages, small_config
+from tests.unit.store.test_message_reader import Guard
 
 
 def scan(store: MessageStore, topic: str, chosen: random.Random) -> tuple[list[bytes], list[bytes]]:
@@ -81,4 +84,36 @@ def test_expired_records_are_passed_over(tmp_path: Path) -> None:
     assert found.status is GetStatus.FOUND
     assert (found.count, found.next_offset) == (9, expired + 9)
     assert expired > 0
+    store.stop()
+
+
+def test_selected_records_stay_within_the_bytes_of_a_get(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    size = put_all(store, [Message(body=bytes(700))] * 6)[0][3]
+    store.configure(small_config(tmp_path, max_transfer_bytes_on_message_in_memory=3 * size))
+    queue = store.queue("orders", 0)
+
+    def count(had: tuple[int, int]) -> int:
+        everything = lambda _: True  # noqa: E731
+        return store.reader.get_selected(
+            queue, 0, 32, everything, examine_max=32, had=had, resident=False
+        ).count
+
+    assert [count(had) for had in ((0, 0), (1, size), (1, 3 * size))] == [3, 2, 0]
+    store.stop()
+
+
+def test_the_whole_stretch_of_records_must_be_known_to_be_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    put_all(store, [Message(body=bytes(700))] * 3)
+    asked: set[int] = set()
+    guard = Guard(asked)
+    monkeypatch.setattr(store.reader, "residency", guard)
+    queue = store.queue("orders", 0)
+    assert store.reader.get_selected(queue, 0, 32, lambda _: True, examine_max=32).count == 3
+    (first, *_), (last, size, _) = queue.unit(0) or (), queue.unit(2) or ()
+    assert guard.spans == [(first, last + size)]
+    assert asked == set(range(first, last + size))
     store.stop()

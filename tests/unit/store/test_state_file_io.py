@@ -241,6 +241,17 @@ def test_a_kill_during_a_write_leaves_the_previous_content(
         assert read_pending(path) == content(1), torn
 
 
+def test_content_that_is_too_large_for_a_pending_file_is_an_error_that_names_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_file, "SLOT_BYTES", 8192)
+    file = PendingFile(tmp_path / "topics.json")
+    file.write(bytes(8192 - 60))
+    with pytest.raises(OSError, match="8133 bytes, expected at most 8132"):
+        file.write(bytes(8192 - 59))
+    file.close()
+
+
 def test_pending_content_of_another_boot_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
