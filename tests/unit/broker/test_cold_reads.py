@@ -424,6 +424,32 @@ def test_the_number_of_known_blocks_has_a_limit(tmp_path: Path, monkeypatch: pyt
     file.close()
 
 
+@pytest.mark.parametrize("read_ahead", [True, False])
+def test_only_of_a_file_with_read_ahead_more_than_the_missing_pages_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, read_ahead: bool
+) -> None:
+    file = evicted(tmp_path / "0", page_residency.BLOCK_BYTES)
+    file.set_read_ahead(read_ahead)
+    read: list[tuple[int, int]] = []
+    advice: list[int] = []
+    pread = os.pread
+
+    def watched(fd: int, size: int, at: int) -> bytes:
+        read.append((at, size))
+        return pread(fd, size, at)
+
+    monkeypatch.setattr(os, "pread", watched)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _fd, _at, _size, what: advice.append(what))
+    warm(NotResidentError(file, 5000, 10))
+    page = page_residency.PAGE_BYTES
+    if read_ahead:
+        assert (read, advice) == ([(0, page_residency.BLOCK_BYTES)], [])
+    else:
+        assert (read, advice) == ([(page, page)], [os.POSIX_FADV_RANDOM])
+    monkeypatch.undo()
+    file.close()
+
+
 def test_a_failed_read_names_its_file_and_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = evicted(tmp_path / "0", 8192)
 

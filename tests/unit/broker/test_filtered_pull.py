@@ -4,12 +4,15 @@ loop."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from epochmq_broker.filters.message_filter import MessageFilter
+from epochmq_broker.processors import pull_filters
 from epochmq_broker.store.statuses import GetResult
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import CheckClientRequestBody, SubscriptionData, to_json
@@ -114,6 +117,24 @@ async def test_a_registered_expression_older_than_the_pull_is_not_latest(bench: 
     bench.broker.tables.clients.groups["group"].subscriptions[TOPIC].sub_version = 9
     answer = peer.call(pull_command(TOPIC, sys_flag=COMMIT, sub_version=9))
     assert answer.code == ResponseCode.FILTER_DATA_NOT_LATEST
+
+
+async def test_the_subscription_of_a_pull_is_parsed_again_after_a_minute(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = [time.time_ns()]
+    monkeypatch.setattr(pull_filters, "time", SimpleNamespace(time_ns=lambda: now_ns[0]))
+    peer = bench.peer()
+    fill(peer, 5)
+    versions = []
+    for later_s in (0, 59, 2, 30):
+        now_ns[0] += later_s * 1_000_000_000
+        assert peer.call(sql("a > 2")).code == ResponseCode.SUCCESS
+        found = bench.broker.tables.clients.subscription("group", TOPIC)
+        assert found is not None
+        versions.append(found.sub_version)
+    first, *later = versions
+    assert later == [first, first + 61_000, first + 61_000]
 
 
 async def test_a_held_pull_is_answered_by_a_matching_message_only(bench: Bench) -> None:

@@ -79,6 +79,22 @@ def test_recovery_finds_no_byte_of_a_rejected_append(tmp_path: Path, bytes_left:
     log.close()
 
 
+def test_an_append_that_the_disk_takes_in_parts_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwrite
+    log, model = opened(tmp_path), MemoryLog()
+    monkeypatch.setattr(segments.os, "pwrite", lambda fd, data, at: real(fd, data[:7], at))
+    entries = grow(random.Random(3), model, 3, 1)
+    log.append(entries)
+    synced(log)
+    log.close()
+    monkeypatch.undo()
+    again = opened(tmp_path)
+    assert [again.entry(index) for index in range(3)] == entries
+    again.close()
+
+
 def test_no_entry_of_a_rejected_append_follows_a_later_smaller_one(tmp_path: Path) -> None:
     """[a, b] is rejected. a', of the size of a, is appended instead. b must not become its successor."""
     log = opened(tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from epochmq_dledger.core.raft_log import MemoryLog, make_entry
 from epochmq_dledger.core.types import Alarm, ErasureCompleted, LogSynced, RequestReceived, SendResponse
 from epochmq_protocol.dledger import (
+    FEATURES,
     DLedgerEntry,
     DLedgerResponseCode,
     HeartBeatRequest,
@@ -73,6 +74,17 @@ def test_only_a_push_of_this_terms_leader_in_its_right_form_is_taken(
     responses = [one.response for one in effects if isinstance(one, SendResponse)]
     assert [one.code for one in responses] == [code]
     assert core.log.end_index == 2
+
+
+def test_what_a_leader_says_of_its_peers_counts_until_another_one_leads() -> None:
+    core = follower(0)
+    beat = HeartBeatRequest(group="g", remote_id="n0", leader_id="n1", term=2, epochmq_all=FEATURES)
+    core.step(RequestReceived(1, beat))
+    for term, leader, features in ((2, "n1", FEATURES), (3, "n2", 0)):
+        push = PushEntryRequest(group="g", remote_id="n0", local_id=leader, leader_id=leader, term=term)
+        push.type, push.entry = PushType.COMPARE, core.log.entry(0)
+        core.step(RequestReceived(2, push))
+        assert (core.node.member.leader, core.node.member.group_features) == (leader, features)
 
 
 class SlowLog(MemoryLog):

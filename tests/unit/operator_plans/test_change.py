@@ -182,6 +182,7 @@ def test_a_guarded_group_runs_until_its_deletion_is_confirmed() -> None:
     api.settle()
     assert len(api.pods()) == 6
     assert api.status(ORDERS)["phase"] == "Deleting"
+    assert api.status(ORDERS)["observedGeneration"] == api.objects[ORDERS]["metadata"]["generation"]
     message = api.condition(ORDERS, "Progressing")["message"]
     assert "kubectl annotate brokergroup orders epochmq.io/confirm-deletion=orders" in message
     api.annotate(ORDERS, confirm_deletion="another")

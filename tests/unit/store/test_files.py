@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import MessageStore, StoreDamagedError
+from epochmq_broker.store import MessageStore, StoreDamagedError, mapped_file
 from epochmq_broker.store.checkpoint import Checkpoint
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.consume_queues import ConsumeQueues
@@ -125,6 +125,20 @@ def test_truncation_zeros_the_rest_of_the_file_and_keeps_holes(tmp_path: Path) -
 
 
 # Consume queues
+
+
+def test_files_are_deleted_durably(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = MappedFileQueue(tmp_path, 4096, keep_fd=False)
+    for start in (0, 4096, 8192):
+        files.files.append(files.create_now(tmp_path / f"{start:020d}", start, 4096))
+    seen: list[tuple[Path, int]] = []
+    monkeypatch.setattr(
+        mapped_file, "sync_directory", lambda folder: seen.append((folder, len(list(tmp_path.iterdir()))))
+    )
+    files.delete_from(1)
+    assert seen == [(tmp_path, 1)]
+    assert [file.start for file in files.files] == [0]
+    files.close()
 
 
 def queue_of(directory: Path, load: bool = False) -> ConsumeQueue:

@@ -132,6 +132,23 @@ def test_two_files_of_one_millisecond_get_two_names(tmp_path: Path) -> None:
     index.close()
 
 
+def test_files_without_a_message_in_the_log_expire_except_the_last(tmp_path: Path) -> None:
+    index = KeyIndex(tmp_path / "index", INDEX_SLOTS, 100)
+    for number in range(1, 400):
+        index.dispatch(
+            DispatchRequest("t", 0, number, number * 100, 100, 0, 1_000_000, 0, f"{number:032X}", None)
+        )
+    index.build()
+    files = list(index.files)
+    assert len(files) >= 4
+    assert index.expire(files[1].end_physical) == files[:1]
+    assert index.expire(files[1].end_physical + 1) == files[1:2]
+    assert index.files == files[2:]
+    assert index.expire(1 << 60) == files[2:-1]
+    assert index.files == files[-1:]
+    index.close()
+
+
 def test_file_names_are_local_times(monkeypatch: object) -> None:
     assert len(index_file_name(1_700_000_000_123)) == 17
     assert index_file_name(1_700_000_000_123).endswith("123")

@@ -83,6 +83,20 @@ def test_a_replica_has_the_same_light_queues(tmp_path: Path) -> None:
     replica.stop()
 
 
+def test_messages_arrive_in_each_queue_at_their_offsets(tmp_path: Path) -> None:
+    store = open_store(tmp_path, **LIGHT)
+    arrived: list[tuple[str, int]] = []
+    store.on_arrival.append(lambda queue, offset, _code: arrived.append((queue.topic, offset)))
+    fill(store, 7)
+    assert sorted(arrived) == [
+        *[("%LMQ%2", offset) for offset in range(4)],
+        *[("%LMQ%3", offset) for offset in range(3)],
+        *[("%LMQ%all", offset) for offset in range(7)],
+        *[("parent", offset) for offset in range(7)],
+    ]
+    store.stop()
+
+
 def test_a_replica_without_light_queues_has_none(tmp_path: Path) -> None:
     master, replica = open_store(tmp_path / "a", **LIGHT), open_store(tmp_path / "b")
     fill(master, 3)

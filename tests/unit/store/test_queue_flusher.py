@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.store import PutStatus, file_system_sync, queue_flusher
+from epochmq_broker.store import PutStatus, file_system_sync, queue_files, queue_flusher
 from epochmq_broker.store.consume_queue import ConsumeQueue
 from epochmq_broker.store.file_system_sync import FileSystemSync
 from epochmq_broker.store.mapped_file import DiskFullError
+from epochmq_broker.store.pending_units import PendingUnits
 from epochmq_broker.store.queue_files import MappingCache, QueueFile
 from epochmq_broker.store.queue_unit import UNIT
 from epochmq_broker.store.statuses import GetStatus, RunningFlags
@@ -394,6 +395,29 @@ async def test_truncation_during_a_write_of_units_leaves_no_later_unit(
         put_all(store, [Message()] * 4)
         await wait_until(lambda: not store.queues.pending.waiting)
     assert_queues_match_log(tmp_path, QUEUE_FILE)
+
+
+def test_without_unwritten_units_no_message_is_the_newest() -> None:
+    assert PendingUnits().newest_record() == -1
+
+
+def test_a_nearly_full_disk_takes_what_is_written_but_no_reserve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def nearly_full(_fd: int, start: int, end: int) -> None:
+        asked.append((start, end))
+        if end - start > 40:
+            raise DiskFullError("no space left on device")
+
+    monkeypatch.setattr(queue_files, "reserve", nearly_full)
+    store = open_store(tmp_path)
+    put_all(store, [Message()] * 2)
+    store.queues.pending.write_all()
+    assert asked[-2:] == [(0, QUEUE_FILE), (0, 40)]
+    assert store.queue("orders", 0).unit(1) is not None
+    store.stop()
 
 
 def test_queue_files_are_mapped_on_demand_up_to_a_limit(tmp_path: Path) -> None:
