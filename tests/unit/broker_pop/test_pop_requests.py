@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -233,7 +234,7 @@ async def test_batches_acknowledge(bench: Bench) -> None:
         revive_queue_id=header.revive_qid,
         pop_time=header.pop_time,
         invisible_time=300,
-        bit_set=b"\x05",
+        bit_set=b"\x85",  # 0, 2 and 7, which does not exist
     )
     body = to_json(BatchAckMessageRequestBody(broker_name="broker-a", acks=[batch]))
     assert bench.peer().call(request(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
@@ -352,6 +353,18 @@ async def test_a_pop_that_takes_several_steps_gets_a_message_of_a_queue_it_has_p
     response = await peer.answer(opaque, timeout_s=20)
     assert response.code == ResponseCode.SUCCESS
     assert bodies(decode_records(response.body)) == [b"0"]
+
+
+async def test_a_free_queue_wakes_a_pop_of_it_and_one_of_all_queues(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = bench.broker.processors.pop
+    woken: list[tuple[str, str, int]] = []
+    monkeypatch.setattr(processor.polling, "notify", lambda *place: woken.append(place))
+    processor.notify("T", "g", 3)
+    processor.notify("T", "g", -1)
+    await asyncio.sleep(0)
+    assert woken == [("T", "g", -1), ("T", "g", 3), ("T", "g", -1)]
 
 
 async def test_a_waiting_pop_ends_with_its_time(bench: Bench) -> None:

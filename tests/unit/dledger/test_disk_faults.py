@@ -299,6 +299,15 @@ def test_the_log_ends_before_an_entry_that_becomes_unreadable(tmp_path: Path) ->
     log.close()
 
 
+def test_a_log_whose_first_entry_becomes_unreadable_is_empty(tmp_path: Path) -> None:
+    written(tmp_path, 6)
+    log = opened(tmp_path)
+    log.mark_unreadable(0)
+    assert (log.begin_index, log.end_index, log.end_term, log.end_pos) == (-1, -1, -1, 0)
+    assert log.damage is not None
+    log.close()
+
+
 def test_a_log_opens_after_a_failed_write_back_that_no_sync_has_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

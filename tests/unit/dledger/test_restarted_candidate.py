@@ -83,3 +83,19 @@ def test_a_peer_that_loses_its_leader_first_stands_in_the_same_term() -> None:
     core.step(RequestReceived(1, beat))
     assert stand(core, VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_ALREADY_VOTED) == TERM + 1
     assert stand(core, VoteResult.REJECT_ALREADY_VOTED, VoteResult.REJECT_ALREADY_VOTED) == TERM + 2
+
+
+def test_a_vote_in_the_term_of_the_leader_leaves_the_leader() -> None:
+    """The voter has not voted in that term: it only follows the leader that others elected."""
+    term = 1000
+    core = ScriptedNode(log=MemoryLog(), term=TERM)
+    beat = HeartBeatRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=term)
+    core.step(RequestReceived(1, beat))
+    vote = VoteRequest(group="g", remote_id="n0", local_id="n2", leader_id="n2", term=int(str(term)))
+    vote.ledger_end_index = vote.ledger_end_term = -1
+    effects = core.step(RequestReceived(2, vote))
+    (response,) = [one.response for one in effects if isinstance(one, SendResponse)]
+    assert isinstance(response, VoteResponse)
+    assert response.vote_result is VoteResult.ACCEPT
+    assert (core.node.member.term, core.node.member.voted_for) == (term, "n2")
+    assert (core.node.member.role, core.node.member.leader) == (RaftRole.FOLLOWER, "n1")

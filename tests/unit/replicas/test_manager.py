@@ -19,6 +19,7 @@ from epochmq_protocol.codes import RequestCode as Code
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.frame import Command, request
+from epochmq_protocol.replica_control import MasterLogStateHeader, ReplicaControlCode
 from epochmq_protocol.transport.client import RemotingClient
 from tests.support.group_traffic import send_header
 from tests.unit.broker.kit import SMALL
@@ -71,6 +72,19 @@ async def test_a_new_broker_gets_an_id_is_elected_and_takes_messages(tmp_path: P
         applied = controller.questions(Code.CONTROLLER_APPLY_BROKER_ID)[-1].ext or {}
         assert applied["registerCheckCode"].split(";")[0] == one.live.current.broker_addr
         assert one.topics.data_version.state_version == 1
+
+
+async def test_a_master_tells_its_epoch_and_the_end_of_its_log(tmp_path: Path) -> None:
+    async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
+        assert one.replicas is not None
+        await until(one.replicas.may_write, "it has a lease")
+        assert (await send(one)).code == 0
+        async with RemotingClient() as client:
+            question = request(ReplicaControlCode.GET_MASTER_LOG_STATE)
+            answer = await client.call(one.live.current.broker_addr, question, 60_000)
+        found = MasterLogStateHeader.decode(answer.ext)
+        assert (found.broker_id, found.master_epoch, found.members) == (1, 1, "1")
+        assert found.max_offset == one.store.max_phy_offset > 0
 
 
 async def test_before_a_controller_responds_the_broker_serves_no_client(tmp_path: Path) -> None:

@@ -185,6 +185,15 @@ def test_a_queue_that_starts_late_begins_with_blank_units(tmp_path: Path) -> Non
     again.close()
 
 
+def test_a_queue_that_lost_its_only_unit_starts_late_again(tmp_path: Path) -> None:
+    queue = queue_of(tmp_path)
+    assert queue.put(13, 5000, 100, 7)
+    queue.truncate(5000)
+    assert queue.put(20, 5000, 100, 7)
+    assert (queue.min_offset, queue.max_offset) == (20, 21)
+    queue.close()
+
+
 def test_a_queue_skips_messages_that_it_has(tmp_path: Path) -> None:
     queue = queue_of(tmp_path)
     fill(queue, 5)
