@@ -94,6 +94,14 @@ def test_a_notification_makes_a_slave_act_at_once() -> None:
     assert effects == [RunSpecialServices(True), ForgetMaster(MASTER), PollGroup()]
 
 
+def test_what_was_polled_before_a_notification_does_not_undo_it() -> None:
+    found = following()
+    found.min_id_changed(MinBrokerIdChange(1, FIRST, offline_address=MASTER), 150)
+    assert found.role is GroupRole.ACTING_MASTER
+    assert found.tick(200) == []
+    assert found.role is GroupRole.ACTING_MASTER
+
+
 def test_the_master_obeys_neither_notifications_nor_polls() -> None:
     found = group(0)
     assert found.min_id_changed(MinBrokerIdChange(1, FIRST), 100) == []
