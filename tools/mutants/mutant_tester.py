@@ -17,7 +17,7 @@ TIMEOUT_MIN_S: Final = 120.0
 TIMEOUT_FACTOR: Final = 8.0
 """The limit is this multiple of the durations while coverage was measured. It is large, because a time-out
 counts as a detection, and a busy machine must not look like one."""
-BUDGET_S: Final = 600.0
+BUDGET_S: Final = 240.0
 """A stage runs the fastest of the selected tests, up to this sum of their durations."""
 PROCESS_TIMEOUT_S: Final = 600.0
 FAILURES: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -67,7 +67,8 @@ class MutantTester:
                     continue
                 numbers = known.chosen(mutant.path, *mutant.lines)
                 if stage == "further":
-                    numbers = [one for one in numbers if not known.tests[one].startswith(package.unit_tests)]
+                    tested = tuple(f"{folder}/" for folder in package.unit_tests)
+                    numbers = [one for one in numbers if not known.tests[one].startswith(tested)]
                 tried += len(numbers)
                 if numbers and (by := self._killed_by_known(known, numbers)):
                     return MutantOutcome(stage, by, tried)
