@@ -6,10 +6,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from tools.mutants import mutant_tester
 from tools.mutants.catalogue import REMOVE_CALL, MutatedModule, draw, operators
 from tools.mutants.checkout_copies import CheckoutCopy
 from tools.mutants.coverage_map import CoverageMap, joined
-from tools.mutants.mutant_tester import MutantOutcome
+from tools.mutants.mutant_tester import MutantOutcome, MutantTester
 from tools.mutants.packages import (
     FURTHER_TESTS,
     PACKAGES,
@@ -143,6 +146,28 @@ def test_a_command_is_killed_with_its_descendants_after_a_time_out(tmp_path: Pat
     output = tmp_path / "output"
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     assert CheckoutCopy(tmp_path).run(["-c", code], timeout_s=0.5, output=output) is None
+
+
+def test_further_tests_are_those_of_all_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = MutatedPackage("package", "package", ("tests/unit/broker",), ())
+    _package(tmp_path)
+    (mutant, *_), _ = draw([package], 1, 1, tmp_path)
+    tests = [
+        f"tests/unit/{name}.py::test" for name in ("broker/test_a", "broker_pop/test_b", "acting/test_c")
+    ]
+    lines = {mutant.path: {str(line): [0, 1, 2] for line in range(1, 40)}}
+    monkeypatch.setattr(mutant_tester, "PACKAGES", [package])
+    ran: list[list[str]] = []
+    monkeypatch.setattr(MutantTester, "_run", lambda _self, names, *_: ran.append(names) or "")
+    copy = CheckoutCopy(tmp_path)
+    unit = CoverageMap(tests[:1], [0.1], {mutant.path: {line: [0] for line in lines[mutant.path]}}, [])
+    further = CoverageMap(tests, [0.1, 0.2, 0.3], lines, [])
+    tester = MutantTester(copy, {"package": unit}, further, processes=False)
+    module = MutatedModule(package, Path(mutant.path), tmp_path)
+    assert tester.outcome(module, mutant) == MutantOutcome("survived", "", 3)
+    assert ran == [tests[:1], tests[1:]]
 
 
 def test_shares_leave_equivalent_mutants_out(tmp_path: Path) -> None:
