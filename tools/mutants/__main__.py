@@ -2,7 +2,8 @@
 detect.
 
 An interrupted run continues when it is started again with the same seed: the outcome of each mutant is kept
-under .cache/mutants until its module changes. `--again` tests survivors again, after tests were added."""
+under .cache/mutants until its module changes. `--again` tests survivors again, after tests were added, except
+those that are listed as equivalent."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def arguments() -> argparse.Namespace:
         "--workers", type=int, default=WORKERS, help=f"mutants tested at a time (default {WORKERS})"
     )
     parser.add_argument("--minutes", type=float, help="start no further mutant after this time")
-    parser.add_argument("--again", action="store_true", help="test known survivors again")
+    parser.add_argument("--again", action="store_true", help="test survivors again, except equivalent ones")
     parser.add_argument(
         "--only-unit", action="store_true", help="run only the unit tests of each mutant's package"
     )
@@ -199,7 +200,9 @@ def _run(options: argparse.Namespace, packages: list[MutatedPackage], deadline: 
     }
     outcomes = OutcomeFile(CACHE / "session.jsonl")
     keyed = [(_key(mutant, modules[mutant.path]), mutant, modules[mutant.path]) for mutant in mutants]
-    todo = [one for one in keyed if _is_untested(outcomes.outcome(one[0]), again=options.again)]
+    listed = report.equivalents()
+    retried = {key for key, mutant, _ in keyed if options.again and report.reason(mutant, listed) is None}
+    todo = [one for one in keyed if _is_untested(outcomes.outcome(one[0]), again=one[0] in retried)]
     print(f"{len(mutants)} mutants, {len(mutants) - len(todo)} of them tested in earlier runs", flush=True)
     if todo:
         copies = [first, *(first.copy(CACHE / f"tree-{n}") for n in range(2, options.workers + 1))]

@@ -70,6 +70,11 @@ class MutatedModule:
         self._constants = [_span(node) for node in _constants(self.tree)]
         self._statements = [node for node in ast.walk(self.tree) if isinstance(node, ast.stmt)]
 
+    @property
+    def dotted_name(self) -> str:
+        """Its name in imports."""
+        return ".".join(self.path.with_suffix("").parts[1:])
+
     def sites(self, operators: dict[str, Any]) -> dict[MutationSite, list[tuple[str, int]]]:
         """All mutations, by position: (operator, occurrence)."""
         found: dict[MutationSite, list[tuple[str, int]]] = defaultdict(list)

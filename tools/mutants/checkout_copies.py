@@ -55,6 +55,11 @@ class CheckoutCopy:
         command = [sys.executable, "-m", "compileall", "-q", *SOURCE_ROOTS, "tests", "tools"]
         subprocess.run(command, cwd=self.folder, check=True)
 
+    def test_files_with(self, text: str) -> set[str]:
+        """The paths of the tests that contain this text."""
+        files = (self.folder / "tests").rglob("test_*.py")
+        return {str(file.relative_to(self.folder)) for file in files if text in file.read_text("utf-8")}
+
     @contextmanager
     def changed(self, path: str, text: str) -> Iterator[None]:
         """Replaces the text of a module for the length of the block."""

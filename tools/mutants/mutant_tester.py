@@ -60,12 +60,13 @@ class MutantTester:
         text = module.code(mutant.operator, mutant.occurrence)
         assert text is not None, f"{mutant.path}: {mutant.operator} {mutant.occurrence} does not exist"
         package = self._packages[mutant.package]
+        importers = self._copy.test_files_with(module.dotted_name)
         tried = 0
         with self._copy.changed(mutant.path, text):
             for stage, known in (("unit", self._unit[package.name]), ("further", self._further)):
                 if known is None:
                     continue
-                numbers = known.chosen(mutant.path, *mutant.lines)
+                numbers = known.chosen(mutant.path, *mutant.lines, importers)
                 if stage == "further":
                     tested = tuple(f"{folder}/" for folder in package.unit_tests)
                     numbers = [one for one in numbers if not known.tests[one].startswith(tested)]

@@ -100,6 +100,24 @@ def test_the_tests_that_execute_the_line_are_selected_fastest_first() -> None:
     )
     assert known.chosen("a.py", 3, 4) == [1, 0]
     assert known.chosen("a.py", 5, 6) == []
+
+
+def test_for_a_line_of_the_module_itself_the_tests_that_name_the_module_are_selected_too(
+    tmp_path: Path,
+) -> None:
+    tests = ["tests/test_a.py::calls", "tests/test_b.py::imports", "tests/test_c.py::other"]
+    for test, text in zip(tests, ("", "from epochmq_x.box import LIMIT", "import box"), strict=True):
+        file = tmp_path / test.split("::")[0]
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    package = _package(tmp_path)
+    (tmp_path / "lib" / "epochmq_x").mkdir(parents=True)
+    (tmp_path / "lib" / "epochmq_x" / "box.py").write_text(SOURCE)
+    name = MutatedModule(package, Path("lib/epochmq_x/box.py"), tmp_path).dotted_name
+    importers = CheckoutCopy(tmp_path).test_files_with(name)
+    known = CoverageMap(tests, [0.1] * 3, {"box.py": {"3": [], "9": [0]}}, [])
+    assert known.chosen("box.py", 3, 3, importers) == [0, 1]
+    assert known.chosen("box.py", 9, 9, importers) == [0]
     assert known.chosen("b.py", 3, 4) == []
 
 
