@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,10 +86,24 @@ class CheckoutCopy:
         """Runs a Python command in the copy, with its output in a file. Returns the exit status, or None
         after a time-out, when the command and all its descendants were killed. `compiled`: it may write
         compiled modules."""
+        with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as temporary:
+            # Runs of pytest that share a directory may delete each other's files.
+            extra = {"PYTEST_DEBUG_TEMPROOT": temporary, **(extra or {})}
+            return self._run(command, timeout_s, output, compiled=compiled, extra=extra)
+
+    def _run(
+        self,
+        command: Sequence[str],
+        timeout_s: float,
+        output: Path,
+        *,
+        compiled: bool,
+        extra: dict[str, str],
+    ) -> int | None:
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(str(self.folder / root) for root in SOURCE_ROOTS),
-            **(extra or {}),
+            **extra,
         }
         if not compiled:
             environment["PYTHONDONTWRITEBYTECODE"] = "1"

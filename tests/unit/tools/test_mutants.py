@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -186,6 +187,34 @@ def test_further_tests_are_those_of_all_other_folders(
     module = MutatedModule(package, Path(mutant.path), tmp_path)
     assert tester.outcome(module, mutant) == MutantOutcome("survived", "", 3)
     assert ran == [tests[:1], tests[1:]]
+
+
+def test_tests_whose_parameters_the_mutant_changes_run_with_all_of_theirs(tmp_path: Path) -> None:
+    named: list[list[str]] = []
+
+    class Copy:
+        folder = tmp_path
+
+        def run(self, _command: list[str], **_: object) -> int:
+            named.append((tmp_path / ".mutants-tests").read_text().split())
+            return 4 if len(named) == 1 else 0
+
+    tester = MutantTester(cast(Any, Copy()), {}, None, processes=False)
+    assert tester._run(["a.py::one[1]", "a.py::one[2]", "a.py::two"], 60) == ""
+    assert named == [["a.py::one[1]", "a.py::one[2]", "a.py::two"], ["a.py::one", "a.py::two"]]
+
+
+def test_runs_share_no_temporary_directory(tmp_path: Path) -> None:
+    copy, output = CheckoutCopy(tmp_path), tmp_path / "output"
+    roots = set()
+    for _ in range(2):
+        code = "import os; root = os.environ['PYTEST_DEBUG_TEMPROOT']; print(root, os.path.isdir(root))"
+        assert copy.run(["-c", code], timeout_s=60, output=output) == 0
+        root, existed = output.read_text().split()
+        assert existed == "True"
+        assert not Path(root).exists()
+        roots.add(root)
+    assert len(roots) == 2
 
 
 def test_shares_leave_equivalent_mutants_out(tmp_path: Path) -> None:
