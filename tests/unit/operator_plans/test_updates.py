@@ -12,6 +12,7 @@ from epochmq_operator.manifests import ManifestSettings
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
 from epochmq_operator.plans.effects import Apply, Delete
 from epochmq_operator.plans.objects import Owner, Ref, with_owner
+from epochmq_operator.plans.reported_states import ReportedControllerState
 from tests.unit.operator_plans.fake_api import NAMESPACE, SETTINGS, FakeApi, manifest_renderer
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
@@ -281,6 +282,20 @@ def test_a_controller_whose_sidecar_fails_is_not_restarted_beside_another_one() 
     api.put("ControllerGroup", "quorum", {"replicas": 3, "image": "epochmq/broker:2"})
     api.states = lambda: before  # type: ignore[method-assign]
     run(api)
+    assert restarts(api) == []
+
+
+def test_an_update_of_controllers_waits_for_a_leader_although_all_are_ready() -> None:
+    api = FakeApi(renderer=manifest_renderer())
+    api.put("ControllerGroup", "quorum", {"replicas": 3})
+    api.settle()
+    states = api.states
+    api.states = lambda: dict.fromkeys(states(), ReportedControllerState())  # type: ignore[method-assign]
+    api.put("ControllerGroup", "quorum", {"replicas": 3, "image": "epochmq/broker:2"})
+    run(api, 2)
+    quorum = Ref("ControllerGroup", NAMESPACE, "quorum")
+    assert api.status(quorum)["ready"] == "3/3"
+    assert api.condition(quorum, "Progressing")["reason"] == "AwaitingReady"
     assert restarts(api) == []
 
 
