@@ -15,7 +15,7 @@ from epochmq_operator.plans.objects import Ref
 from epochmq_operator.pod_rendering import broker_pod_name
 from tests.unit.operator_plans.fake_api import NAMESPACE
 from tests.unit.operator_plans.operator_rules import OperatorRules
-from tests.unit.operator_plans.test_dledger_members import BROKERS, READY, is_at, put
+from tests.unit.operator_plans.test_dledger_members import BROKERS, LEDGER, READY, is_at, put
 from tests.unit.operator_plans.test_updates import pods_of
 
 
@@ -92,6 +92,19 @@ class LedgerHistory(OperatorRules):
         template = api.objects[BROKERS]["spec"]["template"]
         digests = [restart_digest_of(pod) for pod in pods_of(api, BROKERS)]
         assert digests == [restart_digest_of(template)] * self.wanted
+
+
+def test_a_set_that_is_deleted_before_an_added_member_is_recorded_comes_back() -> None:
+    history = LedgerHistory()
+    history.resize(5)
+    history.calm(4)
+    history.remove_set()
+    history.work(effects=4, ticks=1)
+    history.remove_set()
+    members, founders = history.api.peers["ledger"], history.api.status(LEDGER)["founders"]
+    assert (members, founders) == ({0, 1, 2, 3}, 3), "the operator was killed in between"
+    history.resize(3)
+    history.teardown()
 
 
 TestLedgerHistory = LedgerHistory.TestCase
