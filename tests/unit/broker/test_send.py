@@ -194,6 +194,18 @@ class TestTopics:
         assert peer.call(send_command("BenchmarkTest", queue_id=3)).code == 0
         assert peer.call(send_command("BenchmarkTest", queue_id=4)).code == ResponseCode.INVALID_PARAMETER
 
+    async def test_a_topic_without_write_queues_gets_no_message_for_any_queue(
+        self, bench: Bench, path: str
+    ) -> None:
+        config = bench.broker.topics.get("BenchmarkTest")
+        assert config is not None
+        bench.broker.topics.put(msgspec.structs.replace(config, write_queue_nums=0))
+        answer = bench.peer(ordinary=path == "ordinary").call(send_command("BenchmarkTest", queue_id=-1))
+        assert (answer.code, answer.remark) == (
+            ResponseCode.SYSTEM_ERROR,
+            "topic[BenchmarkTest] has no write queue",
+        )
+
     async def test_a_broker_without_write_permission_rejects_sends_to_ordered_topics_only(
         self, bench: Bench, path: str
     ) -> None:

@@ -243,6 +243,16 @@ async def test_consumer_offsets_are_stored_where_the_message_is(groups: Groups) 
     await commit(MOVED_TO + 1)
     assert groups.benches["broker-b"].broker.offsets.query("group", TOPIC, 0) == 1
     assert await stored() == (0, str(MOVED_TO + 1))
+    update = UpdateConsumerOffsetRequestHeader(
+        consumer_group="group", topic=TOPIC, queue_id=0, commit_offset=1
+    )
+    for code, header in (
+        (RequestCode.QUERY_CONSUMER_OFFSET, query),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, update),
+    ):
+        answer = await groups.ask("broker-a", command(code, header))
+        assert answer.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+    assert groups.benches["broker-a"].broker.offsets.query("group", TOPIC, 0) == 2
 
 
 async def test_a_pull_commits_the_physical_offset(groups: Groups) -> None:
