@@ -12,8 +12,9 @@ arrivals, so a broker without POP consumers pays nothing for them.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Protocol
 
@@ -25,6 +26,8 @@ WAKE_MARGIN_S = 0.005
 ARRIVALS_MAX = 1024
 """Arrivals of one queue that are kept between two iterations of the event loop. Woken requests take the
 rest."""
+LATEST_MAX = 10_000
+"""Topics whose latest arrival is known; retry topics carry names of groups, which clients choose."""
 
 
 class Polling(Enum):
@@ -109,8 +112,9 @@ class PopLongPolling:
         self._wanted: dict[str, dict[tuple[str, str], int]] = {}
         """Topic → (topic, group) of the requests that can receive its messages → their number."""
         self._arrivals: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        self._counted: dict[str, int] = {}
-        """The topics that `arrivals` was asked for → their messages since then."""
+        self._latest: dict[str, int] = {}
+        """The topics that `latest_arrival` was asked for → the serial number of their latest message."""
+        self._serials = itertools.count()
         self._wake: asyncio.Handle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._listens = False
@@ -166,18 +170,23 @@ class PopLongPolling:
             self._listens = True
             self._listen(self.message_arrived)
 
-    def arrivals(self, topics: Iterable[str]) -> int:
-        """A number that grows with each message that arrives for one of these topics. A request that takes
+    def latest_arrival(self, topics: Sequence[str]) -> int:
+        """A number that changes with each message that arrives for one of these topics. A request that takes
         several iterations of the event loop compares it: such a message may be in a queue that it has passed
         already, and no waiting request was woken for it."""
         self._begin_to_listen()
-        return sum(self._counted.setdefault(topic, 0) for topic in topics)
+        if len(self._latest) > LATEST_MAX:
+            self._latest.clear()  # a request that compares later finds another number, and runs once more
+        for topic in topics:
+            if topic not in self._latest:
+                self._latest[topic] = next(self._serials)
+        return max(self._latest[topic] for topic in topics)
 
     def message_arrived(self, queue: Arrived, offset: int, tags_code: int) -> None:
         """Notes a stored message (MessageStore.on_arrival). Without waiting requests it costs two lookups."""
         topic = queue.topic
-        if topic in self._counted:
-            self._counted[topic] += 1
+        if topic in self._latest:
+            self._latest[topic] = next(self._serials)
         if topic not in self._wanted:
             return
         messages = self._arrivals.setdefault((topic, queue.queue_id), [])

@@ -227,8 +227,8 @@ class PopRound:
         self._queues = self._all_queues()
         self._next = next(self._queues, None)
         self._tries = 0
-        self._arrivals: int | None = None
-        """The messages that had arrived when the round was first interrupted (`PopLongPolling.arrivals`)."""
+        self._arrival: int | None = None
+        """The `PopLongPolling.latest_arrival` when the round was first interrupted."""
 
     def run(self) -> Command | None:
         """Runs until the round has ended, its time is over, or the disk has to be read. Returns the response;
@@ -292,8 +292,8 @@ class PopRound:
     def _interrupt(self) -> None:
         """Notes that the round continues in another iteration."""
         self._connection.defer(self._command.opaque, self._command.code)
-        if self._arrivals is None:
-            self._arrivals = self._processor.polling.arrivals(self._topics())
+        if self._arrival is None:
+            self._arrival = self._processor.polling.latest_arrival(self._topics())
 
     def _all_queues(self) -> Iterator[tuple[str, int]]:
         """The queues to pop, in order. The retry topic comes first with a certain probability, otherwise last
@@ -339,7 +339,7 @@ class PopRound:
         if not result.count:
             held = self._hold()
             if held is Polling.HELD:
-                if self._arrivals is not None and self._arrivals != polling.arrivals(self._topics()):
+                if self._arrival is not None and self._arrival != polling.latest_arrival(self._topics()):
                     self._wake_later(0)
                 elif result.rest > 0:
                     self._wake_later(0 if result.advanced else REST_PAUSE_S)
