@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections import defaultdict
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,17 +32,20 @@ class CoverageMap:
     lines: dict[str, dict[str, list[int]]]
     failed: list[str]
 
-    def chosen(self, path: str, first: int, last: int, importers: Container[str] = ()) -> list[int]:
+    def chosen(
+        self, path: str, first: int, last: int, importers: Callable[[], Container[str]] = frozenset
+    ) -> list[int]:
         """Tests that execute one of these lines, fastest first. For lines that execute only at import: all
-        tests that execute any line of the module, and those of the files `importers`, which may only use its
-        constants."""
+        tests that execute any line of the module, and those of the files that `importers` returns, which may
+        only use its constants."""
         lines = self.lines.get(path, {})
         found = {one for line in range(first, last + 1) for one in lines.get(str(line), ())}
         if not found:
             imported = any(str(line) in lines for line in range(first, last + 1))
             if imported:
                 found = {one for numbers in lines.values() for one in numbers}
-                found |= {one for one, test in enumerate(self.tests) if test.split("::")[0] in importers}
+                files = importers()
+                found |= {one for one, test in enumerate(self.tests) if test.split("::")[0] in files}
         return sorted(found, key=lambda one: self.seconds[one])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tools.mutants.catalogue import Mutant, MutatedModule
@@ -62,7 +63,7 @@ class MutantTester:
         text = module.code(mutant.operator, mutant.occurrence)
         assert text is not None, f"{mutant.path}: {mutant.operator} {mutant.occurrence} does not exist"
         package = self._packages[mutant.package]
-        importers = self._copy.test_files_with(module.dotted_name)
+        importers = partial(self._copy.test_files_with, module.dotted_name)
         tried = 0
         with self._copy.changed(mutant.path, text):
             for stage, known in (("unit", self._unit[package.name]), ("further", self._further)):

@@ -4,6 +4,7 @@ changed line."""
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -115,7 +116,7 @@ def test_for_a_line_of_the_module_itself_the_tests_that_name_the_module_are_sele
     (tmp_path / "lib" / "epochmq_x").mkdir(parents=True)
     (tmp_path / "lib" / "epochmq_x" / "box.py").write_text(SOURCE)
     name = MutatedModule(package, Path("lib/epochmq_x/box.py"), tmp_path).dotted_name
-    importers = CheckoutCopy(tmp_path).test_files_with(name)
+    importers = partial(CheckoutCopy(tmp_path).test_files_with, name)
     known = CoverageMap(tests, [0.1] * 3, {"box.py": {"3": [], "9": [0]}}, [])
     assert known.chosen("box.py", 3, 3, importers) == [0, 1]
     assert known.chosen("box.py", 9, 9, importers) == [0]
