@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from epochmq_dledger.core.node import RaftNode
-from epochmq_dledger.core.raft_log import MemoryLog, RaftLog
+from epochmq_dledger.core.raft_log import MemoryLog, RaftLog, make_entry
 from epochmq_dledger.core.types import (
     CallCompleted,
     LogSynced,
@@ -29,14 +29,21 @@ from epochmq_protocol.dledger import (
 )
 
 PEERS = ("n0", "n1", "n2")
+FILE_SIZE = 1 << 16
 
 
 def settings_of(name: str, **more: Any) -> RaftSettings:
     """The settings of a peer of the group n0, n1, n2, with the time-outs of controllers."""
     pace = {"heartbeat_interval_ms": 200, "vote_interval_min_ms": 200, "vote_interval_max_ms": 600}
     return RaftSettings(
-        **{"group": "g", "self_id": name, "peers": PEERS, "file_size": 1 << 16, **pace, **more}
+        **{"group": "g", "self_id": name, "peers": PEERS, "file_size": FILE_SIZE, **pace, **more}
     )
+
+
+def fill(log: MemoryLog, indexes: range) -> None:
+    """Appends entries of term 1. Each has its index as its body."""
+    for index in indexes:
+        log.append([make_entry(index, 1, b"%d" % index, log.end_pos, FILE_SIZE)])
 
 
 class ScriptedNode:

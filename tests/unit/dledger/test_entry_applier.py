@@ -9,15 +9,15 @@ from typing import Any, cast
 import pytest
 
 from epochmq_dledger import entry_applier as module
-from epochmq_dledger.core.raft_log import MemoryLog, make_entry
+from epochmq_dledger.core.raft_log import MemoryLog
 from epochmq_dledger.entry_applier import EntryApplier
+from tests.unit.dledger.scripted_node import fill
 
 
 async def test_an_action_runs_once_its_entry_is_applied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "APPLY_MAX", 4)
     log = MemoryLog()
-    for index in range(10):
-        log.append([make_entry(index, 1, b"", log.end_pos, 1 << 16)])
+    fill(log, range(10))
     context = SimpleNamespace(log=log, committed_index=9, applied_index=-1, is_running=True, effects=[])
     happened: list[object] = []
     snapshots = SimpleNamespace(take_if_due=lambda: None)

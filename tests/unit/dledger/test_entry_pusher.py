@@ -13,7 +13,7 @@ from epochmq_protocol.dledger import (
     PushEntryResponse,
     PushType,
 )
-from tests.unit.dledger.scripted_node import ScriptedNode
+from tests.unit.dledger.scripted_node import ScriptedNode, fill
 
 SUCCESS, INCONSISTENT = DLedgerResponseCode.SUCCESS, DLedgerResponseCode.INCONSISTENT_STATE
 
@@ -21,8 +21,7 @@ SUCCESS, INCONSISTENT = DLedgerResponseCode.SUCCESS, DLedgerResponseCode.INCONSI
 def leader(first: int = 0, snapshot: Snapshot | None = None) -> ScriptedNode:
     """n0 leads term 2. Its log has the entries `first` to first + 2 of term 1 and its own first one."""
     log = MemoryLog()
-    for index in range(first, first + 3):
-        log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])
+    fill(log, range(first, first + 3))
     core = ScriptedNode(log=log, term=2, committed=first, snapshot=snapshot)
     core.elect()
     core.step(LogSynced(log.end_index, log.end_term))

@@ -16,14 +16,13 @@ from epochmq_protocol.dledger import (
     PushEntryRequest,
     PushType,
 )
-from tests.unit.dledger.scripted_node import ScriptedNode
+from tests.unit.dledger.scripted_node import ScriptedNode, fill
 from tests.unit.dledger.test_block_log import filled, opened
 
 
 def follower(committed: int) -> ScriptedNode:
     log = MemoryLog()
-    for index in range(3):
-        log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])
+    fill(log, range(3))
     return ScriptedNode(log=log, term=1, committed=committed)
 
 
@@ -97,8 +96,7 @@ class SlowLog(MemoryLog):
 
 def test_pushes_that_arrive_during_a_truncation_are_handled_after_it() -> None:
     log = SlowLog()
-    for index in range(3):
-        log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])
+    fill(log, range(3))
     core = ScriptedNode(log=log, term=1, committed=0)
     entries: list[DLedgerEntry] = []
     kept = log.entry(0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from epochmq_dledger.core.election import REVOTE_MS
-from epochmq_dledger.core.raft_log import MemoryLog, make_entry
+from epochmq_dledger.core.raft_log import MemoryLog
 from epochmq_dledger.core.transfer import PAUSE_INTERVALS
 from epochmq_dledger.core.types import (
     CallCompleted,
@@ -31,7 +31,7 @@ from epochmq_protocol.dledger import (
     VoteResponse,
     VoteResult,
 )
-from tests.unit.dledger.scripted_node import ScriptedNode
+from tests.unit.dledger.scripted_node import ScriptedNode, fill
 
 CHECK_MS = 1000
 
@@ -127,8 +127,7 @@ def test_only_one_transfer_is_under_way() -> None:
 def follower() -> ScriptedNode:
     """n0 follows n1 in term 3. Its log ends with entry 2."""
     log = MemoryLog()
-    for index in range(3):
-        log.append([make_entry(index, 1, b"%d" % index, log.end_pos, 1 << 16)])
+    fill(log, range(3))
     core = ScriptedNode(log=log, term=3, committed=2)
     core.step(RequestReceived(1, addressed(HeartBeatRequest(term=3))))
     assert core.node.role is RaftRole.FOLLOWER

@@ -21,6 +21,7 @@ BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
 CONTROLLERS = Ref("StatefulSet", NAMESPACE, "orders-controller")
 LATER = ManifestSettings("epochmq/broker:2", "epochmq/controller:2", "epochmq-system")
 CHANGED = {"replicas": 3, "config": {"fileReservedTime": 48}}
+OTHER_CONTROLLERS = {"replicas": 3, "image": "epochmq/broker:2"}
 ROUNDS = 30
 
 
@@ -28,6 +29,14 @@ def ready_group(**spec: Any) -> FakeApi:
     """A cluster with a ready group of three replicas."""
     api = FakeApi(renderer=manifest_renderer())
     api.put("BrokerGroup", "orders", {"replicas": 3, **spec})
+    api.settle()
+    return api
+
+
+def ready_quorum() -> FakeApi:
+    """A cluster with three controllers of their own."""
+    api = FakeApi(renderer=manifest_renderer())
+    api.put("ControllerGroup", "quorum", {"replicas": 3})
     api.settle()
     return api
 
@@ -234,9 +243,7 @@ def test_a_bad_update_stops_at_the_first_pod_and_reverting_it_recovers(bad: dict
 
 
 def test_a_bad_update_of_controllers_stops_at_the_first_pod_and_reverting_it_recovers() -> None:
-    api = FakeApi(renderer=manifest_renderer())
-    api.put("ControllerGroup", "quorum", {"replicas": 3})
-    api.settle()
+    api = ready_quorum()
     api.put("ControllerGroup", "quorum", {"replicas": 3, "image": "bad:1"})
     run(api)
     assert restarts(api) == ["quorum-controller-2"]
@@ -260,38 +267,33 @@ def test_an_update_that_broke_several_pods_is_reverted() -> None:
     assert api.masters["orders"][0] == "orders-broker-0"
 
 
-def test_a_broker_whose_sidecar_fails_is_not_restarted_beside_another_one() -> None:
+@pytest.mark.parametrize(
+    ("ready", "kind", "name", "pods", "changed"),
+    [
+        (ready_group, "BrokerGroup", "orders", "orders-broker", CHANGED),
+        (ready_quorum, "ControllerGroup", "quorum", "quorum-controller", OTHER_CONTROLLERS),
+    ],
+    ids=["broker", "controller"],
+)
+def test_a_pod_whose_sidecar_fails_is_not_restarted_beside_another_one(
+    ready: Callable[[], FakeApi], kind: str, name: str, pods: str, changed: dict[str, Any]
+) -> None:
     """It is not ready to Kubernetes, and the controllers still count on it."""
-    api = ready_group()
+    api = ready()
     before = api.states()
-    api.unready = {"orders-broker-1", "orders-broker-2"}
+    api.unready = {f"{pods}-1", f"{pods}-2"}
     run(api, 2)
-    api.put("BrokerGroup", "orders", CHANGED)
-    api.states = lambda: before  # type: ignore[method-assign]
-    run(api)
-    assert restarts(api) == []
-
-
-def test_a_controller_whose_sidecar_fails_is_not_restarted_beside_another_one() -> None:
-    api = FakeApi(renderer=manifest_renderer())
-    api.put("ControllerGroup", "quorum", {"replicas": 3})
-    api.settle()
-    before = api.states()
-    api.unready = {"quorum-controller-1", "quorum-controller-2"}
-    run(api, 2)
-    api.put("ControllerGroup", "quorum", {"replicas": 3, "image": "epochmq/broker:2"})
+    api.put(kind, name, changed)
     api.states = lambda: before  # type: ignore[method-assign]
     run(api)
     assert restarts(api) == []
 
 
 def test_an_update_of_controllers_waits_for_a_leader_although_all_are_ready() -> None:
-    api = FakeApi(renderer=manifest_renderer())
-    api.put("ControllerGroup", "quorum", {"replicas": 3})
-    api.settle()
+    api = ready_quorum()
     states = api.states
     api.states = lambda: dict.fromkeys(states(), ReportedControllerState())  # type: ignore[method-assign]
-    api.put("ControllerGroup", "quorum", {"replicas": 3, "image": "epochmq/broker:2"})
+    api.put("ControllerGroup", "quorum", OTHER_CONTROLLERS)
     run(api, 2)
     quorum = Ref("ControllerGroup", NAMESPACE, "quorum")
     assert api.status(quorum)["ready"] == "3/3"

@@ -21,19 +21,22 @@ MASTER, HA_ADDRESS = "10.0.0.1:10911", "10.0.0.1:10912"
 PAUSES = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
+def _nothing(*_: object) -> None:
+    """What no test looks at."""
+
+
 class Components:
     """The broker of a replica. Its master names its HA address once it has been asked often enough."""
 
     def __init__(self) -> None:
         self.asked = 0
         self.followed: list[str] = []
-        done = lambda *_: None  # noqa: E731
-        self.live = SimpleNamespace(set_role=done)
-        self.master_services = SimpleNamespace(stop=done)
-        self.held_pulls = SimpleNamespace(release=done)
-        self.slave_sync = SimpleNamespace(follow=done)
-        self.topics = SimpleNamespace(bump_version=done)
-        self.registration = SimpleNamespace(start=done)
+        self.live = SimpleNamespace(set_role=_nothing)
+        self.master_services = SimpleNamespace(stop=_nothing)
+        self.held_pulls = SimpleNamespace(release=_nothing)
+        self.slave_sync = SimpleNamespace(follow=_nothing)
+        self.topics = SimpleNamespace(bump_version=_nothing)
+        self.registration = SimpleNamespace(start=_nothing)
         self.ha = SimpleNamespace(become_replica=self._become_replica, follow=self.followed.append)
         self.client = self
 

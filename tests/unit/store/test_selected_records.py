@@ -94,10 +94,10 @@ def test_selected_records_stay_within_the_bytes_of_a_get(tmp_path: Path) -> None
     queue = store.queue("orders", 0)
 
     def count(had: tuple[int, int]) -> int:
-        everything = lambda _: True  # noqa: E731
-        return store.reader.get_selected(
-            queue, 0, 32, everything, examine_max=32, had=had, resident=False
-        ).count
+        found = store.reader.get_selected(
+            queue, 0, 32, lambda _: True, examine_max=32, had=had, resident=False
+        )
+        return found.count
 
     assert [count(had) for had in ((0, 0), (1, size), (1, 3 * size))] == [3, 2, 0]
     store.stop()
