@@ -23,23 +23,21 @@ LATENCY_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 UNKNOWN: Final = -1
 """Stands for all request codes that RocketMQ does not have: they come from clients, and must not use up the
 label sets."""
-SUCCESS, ONEWAY = "success", "oneway"
-
 SENDS, ONEWAY_SENDS, PULLS, LITE_PULLS, COMMITS, ONEWAY_COMMITS, ACKS, ONEWAY_ACKS = range(8)
 """Positions in `RequestLatencies.fast`, of requests that a fast handler has served with SUCCESS."""
 
-_Key = tuple[int, int, bool, str]
-"""Request code, response code, whether the request waited for messages, and result."""
+_Key = tuple[int, int, bool, bool]
+"""Request code, response code, whether the request waited for messages, and whether it was one-way."""
 
 _FAST: Final[tuple[_Key, ...]] = (
-    (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, SUCCESS),
-    (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, ONEWAY),
-    (RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, False, SUCCESS),
-    (RequestCode.LITE_PULL_MESSAGE, ResponseCode.SUCCESS, False, SUCCESS),
-    (RequestCode.END_TRANSACTION, ResponseCode.SUCCESS, False, SUCCESS),
-    (RequestCode.END_TRANSACTION, ResponseCode.SUCCESS, False, ONEWAY),
-    (RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, False, SUCCESS),
-    (RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, False, ONEWAY),
+    (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, False),
+    (RequestCode.SEND_MESSAGE_V2, ResponseCode.SUCCESS, False, True),
+    (RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, False, False),
+    (RequestCode.LITE_PULL_MESSAGE, ResponseCode.SUCCESS, False, False),
+    (RequestCode.END_TRANSACTION, ResponseCode.SUCCESS, False, False),
+    (RequestCode.END_TRANSACTION, ResponseCode.SUCCESS, False, True),
+    (RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, False, False),
+    (RequestCode.ACK_MESSAGE, ResponseCode.SUCCESS, False, True),
 )
 _KNOWN: Final = frozenset(map(int, RequestCode))
 
@@ -80,14 +78,18 @@ class RequestLatencies:
     ) -> None:
         """Counts a request that a fast handler has not counted: its response, with the code `answer`, is
         written now."""
-        known = code if code in _KNOWN else UNKNOWN
-        key = (known, answer, polls, ONEWAY if oneway else SUCCESS)
-        found = self._table.get(key)
+        found = self._table.get((code, answer, polls, oneway))
         if found is None:
-            if len(self._table) >= HISTOGRAMS_MAX - len(_FAST):
-                return
+            found = self._histogram((code if code in _KNOWN else UNKNOWN, answer, polls, oneway))
+        if found is not None:
+            found.record(int((time.monotonic() - began_s) * 1000))
+
+    def _histogram(self, key: _Key) -> Histogram | None:
+        """The histogram of these requests, which is created on first use; None if there are too many."""
+        found = self._table.get(key)
+        if found is None and len(self._table) < HISTOGRAMS_MAX - len(_FAST):
             found = self._table[key] = Histogram(LATENCY_BOUNDS_MS)
-        found.record(int((time.monotonic() - began_s) * 1000))
+        return found
 
     def samples(self) -> Iterator[Sample]:
         """The histograms, with RocketMQ's labels."""
@@ -99,12 +101,12 @@ class RequestLatencies:
                     histogram.counts[at] += times
                 histogram.counts[0] += count - sum(slow.counts)  # those took 0 ms
                 histogram.total += slow.total
-        for (code, answer, polls, result), histogram in total.items():
+        for (code, answer, polls, oneway), histogram in total.items():
             labels = {
                 "protocol_type": "remoting",
                 "request_code": _name(RequestCode, code),
                 "response_code": _name(ResponseCode, answer),
-                "result": result,
+                "result": "oneway" if oneway else "success",
                 "is_long_polling": "true" if polls else "false",
             }
             yield from histogram.samples("rpc_latency_milliseconds", labels)

@@ -1,6 +1,6 @@
 """Measures the CPU time of the broker's own code for a send, a pull, a pull with an SQL92 expression, the two
-requests of a transaction, the acknowledgement of a popped message and a timer message, in microseconds,
-without the kernel.
+requests of a transaction, the acknowledgement of a popped message, a timer message and a send that waits for
+two replicas, in microseconds, without the kernel.
 
 `python -m tests.benchmarks.hot_path` passes frames to a connection whose transport discards the responses. It
 measures everything from the bytes of a read to the bytes of a write (frame, header, record, consume queue,
@@ -19,6 +19,11 @@ from typing import Any
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config import from_properties
+from epochmq_broker.ha.replication_waiters import ReplicationWaiters
+from epochmq_broker.ha.settings import HASettings
+from epochmq_broker.ha.sync_state import SyncState
+from epochmq_broker.replicas.heartbeats import clock_ms
+from epochmq_broker.replicas.write_lease import WriteLease
 from epochmq_broker.store.page_residency import NotResidentError, warm
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.loop import run
@@ -40,7 +45,8 @@ SHARED_MEMORY = Path("/dev/shm")
 SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_AND_CREATE_TOPIC = 310, 11, 17
 END_TRANSACTION, ACK_MESSAGE = 37, 200051
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-INVISIBLE_MS = 3_600_000
+HOUR_MS = INVISIBLE_MS = 3_600_000
+REPLICAS = (2, 3)
 
 
 class DiscardingTransport:
@@ -197,12 +203,54 @@ async def warm_up(
         await asyncio.wait_for(transport.responded.wait(), WARM_UP_TIMEOUT_S)
 
 
+def wait_for_replicas(broker: Broker) -> Callable[[], None]:
+    """Lets sends wait for two replicas, as in a group with controllers and `allAckInSyncStateSet`. Returns a
+    function by which both replicas report the whole log."""
+    end, loop = broker.store.log.max_offset, asyncio.get_running_loop()
+    sync = SyncState(
+        self_id=1,
+        epoch_start=end,
+        members=frozenset({1, *REPLICAS}),
+        set_epoch=1,
+        confirm_offset=end,
+        end=end,
+        not_caught_up_max_ms=HOUR_MS,
+        since_ms=0,
+        all_ack=True,
+    )
+    for replica in REPLICAS:
+        sync.replica_connected(replica, async_learner=False)
+    lease = WriteLease()
+    lease.begin(1)
+    lease.record_grant(1, clock_ms(), HOUR_MS)
+    settings = HASettings(all_ack_in_sync_state_set=True, min_in_sync_replicas=2)
+    waiters = ReplicationWaiters(
+        sync,
+        settings,
+        loop,
+        controlled=True,
+        end=lambda: broker.store.log.max_offset,
+        may_acknowledge=lambda: lease.is_open(clock_ms()),
+    )
+    broker.writer.may_write = lambda: lease.is_open(clock_ms())
+    broker.writer.set_replica_acks(waiters)
+
+    def report() -> None:
+        for replica in REPLICAS:
+            sync.log_appended(broker.store.log.max_offset)
+            assert sync.replica_acknowledged(replica, broker.store.log.max_offset, int(loop.time() * 1000))
+            waiters.answer_replicated()
+
+    return report
+
+
 async def measure(
     connection: RemotingConnection,
     transport: DiscardingTransport,
     make: Callable[[int], bytes],
     frames: int,
     in_a_read: int,
+    after_read: Callable[[], None] = lambda: None,
 ) -> float:
     """The CPU time for each frame in µs, with `in_a_read` frames in one read. Every request must succeed."""
     best = float("inf")
@@ -214,6 +262,7 @@ async def measure(
         started = time.process_time()
         for data in reads:
             connection.data_received(data)
+            after_read()
         best = min(best, (time.process_time() - started) / (len(reads) * in_a_read) * 1e6)
         assert b'"code":0' in transport.head, f"a request failed: {transport.head!r}"
         await asyncio.sleep(0)  # lets the broker run its own tasks between rounds
@@ -264,6 +313,9 @@ async def main(directory: Path) -> None:
         print(
             f"{'timer message, into the wheel':30} {fill_wheel(broker):6.2f} µs for each message", flush=True
         )
+        report = wait_for_replicas(broker)
+        took = await measure(connection, transport, send, FRAMES, 16, report)
+        print(f"{'replicated send, 16 in a read':30} {took:6.2f} µs for each request", flush=True)
     finally:
         await broker.stop()
 

@@ -40,13 +40,10 @@ def required_copies(
     return copies_wanted
 
 
-def is_replicated(end: int, copies: int, sync: SyncState, least: int) -> bool:
-    """Whether the logs that `replicated_until` counts reach `end`."""
-    if copies in (0, 1):
-        return True
-    if end > sync.highest_ack and (copies != ALL_MEMBERS or sync.in_sync_count > 1):
-        return False  # no replica has it, as for every message that was just stored
-    return end <= replicated_until(copies, sync, least)
+def lacks_replicas(end: int, copies: int, sync: SyncState) -> bool:
+    """Whether surely too few logs reach `end`, because no replica has reported it, as after every append.
+    `copies` is not 0 or 1."""
+    return end > sync.highest_ack and (copies != ALL_MEMBERS or sync.in_sync_count > 1)
 
 
 def replicated_until(copies: int, sync: SyncState, least: int = 1) -> int:

@@ -237,12 +237,12 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self._is_large = size >= LARGE_BYTES and (self._splicer is None or self._splicer.is_supported)
 
     def _log_grown(self) -> None:
-        """The log has grown."""
-        self._report_confirm_offset()
-        self.on_bytes()
+        """The log has grown. The report goes out before the records are dispatched: sends wait for it."""
         if not self._report_scheduled:
             self._report_scheduled = True
             self._loop.call_soon(self._report_if_changed)
+        self._report_confirm_offset()
+        self.on_bytes()
 
     def _report_confirm_offset(self) -> None:
         if self._own_handshake is not None and self.confirm >= 0:

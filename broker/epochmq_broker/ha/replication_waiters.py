@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from epochmq_broker.ha.ack_quorum import ALL_MEMBERS, is_replicated, replicated_until, required_copies
+from epochmq_broker.ha.ack_quorum import ALL_MEMBERS, lacks_replicas, replicated_until, required_copies
 from epochmq_broker.ha.settings import HASettings
 from epochmq_broker.ha.sync_state import SyncState
 from epochmq_broker.store.statuses import PutStatus
@@ -20,6 +20,8 @@ WAITERS_MAX = 1 << 17
 """The most sends that may wait. A further send is answered FLUSH_SLAVE_TIMEOUT at once."""
 
 Done = Callable[[PutStatus], None]
+
+_PUT_OK = PutStatus.PUT_OK  # on the hot path a global costs less than a lookup in the enum
 
 
 class ReplicationWaiters:
@@ -46,6 +48,8 @@ class ReplicationWaiters:
         self._controlled = controlled
         self._end = end
         self._may_acknowledge = may_acknowledge
+        self._copies: tuple[frozenset[int], frozenset[int] | None, int | None] | None = None
+        """With a controller: the copies that a send needs, beside the sets that they were computed for."""
         self._waiters: dict[int, deque[tuple[int, float, Done]]] = {}
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -54,6 +58,7 @@ class ReplicationWaiters:
     def configure(self, settings: HASettings) -> None:
         """Uses new settings for all further sends."""
         self._settings = settings
+        self._copies = None
 
     @property
     def may_reject(self) -> bool:
@@ -76,29 +81,28 @@ class ReplicationWaiters:
 
     def rejection(self) -> PutStatus | None:
         """Why a message that waits for replicas cannot be stored now; None if it can."""
-        if not self._controlled:
-            self._sync.log_appended(self._end())  # replicas count that lack few bytes of the log
-        if self._copies_needed() is None:
-            return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
-        return None
+        return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH if self._copies_needed() is None else None
 
     def _copies_needed(self) -> int | None:
-        return required_copies(
-            self._settings, self._sync, controlled=self._controlled, alive=self.alive_replicas
-        )
+        sync = self._sync
+        if not self._controlled:
+            sync.log_appended(self._end())  # replicas count that lack few bytes of the log
+            return required_copies(self._settings, sync, controlled=False, alive=self.alive_replicas)
+        known = self._copies
+        if known is None or known[0] is not sync.members or known[1] is not sync.proposed:
+            copies = required_copies(self._settings, sync, controlled=True)
+            known = self._copies = (sync.members, sync.proposed, copies)
+        return known[2]
 
     def when_replicated(self, end: int, done: Done) -> None:
         """Calls `done` once: with PUT_OK when enough logs reach `end`, with FLUSH_SLAVE_TIMEOUT when that
         takes too long or this mastership ends."""
-        sync = self._sync
-        sync.log_appended(self._end())
         copies = self._copies_needed()
         if copies is None:
             # Enough replicas were in sync before the append, and too few are now: wait for the minimum.
             copies = max(self._settings.min_in_sync_replicas, 2)
-        least = self._settings.min_in_sync_replicas
-        if is_replicated(end, copies, sync, least) and self._may_acknowledge():
-            done(PutStatus.PUT_OK)
+        if self._is_replicated(end, copies) and self._may_acknowledge():
+            done(_PUT_OK)
             return
         if self._stopped or self._count >= WAITERS_MAX:
             done(PutStatus.FLUSH_SLAVE_TIMEOUT)
@@ -111,6 +115,15 @@ class ReplicationWaiters:
         self._count += 1
         if self._timer is None:
             self._timer = self._loop.call_at(deadline, self._expire)
+
+    def _is_replicated(self, end: int, copies: int) -> bool:
+        sync = self._sync
+        if copies in (0, 1):
+            return True
+        if lacks_replicas(end, copies, sync):
+            return False
+        sync.log_appended(self._end())
+        return end <= replicated_until(copies, sync, self._settings.min_in_sync_replicas)
 
     def replicated_end(self, *, acknowledged: bool = False) -> int:
         """The offset up to which every replica that may become master has the log; -1 if one of them is not
@@ -137,7 +150,7 @@ class ReplicationWaiters:
             until = replicated_until(copies, self._sync, self._settings.min_in_sync_replicas)
             while queue and queue[0][0] <= until:
                 self._count -= 1
-                queue.popleft()[2](PutStatus.PUT_OK)
+                queue.popleft()[2](_PUT_OK)
 
     def stop(self) -> None:
         """Ends this mastership: every waiting send is answered FLUSH_SLAVE_TIMEOUT, for it may be lost."""

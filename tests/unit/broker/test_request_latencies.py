@@ -8,7 +8,7 @@ import time
 import pytest
 
 from epochmq_broker import request_latencies
-from epochmq_broker.request_latencies import ONEWAY, SENDS, RequestLatencies, watermarks
+from epochmq_broker.request_latencies import SENDS, RequestLatencies, watermarks
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, encode, response, response_code
@@ -74,7 +74,7 @@ def test_other_requests_have_their_own_time_code_and_result() -> None:
     assert counts(latencies) == {
         ("send_message_v2", "success", "success", "false"): 2,
         ("pull_message", "pull_not_found", "success", "true"): 1,
-        ("heart_beat", "success", ONEWAY, "false"): 1,
+        ("heart_beat", "success", "oneway", "false"): 1,
     }
     assert buckets(latencies, "send_message_v2") == [1, 1, 1, 1, 1, 2, 2, 2, 2, 2]
     assert buckets(latencies, "pull_message") == [0, 0, 0, 0, 0, 0, 0, 1, 1, 1]

@@ -90,6 +90,28 @@ async def test_receiving_confirmed_bytes_comes_before_dispatching_them(
         assert all(end < a.end for end in seldom)
 
 
+async def test_a_replica_reports_its_log_before_it_dispatches_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sends wait for the report, and nobody waits for the queues of a replica."""
+    async with nodes(tmp_path, 2) as (a, b):
+        await b.follow(await a.lead(1), 1)
+        a.put(10)
+        await same(a, b)
+        undispatched: dict[int, int] = {}
+        encode = client_connection.encode_ack
+
+        def noted(offset: int) -> bytes:
+            undispatched.setdefault(offset, b.store.replica_log.undispatched_bytes)
+            return encode(offset)
+
+        monkeypatch.setattr(client_connection, "encode_ack", noted)
+        before = a.end
+        a.put(1)
+        await same(a, b)
+        assert undispatched[a.end] == a.end - before
+
+
 async def test_a_replica_that_is_far_behind_gets_large_blocks_past_its_buffer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

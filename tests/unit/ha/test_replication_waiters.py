@@ -112,6 +112,22 @@ async def test_each_send_is_answered_as_soon_as_its_own_bytes_are_replicated() -
     assert results[-1] == (960, LATE)
 
 
+async def test_rejections_follow_the_set_and_the_settings() -> None:
+    sync = state({1}, {})
+    acks = ReplicationWaiters(
+        sync, settings(min_in_sync_replicas=2), asyncio.get_running_loop(), controlled=True, end=lambda: 1000
+    )
+    assert acks.rejection() is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    sync.proposal_sent(frozenset({1, 2}))
+    assert acks.rejection() is None
+    sync.proposal_rejected()
+    assert acks.rejection() is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+    assert sync.adopt(frozenset({1, 2}), 2)
+    assert acks.rejection() is None
+    acks.configure(settings(min_in_sync_replicas=3))
+    assert acks.rejection() is PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH
+
+
 def bench_state(bench: Bench, values: dict[str, Any], *, controlled: bool, members: set[int]) -> SyncState:
     """Adds replication to the bench's sends, without any HA connection."""
     store = bench.broker.store
