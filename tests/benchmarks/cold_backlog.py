@@ -1,8 +1,8 @@
 """Measures how much slower the sends of 64 producers become while a consumer reads a backlog that is not in
 memory.
 
-For each broker: fill a topic, stop the broker, empty the page cache, start the broker, and warm it up with
-sends and with pulls of another topic. Then measure sends alone, and again while a consumer reads the backlog
+For each broker: fill a topic, stop the broker, empty the page cache, start the broker, touch the memory that
+is free now, and warm the broker up with sends and with pulls of another topic. Then measure sends alone, and again while a consumer reads the backlog
 from its first message, to the last one or until the time is over. The 64 producers first send in a closed
 loop, then at a fixed rate. Each broker is the master of its own group under a controller, so that ours needs
 its write lease."""
@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import RECORD_BYTES, STORED_BYTES, Plan, fresh_folder
-from tests.benchmarks.machine import flush_dirty_pages
+from tests.benchmarks.machine import OccupiedMemory, flush_dirty_pages
 from tests.benchmarks.single_broker import RunningLoad, SingleBroker
 
 PRODUCERS = 64
@@ -70,6 +70,10 @@ def _fill(broker: SingleBroker, program: Path, topic: str, count: int) -> None:
 
 def _round(broker: SingleBroker, program: Path, rate: float, plan: Plan) -> dict[str, Any]:
     broker.restart_broker()
+    # The host of a virtual machine takes back what the page cache had, and may stop the machine for a second
+    # while it does so.
+    occupied = OccupiedMemory(broker.folder)
+    occupied.occupy()
     _warm_up(broker, program, plan["java_warmup_s"] if broker.kind == "java" else plan["java_warmup_s"] / 10)
     flush_dirty_pages()
     epoch = broker.group.epoch()
@@ -89,6 +93,7 @@ def _round(broker: SingleBroker, program: Path, rate: float, plan: Plan) -> dict
             if load.alive():
                 load.kill()
     from_disk = broker.read_bytes() - read_before
+    occupied.release()
     return {
         "alone": alone,
         "beside": beside,
@@ -154,7 +159,8 @@ def describe(summary: dict[str, Any], plan: Plan) -> tuple[str, str]:
         f"Sends while a consumer reads a cold backlog of {plan['backlog_gb']:g} GB\n"
         f"{PRODUCERS} producers with one send each in flight, bodies of 1 KB, asynchronous flush; one"
         f" consumer, {QUEUES} pulls in flight. The master is the only broker of its group, under one"
-        " controller. The page cache is emptied before each measurement. At a fixed rate, the latency of a"
+        " controller. The page cache is emptied before each measurement, and then filled with other pages,"
+        " so that the virtual machine has its memory. At a fixed rate, the latency of a"
         " delayed send counts from the time at which it was due. `From disk` is the number of bytes read for"
         " the broker's process meanwhile. Medians of"
         f" {plan['rounds']} round{'s' if plan['rounds'] > 1 else ''}."

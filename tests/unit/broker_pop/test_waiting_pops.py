@@ -113,11 +113,13 @@ async def test_too_many_waiting_pops_are_rejected(bench: Bench) -> None:
     send(bench, 1)
     await pop(bench)
     assert bench.broker.live.update({"maxPopPollingSize": "1"}) == []
-    bench.peer().send(pop_command(poll_time=20_000))
+    waiting = bench.peer()
+    waiting.send(pop_command(poll_time=20_000))
     await until(lambda: bench.broker.processors.pop.polling.held == 1)
     peer = bench.peer()
     rejected = await peer.answer(peer.send(pop_command(poll_time=20_000)))
     assert rejected.code == ResponseCode.POLLING_FULL
+    assert (waiting.connection.in_flight, peer.connection.in_flight) == (1, 0)
 
 
 async def test_waiting_pops_of_a_slave_are_answered(bench: Bench) -> None:

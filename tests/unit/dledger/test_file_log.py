@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -101,6 +102,24 @@ def test_a_log_truncated_or_damaged_at_any_byte_recovers_a_prefix(tmp_path: Path
     for entry in entries[: victim.index]:
         assert log.entry(entry.index) == entry
     log.close()
+
+
+def test_a_closed_log_holds_no_descriptor(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(grow(random.Random(1), MemoryLog(), 5, 1))
+    sync_and_close(log.take_unsynced())
+    assert descriptors_in(tmp_path)
+    log.close()
+    assert descriptors_in(tmp_path) == []
+
+
+def descriptors_in(folder: Path) -> list[str]:
+    """The files of this folder that the process has open."""
+    links = []
+    for one in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing
+            links.append(str(one.readlink()))
+    return [link for link in links if link.startswith(str(folder))]
 
 
 def test_a_lost_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from epochmq_dledger import log_syncer
 from epochmq_dledger.core.types import RaftRole, SendRequest
 from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_dledger.results import RaftOperationError
+from epochmq_dledger.store.segments import UnsyncedFiles, sync_and_close
 from epochmq_protocol.dledger import (
     AppendEntryRequest,
     AppendEntryResponse,
@@ -19,6 +21,8 @@ from epochmq_protocol.dledger import (
     DLedgerResponseCode,
     GetEntriesRequest,
     GetEntriesResponse,
+    LeadershipTransferRequest,
+    LeadershipTransferResponse,
     MetadataRequest,
     MetadataResponse,
     PushEntryRequest,
@@ -45,6 +49,30 @@ async def test_all_peers_apply_appended_entries_in_order(group: RaftGroup) -> No
     for running in group.running.values():
         await until(lambda running=running: len(running.applied) == appended[-1].index + 1)
         assert [entry.body for entry in running.applied if entry.body] == [b"%d" % i for i in range(300)]
+
+
+async def test_an_asynchronous_flush_follows_soon(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for each of two appends: nothing but the timer starts it."""
+    syncs = 0
+
+    def counted(unsynced: UnsyncedFiles) -> None:
+        nonlocal syncs
+        sync_and_close(unsynced)
+        syncs += bool(unsynced.files)
+
+    monkeypatch.setattr(log_syncer, "sync_and_close", counted)
+    group = RaftGroup(tmp_path, [unused_tcp_port_factory()], flush_async=True)
+    await group.start("n0")
+    try:
+        leader = await group.leader()
+        for _ in range(2):
+            before = syncs
+            await leader.propose(b"x")
+            await until(lambda before=before: syncs > before)
+    finally:
+        await group.stop("n0")
 
 
 async def test_proposals_of_one_turn_are_pushed_together(
@@ -131,6 +159,19 @@ async def test_leadership_is_transferred_on_request(group: RaftGroup) -> None:
     await leader.transfer_leadership(other)
     await until(lambda: group.running[other].peer.role is RaftRole.LEADER)
     await group.running[other].peer.propose(b"y")
+
+
+async def test_a_transfer_of_another_term_is_rejected(group: RaftGroup) -> None:
+    leader = await group.leader()
+    await leader.propose(b"x")
+    name = leader.settings.self_id
+    other = next(name for name in group.running if name != leader.settings.self_id)
+    request = LeadershipTransferRequest(transfer_id=name, transferee_id=other)
+    request.group, request.remote_id, request.term = "g", name, leader.term - 1
+    data = await group.ask(name, DLedgerRequestCode.LEADERSHIP_TRANSFER, request)
+    code = decode_body(LeadershipTransferResponse, data).code
+    assert code == DLedgerResponseCode.INCONSISTENT_TERM
+    assert leader.role is RaftRole.LEADER
 
 
 async def test_clients_append_and_read_as_with_dledger(group: RaftGroup) -> None:

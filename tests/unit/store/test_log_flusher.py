@@ -290,6 +290,30 @@ async def test_a_stop_sees_a_failed_fsync_before_the_loop_has_handled_it(
     store.stop()
 
 
+async def test_a_truncation_waits_for_the_running_flush(tmp_path: Path, disk: FsyncStub) -> None:
+    async with started_store(tmp_path, flush_disk_type="SYNC_FLUSH") as store:
+        _, physical, _, size = put(store, Message())
+        store.when_flushed(physical + size, lambda _: None)
+        await wait_until(lambda: store.unflushed_bytes == 0)
+        disk.free.clear()
+        before = disk.count
+        store.when_flushed(sum(put(store, Message())[1::2]), lambda _: None)
+        await wait_until(lambda: disk.count > before)
+        running, seen = disk.count, []
+
+        def end_flush() -> None:
+            seen.append(disk.count)
+            disk.free.set()
+
+        timer = threading.Timer(0.2, end_flush)
+        timer.start()
+        store.truncate(physical + size)
+        timer.join()
+        assert seen == [running]  # the truncation had not begun to sync
+        assert disk.count > running
+        assert store.max_phy_offset == physical + size
+
+
 async def test_a_shortage_of_descriptors_is_not_a_failed_fsync(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
