@@ -2,10 +2,10 @@
 memory.
 
 For each broker: fill a topic, stop the broker, empty the page cache, start the broker, touch the memory that
-is free now, and warm the broker up with sends and with pulls of another topic. Then measure sends alone, and again while a consumer reads the backlog
-from its first message, to the last one or until the time is over. The 64 producers first send in a closed
-loop, then at a fixed rate. Each broker is the master of its own group under a controller, so that ours needs
-its write lease."""
+is free now, and warm the broker up with sends and with pulls of another topic. Then measure sends alone, and
+again while a consumer reads the backlog from its first message, to the last one or until the time is over.
+The 64 producers first send in a closed loop, then at a fixed rate. Each broker is the master of its own group
+under a controller, so that ours needs its write lease."""
 
 from __future__ import annotations
 
