@@ -23,6 +23,7 @@ LATENCY_BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1000, 2000, 3000)
 UNKNOWN: Final = -1
 """Stands for all request codes that RocketMQ does not have: they come from clients, and must not use up the
 label sets."""
+
 SENDS, ONEWAY_SENDS, PULLS, LITE_PULLS, COMMITS, ONEWAY_COMMITS, ACKS, ONEWAY_ACKS = range(8)
 """Positions in `RequestLatencies.fast`, of requests that a fast handler has served with SUCCESS."""
 
