@@ -223,16 +223,19 @@ def wait_for_replicas(broker: Broker) -> Callable[[], None]:
     lease = WriteLease()
     lease.begin(1)
     lease.record_grant(1, clock_ms(), HOUR_MS)
-    settings = HASettings(all_ack_in_sync_state_set=True, min_in_sync_replicas=2)
+
+    def is_leased() -> bool:
+        return lease.is_open(clock_ms())
+
     waiters = ReplicationWaiters(
         sync,
-        settings,
+        HASettings(all_ack_in_sync_state_set=True, min_in_sync_replicas=2),
         loop,
         controlled=True,
         end=lambda: broker.store.log.max_offset,
-        may_acknowledge=lambda: lease.is_open(clock_ms()),
+        may_acknowledge=is_leased,
     )
-    broker.writer.may_write = lambda: lease.is_open(clock_ms())
+    broker.writer.may_write = is_leased
     broker.writer.set_replica_acks(waiters)
 
     def report() -> None:

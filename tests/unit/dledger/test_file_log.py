@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.state_files import SavedVote, load_committed, load_vote, save_checkpoint, save_vote
 from epochmq_protocol.dledger import DLedgerEntry, encode_entry
+from tests.support.descriptors import open_files_in
 
 FILE_SIZE = 1024
 INDEX_FILE_SIZE = 32 * 16
@@ -108,18 +108,9 @@ def test_a_closed_log_holds_no_descriptor(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.append(grow(random.Random(1), MemoryLog(), 5, 1))
     sync_and_close(log.take_unsynced())
-    assert descriptors_in(tmp_path)
+    assert open_files_in(tmp_path)
     log.close()
-    assert descriptors_in(tmp_path) == []
-
-
-def descriptors_in(folder: Path) -> list[str]:
-    """The files of this folder that the process has open."""
-    links = []
-    for one in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the descriptor of this listing
-            links.append(str(one.readlink()))
-    return [link for link in links if link.startswith(str(folder))]
+    assert open_files_in(tmp_path) == []
 
 
 def test_a_lost_index_is_rebuilt_from_the_data(tmp_path: Path) -> None:

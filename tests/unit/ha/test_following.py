@@ -93,7 +93,7 @@ async def test_receiving_confirmed_bytes_comes_before_dispatching_them(
 async def test_a_replica_reports_its_log_before_it_dispatches_the_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sends wait for the report, and nobody waits for the queues of a replica."""
+    """The master answers sends once it has the report; dispatching the records first would delay them."""
     async with nodes(tmp_path, 2) as (a, b):
         await b.follow(await a.lead(1), 1)
         a.put(10)

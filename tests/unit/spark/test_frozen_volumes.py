@@ -40,6 +40,7 @@ from epochmq_spark.drill_down import AuditedLog
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.volume_reader import VolumeReader
 from tests.spark import expectations, group_copies
+from tests.support.descriptors import open_files_in
 from tests.unit.spark import inprocess
 from tests.unit.spark.conftest import Group
 
@@ -328,10 +329,7 @@ def test_a_reader_that_ends_closes_the_files_of_its_volume(tmp_path: Path) -> No
     (tmp_path / "commitlog").mkdir()
     (tmp_path / f"commitlog/{0:020}").write_bytes(bytes(64))
 
-    def is_open() -> bool:
-        return any(str(tmp_path) in str(link.resolve()) for link in Path("/proc/self/fd").iterdir())
-
     with reader(tmp_path) as place:
         volume_client.freeze(place, VolumeCut(64))
-        assert is_open()
-    assert not is_open()
+        assert open_files_in(tmp_path)
+    assert not open_files_in(tmp_path)
