@@ -34,7 +34,7 @@ lint: install-spark
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
-	$(BIN)/python tools/purity.py
+	$(BIN)/python -m tools.purity
 	$(BIN)/mypy
 
 test: install-spark

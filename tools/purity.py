@@ -8,6 +8,8 @@ import ast
 import sys
 from pathlib import Path
 
+from tools.rooms import source_roots
+
 ROOT = Path(__file__).resolve().parent.parent
 
 FORBIDDEN = frozenset(
@@ -53,7 +55,7 @@ def modules() -> list[Path]:
     for entry in PURE:
         path = ROOT / entry
         chosen.update([path] if path.suffix == ".py" else path.rglob("*.py"))
-    for root in ("protocol", "dledger", "controller", "broker", "operator", "cli", "spark"):
+    for root in source_roots():
         for path in (ROOT / root).rglob("*.py"):
             if any(line.startswith(MARKER) for line in path.read_text(encoding="utf-8").splitlines()):
                 chosen.add(path)

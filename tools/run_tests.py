@@ -109,7 +109,7 @@ TEST = [
     check("ruff", str(BIN / "ruff"), "check", "."),
     check("formatting", str(BIN / "ruff"), "format", "--check", "."),
     check("import layers", str(BIN / "lint-imports")),
-    check("pure modules", sys.executable, "tools/purity.py"),
+    check("pure modules", sys.executable, "-m", "tools.purity"),
     check("types", str(BIN / "mypy")),
     computation("simulation: seeded faults", "tests/simulation"),
     computation("spark: audits", "tests/spark"),

@@ -1,1 +1,2 @@
-"""The broker: store, request processors, consumer groups, replication."""
+"""The broker, in rooms from bottom to top: auth, config, tables, writing, services, replication, membership,
+and then requests beside admin. `broker` builds one from them, `main` runs it."""

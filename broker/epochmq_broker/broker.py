@@ -16,57 +16,62 @@ import logging
 import time
 from functools import partial
 
-from epochmq_broker.acting.group_report import GroupReporter
-from epochmq_broker.acting.isolation import IsolationGate, starts_isolated
-from epochmq_broker.acting.member_group_service import MemberGroupDependencies, MemberGroupService
-from epochmq_broker.acting.pre_online import PreOnlineStep
-from epochmq_broker.acting.pre_online_service import PreOnlineService, poll_all_members
-from epochmq_broker.acting.table_return import TableReturn
-from epochmq_broker.addresses import client_ip_address
-from epochmq_broker.admin_api.dependencies import AdminApiDependencies, DLedgerBroker
-from epochmq_broker.admin_api.operations import BrokerAdminApi
+from epochmq_broker.admin.dependencies import AdminApiDependencies, DLedgerBroker
+from epochmq_broker.admin.operations import BrokerAdminApi
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.auth.access_settings import AccessSettings, parse_credentials
 from epochmq_broker.auth.provisioning import provide_users
-from epochmq_broker.client_ports import ClientPorts
-from epochmq_broker.clock import now_ms
-from epochmq_broker.cold_control.pull_control import ColdPullControl
-from epochmq_broker.cold_reads import ColdReadPool
-from epochmq_broker.compaction.compacted_reads import CompactedReads
-from epochmq_broker.compaction.compaction_service import CompactionService
-from epochmq_broker.config import BrokerConfig, LiveConfig, LoadedBrokerConfig
-from epochmq_broker.delay_service import DelayService
-from epochmq_broker.dledger.commit_log_peer import CommitLogPeer, broker_id_of, make_store, store_config_of
-from epochmq_broker.dledger.group_state import runtime_info
-from epochmq_broker.dledger.leadership import DRAIN_CHECK_MS, Leadership
-from epochmq_broker.dledger.log_upgrade import needs_upgrade, reject_divided_log, upgrade
-from epochmq_broker.dledger.roles import DLedgerRoles
-from epochmq_broker.escape.bridge import EscapeBridge
-from epochmq_broker.escape.remote_messages import RemoteMessageReader
-from epochmq_broker.escape.rules import EscapeKind
-from epochmq_broker.fast_failure import FastFailure
-from epochmq_broker.filters.message_filter import bit_map_of
-from epochmq_broker.ha.service import HAService
-from epochmq_broker.master_services import MasterServices
-from epochmq_broker.message_writer import MessageWriter
-from epochmq_broker.nameserver_lookup import NameserverLookup
-from epochmq_broker.periodic_tasks import PeriodicTasks
-from epochmq_broker.pop.checkpoints import revive_topic
-from epochmq_broker.pop.pop_service import PopService
-from epochmq_broker.processors.static_pull import StaticPull
-from epochmq_broker.registration import NameserverRegistration
-from epochmq_broker.replicas.manager import ReplicasManager
-from epochmq_broker.replicas.replica_control import ReplicaControl
-from epochmq_broker.replicas.role_transitions import ReplicaDependencies
-from epochmq_broker.request_processors import ProcessorDependencies, RequestProcessors
-from epochmq_broker.slave_sync import SlaveSync
-from epochmq_broker.static_topics.cleaner import MappingCleaner
-from epochmq_broker.static_topics.remote_queues import RemoteQueues
-from epochmq_broker.tables import BrokerTables
-from epochmq_broker.timer.put_hook import TimerPutHook
-from epochmq_broker.timer.timer_service import TimerService
-from epochmq_broker.topic_routes import TopicRoutes
-from epochmq_broker.transactions.transaction_service import TransactionService
+from epochmq_broker.config.addresses import client_ip_address
+from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig, LoadedBrokerConfig
+from epochmq_broker.config.clock import now_ms
+from epochmq_broker.membership.acting.group_report import GroupReporter
+from epochmq_broker.membership.acting.isolation import IsolationGate, starts_isolated
+from epochmq_broker.membership.acting.member_group_service import MemberGroupDependencies, MemberGroupService
+from epochmq_broker.membership.acting.pre_online import PreOnlineStep
+from epochmq_broker.membership.acting.pre_online_service import PreOnlineService, poll_all_members
+from epochmq_broker.membership.acting.table_return import TableReturn
+from epochmq_broker.membership.controlled.manager import ReplicasManager
+from epochmq_broker.membership.controlled.replica_control import ReplicaControl
+from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies
+from epochmq_broker.membership.dledger.commit_log_peer import (
+    CommitLogPeer,
+    broker_id_of,
+    make_store,
+    store_config_of,
+)
+from epochmq_broker.membership.dledger.group_state import runtime_info
+from epochmq_broker.membership.dledger.leadership import DRAIN_CHECK_MS, Leadership
+from epochmq_broker.membership.dledger.log_upgrade import needs_upgrade, reject_divided_log, upgrade
+from epochmq_broker.membership.dledger.roles import DLedgerRoles
+from epochmq_broker.membership.nameserver_lookup import NameserverLookup
+from epochmq_broker.membership.registration import NameserverRegistration
+from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.replication.slave_sync import SlaveSync
+from epochmq_broker.requests.client_ports import ClientPorts
+from epochmq_broker.requests.fast_failure import FastFailure
+from epochmq_broker.requests.processors.static_pull import StaticPull
+from epochmq_broker.requests.request_processors import ProcessorDependencies, RequestProcessors
+from epochmq_broker.services.cold_control.pull_control import ColdPullControl
+from epochmq_broker.services.cold_reads import ColdReadPool
+from epochmq_broker.services.compaction.compacted_reads import CompactedReads
+from epochmq_broker.services.compaction.compaction_service import CompactionService
+from epochmq_broker.services.delay_service import DelayService
+from epochmq_broker.services.master_services import MasterServices
+from epochmq_broker.services.periodic_tasks import PeriodicTasks
+from epochmq_broker.services.pop.checkpoints import revive_topic
+from epochmq_broker.services.pop.pop_service import PopService
+from epochmq_broker.services.timer.put_hook import TimerPutHook
+from epochmq_broker.services.timer.timer_service import TimerService
+from epochmq_broker.services.transactions.transaction_service import TransactionService
+from epochmq_broker.tables.broker_tables import BrokerTables
+from epochmq_broker.tables.filters.message_filter import bit_map_of
+from epochmq_broker.tables.static_topics.cleaner import MappingCleaner
+from epochmq_broker.tables.static_topics.remote_queues import RemoteQueues
+from epochmq_broker.writing.escape.bridge import EscapeBridge
+from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
+from epochmq_broker.writing.escape.rules import EscapeKind
+from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_broker.writing.topic_routes import TopicRoutes
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient

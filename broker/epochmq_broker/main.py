@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 
 from epochmq_broker.broker import Broker
-from epochmq_broker.config import LoadedBrokerConfig, load_broker_config
+from epochmq_broker.config.broker_config import LoadedBrokerConfig, load_broker_config
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.log_lines import JsonLinesFormatter, log_to_stderr
 from epochmq_protocol.transport import loop

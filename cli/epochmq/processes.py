@@ -86,7 +86,7 @@ def run_process(verb: str, arguments: list[str]) -> int:
 
         return exit_code_of(lambda: CONTROLLER_MEMBERS.run(arguments[1:]))
     if verb == "broker" and arguments[:1] == ["members"]:
-        from epochmq_broker.dledger.members_command import COMMAND as BROKER_MEMBERS
+        from epochmq_broker.membership.dledger.members_command import COMMAND as BROKER_MEMBERS
 
         return exit_code_of(lambda: BROKER_MEMBERS.run(arguments[1:]))
     if verb == "admin-call":
@@ -147,7 +147,7 @@ def _run(verb: str, options: _ProcessOptions) -> int:
         run_once = remove_deletion_guards if options.removes_deletion_guards else run_operator
         return run_once(options.config, options.overrides)
     if verb == "admin":
-        from epochmq_broker.sidecar.main import run as run_admin
+        from epochmq_sidecar.main import run as run_admin
 
         return run_admin(options.config, options.overrides)
     if verb == "nameserver":

@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from epochmq_broker.broker import Broker
-from epochmq_broker.config import from_properties
-from epochmq_broker.ha.replication_waiters import ReplicationWaiters
-from epochmq_broker.ha.settings import HASettings
-from epochmq_broker.ha.sync_state import SyncState
-from epochmq_broker.replicas.heartbeats import clock_ms
-from epochmq_broker.replicas.write_lease import WriteLease
-from epochmq_broker.store.page_residency import NotResidentError, warm
+from epochmq_broker.config.broker_config import from_properties
+from epochmq_broker.membership.controlled.heartbeats import clock_ms
+from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.replication.ha.replication_waiters import ReplicationWaiters
+from epochmq_broker.replication.ha.settings import HASettings
+from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.loop import run
 from epochmq_protocol.transport.settings import ServerSettings
+from epochmq_store.page_residency import NotResidentError, warm
 from tests.support.net import free_port, loopback
 from tests.support.remoting import frame
 

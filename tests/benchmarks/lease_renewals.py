@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from epochmq_broker.replicas.write_lease import RENEWALS_PER_LEASE
+from epochmq_broker.membership.controlled.write_lease import RENEWALS_PER_LEASE
 from epochmq_protocol.frame import Command, encode
 from tests.support.process import ManagedProcess
 

@@ -78,7 +78,7 @@ def test_every_pod_has_a_sidecar_that_starts_and_stops_with_it(run: OneBrokerRun
     # A change needs the token of this run, which other users cannot read.
     token_file = run.state / "admin-token"
     assert token_file.stat().st_mode & 0o777 == 0o600
-    level = {"level": "DEBUG", "logger": "epochmq_broker.registration"}
+    level = {"level": "DEBUG", "logger": "epochmq_broker.membership.registration"}
     assert ask(admin, "/v1/log-level", level)[0] == 401
     assert ask(admin, "/v1/log-level", level, token_file.read_text().strip())[0] == 200
 

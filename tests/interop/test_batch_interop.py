@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import MessageStore, PutStatus, StoreConfig, tags_code_of
-from epochmq_broker.store.batch_consume_queue import BatchConsumeQueue
 from epochmq_protocol import message as records
 from epochmq_protocol.message import BatchElement, encode_batch
+from epochmq_store import MessageStore, PutStatus, StoreConfig, tags_code_of
+from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from tests.interop.java_env import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

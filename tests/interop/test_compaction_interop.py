@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import PutStatus, tags_code_of
 from epochmq_protocol import message as records
 from epochmq_protocol.topics import TopicConfig
+from epochmq_store import PutStatus, tags_code_of
 from tests.interop.java_env import compile_java, run_java
 from tests.unit.broker.kit import Bench, running, until
 

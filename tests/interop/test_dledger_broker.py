@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.dledger.commit_log_peer import is_record
-from epochmq_broker.store.record import HEAD_V4, POSITION_AT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from epochmq_broker.membership.dledger.commit_log_peer import is_record
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_protocol.message import encode_host
+from epochmq_store.record import HEAD_V4, POSITION_AT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.dledger_group import FILE_SIZE, DLedgerGroup

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.dledger.first_record import encode_members_record
-from epochmq_broker.store import record
+from epochmq_broker.membership.dledger.first_record import encode_members_record
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.state_files import load_committed, load_vote, save_checkpoint, save_vote
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, MEMBERS_CHANNEL, decode_entry
+from epochmq_store import record
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.test_store_interop import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
 from tests.support.net import free_port

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.filters.bloom import BloomFilter
-from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
-from epochmq_broker.filters.message_filter import bit_map_of
-from epochmq_broker.store import MessageStore, PutStatus, StoreConfig, tags_code_of
+from epochmq_broker.tables.filters.bloom import BloomFilter
+from epochmq_broker.tables.filters.consumer_filters import ConsumerFilterTable
+from epochmq_broker.tables.filters.message_filter import bit_map_of
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import SubscriptionData
+from epochmq_store import MessageStore, PutStatus, StoreConfig, tags_code_of
 from tests.interop.java_env import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.config import BrokerConfig, from_properties
-from epochmq_broker.dledger.log_upgrade import upgrade
+from epochmq_broker.config.broker_config import BrokerConfig, from_properties
+from epochmq_broker.membership.dledger.log_upgrade import upgrade
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess, compile_java, run_java
 from tests.interop.test_dledger_broker import fill, switch, unique

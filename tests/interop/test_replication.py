@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import PutStatus
+from epochmq_store import PutStatus
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.group_processes import Factory, our_broker
 from tests.support.net import free_port, loopback
 from tests.support.pair import Pair
 from tests.support.process import wait_until
-from tests.unit.ha.broker_node import BrokerNode, until
+from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.filters.bloom import BloomFilter
-from epochmq_broker.filters.consumer_filters import ConsumerFilterTable
-from epochmq_broker.filters.java_values import EvaluationError
-from epochmq_broker.filters.sql import compile_sql
-from epochmq_broker.filters.sql_lexer import SqlSyntaxError
+from epochmq_broker.tables.filters.bloom import BloomFilter
+from epochmq_broker.tables.filters.consumer_filters import ConsumerFilterTable
+from epochmq_broker.tables.filters.java_values import EvaluationError
+from epochmq_broker.tables.filters.sql import compile_sql
+from epochmq_broker.tables.filters.sql_lexer import SqlSyntaxError
 from epochmq_protocol.bodies import SubscriptionData
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.scenarios import ScenarioReport

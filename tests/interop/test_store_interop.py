@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epochmq_broker.store import BatchMessage, MessageStore, PutStatus, StoreConfig, keys_of, tags_code_of
-from epochmq_broker.store.lock_file import LockFile, StoreLockedError
 from epochmq_protocol import message as records
+from epochmq_store import BatchMessage, MessageStore, PutStatus, StoreConfig, keys_of, tags_code_of
+from epochmq_store.lock_file import LockFile, StoreLockedError
 from tests.interop.java_env import JavaProcess, compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]

@@ -11,9 +11,6 @@ import aiohttp
 import httpx
 import msgspec
 
-from epochmq_broker.sidecar.app import make_app
-from epochmq_broker.sidecar.config import SidecarConfig
-from epochmq_broker.sidecar.credentials import Tokens
 from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.plans.objects import Manifest, Ref
 from epochmq_protocol.admin_api.operations import AdminArguments
@@ -27,6 +24,9 @@ from epochmq_protocol.admin_api.results import (
     ReplicaGroupState,
 )
 from epochmq_protocol.errors import ConnectError
+from epochmq_sidecar.app import make_app
+from epochmq_sidecar.config import SidecarConfig
+from epochmq_sidecar.credentials import Tokens
 
 HOST = "127.0.63.7"
 NAMESPACE = "trade"

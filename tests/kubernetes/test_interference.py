@@ -20,7 +20,7 @@ from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.processes import TestbedError
 from tests.kubernetes.traffic import Traffic
-from tests.unit.operator_plans.interference import check_files, paths_of, set_field, value_at, wrong_values
+from tests.unit.operator.plans.interference import check_files, paths_of, set_field, value_at, wrong_values
 
 pytestmark = pytest.mark.soak
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epochmq_broker.acting.member_group import (
+from epochmq_broker.membership.acting.member_group import (
     MASTER_ID,
     FollowMaster,
     ForgetMaster,

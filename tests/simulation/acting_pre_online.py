@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epochmq_broker.acting.pre_online import (
+from epochmq_broker.membership.acting.pre_online import (
     MASTER_ID,
     AnnounceMaster,
     AskMaster,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epochmq_broker.acting.table_merge import merge
+from epochmq_broker.membership.acting.table_merge import merge
 from epochmq_protocol.topics import DataVersion
 
 if TYPE_CHECKING:

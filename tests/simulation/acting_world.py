@@ -26,7 +26,7 @@ from __future__ import annotations
 import itertools
 import random
 
-from epochmq_broker.acting.member_group import MinBrokerIdChange
+from epochmq_broker.membership.acting.member_group import MinBrokerIdChange
 from tests.simulation import fault_plan
 from tests.simulation.acting_group import (
     HA_PORT,

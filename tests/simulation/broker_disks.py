@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from epochmq_broker.store.tail_state import AbortRecord, LogTail, TailState, assess_tail
+from epochmq_store.tail_state import AbortRecord, LogTail, TailState, assess_tail
 from tests.simulation.records import RecordLog
 
 if TYPE_CHECKING:

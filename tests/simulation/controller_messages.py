@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from epochmq_broker.replicas import state_machine_types as messages
+from epochmq_broker.membership.controlled import state_machine_types as messages
 from epochmq_controller.replica_groups import requests
 from epochmq_controller.replica_groups.rules import ReplicaGroupView as ControllerView
 from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import random
 
-from epochmq_broker.ha.epochs import Epochs
-from epochmq_broker.ha.log_doubt import LogDoubt
+from epochmq_broker.replication.ha.epochs import Epochs
+from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_controller.replica_groups.events import AlterSyncStateSetEvent
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
 from tests.simulation import controller_world, disk_faults, fault_plan

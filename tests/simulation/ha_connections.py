@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from epochmq_broker.ha.block_planner import BlockPlanner
-from epochmq_broker.ha.epochs import record_received_epoch
-from epochmq_broker.ha.log_doubt import LogDoubt, has_caught_up
-from epochmq_broker.ha.replica_reports import check_report, start_position
+from epochmq_broker.replication.ha.block_planner import BlockPlanner
+from epochmq_broker.replication.ha.epochs import record_received_epoch
+from epochmq_broker.replication.ha.log_doubt import LogDoubt, has_caught_up
+from epochmq_broker.replication.ha.replica_reports import check_report, start_position
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import RemoteProtocolError
 

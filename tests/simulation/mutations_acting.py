@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from epochmq_broker.acting.member_group import MemberGroup
-from epochmq_broker.acting.pre_online import PreOnline
+from epochmq_broker.membership.acting.member_group import MemberGroup
+from epochmq_broker.membership.acting.pre_online import PreOnline
 from tests.simulation.mutation import Mutation
 
 ACTING = [

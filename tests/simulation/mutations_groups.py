@@ -4,15 +4,15 @@ each.
 
 from __future__ import annotations
 
-from epochmq_broker.ha import ack_quorum, epochs, log_doubt, replica_reports
-from epochmq_broker.ha.block_planner import BlockPlanner
-from epochmq_broker.ha.sync_state import SyncState
-from epochmq_broker.replicas.state_machine import ReplicaStateMachine
-from epochmq_broker.replicas.write_lease import WriteLease
-from epochmq_broker.store import tail_state
-from epochmq_broker.store.tail_state import LogTail
+from epochmq_broker.membership.controlled.state_machine import ReplicaStateMachine
+from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.replication.ha import ack_quorum, epochs, log_doubt, replica_reports
+from epochmq_broker.replication.ha.block_planner import BlockPlanner
+from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_controller.replica_groups import election_policy
 from epochmq_protocol import epoch_entries as protocol_epochs
+from epochmq_store import tail_state
+from epochmq_store.tail_state import LogTail
 from tests.simulation.mutation import Mutation
 
 GROUPS = [

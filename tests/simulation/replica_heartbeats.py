@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from epochmq_broker.ha import log_doubt
-from epochmq_broker.replicas import state_machine_types as messages
+from epochmq_broker.membership.controlled import state_machine_types as messages
+from epochmq_broker.replication.ha import log_doubt
 from tests.simulation.brokers import CLUSTER
 from tests.simulation.controllers import ControllerHost
 

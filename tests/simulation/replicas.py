@@ -14,19 +14,19 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from epochmq_broker.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.ha import log_doubt
-from epochmq_broker.ha.ack_quorum import replicated_until, required_copies
-from epochmq_broker.ha.epochs import (
+from epochmq_broker.membership.controlled import state_machine_types as messages
+from epochmq_broker.membership.controlled.identity import BrokerIdApplication, BrokerIdentity
+from epochmq_broker.membership.controlled.state_machine import ReplicaStateMachine
+from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.replication.ha import log_doubt
+from epochmq_broker.replication.ha.ack_quorum import replicated_until, required_copies
+from epochmq_broker.replication.ha.epochs import (
     Epochs,
     begin_epoch,
 )
-from epochmq_broker.ha.settings import HASettings
-from epochmq_broker.ha.sync_state import SyncState
-from epochmq_broker.replicas import state_machine_types as messages
-from epochmq_broker.replicas.identity import BrokerIdApplication, BrokerIdentity
-from epochmq_broker.replicas.state_machine import ReplicaStateMachine
-from epochmq_broker.replicas.write_lease import WriteLease
+from epochmq_broker.replication.ha.settings import HASettings
+from epochmq_broker.replication.ha.sync_state import SyncState
+from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
 from epochmq_controller.replica_groups import requests
 from epochmq_controller.replica_groups.rules import ReplicaGroupView as ControllerView
 from epochmq_controller.replica_groups.state_machine_types import RejectRequest, RespondToRequest

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.ha.epochs import HADivergedError, common_prefix_end
+from epochmq_broker.replication.ha.epochs import HADivergedError, common_prefix_end
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.fault_plan import Plan

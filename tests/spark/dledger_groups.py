@@ -9,18 +9,18 @@ import shutil
 import time
 from pathlib import Path
 
-from epochmq_broker.config import from_properties
-from epochmq_broker.dledger import commit_log_peer
-from epochmq_broker.dledger.committed_log import CommittedLog
-from epochmq_broker.dledger.first_record import encode_first_record
-from epochmq_broker.dledger.leader_appender import LeaderAppender
-from epochmq_broker.store import PutStatus
-from epochmq_broker.store.record import POSITION_AT
+from epochmq_broker.config.broker_config import from_properties
+from epochmq_broker.membership.dledger import commit_log_peer
+from epochmq_broker.membership.dledger.committed_log import CommittedLog
+from epochmq_broker.membership.dledger.first_record import encode_first_record
+from epochmq_broker.membership.dledger.leader_appender import LeaderAppender
 from epochmq_dledger.store import state_files
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_protocol.dledger import INDEX_UNIT_SIZE
+from epochmq_store import PutStatus
+from epochmq_store.record import POSITION_AT
 from tests.spark.seeded_groups import SETTINGS, random_message, write_consumer_offsets
-from tests.unit.ha.broker_node import SMALL
+from tests.unit.broker.replication.ha.broker_node import SMALL
 from tests.unit.store.support import HOST, put
 
 INDEX_FILE_BYTES = 100 * INDEX_UNIT_SIZE

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from epochmq_broker.store import PutStatus
 from epochmq_protocol import message
+from epochmq_store import PutStatus
 from tests.spark.damage_kit import Record, overwrite, records, segments
 from tests.unit.store.support import LOG_FILE, Message, open_store, put
 

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from epochmq_broker.ha.service import HARole
+from epochmq_broker.replication.ha.service import HARole
 from epochmq_operator.audits.cut import GroupCut, cut_of
 from epochmq_operator.plans.reported_states import ReportedBrokerState, ReportedState
 from epochmq_spark import store_layout
 from epochmq_spark.cut import VolumeCut
 from tests.spark.seeded_groups import NAME, SeededGroup
 from tests.spark.volume_readers import VolumeReaders
-from tests.unit.ha.broker_node import BrokerNode
+from tests.unit.broker.replication.ha.broker_node import BrokerNode
 
 WAIT_MAX_S = 60
 FREEZE_DELAY_MAX_S = 0.1

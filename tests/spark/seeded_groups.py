@@ -10,8 +10,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from epochmq_broker.store import PutStatus
-from tests.unit.ha.broker_node import BrokerNode, until
+from epochmq_store import PutStatus
+from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 
 SETTINGS = {"maxHashSlotNum": "100", "maxIndexNum": "400", "maxMessageSize": "2048"}

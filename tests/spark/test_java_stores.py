@@ -19,7 +19,7 @@ from tests.interop.test_replication import SETTINGS, HAPeer, agree, fill
 from tests.spark import damage, expectations
 from tests.spark.dledger_groups import DLedgerNode
 from tests.support.net import free_port
-from tests.unit.ha.broker_node import BrokerNode, until
+from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.spark import inprocess
 from tests.unit.store.support import Message
 

@@ -5,41 +5,13 @@ import name` counts as an import of the submodule `name` if there is one, else o
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE_ROOTS = ("protocol", "dledger", "controller", "broker", "operator", "spark", "cli")
+from tools.rooms import import_graph, imports_of
 
 
-def product_modules() -> dict[str, Path]:
-    """Every module of the product by its dotted name."""
-    found: dict[str, Path] = {}
-    for source_root in SOURCE_ROOTS:
-        for path in (ROOT / source_root).glob("epochmq*/**/*.py"):
-            parts = path.relative_to(ROOT / source_root).with_suffix("").parts
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def imports_of(source: str, modules: Iterable[str]) -> set[str]:
-    """The modules among `modules` that a source file imports."""
-    known = set(modules)
-    imported: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"relative import of {node.module}"
-            for alias in node.names:
-                submodule = f"{node.module}.{alias.name}"
-                imported.add(submodule if submodule in known else str(node.module))
-    return imported & known
-
-
-def find_cycle(graph: dict[str, set[str]]) -> list[str]:
+def find_cycle(graph: Mapping[str, Iterable[str]]) -> list[str]:
     """The modules of one import cycle, the first one again at the end; empty if there is none."""
     try:
         TopologicalSorter(graph).prepare()
@@ -49,9 +21,8 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_two_files_import_each_other() -> None:
-    modules = product_modules()
-    assert len(modules) > 300
-    graph = {name: imports_of(path.read_text(), modules) - {name} for name, path in modules.items()}
+    graph = import_graph()
+    assert len(graph) > 300
     assert find_cycle(graph) == []
 
 

@@ -33,7 +33,7 @@ from tools.mutants.packages import (
     PACKAGES,
     ROOT,
     MutatedPackage,
-    other_test_folders,
+    other_tests,
 )
 
 RESULTS: Final = ROOT / "docs" / "results"
@@ -159,7 +159,7 @@ def _coverage_maps(
         return {package.name: measured(copies[0], package.unit_tests) for package in packages}
 
     with ThreadPoolExecutor(min(len(copies), 2)) as threads:
-        others = threads.submit(measured, copies[-1], other_test_folders(packages)) if further else None
+        others = threads.submit(measured, copies[-1], other_tests(packages)) if further else None
         unit = threads.submit(measure_packages).result()
         every = joined([*unit.values(), *([] if others is None else [others.result()])])
     for test in every.failed:

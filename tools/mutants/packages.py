@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tools.rooms import source_roots
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 CACHE: Final = ROOT / ".cache" / "mutants"
-SOURCE_ROOTS: Final = ("protocol", "dledger", "controller", "broker", "operator", "cli", "spark")
-"""The source roots, as in `tool.hatch.build.dev-mode-dirs` of pyproject.toml."""
+SOURCE_ROOTS: Final = source_roots()
 
 FURTHER_TESTS: Final = ("tests/unit", "tests/simulation")
 """Tests for a mutant that its package's unit tests did not detect: those of them that execute the changed
@@ -31,17 +32,17 @@ class MutatedPackage:
 PACKAGES: Final = (
     MutatedPackage(
         "store",
-        "broker/epochmq_broker/store",
+        "store/epochmq_store",
         ("tests/unit/store",),
         ("tests/integration/test_send_and_pull.py", "tests/integration/test_kill.py"),
     ),
     MutatedPackage(
         "replicas",
-        "broker/epochmq_broker/replicas",
-        ("tests/unit/replicas",),
+        "broker/epochmq_broker/membership/controlled",
+        ("tests/unit/broker/membership/controlled",),
         ("tests/integration/test_replica_groups.py",),
     ),
-    MutatedPackage("plans", "operator/epochmq_operator/plans", ("tests/unit/operator_plans",), ()),
+    MutatedPackage("plans", "operator/epochmq_operator/plans", ("tests/unit/operator/plans",), ()),
     MutatedPackage(
         "dledger",
         "dledger/epochmq_dledger",
@@ -53,29 +54,32 @@ PACKAGES: Final = (
     ),
     MutatedPackage(
         "processors",
-        "broker/epochmq_broker/processors",
-        ("tests/unit/broker", "tests/unit/broker_tables"),
+        "broker/epochmq_broker/requests/processors",
+        ("tests/unit/broker/requests", "tests/unit/broker/tables"),
         ("tests/integration/test_send_and_pull.py", "tests/integration/test_kill.py"),
     ),
     MutatedPackage(
         "acting",
-        "broker/epochmq_broker/acting",
-        ("tests/unit/acting",),
+        "broker/epochmq_broker/membership/acting",
+        ("tests/unit/broker/membership/acting",),
         ("tests/integration/test_pre_online.py",),
     ),
-    MutatedPackage("escape", "broker/epochmq_broker/escape", ("tests/unit/escape",), ()),
+    MutatedPackage(
+        "escape", "broker/epochmq_broker/writing/escape", ("tests/unit/broker/writing/escape",), ()
+    ),
 )
 
 
-def other_test_folders(packages: Sequence[MutatedPackage], root: Path = ROOT) -> tuple[str, ...]:
-    """The folders of `FURTHER_TESTS` without the unit tests of these packages, relative to `root`. Modules
-    beside these folders are left out."""
+def other_tests(packages: Sequence[MutatedPackage], root: Path = ROOT) -> tuple[str, ...]:
+    """What `FURTHER_TESTS` contains beside the unit tests of these packages, relative to `root`: whole folders,
+    and the test modules beside them."""
     own = {root / folder for package in packages for folder in package.unit_tests}
     found: list[str] = []
     todo = [root / folder for folder in reversed(FURTHER_TESTS)]
     while todo:
         folder = todo.pop()
         if any(folder in one.parents for one in own):
+            found += sorted(str(path.relative_to(root)) for path in folder.glob("test_*.py"))
             todo += sorted((path.parent for path in folder.glob("*/__init__.py")), reverse=True)
         elif folder not in own:
             found.append(str(folder.relative_to(root)))

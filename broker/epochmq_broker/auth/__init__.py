@@ -1,1 +1,3 @@
-"""Access control: who sends a request (authentication), and whether the sender may (authorization)."""
+"""The access control: who sends a request (authentication), and whether the sender may (authorization).
+It may use the store's state files and the protocol.
+It must not know which requests a broker serves, or who calls it."""

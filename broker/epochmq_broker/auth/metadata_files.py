@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
 from epochmq_broker.auth.plain_acl import accounts_of, migrated
-from epochmq_broker.store.state_file_io import PRIVATE_FILE, read_state_file
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.errors import ConfigError
+from epochmq_store.state_file_io import PRIVATE_FILE, read_state_file
 
 log = logging.getLogger(__name__)
 

@@ -1,5 +1,5 @@
 """Assigns the queues of a topic to the consumers of a group (AllocateMessageQueueAveragely). The broker has
-the same rule for consumers that let it assign (`epochmq_broker.pop.assignment`)."""
+the same rule for consumers that let it assign (`epochmq_broker.services.pop.assignment`)."""
 
 # pure: every consumer of a group must compute the same result
 

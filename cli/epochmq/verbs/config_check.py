@@ -45,7 +45,7 @@ def check_config(resources: Resources) -> None:
 
 
 def _broker_loader(group: BrokerGroup) -> Callable[[Mapping[str, str]], Warnings]:
-    from epochmq_broker.config import from_properties
+    from epochmq_broker.config.broker_config import from_properties
 
     base = CONTROLLER_MODE_KEYS if group.controlled_by is not None else {}
     if group.is_dledger:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from epochmq.exits import ExitCode, UsageError, print_error
 
 if TYPE_CHECKING:
-    from epochmq_broker.config import BrokerConfig
-    from epochmq_broker.dledger.plain_log import PlainLog
+    from epochmq_broker.config.broker_config import BrokerConfig
+    from epochmq_broker.membership.dledger.plain_log import PlainLog
 
 
 def run(files: Sequence[Path], *, dry_run: bool, undo: bool) -> int:
@@ -27,7 +27,7 @@ def run(files: Sequence[Path], *, dry_run: bool, undo: bool) -> int:
 
 
 def _load(path: Path) -> BrokerConfig:
-    from epochmq_broker.config import load_broker_config
+    from epochmq_broker.config.broker_config import load_broker_config
 
     if not path.is_file():
         raise UsageError(f"{path} is no file, expected the configuration of a broker (broker.conf)")
@@ -41,9 +41,9 @@ def _load(path: Path) -> BrokerConfig:
 
 
 def _upgrade(configs: Sequence[BrokerConfig], *, dry_run: bool) -> int:
-    from epochmq_broker.dledger.log_upgrade import upgrade
-    from epochmq_broker.dledger.plain_log import check_equal, inspect
-    from epochmq_broker.tables import BrokerTables
+    from epochmq_broker.membership.dledger.log_upgrade import upgrade
+    from epochmq_broker.membership.dledger.plain_log import check_equal, inspect
+    from epochmq_broker.tables.broker_tables import BrokerTables
 
     found = [(config, plain) for config in configs if (plain := _inspected(config, inspect)) is not None]
     if found:
@@ -78,7 +78,7 @@ def _describe(plain: PlainLog) -> str:
 
 
 def _steps(config: BrokerConfig, plain: PlainLog) -> list[str]:
-    from epochmq_broker.dledger.log_folders import data_folder
+    from epochmq_broker.membership.dledger.log_folders import data_folder
 
     steps = []
     if plain.was_killed:
@@ -90,7 +90,7 @@ def _steps(config: BrokerConfig, plain: PlainLog) -> list[str]:
 
 
 def _undo(configs: Sequence[BrokerConfig]) -> int:
-    from epochmq_broker.dledger.log_upgrade import undo
+    from epochmq_broker.membership.dledger.log_upgrade import undo
 
     for config in configs:
         print(f"{config.root_dir}:")

@@ -20,6 +20,7 @@ from tests.kubernetes.testbed.archives import pack_folder, pack_program
 from tests.kubernetes.testbed.cache import ROOT, cache_folder, cached, digest_of, exclusive, say
 from tests.kubernetes.testbed.node import PAUSE_IMAGE
 from tests.kubernetes.testbed.processes import run
+from tools.rooms import source_roots
 
 SUITE = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "procps", "python3", "python3-venv")
@@ -29,7 +30,7 @@ BASE_IMAGE = f"{BASE_NAME}:test"
 TARGETS = ("broker", "controller", "operator", "spark")
 SOURCES = (
     *("Dockerfile", ".dockerignore", "images", "pyproject.toml", "README.md", "LICENSE"),
-    *("protocol", "dledger", "controller", "broker", "operator", "spark", "cli"),
+    *source_roots(),
 )
 """The sources of the `Dockerfile`, besides the lock files."""
 FORMAT = "4"

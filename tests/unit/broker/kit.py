@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from epochmq_broker.broker import Broker
-from epochmq_broker.config import from_properties
+from epochmq_broker.config.broker_config import from_properties
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, FrameSplitter, decode, encode, request

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.config import from_properties
+from epochmq_broker.config.broker_config import from_properties
 from epochmq_dledger.peer_addresses import parse_peers
 from tests.unit.dledger.raft_group import HOST, RaftGroup, until
 

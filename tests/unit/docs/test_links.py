@@ -23,7 +23,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Page) -> None:
 
 @PAGES
 def test_every_path_names_a_file_of_the_project(page: Page) -> None:
-    """A path may begin below the package that a page is about, such as `store/flush.py`."""
+    """A path may begin below the package that a page is about, such as `epochmq_store/flush.py`."""
     known = ["", *tracked(), *folders()]
     roots = {file.partition("/")[0] for file in tracked() if "/" in file}
     for word in page.words:

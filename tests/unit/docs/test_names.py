@@ -13,19 +13,20 @@ import msgspec
 import pytest
 import yaml
 
-from epochmq_broker.config import BrokerConfig
-from epochmq_broker.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
-from epochmq_broker.sidecar import metrics
-from epochmq_broker.sidecar.config import SidecarConfig
-from epochmq_broker.sidecar.openapi import PATHS
+from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_broker.config.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_controller.controller import config as controller_config
 from epochmq_controller.nameserver import config as nameserver_config
 from epochmq_operator.kube.config import OperatorConfig
+from epochmq_sidecar import metrics
+from epochmq_sidecar.config import SidecarConfig
+from epochmq_sidecar.openapi import PATHS
 from tests.unit.docs.mqadmin_commands import COMMANDS
 from tests.unit.docs.pages import ROOT, Page, pages, tracked
+from tools.rooms import source_roots
 
 PAGES = pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
-SOURCES = ("protocol/", "dledger/", "controller/", "broker/", "operator/", "spark/", "cli/", "charts/")
+SOURCES = (*(f"{root}/" for root in source_roots()), "charts/")
 CAMEL = re.compile(r"(?<![\w./-])([a-z]+(?:[A-Z][A-Za-z0-9]*)+)(?![\w(/.-])")
 DOTTED = re.compile(r"(?:spec|status|crds|image|monitoring|storage|admin|executors)(?:\.[A-Za-z]+)+")
 ROCKETMQS = {"pollNameServerInterval", "vipChannelEnabled", "defaultRocksDB", "logicsMsgTimestamp"}

@@ -10,8 +10,10 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
+from tools.rooms import source_roots
+
 ROOT = Path(__file__).resolve().parents[3]
-PRODUCT = ("protocol", "dledger", "controller", "broker", "operator", "spark", "cli")
+PRODUCT = source_roots()
 IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 IDENTIFIER_FIELDS = frozenset({"id", "attr", "arg", "name", "asname", "module", "rest"})
 """The fields of syntax tree nodes that have identifiers."""

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from epochmq_broker.sidecar.metrics import HELP
 from epochmq_operator.crd import all_definitions
 from epochmq_operator.kube import config
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.manifests import ManifestSettings
+from epochmq_sidecar.metrics import HELP
 from tools import dashboards
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.config import from_properties
+from epochmq_broker.config.broker_config import from_properties
 from epochmq_operator.manifests import JsonObject
 from epochmq_operator.resources import ControllerGroup, GroupResource
 from epochmq_protocol import properties

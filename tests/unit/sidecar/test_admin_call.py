@@ -13,7 +13,6 @@ import pytest
 
 from epochmq.exits import ExitCode
 from epochmq.processes import run_process
-from epochmq_broker.sidecar.openapi import MASTER
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.operations import (
     AdminArguments,
@@ -26,6 +25,7 @@ from epochmq_protocol.admin_api.operations import (
 )
 from epochmq_protocol.admin_api.results import BrokerState, EpochFileContent
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
+from epochmq_sidecar.openapi import MASTER
 
 
 class Process:

@@ -11,10 +11,6 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from epochmq_broker.sidecar.app import CLIENT_CERTIFICATE, make_app
-from epochmq_broker.sidecar.config import SidecarConfig
-from epochmq_broker.sidecar.credentials import Tokens
-from epochmq_broker.sidecar.openapi import MASTER, PATHS
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.operations import (
@@ -29,6 +25,10 @@ from epochmq_protocol.admin_api.operations import (
     ReloadConfigArguments,
 )
 from epochmq_protocol.errors import CallTimeoutError, ConnectError, EpochMQError, RemoteProtocolError
+from epochmq_sidecar.app import CLIENT_CERTIFICATE, make_app
+from epochmq_sidecar.config import SidecarConfig
+from epochmq_sidecar.credentials import Tokens
+from epochmq_sidecar.openapi import MASTER, PATHS
 
 TOKEN = "a-token-of-good-length"
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from epochmq_broker.sidecar.config import SidecarConfig, load
-from epochmq_broker.sidecar.credentials import Tokens, server_context
-from epochmq_broker.sidecar.main import EXIT_CONFIG, run
 from epochmq_protocol.errors import ConfigError
+from epochmq_sidecar.config import SidecarConfig, load
+from epochmq_sidecar.credentials import Tokens, server_context
+from epochmq_sidecar.main import EXIT_CONFIG, run
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 

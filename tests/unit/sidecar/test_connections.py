@@ -11,8 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from epochmq_broker.sidecar import main
-from epochmq_broker.sidecar.app import CLIENT_CERTIFICATE
+from epochmq_sidecar import main
+from epochmq_sidecar.app import CLIENT_CERTIFICATE
 
 
 class Wire:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.sidecar.config import SidecarConfig
-from epochmq_broker.sidecar.credentials import Tokens, server_context
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.file_backed_value import FileBackedValue
+from epochmq_sidecar.config import SidecarConfig
+from epochmq_sidecar.credentials import Tokens, server_context
 from tests.support.certificates import Authority
 
 FIRST, SECOND = "first-token-0123456789", "second-token-0123456789"

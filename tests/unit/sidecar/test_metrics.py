@@ -8,9 +8,9 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from epochmq_broker.sidecar import metrics
-from epochmq_broker.sidecar.openapi import CONTROLLER, MASTER, NAMESERVER
 from epochmq_protocol.admin_api.results import MetricSample, MetricValues, NameserverCounts
+from epochmq_sidecar import metrics
+from epochmq_sidecar.openapi import CONTROLLER, MASTER, NAMESERVER
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from epochmq_broker.clock import now_ms
+from epochmq_broker.config.clock import now_ms
 from epochmq_protocol.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -18,10 +18,10 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.headers import CreateTopicRequestHeader, HeartbeatRequestHeader
 from epochmq_protocol.topics import LogicQueueMappingItem, TopicQueueMappingDetail
-from tests.unit.auth.kit import PROVIDERS, create_acl, create_user
+from tests.unit.broker.auth.kit import PROVIDERS, create_acl, create_user
 from tests.unit.broker.kit import Bench, command, running, send_command, until
-from tests.unit.broker_pop import support as pop
-from tests.unit.transactions import support as transactions
+from tests.unit.broker.services.pop import support as pop
+from tests.unit.broker.services.transactions import support as transactions
 
 TIMER_LOG_UNITS = 78  # of a file of 4096 bytes
 SETTINGS = {

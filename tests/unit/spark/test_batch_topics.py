@@ -13,9 +13,9 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from epochmq_broker.store import MessageStore, PutStatus, StoreConfig
 from epochmq_protocol import message as records
 from epochmq_spark.store_layout import AuditedReplica
+from epochmq_store import MessageStore, PutStatus, StoreConfig
 from tests.spark.damage_kit import overwrite
 from tests.unit.spark import inprocess
 

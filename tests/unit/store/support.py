@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from epochmq_broker.store import MessageStore, PutStatus, StoreConfig, tail_state
-from epochmq_broker.store.abort_file import identity_of
-from epochmq_broker.store.appender import AppendResult
-from epochmq_broker.store.statuses import GetResult
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_store import MessageStore, PutStatus, StoreConfig, tail_state
+from epochmq_store.abort_file import identity_of
+from epochmq_store.appender import AppendResult
+from epochmq_store.statuses import GetResult
 
 HOST = b"\x7f\x00\x00\x02\x00\x00\x9c\x40"
 HOST_V6 = bytes(15) + b"\x01" + b"\x00\x00\x9c\x40"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epochmq_broker.store import BatchMessage, PutStatus
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
+from epochmq_store import BatchMessage, PutStatus
 from tests.unit.store.support import (
     DELAYS_MS,
     HOST,

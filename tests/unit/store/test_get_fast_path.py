@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from epochmq_broker.store.statuses import GetStatus
+from epochmq_store.statuses import GetStatus
 from tests.unit.store.support import Message, open_store, put_all, with_joined_pieces
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochmq_broker.store.key_hash import KeyHasher
 from epochmq_protocol import javahash
+from epochmq_store.key_hash import KeyHasher
 
 
 @given(topic=st.text(max_size=40), key=st.text(max_size=60))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import (
+from epochmq_store import (
     BatchMessage,
     DiskFullError,
     GetStatus,
@@ -23,10 +23,10 @@ from epochmq_broker.store import (
     StoreConfig,
     mapped_file,
 )
-from epochmq_broker.store.abort_file import AbortFile
-from epochmq_broker.store.consume_queue import ConsumeQueue, ExpiredUnits
-from epochmq_broker.store.log_expiry import MANUAL_EXPIRY_TICKS, LogExpiry, disk_used
-from epochmq_broker.store.tail_state import LogTail
+from epochmq_store.abort_file import AbortFile
+from epochmq_store.consume_queue import ConsumeQueue, ExpiredUnits
+from epochmq_store.log_expiry import MANUAL_EXPIRY_TICKS, LogExpiry, disk_used
+from epochmq_store.tail_state import LogTail
 from tests.unit.store.support import (
     HOST,
     LOG_FILE,

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.store import GetStatus, MessageStore, PutStatus, RunningFlags
-from epochmq_broker.store.tail_state import TailState
-from epochmq_broker.store.worker_thread import WorkerBusyError, WorkerThread
+from epochmq_store import GetStatus, MessageStore, PutStatus, RunningFlags
+from epochmq_store.tail_state import TailState
+from epochmq_store.worker_thread import WorkerBusyError, WorkerThread
 from tests.unit.store.support import Message, open_store, put, put_all
 
 DEADLINE_S = 60

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from epochmq_broker.store import GetStatus
-from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_broker.store.queue_files import QueueFile
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
+from epochmq_store import GetStatus
+from epochmq_store.mapped_file import MappedFile
+from epochmq_store.queue_files import QueueFile
 from tests.unit.store.support import (
     HOST,
     Message,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import BatchMessage, MessageStore, PutStatus
 from epochmq_protocol import message as records
+from epochmq_store import BatchMessage, MessageStore, PutStatus
 from tests.unit.store.support import (
     HOST,
     Message,

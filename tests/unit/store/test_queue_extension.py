@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store.extension_unit import ExtensionUnit
-from epochmq_broker.store.message_store import MessageStore
-from epochmq_broker.store.pending_units import PendingUnits
-from epochmq_broker.store.queue_extension import QueueExtension, is_address
-from epochmq_broker.store.queue_files import MappingCache
-from epochmq_broker.store.statuses import PutStatus
-from epochmq_broker.store.store_config import StoreConfig
+from epochmq_store.extension_unit import ExtensionUnit
+from epochmq_store.message_store import MessageStore
+from epochmq_store.pending_units import PendingUnits
+from epochmq_store.queue_extension import QueueExtension, is_address
+from epochmq_store.queue_files import MappingCache
+from epochmq_store.statuses import PutStatus
+from epochmq_store.store_config import StoreConfig
 
 FILE = 4096
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"

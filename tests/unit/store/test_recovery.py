@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.store import MessageStore, PutStatus
-from epochmq_broker.store.queue_unit import UNIT
+from epochmq_formats.queue_unit import UNIT
+from epochmq_store import MessageStore, PutStatus
 from tests.unit.store.support import (
     LOG_FILE,
     QUEUE_FILE,

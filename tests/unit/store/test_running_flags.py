@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from epochmq_broker.store.statuses import RunningFlags
+from epochmq_store.statuses import RunningFlags
 
 
 def test_each_reason_has_a_bit_of_its_own_above_those_of_rocketmq() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.store import record
-from epochmq_broker.store.message_store import MessageStore
-from epochmq_broker.store.statuses import GetStatus
 from epochmq_protocol.message import decode_record
+from epochmq_store import record
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import GetStatus
 from tests.unit.store.support import Message, open_store, put, put_all, random_messages, small_config
 from tests.unit.store.test_message_reader import Guard
 

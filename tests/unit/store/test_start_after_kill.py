@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from epochmq_broker.store import MessageStore, queue_flusher, tail_state
-from epochmq_broker.store.queue_files import QueueFiles
-from epochmq_broker.store.recovery import RecoveryResult
+from epochmq_store import MessageStore, queue_flusher, tail_state
+from epochmq_store.queue_files import QueueFiles
+from epochmq_store.recovery import RecoveryResult
 from tests.unit.store.support import (
     Message,
     adopt_abort_file,

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_broker.store import MessageStore, PutStatus, StoreDamagedError, abort_file
-from epochmq_broker.store.mapped_file import MappedFile
-from epochmq_broker.store.tail_state import (
+from epochmq_store import MessageStore, PutStatus, StoreDamagedError, abort_file
+from epochmq_store.mapped_file import MappedFile
+from epochmq_store.tail_state import (
     CLEAN_TAIL,
     AbortRecord,
     FileIdentity,

@@ -1,0 +1,56 @@
+"""Asks a nameserver for the living brokers of this broker's group (`syncBrokerMemberGroup` of RocketMQ's
+BrokerOuterAPI).
+
+With compatibleWithOldNameSrv the question is the route of a topic that only this group's brokers have:
+nameservers before version 5 know no other question."""
+
+from __future__ import annotations
+
+from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_protocol.bodies import from_json
+from epochmq_protocol.bodies_controller import BrokerMemberGroup, GetBrokerMemberGroupResponseBody
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers import GetBrokerMemberGroupRequestHeader, GetRouteInfoRequestHeader
+from epochmq_protocol.route import TopicRouteData
+from epochmq_protocol.topics import SYNC_BROKER_MEMBER_GROUP_PREFIX
+from epochmq_protocol.transport.request_client import RequestClient
+
+POLL_TIMEOUT_MS = 3000
+
+
+async def poll_members(client: RequestClient, nameserver: str, config: BrokerConfig) -> dict[int, str]:
+    """Returns broker id → address of the group's brokers that the nameserver knows; empty if it knows none.
+    Raises EpochMQError if the nameserver does not respond, or responds with an error."""
+    response = await client.call(nameserver, poll_request(config), POLL_TIMEOUT_MS)
+    return members_of(response, config)
+
+
+def poll_request(config: BrokerConfig) -> Command:
+    """The question: 105, or 901 for nameservers of version 5 and later."""
+    if config.compatible_with_old_name_srv:
+        route = GetRouteInfoRequestHeader(topic=SYNC_BROKER_MEMBER_GROUP_PREFIX + config.broker_name)
+        return request(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
+    group = GetBrokerMemberGroupRequestHeader(
+        cluster_name=config.broker_cluster_name, broker_name=config.broker_name
+    )
+    return request(RequestCode.GET_BROKER_MEMBER_GROUP, group)
+
+
+def members_of(response: Command, config: BrokerConfig) -> dict[int, str]:
+    """Reads the response to `poll_request`. Raises EpochMQError for a response code that does not say which
+    members there are, and BodyError."""
+    if response.code == ResponseCode.TOPIC_NOT_EXIST:
+        return {}
+    if response.code != ResponseCode.SUCCESS:
+        raise EpochMQError(f"response code {response.code}: {response.remark}")
+    if not response.body:
+        return {}
+    if not config.compatible_with_old_name_srv:
+        body = from_json(GetBrokerMemberGroupResponseBody, response.body)
+        return dict((body.broker_member_group or BrokerMemberGroup()).broker_addrs)
+    for broker in from_json(TopicRouteData, response.body).broker_datas:
+        if (broker.broker_name, broker.cluster) == (config.broker_name, config.broker_cluster_name):
+            return dict(broker.broker_addrs)
+    return {}

@@ -1,0 +1,78 @@
+"""Rejects the requests that only a serving master may serve, while a returning master is isolated.
+
+RocketMQ's isolated master is not registered, but it serves clients that still know its address: a consumer
+may get offsets and locks from the time before the master was down. Here such requests get
+SERVICE_NOT_AVAILABLE. Producers then send to another broker, and consumers retry. Requests of other members
+and of administrators are served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Final
+
+from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+
+REJECTED_CODES: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.RECALL_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.POP_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.ACK_MESSAGE,
+        RequestCode.BATCH_ACK_MESSAGE,
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    }
+)
+REMARK: Final = "the master is isolated: it takes back the tables of its group before it serves clients"
+
+
+def starts_isolated(config: BrokerConfig) -> bool:
+    """Whether a broker with these settings starts isolated, and goes online by `pre_online`."""
+    return (
+        config.enable_slave_acting_master
+        and config.total_replicas > 1
+        and not config.skip_pre_online
+        and not config.enable_controller_mode
+    )
+
+
+class IsolationGate:
+    """The gate of one broker; closed while it is an isolated master."""
+
+    def __init__(self, *, closed: bool) -> None:
+        self.is_closed = closed
+
+    def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        """Returns the handlers, with the gate in front of those of clients' requests."""
+        return {
+            code: self._guarded(handler) if code in REJECTED_CODES else handler
+            for code, handler in handlers.items()
+        }
+
+    def _guarded(self, handler: RequestHandler) -> RequestHandler:
+        def guarded(
+            connection: RemotingConnection, command: Command
+        ) -> Command | Awaitable[Command | None] | None:
+            if self.is_closed:
+                raise RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, REMARK)
+            return handler(connection, command)
+
+        return guarded

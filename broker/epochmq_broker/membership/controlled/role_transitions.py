@@ -1,0 +1,167 @@
+"""Takes the role that the controllers gave a broker, step by step (RocketMQ's `changeToMaster` and
+`changeToSlave`).
+
+Before any step, as soon as the broker learns of another master, its lease ends and it accepts no more
+messages.
+
+To become the master:
+
+1. Make the log the master's (`ha.service`). From here on the broker accepts messages under a lease.
+2. Set `brokerId=0` and `brokerRole=SYNC_MASTER`, so that requests are served as by a master.
+3. Stop copying the former master's tables, and correct them where they contradict the log (#4771).
+4. Deliver delayed messages.
+5. Register with the nameservers at once, with the epoch in the version of the topics: of two masters they
+   prefer the one with the greater version (#6316).
+
+To become a replica:
+
+1. Set `brokerId` to the controllers' id and `brokerRole=SLAVE`, stop delivering delayed messages, and answer
+   the held pulls.
+2. Follow the master's log. The broker asks the master itself for its HA address (906), because a nameserver
+   may still name the former master.
+3. Copy the master's tables.
+4. Register with the nameservers.
+
+The broker may stop after any step: the next call takes all steps again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.membership.controlled.state_machine_types import MasterView
+from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.membership.registration import NameserverRegistration
+from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
+from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.replication.slave_sync import SlaveSync
+from epochmq_broker.services.long_polling import PullHoldService
+from epochmq_broker.services.master_services import MasterServices
+from epochmq_broker.tables.topics import TopicTable
+from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import request
+from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
+from epochmq_protocol.transport.client import RemotingClient
+from epochmq_store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+ADDRESS_TIMEOUT_MS = 1000
+ADDRESS_PAUSE_MIN_S, ADDRESS_PAUSE_MAX_S = 0.05, 2.0
+
+
+@dataclass(frozen=True)
+class ReplicaDependencies:
+    """The components of the broker that change with its role."""
+
+    live: LiveConfig
+    store: MessageStore
+    writer: MessageWriter
+    ha: HAService
+    topics: TopicTable
+    master_services: MasterServices
+    held_pulls: PullHoldService
+    registration: NameserverRegistration
+    client: RemotingClient
+    slave_sync: SlaveSync
+
+
+class RoleTransitions:
+    """Takes one role after another. `epoch` is the epoch of the latest role, 0 before the first."""
+
+    def __init__(
+        self, components: ReplicaDependencies, lease: WriteLease, clock_ms: Callable[[], float]
+    ) -> None:
+        self.epoch = 0
+        self._components = components
+        self._lease = lease
+        self._clock_ms = clock_ms
+        self._registering = False
+        self._address_search: asyncio.Task[None] | None = None
+        self._known_ha_address: tuple[str, str] | None = None
+        """(the address of a master, the HA address that it reported)."""
+
+    async def take(self, view: MasterView, broker_id: int) -> None:
+        """Takes the role that the view gives to this broker. Raises EpochMQError, OSError or DiskFullError;
+        the broker is then neither master nor replica."""
+        if view.master_id == broker_id:
+            await self._become_master(view, broker_id)
+        else:
+            await self._become_replica(view, broker_id)
+
+    async def stop(self) -> None:
+        """Ends the background work of the present role."""
+        await self._stop_address_search()
+
+    async def _become_master(self, view: MasterView, broker_id: int) -> None:
+        components = self._components
+        await self._stop_address_search()
+        self.epoch = view.epoch
+        self._lease.begin(view.epoch)
+        await components.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
+        components.live.set_role(0, "SYNC_MASTER")
+        components.slave_sync.follow(None)
+        components.slave_sync.align_with_log()
+        components.master_services.start()
+        self._refresh_registration()
+
+    async def _become_replica(self, view: MasterView, broker_id: int) -> None:
+        components = self._components
+        await self._stop_address_search()
+        self._lease.end()
+        self.epoch = view.epoch
+        components.live.set_role(broker_id, "SLAVE")
+        components.master_services.stop()
+        components.held_pulls.release()
+        components.ha.master_checksums = (
+            MasterChecksumClient(components.client, view.address) if view.address else None
+        )
+        # If it is the same master under another epoch, the HA connection stays.
+        found = self._known_ha_address
+        ha_address = found[1] if found is not None and found[0] == view.address else None
+        await components.ha.become_replica(ha_address, view.epoch, broker_id=broker_id)
+        if view.address:
+            self._address_search = asyncio.create_task(
+                self._find_ha_address(view.address), name="find the master's HA address"
+            )
+        components.slave_sync.follow(view.address)
+        self._refresh_registration()
+
+    def _refresh_registration(self) -> None:
+        components = self._components
+        components.topics.bump_version()
+        if self._registering:
+            components.registration.refresh()
+        else:
+            self._registering = True
+            components.registration.start()
+
+    async def _stop_address_search(self) -> None:
+        search, self._address_search = self._address_search, None
+        if search is not None:
+            search.cancel()
+            await asyncio.gather(search, return_exceptions=True)
+
+    async def _find_ha_address(self, address: str) -> None:
+        """Asks the master for its HA address until it responds."""
+        pause_s = ADDRESS_PAUSE_MIN_S
+        while True:
+            with contextlib.suppress(EpochMQError):
+                command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoRequestHeader())
+                response = await self._components.client.call(address, command, ADDRESS_TIMEOUT_MS)
+                if response.code == ResponseCode.SUCCESS:
+                    found = ExchangeHAInfoResponseHeader.decode(response.ext)
+                    # A broker that does not know yet that it is the master leaves the address empty.
+                    if found.master_ha_address:
+                        self._known_ha_address = address, found.master_ha_address
+                        self._components.ha.follow(found.master_ha_address)
+                        return
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, ADDRESS_PAUSE_MAX_S)

@@ -1,0 +1,505 @@
+# pure: what a broker does under controllers
+"""The state machine that gives one broker under controllers its id and its role (RocketMQ's
+`ReplicasManager`).
+
+`step(input, now_ms)` takes one input and returns effects. The broker has one question to the leading
+controller under way at a time. A kill or a lost response only repeats the present step:
+
+1. Find the leading controller.
+2. Get an id: ask which is free, save the application, apply, save the identity.
+3. Register; the response may name the master. A broker that the controllers have forgotten
+   (cleanBrokerMetadata) applies for its id again, as long as they know the group (#4857).
+4. While the group has no master, ask for an election.
+5. Then ask every few seconds who is master and who is in sync. Notifications only make that faster.
+
+Beside these steps:
+
+- The master view with the greatest epoch counts. A view of an older epoch changes nothing.
+- The driver takes a role as a whole (`TakeRole`). Views that arrive meanwhile wait, and the newest is taken
+  next. If another broker, or none, is the master now, this broker stops writing at once (`StopWriting`).
+- A broker whose log may have lost its end gives up the mastership that it finds after the start
+  (`ha.log_doubt`). Its heartbeats report that epoch as fenced, and it leads under a newer epoch only.
+- A proposed SyncStateSet is sent until its fate is known. If a response was lost and the next one is a
+  rejection, the first proposal may have been accepted. The broker then registers again. EpochMQ's controllers
+  raise the epoch of the set with it, so that no earlier proposal can be accepted any more (#5663).
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from epochmq_broker.membership.controlled.controller_registration import ControllerRegistration
+from epochmq_broker.membership.controlled.identity import BrokerIdApplication, BrokerIdentity
+from epochmq_broker.membership.controlled.state_machine_types import (
+    AdoptSyncStateSet,
+    AlterSyncStateSetQuestion,
+    AskController,
+    BrokerIdGranted,
+    ControllerLeaderFound,
+    ControllerMetadata,
+    ControllerQuestion,
+    ControllerReply,
+    ElectMasterQuestion,
+    FindControllerLeader,
+    FreeBrokerId,
+    GiveUpEpoch,
+    IdentitySaved,
+    LeaseMissing,
+    LogCaughtUp,
+    MasterMayHaveChanged,
+    MasterView,
+    ProposalMade,
+    ProposalRejected,
+    QuestionRejected,
+    ReplicaEffect,
+    ReplicaInfoQuestion,
+    ReplicaInput,
+    ReplicaSettings,
+    ReplyLost,
+    ReplyReceived,
+    RoleNotification,
+    RoleTaken,
+    SearchFinished,
+    StopWriting,
+    TakeRole,
+    TimeAdvanced,
+    WriteLogLine,
+)
+from epochmq_protocol.codes import ResponseCode as Code
+
+PAUSE_MIN_MS, PAUSE_MAX_MS = 50, 2000
+SEARCH_PAUSE_MS = 200
+"""The least time between two searches for the leading controller."""
+CHANGE_PAUSE_MS = 200
+SUCCESSOR_CHECK_MS = 300
+"""How soon to ask which broker was elected after a mastership was given up. A notification usually comes
+first."""
+ROLE_PAUSE_MS = 1000
+"""How long after a failure a role is taken again."""
+
+STALE_MASTER = (Code.CONTROLLER_FENCED_MASTER_EPOCH, Code.CONTROLLER_INVALID_MASTER)
+SURELY_NOT_ACCEPTED = (Code.CONTROLLER_INVALID_REPLICAS, Code.CONTROLLER_BROKER_NOT_ALIVE)
+
+
+class EpochRole(msgspec.Struct, frozen=True):
+    """The role of this broker under `epoch`: the master (`leads`), or a replica of `master_id`, which serves
+    clients at `address`."""
+
+    epoch: int
+    master_id: int
+    address: str | None
+    leads: bool
+
+
+class ChangePhase(enum.Enum):
+    """What is known of a proposed SyncStateSet."""
+
+    PROPOSED = "every response so far was clear"
+    UNCERTAIN = "a question about it got no clear response: it may have been accepted"
+    REREGISTERING = "registering again will show what became of it"
+    REJECTED = "it was surely not accepted"
+
+
+class PendingSyncStateSetChange(msgspec.Struct):
+    """A SyncStateSet that was proposed under the master epoch `epoch`, on top of the set of `set_epoch`.
+    `token` names the question that is under way, None while none is; the next one is due at `due_ms`."""
+
+    members: frozenset[int]
+    set_epoch: int
+    epoch: int
+    phase: ChangePhase = ChangePhase.PROPOSED
+    token: int | None = None
+    due_ms: int = 0
+
+    @property
+    def waits_for_question(self) -> bool:
+        """Whether the next step, at `due_ms`, is a question about it, or to report its rejection."""
+        return self.token is None and self.phase is not ChangePhase.REREGISTERING
+
+
+class ReplicaStateMachine:
+    """The decisions of one broker. Times are milliseconds of the driver's monotonic clock."""
+
+    def __init__(
+        self,
+        cluster: str,
+        name: str,
+        settings: ReplicaSettings,
+        now_ms: int,
+        *,
+        identity: BrokerIdentity | None = None,
+        application: BrokerIdApplication | None = None,
+        gives_up: bool = False,
+        given_up_epoch: int = 0,
+    ) -> None:
+        """`gives_up`: the first mastership of its own that it hears of is from before its log lost its end,
+        and is to be given up. `given_up_epoch`: it leads only under an epoch newer than this one."""
+        self.settings = settings
+        self.role: EpochRole | None = None
+        self.leader: str | None = None
+        self.now_ms = now_ms
+        self._effects: list[ReplicaEffect] = []
+        self._registration = ControllerRegistration(
+            cluster, name, identity, application, self._effects.append
+        )
+        self._must_give_up = gives_up
+        self._given_up_epoch = given_up_epoch
+        self.latest_master_view: MasterView | None = None
+        """The master view with the greatest epoch, and SyncStateSet epoch, so far."""
+        self._set_epoch = -1
+        """The epoch of the newest SyncStateSet that was handed to the driver."""
+        self._taking_epoch: int | None = None
+        self._role_due_ms = now_ms
+        self._pending_change: PendingSyncStateSetChange | None = None
+        self._question_token: int | None = None
+        self._next_ms = now_ms
+        self._pause_ms = PAUSE_MIN_MS
+        self._searching = False
+        self._search_ms = now_ms
+        self._searched_ms = now_ms - SEARCH_PAUSE_MS
+        self._metadata_due_ms = now_ms
+        self._metadata_asked_ms = now_ms
+        self._tokens = 0
+        self._last_warning = ""
+
+    @property
+    def identity(self) -> BrokerIdentity | None:
+        """The identity that the controllers gave to this broker; None before that."""
+        return self._registration.identity
+
+    @property
+    def gives_up_epoch(self) -> int | None:
+        """The epoch that this broker has given up, while the controllers still name it the master of that
+        epoch; None otherwise."""
+        latest = self.latest_master_view
+        if latest is None or self.identity is None or latest.master_id != self.identity.id:
+            return None
+        return latest.epoch if latest.epoch <= self._given_up_epoch else None
+
+    def next_deadline_ms(self) -> int:
+        """When the next `TimeAdvanced` is due at the latest."""
+        deadline_ms = self._search_ms if not self._searching else self.now_ms + 1000
+        if self.leader is not None:
+            if self._question_token is None:
+                due_ms = (
+                    self._next_ms
+                    if self._next_question() is not None
+                    else max(self._metadata_due_ms, self._next_ms)
+                )
+                deadline_ms = min(deadline_ms, due_ms)
+            change = self._pending_change
+            if change is not None and change.waits_for_question:
+                deadline_ms = min(deadline_ms, change.due_ms)
+        if self._taking_epoch is None and self._role_to_take() is not None:
+            deadline_ms = min(deadline_ms, self._role_due_ms)
+        return deadline_ms
+
+    # Inputs -------------------------------------------------------------------------------------------------
+
+    def step(self, event: ReplicaInput, now_ms: int) -> list[ReplicaEffect]:
+        """Takes one input; returns effects to carry out in order."""
+        self.now_ms = now_ms
+        match event:
+            case TimeAdvanced():
+                pass
+            case SearchFinished(found=found):
+                self._search_finished(found)
+            case ReplyReceived(token=token, reply=reply):
+                self._reply_received(token, reply)
+            case IdentitySaved(what=what, error=None):
+                self._registration.saved(what)
+            case IdentitySaved(what=what, error=error):
+                self._registration.save_failed(what)
+                self._retry_later(f"the broker's id could not be saved: {error}")
+            case RoleNotification(view=view):
+                self._note_master_view(view)
+            case MasterMayHaveChanged():
+                soon_ms = max(now_ms, self._metadata_asked_ms + PAUSE_MIN_MS)
+                self._metadata_due_ms = min(self._metadata_due_ms, soon_ms)
+            case RoleTaken(view=view, error=error):
+                self._role_taken(view, error)
+            case ProposalMade(members=members, set_epoch=set_epoch):
+                self._change_proposed(members, set_epoch)
+            case LogCaughtUp():
+                self._must_give_up = False
+            case LeaseMissing():
+                self._search_ms = min(self._search_ms, max(now_ms, self._searched_ms + SEARCH_PAUSE_MS))
+        self._act()
+        effects = self._effects.copy()
+        self._effects.clear()
+        return effects
+
+    def _act(self) -> None:
+        now_ms = self.now_ms
+        if not self._searching and now_ms >= self._search_ms:
+            self._searching = True
+            self._effects.append(FindControllerLeader())
+        view = self._role_to_take()
+        if view is not None and self._taking_epoch is None and now_ms >= self._role_due_ms:
+            assert self.identity is not None
+            self._taking_epoch = view.epoch
+            self._effects.append(TakeRole(view, self.identity.id))
+        if self.leader is None:
+            return
+        if self._question_token is None and now_ms >= self._next_ms:
+            self._ask_next()
+        change = self._pending_change
+        if change is not None and change.waits_for_question and now_ms >= change.due_ms:
+            self._send_pending_change(change)
+
+    # The leading controller ---------------------------------------------------------------------------------
+
+    def _search_finished(self, found: tuple[ControllerMetadata, ...]) -> None:
+        self._searching = False
+        self._searched_ms = self.now_ms
+        self._search_ms = self.now_ms + self.settings.controller_search_period_ms
+        leaders = [one for one in found if one.leads]
+        if leaders:
+            chosen = max(leaders, key=lambda one: -1 if one.term is None else one.term)
+            # A leader that was replaced may not know it yet: the newer term wins.
+            self._leader_found(chosen.address, chosen.grants)
+            return
+        named = [one.leader for one in found if one.leader]
+        if named:
+            self._leader_found(max(sorted(set(named)), key=named.count), None)
+            return
+        self._forget_leader(f"{len(found)} controllers responded, none knows a leader")
+
+    def _leader_found(self, address: str, grants: bool | None) -> None:
+        self._last_warning = ""
+        if address != self.leader:
+            self.leader = address
+            self._effects.append(WriteLogLine(f"the leading controller is {address}"))
+            self._next_ms, self._pause_ms = self.now_ms, PAUSE_MIN_MS
+        self._effects.append(ControllerLeaderFound(address, grants))
+
+    def _forget_leader(self, why: str) -> None:
+        self.leader = None
+        self._warn_once(f"no leading controller: {why}")
+        self._search_ms = self.now_ms + SEARCH_PAUSE_MS
+
+    # Questions to the leading controller --------------------------------------------------------------------
+
+    def _next_question(self) -> ControllerQuestion | None:
+        """The next question on the way to a role; None while there is none to ask."""
+        question = self._registration.next_question()
+        if question is not None or not self._registration.is_registered:
+            return question
+        assert self.identity is not None
+        latest = self.latest_master_view
+        has_master = latest is not None and latest.master_id is not None
+        return None if has_master else ElectMasterQuestion(self.identity.id)
+
+    def _ask_next(self) -> None:
+        question = self._next_question()
+        if question is None:
+            if self.identity is None or self.now_ms < self._metadata_due_ms:
+                return
+            question = ReplicaInfoQuestion()
+            self._metadata_asked_ms = self.now_ms
+        self._question_token = self._ask(question)
+
+    def _ask(self, question: ControllerQuestion) -> int:
+        assert self.leader is not None
+        self._tokens += 1
+        self._effects.append(AskController(self._tokens, self.leader, question))
+        return self._tokens
+
+    def _reply_received(self, token: int, reply: ControllerReply) -> None:
+        change = self._pending_change
+        if change is not None and change.token == token:
+            change.token = None
+            self._change_replied(change, reply)
+        elif token == self._question_token:
+            self._question_token = None
+            self._question_replied(reply)
+        # Otherwise the response is about a proposal that no longer matters.
+
+    def _question_replied(self, reply: ControllerReply) -> None:
+        match reply:
+            case ReplyLost(why=why):
+                self._forget_leader(why)
+                self._retry_later(f"a question to the leading controller failed: {why}")
+                return
+            case QuestionRejected(code=Code.CONTROLLER_NOT_LEADER, remark=remark):
+                self._forget_leader(remark)
+                self._retry_later(None)
+                return
+            case QuestionRejected():
+                is_expected = self._registration.rejected(reply)
+                why = f"the controller rejected the request: {reply.remark} (code {reply.code})"
+                self._retry_later(None if is_expected else why)
+                return
+        if not isinstance(reply, FreeBrokerId):
+            self._pause_ms = PAUSE_MIN_MS
+        self._next_ms = self.now_ms
+        match reply:
+            case FreeBrokerId():
+                error = self._registration.take_free_id(reply)
+                if error is not None:
+                    self._retry_later(error)
+            case BrokerIdGranted():
+                self._registration.id_granted()
+            case MasterView():
+                self._master_view_received(reply)
+
+    def _master_view_received(self, view: MasterView) -> None:
+        """The response to a registration, an election or a question about the group."""
+        was_registered = self._registration.is_registered
+        self._registration.registered()
+        self._metadata_due_ms = self.now_ms + self.settings.metadata_period_ms
+        self._note_master_view(view)
+        if self.gives_up_epoch is not None:
+            self._metadata_due_ms = min(self._metadata_due_ms, self.now_ms + SUCCESSOR_CHECK_MS)
+        change = self._pending_change
+        if change is not None and change.phase is ChangePhase.REREGISTERING and not was_registered:
+            self._registered_again(change, view)
+        latest = self.latest_master_view
+        if latest is not None and 0 < view.epoch < latest.epoch:
+            self._warn_once(f"the controller reports epoch {view.epoch}, but epoch {latest.epoch} has begun")
+        if was_registered and (latest is None or latest.master_id is None):
+            self._retry_later(None)  # no broker can be elected now
+
+    def _retry_later(self, why: str | None) -> None:
+        self._next_ms = self.now_ms + self._pause_ms
+        self._pause_ms = min(self._pause_ms * 2, PAUSE_MAX_MS)
+        if why is not None:
+            self._warn_once(why)
+
+    # Roles --------------------------------------------------------------------------------------------------
+
+    def _note_master_view(self, view: MasterView) -> None:
+        """Takes over what a controller says of the master, unless a newer view is known."""
+        latest = self.latest_master_view
+        if view.epoch < 1:
+            return
+        if latest is not None and (view.epoch, view.set_epoch) < (
+            latest.epoch,
+            latest.set_epoch,
+        ):
+            return
+        self.latest_master_view = view
+        role = self.role
+        if self.identity is None:
+            return
+        if self._must_give_up and view.master_id == self.identity.id:
+            self._must_give_up, self._given_up_epoch = False, max(self._given_up_epoch, view.epoch)
+            self._metadata_due_ms = min(self._metadata_due_ms, self.now_ms + SUCCESSOR_CHECK_MS)
+            self._effects.append(GiveUpEpoch(view.epoch))
+        if role is not None and role.leads and view.epoch > role.epoch and view.master_id != self.identity.id:
+            self._effects.append(StopWriting())
+        if role is not None and view.epoch == role.epoch:
+            self._note_sync_state_set(view)
+
+    def _note_sync_state_set(self, view: MasterView) -> None:
+        role = self.role
+        if role is None or not role.leads or view.set_epoch <= self._set_epoch:
+            return
+        self._set_epoch = view.set_epoch
+        self._pending_change = None
+        self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch))
+
+    def _role_to_take(self) -> MasterView | None:
+        """The master view whose role this broker has to take now; None if it has the right one."""
+        latest, role = self.latest_master_view, self.role
+        if latest is None or latest.master_id is None or self.identity is None:
+            return None
+        if self.gives_up_epoch is not None:
+            return None
+        if role is None or latest.epoch > role.epoch:
+            return latest
+        moved = not role.leads and latest.epoch == role.epoch and latest.address != role.address
+        return latest if moved and latest.address else None
+
+    def _role_taken(self, view: MasterView, error: str | None) -> None:
+        self._taking_epoch = None
+        if error is not None:
+            self._role_due_ms = self.now_ms + ROLE_PAUSE_MS
+            self._warn_once(f"the broker could not take its role of epoch {view.epoch}: {error}")
+            return
+        assert view.master_id is not None
+        assert self.identity is not None
+        leads = view.master_id == self.identity.id
+        self.role = EpochRole(view.epoch, view.master_id, view.address, leads)
+        self._set_epoch = view.set_epoch if leads else -1
+        if self._pending_change is not None and self._pending_change.epoch != view.epoch:
+            self._pending_change = None
+            if leads:
+                # The controllers reject a change of an older epoch since the election. If the SyncStateSet is
+                # the one that was known before, no other input ends the wait for a response.
+                self._effects.append(ProposalRejected())
+        if self.latest_master_view is not None and self.latest_master_view.epoch == view.epoch:
+            self._note_sync_state_set(self.latest_master_view)
+
+    # SyncStateSet -------------------------------------------------------------------------------------------
+
+    def _change_proposed(self, members: frozenset[int], set_epoch: int) -> None:
+        epoch = (
+            self._taking_epoch
+            if self._taking_epoch is not None
+            else self.role.epoch
+            if self.role is not None
+            else None
+        )
+        if epoch is not None:
+            self._pending_change = PendingSyncStateSetChange(members, set_epoch, epoch, due_ms=self.now_ms)
+
+    def _change_replied(self, change: PendingSyncStateSetChange, reply: ControllerReply) -> None:
+        change.due_ms = self.now_ms + CHANGE_PAUSE_MS
+        match reply:
+            case MasterView(members=members, set_epoch=set_epoch) if set_epoch >= 0:
+                self._pending_change = None
+                self._set_epoch = max(self._set_epoch, set_epoch)
+                self._effects.append(AdoptSyncStateSet(members, set_epoch))
+            case ReplyLost(why=why):
+                change.phase = ChangePhase.UNCERTAIN
+                self._forget_leader(why)
+            case QuestionRejected(code=Code.CONTROLLER_NOT_LEADER, remark=remark):
+                self._forget_leader(remark)
+            case QuestionRejected(code=Code.SYSTEM_ERROR | Code.SYSTEM_BUSY):
+                change.phase = ChangePhase.UNCERTAIN  # the controllers may have it in their log
+            case QuestionRejected(code=code) if code in STALE_MASTER:
+                self._metadata_due_ms = self._next_ms = self.now_ms
+            case QuestionRejected(code=code, remark=remark) if (
+                code in SURELY_NOT_ACCEPTED and change.phase is ChangePhase.PROPOSED
+            ):
+                self._effects.append(
+                    WriteLogLine(
+                        f"the controller rejected the SyncStateSet {sorted(change.members)}: {remark}"
+                    )
+                )
+                change.phase = ChangePhase.REJECTED
+            case _:
+                change.phase = ChangePhase.REREGISTERING
+                self._registration.register_again()
+                self._next_ms = self.now_ms
+
+    def _send_pending_change(self, change: PendingSyncStateSetChange) -> None:
+        if change.phase is ChangePhase.REJECTED:
+            # Only now: after it, every acknowledgement of a replica may make the next proposal.
+            self._pending_change = None
+            self._effects.append(ProposalRejected())
+            return
+        assert self.identity is not None
+        change.token = self._ask(
+            AlterSyncStateSetQuestion(self.identity.id, change.epoch, change.members, change.set_epoch)
+        )
+
+    def _registered_again(self, change: PendingSyncStateSetChange, view: MasterView) -> None:
+        """After a new registration no change of an older SyncStateSet epoch can be accepted any more."""
+        self._pending_change = None
+        if view.set_epoch > self._set_epoch:
+            self._set_epoch = view.set_epoch
+            self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch))
+        else:
+            self._effects.append(ProposalRejected())
+
+    # Log lines ----------------------------------------------------------------------------------------------
+
+    def _warn_once(self, text: str) -> None:
+        """Writes a warning, unless it is the same as the last one."""
+        if text != self._last_warning:
+            self._last_warning = text
+            self._effects.append(WriteLogLine(text, warns=True))

@@ -1,0 +1,205 @@
+"""Listens for replicas and drives their HA connections (the accepting half of `DefaultHAService` and
+`AutoSwitchHAService`).
+
+A broker has an `HAServer` only while it is a master. A replica does not listen on the HA port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from epochmq_broker.replication.ha.connection import HAConnection, HAConnectionContext, HAConnectionPhase
+from epochmq_broker.replication.ha.epoch_file import EpochFile
+from epochmq_broker.replication.ha.settings import HASettings
+from epochmq_broker.replication.ha.sync_state import SyncState
+from epochmq_store.commit_log import CommitLog
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 64
+KNOWN_HOSTS_MAX: Final = 256
+ACCEPTS_PER_TURN: Final = 16  # connections accepted in one iteration of the event loop
+SENDER_THREADS: Final = 2  # threads that send bytes which have to be read from disk
+TICK_S: Final = 0.1
+BACKLOG: Final = 64
+FIRST_SERIAL: Final = 1 << 40
+"""Without a controller replicas have no id of their own. The ids that a master gives them start here."""
+
+
+class HAServer:
+    """The HA connections of one mastership. `on_progress` is called after every acknowledgement that may
+    change the confirmed offset or satisfy a waiting send. `on_members` is called when the set of replicas
+    that are in sync may have changed."""
+
+    def __init__(
+        self,
+        commit_log: CommitLog,
+        sync: SyncState,
+        epochs: EpochFile | None,
+        settings: HASettings,
+        *,
+        on_progress: Callable[[], None],
+        on_members: Callable[[], None],
+        on_connections: Callable[[Callable[[], None] | None], None],
+    ) -> None:
+        """`epochs` is None without a controller. `on_connections` gets the function to call after each append
+        to the log, or None while no replica is connected."""
+        self.connections: list[HAConnection] = []
+        self.known_hosts: dict[str, None] = {}
+        """The IP addresses from which replicas have connected, the latest at the end."""
+        self.sync = sync
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._executor = ThreadPoolExecutor(SENDER_THREADS, thread_name_prefix="ha-send")
+        self._context = HAConnectionContext(commit_log, sync, epochs, settings, loop, self._executor)
+        self._context.on_handshake = self._handshake_received
+        self._context.on_ack = self._report_received
+        self._context.on_closed = self._connection_closed
+        self._on_progress = on_progress
+        self._on_members = on_members
+        self._on_connections = on_connections
+        self._serials = itertools.count(FIRST_SERIAL)
+        self._listener: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._scheduled = False
+        self._stopped = False
+
+    def start(self, host: str, port: int) -> int:
+        """Starts to listen; returns the port. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(BACKLOG)
+        except OSError as error:
+            listener.close()
+            raise OSError(
+                error.errno, f"cannot listen on the HA port {host}:{port}: {error.strerror}"
+            ) from error
+        self._listener = listener
+        self._loop.add_reader(listener.fileno(), self._accept)
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        bound: int = listener.getsockname()[1]
+        log.info("the master listens for replicas at %s:%d", host, bound)
+        return bound
+
+    async def stop(self) -> None:
+        """Stops listening and closes every connection."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+        jobs = [connection.job for connection in self.connections if connection.job is not None]
+        for connection in list(self.connections):
+            connection.close("this broker stops being the master")
+        if jobs:
+            await asyncio.gather(*jobs, return_exceptions=True)
+            await asyncio.sleep(0)  # lets the connections handle the end of their background runs
+        self._executor.shutdown(wait=False)
+
+    def configure(self, settings: HASettings) -> None:
+        """Uses new settings."""
+        self._context.settings = settings
+
+    def log_appended(self) -> None:
+        """Sends appended bytes to the replicas in the next iteration of the event loop, once for many
+        appends."""
+        if not self._scheduled and self.connections:
+            self._scheduled = True
+            self._loop.call_soon(self._send_pending)
+
+    def epochs_changed(self) -> None:
+        """Tells every connection that this mastership continues under another epoch."""
+        for connection in list(self.connections):
+            connection.epochs_changed()
+
+    def _send_pending(self) -> None:
+        self._scheduled = False
+        self.sync.log_appended(self._context.log.max_offset)
+        for connection in list(self.connections):
+            connection.send_pending()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if self._listener is None:
+                return
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                log.error("the master could not accept a replica's connection: %s", error)
+                return
+            if len(self.connections) >= CONNECTIONS_MAX:
+                log.error(
+                    "the master rejected the replica at %s: %d replicas are connected already",
+                    address[0],
+                    len(self.connections),
+                )
+                sock.close()
+                continue
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._remember_host(address[0])
+            remote = f"{address[0]}:{address[1]}"
+            self.connections.append(HAConnection(sock, remote, self._context, next(self._serials)))
+            self._on_connections(self.log_appended)
+
+    def _remember_host(self, host: str) -> None:
+        self.known_hosts.pop(host, None)
+        self.known_hosts[host] = None
+        if len(self.known_hosts) > KNOWN_HOSTS_MAX:
+            del self.known_hosts[next(iter(self.known_hosts))]
+
+    def _handshake_received(self, connection: HAConnection) -> None:
+        """Closes the former connection of a replica that has connected again."""
+        for other in list(self.connections):
+            if other is not connection and other.broker_id == connection.broker_id:
+                other.close("the replica has connected again")
+
+    def _report_received(self, connection: HAConnection) -> None:
+        self._on_progress()
+        if connection.broker_id not in self.sync.members:
+            self._on_members()
+
+    def _connection_closed(self, connection: HAConnection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+        if not self._stopped:
+            if not self.connections:
+                self._on_connections(None)
+            self._on_progress()
+            self._on_members()
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        before = self.sync.confirm_offset
+        self.sync.log_appended(self._context.log.max_offset)
+        if self.sync.confirm_offset != before:
+            self._on_progress()
+        for connection in list(self.connections):
+            try:
+                connection.tick()
+            except Exception:
+                # A fault on one connection must not end the others.
+                log.exception("the connection of %r failed", connection)
+                connection.close("an internal error of the master")
+
+    @property
+    def transferring(self) -> list[HAConnection]:
+        """The connections whose replica has reported its end offset."""
+        return [
+            connection for connection in self.connections if connection.phase is HAConnectionPhase.TRANSFER
+        ]

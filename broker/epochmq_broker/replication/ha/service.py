@@ -1,0 +1,455 @@
+"""Makes a broker the master or a replica of its group: starts and stops what each role needs
+(`DefaultHAService`, `AutoSwitchHAService`).
+
+Without a controller a broker is a master, which any replica may follow, or a replica of the master that the
+configuration or the nameserver names. With a controller it is idle until the controller has responded, and
+then master or replica of an epoch.
+
+`become_master` takes these steps. If it is interrupted, the broker is neither master nor replica, and the
+next call takes all steps again:
+
+1. Stop following. Truncate an incomplete record, and continue at the next file if the log ends in a blank
+   record.
+2. Dispatch the records that were not confirmed, so that no queue offset is given twice (#7689).
+3. Append the epoch durably, before a byte of it is written or served (#9689).
+4. Use the controller's SyncStateSet as it is (#6342); consumers see the confirmed messages.
+5. Listen for replicas, and accept messages.
+
+`become_replica` takes these:
+
+1. Accept no more messages, answer the waiting sends, and close the replicas' connections.
+2. Show consumers the messages that were confirmed.
+3. Follow the master (`client`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.replication.ha import log_doubt
+from epochmq_broker.replication.ha.client import HAClient
+from epochmq_broker.replication.ha.epoch_file import EpochFile
+from epochmq_broker.replication.ha.epochs import begin_epoch
+from epochmq_broker.replication.ha.log_checksums import LogChecksums
+from epochmq_broker.replication.ha.log_doubt_tracker import LogDoubtTracker
+from epochmq_broker.replication.ha.log_end import dispatch_rest, truncate_torn_tail
+from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
+from epochmq_broker.replication.ha.replica_confirm_offset import ReplicaConfirmOffset
+from epochmq_broker.replication.ha.replication_waiters import ReplicationWaiters
+from epochmq_broker.replication.ha.server import HAServer
+from epochmq_broker.replication.ha.settings import HASettings
+from epochmq_broker.replication.ha.sync_state import SyncState, SyncStateSetProposal
+from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_protocol.epoch_entries import EpochEntry
+from epochmq_protocol.errors import EpochMQError
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import RunningFlags
+
+log = logging.getLogger(__name__)
+
+
+class HARole(enum.Enum):
+    """The present role of a broker's replication."""
+
+    IDLE = "idle"
+    CHANGING = "changing"
+    MASTER = "master"
+    REPLICA = "replica"
+
+
+class HAService:
+    """The replication of one broker. Calls that change the role run one after another.
+
+    `on_proposal` is called with a SyncStateSet to propose to the controllers. From then on its members count
+    as members, until `adopt` or `proposal_rejected` reports its fate."""
+
+    def __init__(
+        self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool
+    ) -> None:
+        """`controlled`: controllers decide the role (enableControllerMode)."""
+        self.role = HARole.IDLE
+        self.controlled = controlled
+        self.sync_state: SyncState | None = None
+        self.on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None
+        self.may_acknowledge: Callable[[], bool] = lambda: True
+        """Whether a message may be acknowledged now (a write lease); call `answer_replicated` when it may
+        again."""
+        config = live.current
+        path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
+        self.epochs = EpochFile(Path(path).expanduser())
+        self.doubt = LogDoubtTracker(store, self.epochs)
+        """What the log may lack since the last start."""
+        self.master_checksums: MasterChecksumClient | None = None
+        """The client that gets the master's checksums for log comparisons; None: logs are not compared."""
+        self.checksums = LogChecksums(store.log)
+        self._verified = 0
+        """Up to which offset the log is known to be equal to the master's."""
+        self._live = live
+        self.store = self._store = store
+        self._writer = writer
+        self.server: HAServer | None = None
+        """The HA server; None unless this broker is a master."""
+        self._acks: ReplicationWaiters | None = None
+        self._alive_replicas: int | None = None
+        self.client: HAClient | None = None
+        """The HA client; None unless this broker is a replica."""
+        self._broker_id = 0
+        self._confirmed = ReplicaConfirmOffset(store, controlled=controlled)
+        self._lock = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        if controlled:
+            store.on_expire.append(lambda min_offset: self.epochs.truncate_prefix(min_offset - 1))
+        store.on_flush.append(self._flushed)
+
+    # Start and stop
+
+    def load(self) -> None:
+        """Reads the epochs, after the store's `load` and before anything is served. With a controller,
+        nothing may be stored, and only confirmed messages may be read, until it has responded (#6609, #6703).
+        Raises RemoteProtocolError for a broken epoch file."""
+        store = self._store
+        if not self.controlled:
+            return
+        self.epochs.load()
+        self.doubt.load()
+        self._confirmed.load()
+        self._verified = log_doubt.verified_until(
+            self.doubt.current, self._confirmed.value, store.max_phy_offset
+        )
+        store.state.set_flag(RunningFlags.REPLICA, True)
+
+    @property
+    def confirmed_by_all(self) -> int:
+        """The end offset that every member of the SyncStateSet has, as far as this broker knows; -1 without
+        `allAckInSyncStateSet`, because masters then confirm bytes that no replica has."""
+        if not self.controlled or not self._live.current.all_ack_in_sync_state_set:
+            return -1
+        return self.confirm_offset
+
+    async def give_up(self, epoch: int) -> None:
+        """Gives up the mastership of this epoch, which is from before the log lost its end. Raises OSError if
+        that cannot be saved."""
+        async with self._lock:
+            await self.doubt.give_up(epoch)
+
+    async def start(self) -> None:
+        """Without a controller, takes the configured role. Raises OSError if the HA port is in use."""
+        self._live.on_change.append(self._reconfigured)
+        if self.controlled:
+            return
+        async with self._lock:
+            if self._live.current.broker_role == "SLAVE":
+                self._store.state.set_flag(RunningFlags.REPLICA, True)
+                self._store.replica_log.mark_all_dispatched()
+                self._start_following(self._live.current.ha_master_address or None, epochs=None)
+            else:
+                end = self._store.max_phy_offset
+                self._start_serving(self._make_sync_state(0, frozenset({0}), 0, 0, end), epochs=None)
+
+    async def stop(self) -> None:
+        """Ends replication, and leaves the log as it is."""
+        async with self._lock:
+            if self._reconfigured in self._live.on_change:
+                self._live.on_change.remove(self._reconfigured)
+            followed = self.client is not None
+            await self._end_role()
+            self.checksums.stop()
+            self.role = HARole.IDLE
+            await self.doubt.stop()
+            if followed:
+                await dispatch_rest(self._store)
+
+    async def _end_role(self) -> None:
+        """Ends the present role."""
+        self.role = HARole.CHANGING
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        sync, self.sync_state = self.sync_state, None
+        if sync is not None:
+            self._store.state.set_flag(RunningFlags.REPLICA, True)
+            self._store.replica_log.mark_all_dispatched()
+            self._verified = self._store.max_phy_offset
+            self._confirmed.save(sync.confirm_offset)
+        acks, self._acks = self._acks, None
+        self._writer.set_replica_acks(None)
+        self._writer.set_append_listener(None)
+        if acks is not None:
+            acks.stop()
+        master, self.server = self.server, None
+        if master is not None:
+            await master.stop()
+        client, self.client = self.client, None
+        if client is not None:
+            await client.stop()
+            self._verified = client.verified
+            self._confirmed.save(client.confirm_offset)
+
+    # With a controller
+
+    async def become_master(
+        self, epoch: int, sync_state_set: Collection[int], set_epoch: int, *, broker_id: int
+    ) -> None:
+        """Makes this broker, `broker_id`, the master of `epoch`. Raises EpochMQError if the epoch is older
+        than the log's or was given up, and OSError or DiskFullError."""
+        async with self._lock:
+            _reject_old_epoch(epoch, self.epochs.epochs.last_epoch)
+            if not log_doubt.may_lead(self.doubt.current, epoch):
+                raise EpochMQError(
+                    f"this broker has given up the mastership of epoch {epoch}: its log may have lost its end"
+                )
+            members = frozenset(sync_state_set) | {broker_id}
+            if self.role is HARole.MASTER and self.sync_state is not None:
+                self._continue_mastership(epoch, members, set_epoch)
+                return
+            await self._end_role()
+            self._broker_id = broker_id
+            await truncate_torn_tail(self._store)
+            self._confirmed.limit_to_log()
+            await dispatch_rest(self._store)
+            end = self._store.max_phy_offset
+            begin_epoch(self.epochs, self.epochs.epochs.last_epoch, epoch, end)
+            await self.doubt.clear()
+            last = self.epochs.epochs.last
+            assert last is not None
+            sync = self._make_sync_state(
+                broker_id, members, set_epoch, last.start_offset, min(self._confirmed.value, end)
+            )
+            self._start_serving(sync, epochs=self.epochs)
+            log.info(
+                "this broker is the master of epoch %d from offset %d on, SyncStateSet %s",
+                epoch,
+                end,
+                sorted(members),
+            )
+
+    async def become_replica(self, master_ha_address: str | None, epoch: int, *, broker_id: int) -> None:
+        """Makes this broker a replica of the master of `epoch`. The address is None while unknown; `follow`
+        sets it later. Raises EpochMQError if the epoch is older than the log's."""
+        async with self._lock:
+            _reject_old_epoch(epoch, self.epochs.epochs.last_epoch)
+            if self.client is not None and self._broker_id == broker_id:
+                self.client.follow(master_ha_address)
+                return
+            await self._end_role()
+            store = self._store
+            self._broker_id = broker_id
+            self._confirmed.limit_to_log()
+            store.state.set_flag(RunningFlags.REPLICA, True)
+            store.visibility.set_confirm_offset(self._confirmed.value)
+            store.replica_log.mark_all_dispatched()
+            self._start_following(master_ha_address, epochs=self.epochs)
+
+    def follow(self, master_ha_address: str | None) -> None:
+        """Follows the master at this HA address, and ends the connection to another one. Does nothing on a
+        master."""
+        if self.client is not None:
+            self.client.follow(master_ha_address)
+
+    def adopt(self, members: Collection[int], set_epoch: int) -> bool:
+        """Uses the controllers' SyncStateSet; False if it is not newer than the known one."""
+        sync = self.sync_state
+        if sync is None or not sync.adopt(frozenset(members), set_epoch):
+            return False
+        self._publish_progress()
+        self._propose()
+        return True
+
+    def proposal_rejected(self) -> None:
+        """Drops the last proposal, because the controllers surely did not accept it. A proposal whose
+        response was lost must not be dropped: it may have been accepted."""
+        if self.sync_state is not None:
+            self.sync_state.proposal_rejected()
+            self._publish_progress()
+
+    def set_alive_replicas(self, count: int) -> None:
+        """Sets how many brokers of the group the nameservers know, this one included: without a controller,
+        and with `enableSlaveActingMaster`, no send waits for more logs than that (RIP-34)."""
+        self._alive_replicas = count
+        if self._acks is not None:
+            self._acks.alive_replicas = count
+
+    def answer_replicated(self) -> None:
+        """Answers the sends that enough replicas have, after messages may be acknowledged again."""
+        if self._acks is not None:
+            self._acks.answer_replicated()
+
+    def _continue_mastership(self, epoch: int, members: frozenset[int], set_epoch: int) -> None:
+        """Continues the same mastership under another epoch; nothing is rolled back (#6344)."""
+        sync, store = self.sync_state, self._store
+        assert sync is not None
+        if self.epochs.append(EpochEntry(epoch, store.max_phy_offset)):
+            sync.epoch_start = store.max_phy_offset
+        sync.adopt(members, set_epoch)
+        if self.server is not None:
+            self.server.epochs_changed()
+        self._publish_progress()
+        self._propose()
+
+    # Serving and following
+
+    def _make_sync_state(
+        self, broker_id: int, members: frozenset[int], set_epoch: int, epoch_start: int, confirmed: int
+    ) -> SyncState:
+        settings = HASettings.of(self._live.current)
+        return SyncState(
+            self_id=broker_id,
+            epoch_start=epoch_start,
+            members=members,
+            set_epoch=set_epoch,
+            confirm_offset=confirmed,
+            end=self._store.max_phy_offset,
+            not_caught_up_max_ms=settings.ha_max_time_slave_not_catchup,
+            since_ms=int(asyncio.get_running_loop().time() * 1000),
+            all_ack=self.controlled and settings.all_ack_in_sync_state_set,
+            flushed=self._counted_as_flushed(),
+            durable=self._store.flushed_where if self.controlled else None,
+        )
+
+    def _counted_as_flushed(self) -> int | None:
+        """The flushed offset of this log if only flushed bytes count, else None."""
+        return self._store.flushed_where if self.controlled and self._store.config.sync_flush else None
+
+    def _flushed(self, offset: int) -> None:
+        """More of this log was flushed."""
+        sync, counted = self.sync_state, self._counted_as_flushed()
+        if sync is None:
+            return
+        if counted is not None or sync.flushed is not None:
+            sync.log_appended(self._store.max_phy_offset)
+            sync.log_flushed_to(counted)
+            self._publish_progress()
+        if self.controlled:
+            sync.durable = offset
+            self._propose()
+
+    def _start_serving(self, sync: SyncState, *, epochs: EpochFile | None) -> None:
+        config, store = self._live.current, self._store
+        settings = HASettings.of(config)
+        master = HAServer(
+            store.log,
+            sync,
+            epochs,
+            settings,
+            on_progress=self._publish_progress,
+            on_members=self._propose,
+            on_connections=self._writer.set_append_listener,
+        )
+        master.start(config.bind_address, config.ha_listen_port)
+        self.sync_state = sync
+        self.server = master
+        self._acks = ReplicationWaiters(
+            sync,
+            settings,
+            asyncio.get_running_loop(),
+            controlled=self.controlled,
+            end=lambda: store.log.max_offset,
+            may_acknowledge=self.may_acknowledge,
+        )
+        self._acks.alive_replicas = self._alive_replicas
+        sync.log_appended(store.max_phy_offset)
+        self.role = HARole.MASTER
+        self._publish_progress()
+        self._writer.set_replica_acks(self._acks)
+        store.state.set_flag(RunningFlags.REPLICA, False)
+        if self.controlled:
+            self._check_members()
+
+    def _start_following(self, address: str | None, *, epochs: EpochFile | None) -> None:
+        settings = HASettings.of(self._live.current)
+        client = HAClient(
+            self._store, epochs, settings, broker_id=self._broker_id, confirm_offset=self._confirmed.value
+        )
+
+        def diverged() -> None:
+            """The log differs from the master's below the confirmed offset."""
+            if self.doubt.put_in_doubt():
+                client.on_caught_up = self.doubt.clear_soon
+
+        client.verified = self._verified
+        client.checksums = self.checksums
+        client.master_checksums = lambda: self.master_checksums
+        client.protected_until = lambda confirmed: log_doubt.protected_until(self.doubt.current, confirmed)
+        if epochs is not None:
+            client.on_confirm = self._confirmed.set_by_master
+            client.on_diverged = diverged
+            if self.doubt.current != log_doubt.LogDoubt():
+                client.on_caught_up = self.doubt.clear_soon
+        self.client = client
+        self.role = HARole.REPLICA
+        client.start(address)
+
+    def _publish_progress(self) -> None:
+        """Publishes the confirmed offset and answers sends, after a replica acknowledged, joined or left."""
+        sync = self.sync_state
+        if sync is None:
+            return
+        if self.controlled:
+            self._store.visibility.set_confirm_offset(
+                sync.confirm_offset if sync.waits_for_replicas else None
+            )
+            self._store.checkpoint.confirm_phy_offset = sync.confirm_offset
+        if self._acks is not None:
+            self._acks.answer_replicated()
+
+    def _propose(self) -> None:
+        sync = self.sync_state
+        if sync is None or not self.controlled or self.role is not HARole.MASTER:
+            return
+        proposal = sync.change_to_propose(int(asyncio.get_running_loop().time() * 1000))
+        if proposal is not None:
+            log.info(
+                "the master proposes the SyncStateSet %s instead of %s",
+                sorted(proposal.members),
+                sorted(sync.members),
+            )
+            sync.proposal_sent(proposal.members)
+            self._publish_progress()
+            self.on_proposal(proposal)
+
+    def _check_members(self) -> None:
+        """Periodically proposes to remove members that have fallen behind."""
+        period_s = self._live.current.check_sync_state_set_period / 1000
+        self._timer = asyncio.get_running_loop().call_later(period_s, self._check_members)
+        try:
+            self._propose()
+        except Exception:
+            # A failure must not end the periodic checks (#7219).
+            log.exception("the check for members that have fallen behind failed")
+
+    def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
+        settings = HASettings.of(after)
+        if self.sync_state is not None:
+            self.sync_state.not_caught_up_max_ms = settings.ha_max_time_slave_not_catchup
+            self.sync_state.all_ack = self.controlled and settings.all_ack_in_sync_state_set
+        if self.server is not None:
+            self.server.configure(settings)
+        if self._acks is not None:
+            self._acks.configure(settings)
+            self._writer.set_replica_acks(self._acks)
+        if self.client is not None:
+            self.client.configure(settings)
+            if before.async_learner != after.async_learner:
+                self.client.reconnect()
+            if before.ha_master_address != after.ha_master_address:
+                self.client.follow(after.ha_master_address or None)
+        self._publish_progress()
+
+    # Status
+
+    @property
+    def confirm_offset(self) -> int:
+        """The confirmed offset, as far as this broker knows it."""
+        if self.sync_state is not None:
+            return self.sync_state.confirm_offset
+        return self.client.confirm_offset if self.client is not None else self._confirmed.value
+
+
+def _reject_old_epoch(epoch: int, last: int) -> None:
+    if epoch < last:
+        raise EpochMQError(f"epoch {epoch} is over: the log has epoch {last}")

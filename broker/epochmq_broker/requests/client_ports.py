@@ -1,0 +1,119 @@
+"""Serves clients at the main port, at the VIP port, and at the external port if there is one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+
+from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_broker.membership.acting.isolation import IsolationGate
+from epochmq_broker.requests.fast_failure import FastFailure
+from epochmq_broker.requests.request_latencies import watermarks
+from epochmq_broker.requests.request_processors import RequestProcessors
+from epochmq_broker.tables.metric_tables import Sample
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.server import RemotingServer
+from epochmq_protocol.transport.server_certificates import ServerCertificates
+from epochmq_protocol.transport.settings import ServerSettings
+from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
+
+STOP_GRACE_S = 5.0
+"""How long a stop waits for requests in flight."""
+
+
+class ClientPorts:
+    """The main port, which serves every request; the VIP port, which serves no pulls; and the external port,
+    which serves what the main port serves, with a TLS mode of its own."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        processors: RequestProcessors,
+        handlers: Mapping[int, RequestHandler],
+        on_close: Callable[[RemotingConnection], None],
+        fast_failure: FastFailure,
+        isolation: IsolationGate | None = None,
+    ) -> None:
+        """`isolation`: the gate of a broker that may start isolated. `end_isolation` opens it."""
+        self._config = config
+        self._isolation = isolation
+        self._processors = processors
+        settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
+        tls_mode = TlsMode(config.tls_server_mode)
+        external_mode = TlsMode(config.external_tls_mode or config.tls_server_mode)
+        self.certificates = ServerCertificates.for_ports(_tls_settings(config), tls_mode, external_mode)
+
+        def server(
+            handlers: Mapping[int, RequestHandler],
+            fast: Mapping[bytes, FastRequestHandler],
+            tls_mode: TlsMode = tls_mode,
+        ) -> RemotingServer:
+            return RemotingServer(
+                handlers if isolation is None else isolation.guard(handlers),
+                default=processors.default_handler(),
+                settings=settings,
+                fast=fast if isolation is None or not isolation.is_closed else {},
+                tls=self.certificates,
+                tls_mode=tls_mode,
+                on_close=on_close,
+                late=fast_failure,
+                timer=processors.latencies,
+            )
+
+        self.main = server(processors.main_port_handlers(handlers), processors.main_port_fast_handlers())
+        self.vip = server(processors.vip_port_handlers(handlers), processors.vip_port_fast_handlers())
+        self.external: RemotingServer | None = None
+        if config.external_listen_port:
+            self.external = server(
+                processors.main_port_handlers(handlers),
+                processors.main_port_fast_handlers(),
+                external_mode,
+            )
+
+    @property
+    def _servers(self) -> list[RemotingServer]:
+        return [self.main, self.vip] if self.external is None else [self.main, self.vip, self.external]
+
+    def metric_samples(self) -> Iterator[Sample | None]:
+        """The samples of RocketMQ's metrics of requests, and None where the caller should pause for other
+        work."""
+        yield from self._processors.latencies.samples()
+        running: list[int] = []
+        waiting: list[int] = []
+        for server in self._servers:
+            running += server.dispatcher.running_codes()
+            for connection in list(server.connections):
+                waiting += connection.deferred_codes()
+                yield None
+        yield from watermarks(running, waiting)
+
+    async def start(self) -> None:
+        """Listens. Raises OSError or ConfigError."""
+        config = self._config
+        await self.main.start(config.bind_address, config.listen_port)
+        await self.vip.start(config.bind_address, config.vip_port)
+        if self.external is not None:
+            await self.external.start(config.bind_address, config.external_listen_port)
+
+    def end_isolation(self) -> None:
+        """Serves clients' requests from now on. The fast paths have no gate: they serve none before."""
+        if self._isolation is not None and self._isolation.is_closed:
+            self._isolation.is_closed = False
+            self.main.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
+            self.vip.dispatcher.use_fast_handlers(self._processors.vip_port_fast_handlers())
+            if self.external is not None:
+                self.external.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
+
+    async def stop(self) -> None:
+        """Finishes the requests in flight within `STOP_GRACE_S`, and closes the ports."""
+        await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
+
+
+def _tls_settings(config: BrokerConfig) -> TlsSettings:
+    """The settings but for the mode, which each port has of its own."""
+    return TlsSettings(
+        cert_path=config.tls_server_cert_path or None,
+        key_path=config.tls_server_key_path or None,
+        trust_path=config.tls_server_trust_cert_path or None,
+        client_auth=ClientAuth(config.tls_server_need_client_auth),
+    )

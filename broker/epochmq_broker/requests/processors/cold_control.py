@@ -1,0 +1,83 @@
+"""Serves mqadmin's requests about cold data: thresholds of groups (2001, 2002), the state of the flow control
+(2003) and the read-ahead of the commit log (2004), as RocketMQ's AdminBrokerProcessor does."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import re
+from collections.abc import Mapping
+
+from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.services.cold_control.flow_control import ColdDataFlowControl
+from epochmq_protocol import fastjson, properties
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.errors import RequestError
+from epochmq_protocol.frame import Command, response
+from epochmq_protocol.headers_base import INT_MAX, INT_MIN
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+
+READ_AHEAD_MODE = "READ_AHEAD_MODE"
+_LONG = re.compile(r"[+-]?[0-9]+")
+_LONG_BOUND = 1 << 63
+
+log = logging.getLogger(__name__)
+
+
+class ColdControlProcessor:
+    """Serves requests about cold data."""
+
+    def __init__(self, live: LiveConfig, flow: ColdDataFlowControl) -> None:
+        self._live = live
+        self._flow = flow
+
+    def handlers(self) -> Mapping[int, RequestHandler]:
+        """Request code → handler."""
+        return {
+            RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: self.update,
+            RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: self.remove,
+            RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self.info,
+            RequestCode.SET_COMMITLOG_READ_MODE: self.set_read_mode,
+        }
+
+    def update(self, connection: RemotingConnection, command: Command) -> Command:
+        """Sets thresholds. The body is a properties text: group=bytes. As in RocketMQ, an entry that is not a
+        number is logged and skipped."""
+        try:
+            changes = properties.parse(command.body.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
+        for group, value in changes.items():
+            if _LONG.fullmatch(value) and -_LONG_BOUND <= int(value) < _LONG_BOUND:
+                self._flow.set_threshold(group, int(value))
+            else:
+                log.warning(
+                    "ignored the cold read threshold %r of group %s from %s: expected a number of bytes",
+                    value,
+                    group,
+                    connection.remote,
+                )
+        return response(command, ResponseCode.SUCCESS)
+
+    def remove(self, connection: RemotingConnection, command: Command) -> Command:
+        """Removes the threshold of the group that the body names."""
+        self._flow.remove_threshold(command.body.decode("utf-8", "replace"))
+        return response(command, ResponseCode.SUCCESS)
+
+    def info(self, connection: RemotingConnection, command: Command) -> Command:
+        """Returns thresholds and counters."""
+        return response(command, ResponseCode.SUCCESS, body=fastjson.dumps(self._flow.info()))
+
+    def set_read_mode(self, connection: RemotingConnection, command: Command) -> Command:
+        """Switches the read-ahead of the kernel for the commit log: 0 on, 1 off."""
+        if command.ext is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode param error")
+        mode = fastjson.parse_int(command.ext.get(READ_AHEAD_MODE) or "")
+        if mode is None or not INT_MIN <= mode <= INT_MAX:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "set commitlog readahead mode failed")
+        if mode not in (mmap.MADV_NORMAL, mmap.MADV_RANDOM):
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER, "set commitlog readahead mode param value error"
+            )
+        self._live.update({"dataReadAheadEnable": str(mode == mmap.MADV_NORMAL).lower()})
+        return response(command, ResponseCode.SUCCESS, f"set commitlog readahead mode success, mode: {mode}")

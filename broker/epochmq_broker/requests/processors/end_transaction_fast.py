@@ -1,0 +1,258 @@
+"""Serves END_TRANSACTION for plain commits: the fast path of `end_transaction`.
+
+It reads the needed fields of a half message from its record, and appends the committed message with the
+record's body and properties, without building a message in between. Before it changes anything it raises
+`FastPathMiss` for all else, and `end_transaction` serves the frame from the beginning: for rollbacks, an
+unknown state, rejections, a delay, an immunity time, a response that has to wait, and a record that is not in
+memory. A test checks that both paths store the same record and respond the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.broker_name_check import names_another_broker
+from epochmq_broker.requests.request_latencies import COMMITS, ONEWAY_COMMITS, RequestLatencies
+from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
+from epochmq_broker.services.transactions.transaction_service import TransactionService
+from epochmq_broker.tables.stats import BrokerStats, TrafficCounter
+from epochmq_broker.tables.topics import TopicTable
+from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, TOPIC_BYTES_MAX, MessageWriter
+from epochmq_protocol import message_const as const
+from epochmq_protocol.checksum import CRC_MASK, crc32
+from epochmq_protocol.codes import CURRENT_VERSION
+from epochmq_protocol.errors import FastPathMiss
+from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
+from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.javahash import tags_code
+from epochmq_protocol.message import FIXED_V4, parse_properties
+from epochmq_protocol.topics import is_lmq
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
+from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.message_store import MessageStore
+from epochmq_store.page_residency import NotResidentError
+from epochmq_store.statuses import PutStatus
+
+SPECIAL_PROPERTIES: Final = frozenset(
+    [
+        "DELAY",
+        "INNER_NUM",
+        const.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
+        const.PROPERTY_CRC32,
+        const.PROPERTY_INNER_MULTI_DISPATCH,
+        *TIMER_PROPERTIES,
+    ]
+)
+"""The commit of a half message with one of these is not plain."""
+SPECIAL_FLAGS: Final = (
+    const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG | const.INNER_BATCH_FLAG
+)  # of sysFlag
+CACHED_QUEUES_MAX: Final = 100_000
+CODES_MAX: Final = 4096
+
+_TOPIC_FIELD: Final = bytes([len(HALF_TOPIC)]) + HALF_TOPIC.encode()
+_RESPONSE: Final = (
+    b'{"code":0,"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    % CURRENT_VERSION
+)
+
+
+class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+    """The fields that a commit needs. The time of `fromTransactionCheck` matters only with an immunity
+    time."""
+
+    producer_group: str
+    tran_state_table_offset: Long
+    commit_log_offset: Long
+    commit_or_rollback: Int
+    msg_id: str
+    transaction_id: str = ""
+    bname: str = ""
+
+
+class _Request(msgspec.Struct, gc=False):
+    code: Int
+    fields: _Fields = msgspec.field(name="extFields")
+    flag: Int = 0
+    opaque: Int = 0
+
+
+_decode: Final = msgspec.json.Decoder(_Request, strict=False).decode
+
+
+class _CachedQueue(msgspec.Struct, frozen=True, gc=False):
+    """A queue, and the counters of its messages."""
+
+    queue: ConsumeQueue
+    traffic: TrafficCounter
+    topic: str
+
+
+class FastEndTransaction:
+    """The fast path of one broker. Its cache is cleared when the topic table changes."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        writer: MessageWriter,
+        topics: TopicTable,
+        stats: BrokerStats,
+        transactions: TransactionService,
+        latencies: RequestLatencies,
+    ) -> None:
+        self._counts = latencies.fast
+        self._live = live
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._stats = stats
+        self._transactions = transactions
+        self._queues: dict[tuple[str, str], _CachedQueue] = {}
+        self._codes: dict[str, int] = {}
+        self._generation = topics.generation
+
+    def fast(self) -> Mapping[bytes, FastRequestHandler]:
+        """Start of a JSON header → handler."""
+        return {b'{"code":37,': self.end_transaction}
+
+    def end_transaction(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
+        """Commits one transaction (`FastRequestHandler`)."""
+        try:
+            request = _decode(header)
+        except (ValueError, RecursionError):
+            raise FastPathMiss("not a plain header of an end") from None
+        fields, config, writer = request.fields, self._live.current, self._writer
+        if (
+            fields.commit_or_rollback != const.TRANSACTION_COMMIT_TYPE
+            or request.flag & FLAG_RESPONSE
+            or config.broker_role == "SLAVE"
+            or names_another_broker(fields.bname, config.broker_name)
+        ):
+            raise FastPathMiss
+        physical_offset = fields.commit_log_offset
+        record = self._record(physical_offset)
+        (
+            _, magic, crc, half_queue_id, flag, half_offset, stored_offset, sys_flag, born_timestamp,
+            born_host, _, store_host, reconsume_times, _, body_size,
+        ) = FIXED_V4.unpack_from(record)  # fmt: skip
+        if (
+            magic != const.MAGIC_V1
+            or half_offset != fields.tran_state_table_offset
+            or stored_offset != physical_offset
+        ):
+            raise FastPathMiss
+        message, encoded = _split(record, sys_flag, body_size)
+        if crc32(message) & CRC_MASK != crc:
+            raise FastPathMiss
+        properties = parse_properties(encoded)
+        get = properties.get
+        uniq_key = get("UNIQ_KEY")
+        if (
+            get(const.PROPERTY_PRODUCER_GROUP) != fields.producer_group
+            or (fields.transaction_id and uniq_key and fields.transaction_id != uniq_key)
+            or not SPECIAL_PROPERTIES.isdisjoint(properties)
+        ):
+            raise FastPathMiss
+        place = get(const.PROPERTY_REAL_TOPIC, ""), get(const.PROPERTY_REAL_QUEUE_ID, "")
+        if self._topics.generation != self._generation:
+            self._clear_cache()
+        cached = self._queues.get(place) or self._cached_queue(*place)
+        if writer.may_reject and writer.rejection(get("WAIT", "true")) is not None:
+            raise FastPathMiss
+        oneway = request.flag & FLAG_ONEWAY
+        if not oneway and writer.must_wait(properties):
+            raise FastPathMiss
+        status, _, _, size = self._store.append(
+            cached.queue,
+            body=message,
+            properties=encoded,
+            born_timestamp=born_timestamp,
+            born_host=born_host,
+            flag=flag,
+            sys_flag=sys_flag & ~const.TRANSACTION_ROLLBACK_TYPE | const.TRANSACTION_COMMIT_TYPE,
+            reconsume_times=reconsume_times,
+            prepared_offset=physical_offset,
+            tags_code=self._code(get("TAGS", "")),
+            uniq_key=uniq_key,
+            keys=get("KEYS"),
+            store_host=store_host,
+        )
+        if status is not PutStatus.PUT_OK:
+            raise FastPathMiss  # nothing has changed; the ordinary path builds the rejection
+        if writer.on_append is not None:
+            writer.on_append()
+        transactions = self._transactions
+        transactions.ops.end(half_queue_id, half_offset)
+        transactions.metrics.add(cached.topic, -1)
+        transactions.count_commit(cached.topic, now_ms() - born_timestamp)
+        traffic = cached.traffic
+        traffic.messages += 1
+        traffic.bytes += size
+        traffic.requests += 1
+        self._counts[ONEWAY_COMMITS if oneway else COMMITS] += 1
+        return None if oneway else _response(request.opaque)
+
+    def _record(self, offset: int) -> bytes:
+        """The bytes of the record at a physical offset. FastPathMiss if there is none, or the disk would have
+        to be read."""
+        try:
+            record = self._store.reader.read_resident(offset) if offset >= 0 else None
+        except NotResidentError:
+            raise FastPathMiss from None
+        if record is None or len(record) < FIXED_V4.size + len(_TOPIC_FIELD) + 2:
+            raise FastPathMiss
+        return record
+
+    def _cached_queue(self, topic: str, queue_id: str) -> _CachedQueue:
+        """Returns the cache entry of a queue, and creates it on first use. FastPathMiss if the topic does not
+        exist, or the names are not valid."""
+        if self._topics.get(topic) is None or len(topic.encode()) > TOPIC_BYTES_MAX or is_lmq(topic):
+            raise FastPathMiss
+        try:
+            number = int(queue_id)
+        except ValueError:
+            raise FastPathMiss from None
+        if len(self._queues) >= CACHED_QUEUES_MAX:
+            self._queues.clear()
+        cached = self._queues[topic, queue_id] = _CachedQueue(
+            self._store.queue(topic, number), self._stats.put_traffic(topic, number), topic
+        )
+        return cached
+
+    def _code(self, tags: str) -> int:
+        """Returns the tags code from a cache, because most messages have one of a few tags."""
+        code = self._codes.get(tags)
+        if code is None:
+            if len(self._codes) >= CODES_MAX:
+                self._codes.clear()
+            code = self._codes[tags] = tags_code(tags) if tags else 0
+        return code
+
+    def _clear_cache(self) -> None:
+        self._queues.clear()
+        self._generation = self._topics.generation
+
+
+def _split(record: bytes, sys_flag: int, body_size: int) -> tuple[bytes, bytes]:
+    """(body, properties) of a record of the half topic with IPv4 hosts. FastPathMiss for any other record, or
+    inconsistent sizes."""
+    if sys_flag & SPECIAL_FLAGS or body_size < 0:
+        raise FastPathMiss
+    topic_at = FIXED_V4.size + body_size
+    properties_at = topic_at + len(_TOPIC_FIELD) + 2
+    size = int.from_bytes(record[properties_at - 2 : properties_at], "big")
+    if record[topic_at : properties_at - 2] != _TOPIC_FIELD or properties_at + size != len(record):
+        raise FastPathMiss
+    return record[FIXED_V4.size : topic_at], record[properties_at:]
+
+
+def _response(opaque: int) -> bytes:
+    header = _RESPONSE % opaque
+    size = len(header)
+    return (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header

@@ -1,0 +1,272 @@
+"""Serves ACK_MESSAGE for plain acknowledgements: the fast path of `pop_ack`.
+
+It writes the record of the acknowledgement straight into the timer topic, as the message writer and the
+timer's hook would. Before it changes anything it raises `FastPathMiss` for all else, and `pop_ack` serves the
+frame from the beginning: for orderly POPs, checkpoints in memory, rejections, acknowledgements that are due
+already, and names that JSON escapes. A test checks that both paths store the same record and respond the
+same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.broker_name_check import names_another_broker
+from epochmq_broker.requests.request_latencies import ACKS, ONEWAY_ACKS, RequestLatencies
+from epochmq_broker.services.pop.checkpoints import is_plain
+from epochmq_broker.services.pop.pop_service import PopService
+from epochmq_broker.services.pop.revive_log import ACK
+from epochmq_broker.services.timer.put_hook import TimerPutHook
+from epochmq_broker.tables.stats import BROKER_ACK_NUMS, GROUP_ACK_NUMS, BrokerStats
+from epochmq_broker.tables.topics import TopicTable
+from epochmq_broker.writing.message_writer import TIMER_TOPIC, MessageWriter
+from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
+from epochmq_protocol.errors import FastPathMiss
+from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
+from epochmq_protocol.headers_base import LONG_MAX, Int, Long
+from epochmq_protocol.javahash import tags_code
+from epochmq_protocol.pop_records import ACK_TAG
+from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import PutStatus
+
+HEADER_START: Final = b'{"code":2000'
+"""Of ACK_MESSAGE and some other codes; the handler looks at the rest of the number."""
+POPPED_MAX: Final = 4096
+"""POPs of one queue whose acknowledgements are prepared."""
+
+_REST_OF_CODE: Final = b"51,"
+_CODE_END: Final = len(HEADER_START) + len(_REST_OF_CODE)
+_LENGTHS: Final = struct.Struct(">II").pack
+_STORED: Final = PutStatus.PUT_OK.name
+_ACK_TAGS_CODE: Final = tags_code(ACK_TAG)
+_RESPONSE: Final = (
+    b'{"code":0,"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    % CURRENT_VERSION
+)
+
+
+class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
+    """The fields of AckMessageRequestHeader."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    extra_info: str
+    offset: Long
+    bname: str = ""
+
+
+class _Request(msgspec.Struct, gc=False):
+    fields: _Fields = msgspec.field(name="extFields")
+    flag: Int = 0
+    opaque: Int = 0
+
+
+_PoppedKey = tuple[str, str, str, int, str]
+"""`extraInfo` without the offset of the message, topic, group, queue id, and the broker's name in the
+header."""
+
+
+class _PoppedQueue(msgspec.Struct, frozen=True, gc=False):
+    """What the acknowledgements of the messages have in common that one POP received from one queue. `place`:
+    topic and queue id. Only the offset of a message is missing in the parts of key, body and properties."""
+
+    place: tuple[str, int]
+    group: str
+    pop_time: int
+    revive_time: int
+    out_ms: int
+    stats_key: str
+    key_start: str
+    key_end: str
+    body_end: bytes
+    properties_start: bytes
+    properties_end: bytes
+
+
+_decode: Final = msgspec.json.Decoder(_Request, strict=False).decode
+
+
+class FastPopAck:
+    """The fast path of one broker."""
+
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        writer: MessageWriter,
+        topics: TopicTable,
+        stats: BrokerStats,
+        pop: PopService,
+        latencies: RequestLatencies,
+    ) -> None:
+        self._counts = latencies.fast
+        self._live = live
+        self._store = store
+        self._writer = writer
+        self._topics = topics
+        self._stats = stats
+        self._pop = pop
+        self._queues = store.queues
+        self._popped: dict[_PoppedKey, _PoppedQueue] = {}
+        self._config = live.current
+        self._topics_seen = topics.generation
+
+    def fast(self) -> Mapping[bytes, FastRequestHandler]:
+        """Start of a JSON header → handler."""
+        return {HEADER_START: self.ack}
+
+    def ack(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
+        """Acknowledges one message (`FastRequestHandler`)."""
+        if header[len(HEADER_START) : _CODE_END] != _REST_OF_CODE:
+            raise FastPathMiss
+        try:
+            request = _decode(header)
+        except (ValueError, RecursionError):
+            raise FastPathMiss("not a plain acknowledgement") from None
+        fields = request.fields
+        if self._live.current is not self._config or self._topics.generation != self._topics_seen:
+            self._clear_cache()
+        origin, _, offset_text = fields.extra_info.rpartition(" ")
+        key = (origin, fields.topic, fields.consumer_group, fields.queue_id, fields.bname)
+        popped = self._popped.get(key)
+        if popped is None:
+            popped = self._add_popped(key)
+        offset = fields.offset
+        text = str(offset)
+        if request.flag & FLAG_RESPONSE or (offset_text != text and not _is_offset(offset_text)):
+            raise FastPathMiss
+        self._check_offset(popped.place, offset)
+        writer, hook, present_ms = self._writer, self._writer.timer_hook, now_ms()
+        if writer.may_reject and writer.rejection("true") is not None:
+            raise FastPathMiss
+        waits = writer.sends_wait and not request.flag & FLAG_ONEWAY
+        if waits and not connection.can_defer:
+            raise FastPathMiss
+        if (
+            not isinstance(hook, TimerPutHook)
+            or present_ms >= popped.revive_time
+            or not hook.has_room(popped.out_ms)
+        ):
+            raise FastPathMiss
+        uniq_key = f"{popped.key_start}{text}{popped.key_end}"
+        store = self._store
+        status, physical_offset, _, size = store.append(
+            store.queue(TIMER_TOPIC, 0),
+            body=b'{"ao":%d,%b' % (offset, popped.body_end),
+            properties=b"%b%b%b" % (popped.properties_start, uniq_key.encode(), popped.properties_end),
+            born_timestamp=present_ms,
+            born_host=self._pop.revive_log.host,
+            tags_code=_ACK_TAGS_CODE,
+            uniq_key=uniq_key,
+        )
+        if status is not PutStatus.PUT_OK:
+            raise FastPathMiss  # nothing has changed; the ordinary path reports it
+        if writer.on_append is not None:
+            writer.on_append()
+        self._count(popped)
+        if waits:
+            self._respond_when_safe(connection, request.opaque, physical_offset + size)
+            return None
+        oneway = request.flag & FLAG_ONEWAY
+        self._counts[ONEWAY_ACKS if oneway else ACKS] += 1
+        return None if oneway else _response(request.opaque)
+
+    def _count(self, popped: _PoppedQueue) -> None:
+        group, (topic, queue_id) = popped.group, popped.place
+        self._pop.revive_log.puts.add(group, topic, ACK, _STORED)
+        stats = self._stats
+        stats.add(BROKER_ACK_NUMS, stats.cluster)
+        stats.add(GROUP_ACK_NUMS, popped.stats_key)
+        self._pop.in_flight.remove(topic, group, queue_id, popped.pop_time, 1)
+
+    def _add_popped(self, key: _PoppedKey) -> _PoppedQueue:
+        """The new cache entry for these acknowledgements. Raises FastPathMiss if the ordinary path has to
+        serve them."""
+        origin, topic, group, queue_id, bname = key
+        config = self._config
+        try:
+            start_text, pop_text, invisible_text, revive_text, _, broker, queue_text = origin.split(" ")
+            start, pop_time, invisible = int(start_text), int(pop_text), int(invisible_text)
+            revive_queue_id, queue_named = int(revive_text), int(queue_text)
+        except ValueError:
+            raise FastPathMiss("not a plain acknowledgement") from None
+        revive_time = pop_time + invisible
+        if (
+            config.broker_role == "SLAVE"
+            or config.enable_pop_buffer_merge
+            or names_another_broker(bname, config.broker_name)
+            or not 0 <= revive_queue_id < config.revive_queue_num
+            or min(start, pop_time, invisible, queue_named) < 0
+            or max(start, revive_time, queue_named) > LONG_MAX
+            or not all(name and is_plain(name) for name in (broker, group, topic))
+        ):
+            raise FastPathMiss
+        found, hook = self._topics.get(topic), self._writer.timer_hook
+        if found is None or not 0 <= queue_id < found.read_queue_nums:
+            raise FastPathMiss
+        out_ms = hook.held_until_ms(revive_time) if isinstance(hook, TimerPutHook) else None
+        if out_ms is None:
+            raise FastPathMiss
+        if len(self._popped) >= POPPED_MAX:
+            self._popped.clear()
+        popped = self._popped[key] = _PoppedQueue(
+            (topic, queue_id),
+            group,
+            pop_time,
+            revive_time,
+            out_ms,
+            f"{topic}@{group}",
+            f"{topic}@{queue_id}@",
+            f"@{group}@{pop_time}@{broker}@{ACK_TAG}",
+            (
+                f'"bn":"{broker}","c":"{group}","pt":{pop_time},"q":{queue_id},"so":{start},"t":"{topic}"}}'
+            ).encode(),
+            f"TAGS\x01{ACK_TAG}\x02TIMER_DELIVER_MS\x01{revive_time}\x02UNIQ_KEY\x01".encode(),
+            (
+                f"\x02TIMER_OUT_MS\x01{out_ms}\x02REAL_TOPIC\x01{self._pop.revive_log.topic}\x02"
+                f"REAL_QID\x01{revive_queue_id}\x02"
+            ).encode(),
+        )
+        return popped
+
+    def _clear_cache(self) -> None:
+        self._popped.clear()
+        self._config = self._live.current
+        self._topics_seen = self._topics.generation
+
+    def _check_offset(self, place: tuple[str, int], offset: int) -> None:
+        """Raises FastPathMiss unless the queue exists and has this offset, or ends there."""
+        queue = self._queues.get(place)
+        if queue is None or not queue.min_offset <= offset <= self._store.max_offset(queue):
+            raise FastPathMiss
+
+    def _respond_when_safe(self, connection: RemotingConnection, opaque: int, end: int) -> None:
+        """Responds once the log is safe up to `end`, whether or not that succeeds."""
+        connection.defer(opaque, RequestCode.ACK_MESSAGE)
+
+        def respond(_: PutStatus) -> None:
+            connection.respond_encoded(opaque, _response(opaque))
+
+        self._writer.when_safe(end, respond)
+
+
+def _is_offset(text: str) -> bool:
+    """Whether the text is an offset, written in any way."""
+    try:
+        return 0 <= int(text) <= LONG_MAX
+    except ValueError:
+        return False
+
+
+def _response(opaque: int) -> bytes:
+    header = _RESPONSE % opaque
+    size = len(header)
+    return _LENGTHS(4 + size, size) + header

@@ -1,0 +1,22 @@
+"""Rejects sends and pulls on a replica before they are decoded, as RocketMQ's slaves do (`rejectRequest` of
+its send and pull processors)."""
+
+from __future__ import annotations
+
+from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import RequestError
+
+REMARK = "[REJECTREQUEST]system busy, start flow control for a while"
+
+
+def reject_send_on_slave(config: BrokerConfig) -> None:
+    """Raises RequestError SYSTEM_BUSY on a slave; Java producers then retry on another broker."""
+    if config.broker_role == "SLAVE" and not config.enable_slave_acting_master:
+        raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK)
+
+
+def reject_pull_on_slave(config: BrokerConfig) -> None:
+    """Raises RequestError SYSTEM_BUSY on a slave without slaveReadEnable."""
+    if config.broker_role == "SLAVE" and not config.slave_read_enable:
+        raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK)

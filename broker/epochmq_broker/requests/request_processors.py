@@ -1,0 +1,328 @@
+"""Builds the processors of a broker, and maps request codes to their handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from epochmq_broker.auth.access_control import AccessControl
+from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.config.clock import now_ms
+from epochmq_broker.membership.acting.lock_quorum import LockQuorum
+from epochmq_broker.membership.acting.member_group_service import MemberGroupService
+from epochmq_broker.membership.controlled.manager import ReplicasManager
+from epochmq_broker.membership.controlled.replica_control import ReplicaControl
+from epochmq_broker.membership.controlled.request_gate import RequestGate
+from epochmq_broker.membership.dledger.leadership import Leadership
+from epochmq_broker.membership.registration import NameserverRegistration
+from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.replication.slave_sync import SlaveSync
+from epochmq_broker.requests.processors.acting_master import ActingMasterProcessor
+from epochmq_broker.requests.processors.auth_admin import AuthAdminProcessor
+from epochmq_broker.requests.processors.broker_name_check import reject_requests_for_others
+from epochmq_broker.requests.processors.client import ClientProcessor
+from epochmq_broker.requests.processors.cold_control import ColdControlProcessor
+from epochmq_broker.requests.processors.end_transaction import EndTransactionProcessor
+from epochmq_broker.requests.processors.end_transaction_fast import FastEndTransaction
+from epochmq_broker.requests.processors.message_request_mode import MessageRequestModeProcessor
+from epochmq_broker.requests.processors.mqadmin import mqadmin_handlers
+from epochmq_broker.requests.processors.mqadmin_dependencies import MqadminDependencies
+from epochmq_broker.requests.processors.pop import PopProcessor
+from epochmq_broker.requests.processors.pop_ack import PopAckProcessor
+from epochmq_broker.requests.processors.pop_ack_fast import FastPopAck
+from epochmq_broker.requests.processors.pop_queries import PopQueryProcessor
+from epochmq_broker.requests.processors.pull import PullProcessor
+from epochmq_broker.requests.processors.query import QueryProcessor
+from epochmq_broker.requests.processors.recall import RecallProcessor
+from epochmq_broker.requests.processors.replica_control import ReplicaControlProcessor
+from epochmq_broker.requests.processors.replica_group import ReplicaGroupProcessor
+from epochmq_broker.requests.processors.reply import ReplyProcessor
+from epochmq_broker.requests.processors.send import SendProcessor
+from epochmq_broker.requests.processors.send_back import SendBackProcessor
+from epochmq_broker.requests.processors.send_fast import FastSend
+from epochmq_broker.requests.processors.static_pull import StaticPulls
+from epochmq_broker.requests.processors.static_topics import StaticTopicProcessor
+from epochmq_broker.requests.processors.table_sync import TableSyncProcessor
+from epochmq_broker.requests.request_latencies import RequestLatencies
+from epochmq_broker.requests.uniq_key import UniqKeyGenerator
+from epochmq_broker.services.cold_control.pull_control import ColdPullControl
+from epochmq_broker.services.cold_reads import ColdReadPool, ColdReadRetrier
+from epochmq_broker.services.compaction.compaction_service import CompactionService
+from epochmq_broker.services.delay_service import DelayService
+from epochmq_broker.services.pop.pop_service import PopService
+from epochmq_broker.services.timer.timer_service import TimerService
+from epochmq_broker.services.transactions.transaction_service import TransactionService
+from epochmq_broker.tables.broker_tables import BrokerTables
+from epochmq_broker.tables.static_topics.remote_queues import RemoteQueues
+from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_broker.writing.topic_routes import TopicRoutes
+from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.connection import FastRequestHandler, RequestHandler
+from epochmq_store.message_store import MessageStore
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorDependencies:
+    """The broker's components that the processors use. Message ids contain `client_ip`, records
+    `store_host`."""
+
+    live: LiveConfig
+    store: MessageStore
+    writer: MessageWriter
+    ha: HAService
+    tables: BrokerTables
+    delays: DelayService
+    registration: NameserverRegistration
+    slave_sync: SlaveSync
+    replica_control: ReplicaControl
+    cold_reads: ColdReadPool
+    cold_control: ColdPullControl
+    compaction: CompactionService
+    remote_queues: RemoteQueues
+    timer: TimerService | None
+    transactions: TransactionService
+    pop: PopService
+    client: RemotingClient
+    routes: TopicRoutes
+    access: AccessControl
+    client_ip: str
+    store_host: bytes
+
+
+class RequestProcessors:
+    """The processors of one broker."""
+
+    def __init__(self, components: ProcessorDependencies) -> None:
+        self._components = components
+        self._unverified: Mapping[int, RequestHandler] = {}
+        self._gate: RequestGate | None = None
+        self.latencies = RequestLatencies()
+        live, store, writer, tables = components.live, components.store, components.writer, components.tables
+        store_host = components.store_host
+        self.fast_send = FastSend(
+            live,
+            store,
+            writer,
+            tables.topics,
+            tables.stats,
+            store_host,
+            tables.static_topics,
+            components.transactions.metrics,
+            self.latencies,
+        )
+        self.fast_end_transaction = FastEndTransaction(
+            live, store, writer, tables.topics, tables.stats, components.transactions, self.latencies
+        )
+        self.fast_pop_ack = FastPopAck(
+            live, store, writer, tables.topics, tables.stats, components.pop, self.latencies
+        )
+        self.static_pulls = StaticPulls(tables.static_topics, components.remote_queues, tables.offsets)
+        self.pull = PullProcessor(
+            live,
+            store,
+            tables.topics,
+            tables.groups,
+            tables.clients,
+            tables.offsets,
+            tables.stats,
+            tables.filters,
+            components.cold_reads,
+            components.cold_control,
+            components.compaction,
+            self.static_pulls,
+            self.latencies,
+        )
+        self.pop = PopProcessor(
+            live,
+            store,
+            tables.topics,
+            tables.groups,
+            tables.clients,
+            tables.offsets,
+            tables.stats,
+            components.cold_reads,
+            components.pop,
+        )
+        self.pop_queries = PopQueryProcessor(
+            live,
+            store,
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.stats,
+            components.pop,
+            self.pop.polling,
+        )
+        components.pop.on_stop = self._release_pops
+        self._send = SendProcessor(
+            live,
+            writer,
+            tables.topics,
+            tables.groups,
+            tables.locks,
+            tables.stats,
+            store_host,
+            UniqKeyGenerator(components.client_ip),
+            tables.static_topics,
+            components.transactions.metrics,
+        )
+        self.lock_quorum = LockQuorum(live, tables.locks, components.client)
+        self._client = ClientProcessor(
+            live, store, tables.topics, tables.groups, tables.offsets, tables.clients, self.lock_quorum
+        )
+        tables.clients.on_group_change.append(self._client.notify_group_change)
+        tables.clients.on_subscriptions.append(
+            lambda group, subscriptions: tables.filters.register(group, subscriptions, now_ms())
+        )
+        tables.clients.on_group_end.append(lambda group: tables.filters.unregister(group, now_ms()))
+
+    def handlers(
+        self,
+        replicas: ReplicasManager | None,
+        group: MemberGroupService | None,
+        group_info: Callable[[], Mapping[str, str]] = dict,
+        leadership: Leadership | None = None,
+    ) -> dict[int, RequestHandler]:
+        """Request code → handler, of everything but pulls, which only the main port serves. `replicas`: the
+        broker under controllers, None without. `group`: the broker in a group with an acting master, None
+        without. `group_info`: what the runtime information says about it. `leadership`: that of a DLedger
+        group."""
+        components, tables = self._components, self._components.tables
+        live, store, writer = components.live, components.store, components.writer
+        mqadmin = MqadminDependencies(
+            live,
+            store,
+            tables.topics,
+            tables.groups,
+            tables.offsets,
+            tables.clients,
+            tables.stats,
+            tables.files,
+            tables.filters,
+            components.delays,
+            components.registration,
+            components.ha,
+            tables.static_topics,
+            components.timer,
+            group_info,
+        )
+        static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
+        modes = tables.request_modes
+        send_back = SendBackProcessor(live, store, writer, tables.topics, tables.groups, tables.stats)
+        reply = ReplyProcessor(
+            live, writer, tables.topics, tables.clients, tables.stats, components.store_host
+        )
+        transactions = EndTransactionProcessor(live, store, writer, tables.stats, components.transactions)
+        control = ReplicaControlProcessor(
+            components.replica_control, store, components.ha, components.slave_sync, replicas, leadership
+        )
+        replica_group = ReplicaGroupProcessor(live, components.ha, replicas)
+        acting_master = ActingMasterProcessor(group)
+        self._unverified = {**replica_group.unverified_handlers(), **acting_master.unverified_handlers()}
+        handlers: dict[int, RequestHandler] = {
+            **mqadmin_handlers(mqadmin),
+            **static_topics.handlers(),
+            **MessageRequestModeProcessor(
+                live,
+                modes,
+                tables.topics,
+                tables.groups,
+                tables.clients,
+                components.routes,
+            ).handlers(),
+            **PopAckProcessor(
+                live, store, tables.topics, tables.offsets, tables.stats, components.pop
+            ).handlers(),
+            **TableSyncProcessor(mqadmin, modes).handlers(),
+            **self._send.handlers(),
+            **RecallProcessor(live, writer, tables.topics, tables.stats).handlers(),
+            **send_back.handlers(),
+            **reply.handlers(),
+            **transactions.handlers(),
+            **QueryProcessor(live, store).handlers(),
+            **ColdControlProcessor(live, components.cold_control.flow).handlers(),
+            **replica_group.handlers(),
+            **acting_master.handlers(),
+            **control.handlers(),
+            **AuthAdminProcessor(
+                live, tables.auth, lambda: components.slave_sync.master is not None
+            ).handlers(),
+            **self._client.handlers(),
+        }
+        retrier = ColdReadRetrier(store.reader, components.cold_reads)
+        retried = static_topics.translate(retrier.wrap(handlers))
+        if replicas is None:
+            return retried
+        gate = self._gate = replicas.gate
+        components.pop.may_hand_out = lambda: gate.is_open
+        # A request that has to wait for the disk passes the gate again before it runs again: a switchover may
+        # have begun meanwhile.
+        return retried | gate.guard_relayed(retried) | retrier.wrap(gate.guard_held(handlers, retried))
+
+    def start_polling(self) -> None:
+        """Lets requests wait for messages from now on; needs a running loop."""
+        self.pull.hold.start()
+        self.pop.polling.start()
+        self.pop_queries.polling.start()
+
+    def stop_polling(self) -> None:
+        """Responds to the requests that wait for messages. From now on none waits."""
+        self.pull.hold.stop()
+        self.pop.polling.stop()
+        self.pop_queries.polling.stop()
+
+    def release_topics(self, names: set[str]) -> None:
+        """Runs the requests again that wait for messages of these topics."""
+        self.pull.hold.release(lambda pull: pull.request.topic in names)
+        for polling in (self.pop.polling, self.pop_queries.polling):
+            polling.release(lambda held: held.topics[0] in names)
+
+    def _release_pops(self) -> None:
+        """Runs the waiting POPs again, because this broker is the master no longer."""
+        self.pop.polling.release()
+        self.pop_queries.polling.release()
+
+    def main_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        """The handlers of the main port outside the fast paths: `common`, pulls and POPs, limited to requests
+        for this broker, behind the access control."""
+        components = self._components
+        queries = ColdReadRetrier(components.store.reader, components.cold_reads).wrap(
+            self.pop_queries.handlers()
+        )
+        pops = self.pop.handlers()
+        if self._gate is not None:
+            pops = self._gate.guard_held(pops, pops)
+        return self._guarded({**common, **self.pull.handlers(), **pops, **queries})
+
+    def vip_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        """The handlers of the VIP port outside the fast paths: `common`, limited to requests for this
+        broker, behind the access control."""
+        return self._guarded(common)
+
+    def _guarded(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
+        mine = reject_requests_for_others(handlers, self._components.live)
+        return self._components.access.guard(mine, self._unverified)
+
+    def default_handler(self) -> RequestHandler | None:
+        """The handler of requests that no other serves; None without access control."""
+        access = self._components.access
+        return access.unsupported if access.enabled else None
+
+    def main_port_fast_handlers(self) -> dict[bytes, FastRequestHandler]:
+        """Start of a JSON header → handler, of sends, ends of transactions, pulls and acknowledgements.
+        Access control needs the whole header, so there is no fast path while it is enabled."""
+        if self._components.access.enabled:
+            return {}
+        return {
+            **self.fast_send.fast(),
+            **self.fast_end_transaction.fast(),
+            **self.pull.fast(),
+            **self.fast_pop_ack.fast(),
+        }
+
+    def vip_port_fast_handlers(self) -> Mapping[bytes, FastRequestHandler]:
+        """Start of a JSON header → handler, of sends and ends of transactions; none while access control is
+        enabled."""
+        if self._components.access.enabled:
+            return {}
+        return {**self.fast_send.fast(), **self.fast_end_transaction.fast()}

@@ -1,0 +1,48 @@
+"""Takes from a record what its place in a compacted queue depends on: key, queue offset, tag code, store
+time."""
+# pure: bytes in, fields out
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from epochmq_store import record
+from epochmq_store.record import BORN_HOST_V6, HEAD_BYTES, STORE_HOST_V6, SYS_FLAG_AT
+
+_INT: Final = struct.Struct(">i")
+
+
+class KeyedRecord(NamedTuple):
+    """A record with a key, as a log has it, and the fields of its unit."""
+
+    data: bytes
+    queue_offset: int
+    tags_code: int
+    store_timestamp: int  # epoch ms
+
+
+def keyed_record(data: bytes, physical: int) -> KeyedRecord | None:
+    """The record with this physical offset. None for bytes that are no whole record with a key; RocketMQ
+    does not compact messages whose KEYS are blank."""
+    found = record.parse(data, 0, len(data), physical, (), check_crc=False)
+    if not isinstance(found, record.DispatchRequest) or found.size != len(data) or not is_key(found.keys):
+        return None
+    return KeyedRecord(data, found.queue_offset, found.tags_code, found.store_timestamp)
+
+
+def is_key(keys: str | None) -> bool:
+    """Whether a KEYS property is a key."""
+    return keys is not None and bool(keys.strip())
+
+
+def key_of(data: bytes) -> bytes:
+    """The KEYS property of a record, empty without."""
+    return record.property_value(record.properties_at(data, 0, len(data)), b"KEYS\x01") or b""
+
+
+def has_body(data: bytes) -> bool:
+    """Whether the body of a record has bytes. A message without deletes its key."""
+    flags = _INT.unpack_from(data, SYS_FLAG_AT)[0]
+    head = HEAD_BYTES[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
+    return bool(_INT.unpack_from(data, head - 4)[0] > 0)

@@ -1,0 +1,147 @@
+"""Reads records of the timer topic, and builds the messages that are delivered or stored again.
+
+A delivered record keeps the properties with which the timer topic stored it, REAL_TOPIC, REAL_QID and TIMER_*
+included: RocketMQ encodes the properties before it removes these (TimerMessageStore.convertMessage).
+"""
+
+from __future__ import annotations
+
+from mmap import mmap
+from struct import Struct
+from typing import Final
+
+from msgspec import Struct as Record
+
+from epochmq_broker.writing.message_writer import TIMER_TOPIC, InnerMessage, copy_of_record
+from epochmq_protocol import message as records
+from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_store import record as layout
+
+NEVER_ENQUEUED: Final = 2**63 - 1
+"""TIMER_ENQUEUE_MS of a message that was due before it reached the wheel (Long.MAX_VALUE)."""
+
+OUT_MS: Final = "TIMER_OUT_MS"
+ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
+DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
+ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
+DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+
+_SYS_FLAG = Struct(">i")
+_TOPIC = TIMER_TOPIC.encode()
+_LONG_DIGITS = 19
+
+
+class TimerRecord(Record, frozen=True, gc=False):
+    """What the wheel needs of a record of the timer topic. Times are epoch ms."""
+
+    out_ms: int
+    """When the message is due; delivered in the following interval of the wheel's precision."""
+    store_timestamp: int
+    real_topic: str
+    deletes: bool
+    """Whether the message deletes another one."""
+    born_timestamp: int
+
+
+def read_timer_record(log: mmap | bytes, at: int, size: int, physical: int) -> TimerRecord | None:
+    """Reads the record of `size` bytes at this position of a log file. None if it is not a message of the
+    timer topic with a delivery time and a real topic, at this physical offset."""
+    if size < layout.HEAD_V4.size + 3 or at + size > len(log):
+        return None
+    flags = _SYS_FLAG.unpack_from(log, at + layout.SYS_FLAG_AT)[0]
+    head = layout.HEADS[20 if flags & layout.BORN_HOST_V6 else 8, 20 if flags & layout.STORE_HOST_V6 else 8]
+    if size < head.size + 3:
+        return None
+    fields = head.unpack_from(log, at)
+    if fields[0] != size or fields[6] != physical or fields[1] not in (layout.MAGIC_V1, layout.MAGIC_V2):
+        return None
+    position = at + head.size + fields[14]
+    if fields[14] < 0 or position + 3 > at + size:
+        return None
+    position += 1 if fields[1] == layout.MAGIC_V1 else 2
+    end = position + len(_TOPIC)
+    if log[position:end] != _TOPIC or log[position - 1] != len(_TOPIC):
+        return None
+    properties = log[end + 2 : at + size]
+    out_ms = layout.property_value(properties, b"TIMER_OUT_MS\x01")
+    real_topic = layout.property_value(properties, b"REAL_TOPIC\x01")
+    if out_ms is None or real_topic is None or not out_ms.isdigit() or len(out_ms) > _LONG_DIGITS:
+        return None
+    return TimerRecord(
+        int(out_ms),
+        fields[10],
+        real_topic.decode("utf-8", "replace"),
+        layout.property_value(properties, b"TIMER_DEL_UNIQKEY\x01") is not None,
+        fields[8],
+    )
+
+
+def delete_key(real_topic: str, uniq_key: str) -> str:
+    """The value of TIMER_DEL_UNIQKEY that deletes a message (TimerMessageStore.buildDeleteKey)."""
+    return f"{real_topic}+{uniq_key}"
+
+
+class DueMessage(Record):
+    """A message of the timer topic that was read because it is due."""
+
+    message: records.MessageExt
+    properties: dict[str, str]
+
+    @classmethod
+    def decode(cls, data: bytes) -> DueMessage:
+        """Decodes a record. Raises RemoteProtocolError or ValueError if it is not a timer message."""
+        message = records.decode_record(data)
+        if message.topic != TIMER_TOPIC:
+            raise RemoteProtocolError(f"topic {message.topic}: expected {TIMER_TOPIC}")
+        properties = records.parse_properties(message.properties)
+        for name in (OUT_MS, REAL_TOPIC, REAL_QUEUE_ID):
+            if name not in properties:
+                raise ValueError(f"{name} is missing")
+        int(properties[REAL_QUEUE_ID])
+        return cls(message, properties)
+
+    @property
+    def out_ms(self) -> int:
+        """When the message is due. Raises ValueError."""
+        return int(self.properties[OUT_MS])
+
+    @property
+    def real_topic(self) -> str:
+        """The topic to which the message is delivered."""
+        return self.properties[REAL_TOPIC]
+
+    @property
+    def deletes(self) -> str | None:
+        """The key of the message that this one deletes."""
+        return self.properties.get(DELETE_KEY)
+
+    @property
+    def key(self) -> str | None:
+        """The key by which another message deletes this one."""
+        uniq_key = self.properties.get("UNIQ_KEY")
+        return None if uniq_key is None else delete_key(self.real_topic, uniq_key)
+
+    def to_store(self, enqueue_ms: int, present_ms: int, *, rolls: bool) -> InnerMessage:
+        """The message to store: in its own topic, or again in the timer topic (`rolls`)."""
+        properties = dict(self.properties)
+        properties[ENQUEUE_MS] = str(enqueue_ms)
+        if rolls:
+            properties[ROLL_TIMES] = str(int(properties.get(ROLL_TIMES, "0")) + 1)
+        properties[DEQUEUE_MS] = str(present_ms)
+        rendered = records.format_properties(properties)
+        topic, queue_id = TIMER_TOPIC, self.message.queue_id
+        if not rolls:
+            topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QUEUE_ID))
+        properties["WAIT"] = "false"
+        return copy_of_record(self.message, topic, queue_id, properties, rendered)
+
+
+def wheel_time(out_ms: int, base_ms: int, window_ms: int) -> tuple[int, bool]:
+    """(The time of the slot for a message that is due at `out_ms`, whether it is stored again then), if it
+    enters the wheel at `base_ms`. The wheel reaches `window_ms` ahead (TimerMessageStore.doEnqueue)."""
+    excess = out_ms - base_ms - window_ms
+    if excess < 0:
+        return out_ms, False
+    return base_ms + (window_ms // 2 if excess < window_ms // 3 else window_ms), True

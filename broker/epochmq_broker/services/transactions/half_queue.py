@@ -1,0 +1,183 @@
+"""Gives a round of checks access to one half queue, its op queue and the producers (RocketMQ's
+TransactionalMessageBridge and AbstractTransactionalMessageCheckListener).
+
+Reads that need the disk run on the threads of `cold_reads`. A round blocks the event loop for
+`TURN_BUDGET_S` at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import cast
+
+from msgspec import Struct
+
+from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.config.clock import now_ms
+from epochmq_broker.services.cold_reads import ColdReadPool
+from epochmq_broker.services.transactions import half_messages
+from epochmq_broker.services.transactions.check_round import QueueRead, ReadStatus
+from epochmq_broker.services.transactions.op_writer import OpMessageWriter, count_put
+from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
+from epochmq_broker.tables.clients import ClientRegistry
+from epochmq_broker.tables.stats import BrokerStats
+from epochmq_broker.tables.topics import TopicTable
+from epochmq_broker.writing.escape.message_sink import MessageSink
+from epochmq_broker.writing.message_writer import InnerMessage, PutResult
+from epochmq_protocol import message as records
+from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteProtocolError, RequestError
+from epochmq_protocol.message import MessageExt
+from epochmq_protocol.transport.connection import RemotingConnection
+from epochmq_store.message_store import MessageStore
+from epochmq_store.page_residency import NotResidentError
+from epochmq_store.statuses import GetResult, GetStatus, PutStatus, StoreReadError
+
+log = logging.getLogger(__name__)
+
+TURN_BUDGET_S = 0.004
+"""How long a round may block the event loop."""
+COLD_READS_MAX = 8
+"""Reads from the disk for one message."""
+UNSENT_MAX = 4 << 20
+"""Bytes that may wait to be sent to a producer; with more it is not asked."""
+
+_NO_NEW = frozenset({GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE})
+
+
+class TransactionDependencies(Struct, frozen=True):
+    """The broker's components that transactions use."""
+
+    live: LiveConfig
+    store: MessageStore
+    sink: MessageSink
+    topics: TopicTable
+    clients: ClientRegistry
+    stats: BrokerStats
+    cold_reads: ColdReadPool
+    metrics: TransactionMetrics
+
+
+class StoredHalfQueue:
+    """A half queue in the store of this broker (`check_round.HalfQueue`)."""
+
+    def __init__(self, parts: TransactionDependencies, ops: OpMessageWriter, queue_id: int) -> None:
+        self.unreachable = 0
+        """Half messages whose producer group had no open connection."""
+        self._parts = parts
+        self._ops = ops
+        self._queue_id = queue_id
+        self._turn_ends_s = 0.0
+
+    def now_ms(self) -> int:
+        """See `HalfQueue`."""
+        return now_ms()
+
+    async def read_half(self, offset: int) -> QueueRead:
+        """See `HalfQueue`."""
+        return await self._read(half_messages.HALF_TOPIC, offset, 1)
+
+    async def read_ops(self, offset: int, count: int) -> QueueRead:
+        """See `HalfQueue`."""
+        return await self._read(half_messages.OP_TOPIC, offset, count)
+
+    @property
+    def is_remote(self) -> bool:
+        """See `HalfQueue`."""
+        return self._parts.sink.is_remote
+
+    def put(self, message: InnerMessage) -> PutResult:
+        """See `HalfQueue`."""
+        stored = self._store(message)
+        if stored.status is PutStatus.PUT_OK and not stored.is_remote:
+            count_put(self._parts.stats, stored)
+        return stored
+
+    def discard(self, message: InnerMessage, real_topic: str) -> PutResult:
+        """See `HalfQueue`."""
+        self._parts.topics.create_in_send_back(half_messages.DISCARD_TOPIC, 1)
+        stored = self._store(message)
+        if stored.status is PutStatus.PUT_OK:
+            self._parts.metrics.add(real_topic, -1)
+        return stored
+
+    def replaced(self, half: MessageExt) -> None:
+        """See `HalfQueue`."""
+        self._ops.remove(half.queue_id, half.queue_offset)
+
+    def ask_producer(self, half: MessageExt, properties: dict[str, str], stored: PutResult) -> None:
+        """See `HalfQueue`. Without a connection to the group, a later round asks again."""
+        group = properties.get("PGROUP", "")
+        try:
+            command = half_messages.check_request(
+                half,
+                properties,
+                stored.queue_offset,
+                stored.physical_offset,
+                self._parts.live.current.broker_name,
+            )
+        except (KeyError, ValueError, EpochMQError) as error:
+            log.error("half message %d cannot be checked: %s", half.queue_offset, error)
+            return
+        channel = cast(RemotingConnection | None, self._parts.clients.any_producer(group))
+        if channel is None or channel.unsent_bytes > UNSENT_MAX:
+            self.unreachable += 1
+            log.warning(
+                "no producer of group %s can be asked about half message %d", group, half.queue_offset
+            )
+            return
+        try:
+            channel.oneway(command)
+        except ConnectionClosedError:
+            self.unreachable += 1
+
+    async def pause(self, ms: int) -> None:
+        """See `HalfQueue`."""
+        await asyncio.sleep(ms / 1000)
+
+    async def take_turn(self) -> None:
+        """See `HalfQueue`."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._turn_ends_s:
+            await asyncio.sleep(0)
+            self._turn_ends_s = loop.time() + TURN_BUDGET_S
+
+    def _store(self, message: InnerMessage) -> PutResult:
+        """Stores a message. One that this broker does not support must not end the round."""
+        try:
+            return self._parts.sink.put(message)
+        except RequestError as error:
+            log.error("a half message of topic %s cannot be stored again: %s", message.topic, error.remark)
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+
+    async def _read(self, topic: str, offset: int, count: int) -> QueueRead:
+        store = self._parts.store
+        queue = store.lookup.existing_queue(topic, self._queue_id)
+        if queue is None:
+            return QueueRead(ReadStatus.NO_NEW_MESSAGE, 0)
+        for _ in range(COLD_READS_MAX):
+            try:
+                return _queue_read(store.reader.get_resident(queue, offset, count))
+            except NotResidentError as missing:
+                await self._parts.cold_reads.read(self, missing)
+        raise StoreReadError(f"{topic}: message {offset} does not stay in memory")
+
+
+def _queue_read(found: GetResult) -> QueueRead:
+    """The read of a round from that of the store; skips damaged records."""
+    if found.status in _NO_NEW:
+        return QueueRead(ReadStatus.NO_NEW_MESSAGE, found.next_offset)
+    if found.status is not GetStatus.FOUND:
+        return QueueRead(ReadStatus.ILLEGAL_OFFSET, found.next_offset)
+    messages: list[MessageExt] = []
+    body, at = found.body, 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big", signed=True)
+        try:
+            messages.append(records.decode_record(body, at))
+        except RemoteProtocolError as error:
+            log.error("a record of a transaction is damaged: %s. Run `epochmq audit`", error)
+            if size <= 0:
+                break
+        at += size
+    return QueueRead(ReadStatus.FOUND, found.next_offset, messages)

@@ -1,0 +1,206 @@
+"""Decides which messages a subscription selects, for pulls and pops (RocketMQ's ExpressionMessageFilter and
+ExpressionForRetryMessageFilter).
+
+A filter has up to three parts. `tags` are compared with the tag codes of the consume queue. `select` looks at
+the properties of the stored message; it exists for expressions only. `excludes` says by the filter bit map in
+the extension of the consume queue that the message need not be read.
+"""
+# pure: rules over values
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar
+
+from epochmq_broker.tables.filters.bloom import has_bits, set_bits
+from epochmq_broker.tables.filters.consumer_filters import (
+    ConsumerFilterData,
+    ConsumerFilterTable,
+    RegisteredFilter,
+    compiled,
+)
+from epochmq_broker.tables.filters.sql import SqlExpression
+from epochmq_broker.tables.subscriptions import is_tag_type, wanted_codes
+from epochmq_protocol.bodies import SubscriptionData
+from epochmq_protocol.fastpath import find_property_bytes
+from epochmq_protocol.message import parse_properties
+from epochmq_store.extension_unit import ExtensionUnit
+
+RETRY_PREFIX = "%RETRY%"
+RETRY_TOPIC = "RETRY_TOPIC"
+"""The property with the topic from which a message came to a retry topic."""
+
+SELECTORS_MAX = 128
+RESULTS_MAX = 256
+RESULT_BYTES_MAX = 64
+"""Expressions whose results are kept, the results of each, and the bytes of the values of a result."""
+
+Key = TypeVar("Key")
+Select = Callable[[bytes], bool]
+"""Whether a message with these stored properties is selected."""
+
+Excludes = Callable[[ExtensionUnit], bool]
+"""Whether the bit map in a unit of the consume queue's extension says that the message is not selected."""
+
+
+class MessageFilter:
+    """Selects messages: `tags` None means every tag code, `select` None every message."""
+
+    __slots__ = ("excludes", "select", "tags")
+
+    def __init__(
+        self,
+        tags: frozenset[int] | None = None,
+        select: Select | None = None,
+        excludes: Excludes | None = None,
+    ) -> None:
+        self.tags = tags
+        self.select = select
+        self.excludes = excludes
+
+
+class StoredProperties:
+    """The properties of a record, which must be ASCII. Finds the few that an expression names without parsing
+    the others."""
+
+    __slots__ = ("_stored",)
+
+    def __init__(self, stored: bytes) -> None:
+        self._stored = stored
+
+    def get(self, name: str, /) -> str | None:
+        """The value of a property, as `parse_properties` returns it."""
+        found = find_property_bytes(self._stored, name.encode("utf-8", "replace"))
+        return None if found is None else found.decode("ascii")
+
+
+@lru_cache(maxsize=SELECTORS_MAX)
+def selector(expression: SqlExpression) -> Select:
+    """The test of an expression. The value of an expression depends only on the properties that it names; so
+    the results for the latest values of these are kept."""
+    names = [name.encode("utf-8", "replace") for name in expression.names]
+    return _select_by_one(expression, names[0]) if len(names) == 1 else _select_by_all(expression, names)
+
+
+def _select_by_one(expression: SqlExpression, name: bytes) -> Select:
+    """The test of an expression that names one property. Most properties are found by the first search."""
+    matches = expression.matches
+    wanted = b"\x02" + name + b"\x01"
+    size = len(wanted)
+    results: dict[bytes | None, bool] = {}
+    known_result = results.get
+
+    def select(stored: bytes) -> bool:
+        if not stored.isascii():
+            return matches(parse_properties(stored))
+        start = stored.rfind(wanted) + size
+        stop = stored.find(b"\x02", start)
+        if start >= size and stop > start:
+            value: bytes | None = stored[start:stop]
+        else:
+            value = find_property_bytes(stored, name)
+        known = known_result(value)
+        if known is None:
+            known = matches(StoredProperties(stored))
+            if value is None or len(value) <= RESULT_BYTES_MAX:
+                _keep(results, value, known)
+        return known
+
+    return select
+
+
+def _select_by_all(expression: SqlExpression, names: list[bytes]) -> Select:
+    """The test of an expression that names any number of properties."""
+    matches = expression.matches
+    results: dict[tuple[bytes | None, ...], bool] = {}
+
+    def select(stored: bytes) -> bool:
+        if not stored.isascii():
+            return matches(parse_properties(stored))
+        values = tuple([find_property_bytes(stored, name) for name in names])
+        known = results.get(values)
+        if known is None:
+            known = matches(StoredProperties(stored))
+            if sum(map(len, filter(None, values))) <= RESULT_BYTES_MAX:
+                _keep(results, values, known)
+        return known
+
+    return select
+
+
+def _keep(results: dict[Key, bool], key: Key, result: bool) -> None:
+    if len(results) >= RESULTS_MAX:
+        results.clear()
+    results[key] = result
+
+
+def tag_filter(subscription: SubscriptionData) -> MessageFilter:
+    """The filter of a subscription by tags."""
+    return MessageFilter(wanted_codes(subscription))
+
+
+def carried_filter(subscription: SubscriptionData) -> MessageFilter:
+    """The filter of a subscription that a request carries. An expression that does not compile selects every
+    message, as in RocketMQ."""
+    if is_tag_type(subscription.expression_type):
+        return tag_filter(subscription)
+    expression = compiled(subscription.sub_string, subscription.expression_type)
+    return MessageFilter() if expression is None else MessageFilter(None, selector(expression))
+
+
+def registered_filter(registered: RegisteredFilter) -> MessageFilter:
+    """The filter of a group's registered expression."""
+    expression = registered.expression
+    if expression is None:
+        return MessageFilter()
+    return MessageFilter(None, selector(expression), bit_map_test(registered.data))
+
+
+def bit_map_test(data: ConsumerFilterData) -> Excludes | None:
+    """A function that tells whether a bit map excludes a message. Bit maps count for messages that were
+    stored after the expression was registered."""
+    bits = data.bloom_filter_data
+    if bits is None:
+        return None
+
+    def excludes(unit: ExtensionUnit) -> bool:
+        return (
+            unit.store_timestamp > data.born_time
+            and len(unit.bit_map) * 8 == bits.bit_num
+            and not has_bits(bits, unit.bit_map)
+        )
+
+    return excludes
+
+
+def bit_map_of(table: ConsumerFilterTable, topic: str, stored: bytes) -> bytes:
+    """The filter bit map of a message from its stored properties (CommitLogDispatcherCalcBitMap): the bits of
+    every group whose expression selects it. Empty if no group has registered an expression for the topic."""
+    groups = table.of_topic(topic)
+    if not groups:
+        return b""
+    properties = parse_properties(stored)
+    bit_map = bytearray(table.bloom.bits // 8)
+    for registered in groups.values():
+        bits, expression = registered.data.bloom_filter_data, registered.expression
+        if bits is not None and expression is not None and expression.matches(properties):
+            set_bits(bits, bit_map)
+    return bytes(bit_map)
+
+
+def retry_filter(table: ConsumerFilterTable, subscription: SubscriptionData) -> MessageFilter:
+    """The filter of a subscription by an expression to a retry topic, with filterSupportRetry: a message is
+    selected by the group's registered expression for the topic from which the message came."""
+    group, plus, topic = subscription.topic.removeprefix(RETRY_PREFIX).partition("+")
+    if plus and "+" in topic:  # a group's name may contain a plus; of a retry topic v2 it is the separator
+        group = f"{group}{plus}{topic}"
+
+    def select(stored: bytes) -> bool:
+        properties = parse_properties(stored)
+        registered = table.get(properties.get(RETRY_TOPIC, ""), group)
+        if registered is None or registered.expression is None:
+            return True
+        return registered.expression.matches(properties)
+
+    return MessageFilter(None, select)

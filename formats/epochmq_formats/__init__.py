@@ -1,0 +1,3 @@
+"""The layouts of RocketMQ's files, each once: its fields, encoder and decoder, and the class that it mirrors.
+Pure; it may use the protocol.
+It must not know who reads or writes a file, or where the file is."""
