@@ -71,7 +71,7 @@ PACKAGES: Final = (
 
 
 def other_tests(packages: Sequence[MutatedPackage], root: Path = ROOT) -> tuple[str, ...]:
-    """What `FURTHER_TESTS` contains beside the unit tests of these packages, relative to `root`: whole folders,
+    """What `FURTHER_TESTS` contains beside the unit tests of these packages, relative to `root`: folders,
     and the test modules beside them."""
     own = {root / folder for package in packages for folder in package.unit_tests}
     found: list[str] = []
