@@ -6,8 +6,11 @@ and the parts that only compute. These and the build have a low priority: they u
 the cores, and do not make a process stall for which a test waits.
 
 `soak` runs the long tests, one part after another. A failed part does not stop the others. The output of a
-part is printed when it ends, with its slowest tests; the failed parts and tests are listed last. The CPU
-seconds of a part are those of all processes that it has waited for."""
+part is printed when it ends, with its slowest tests. The last lines say which tests were skipped and why, how
+many parts passed and failed, and which parts and tests failed. The CPU seconds of a part are those of all
+processes that it has waited for.
+
+`python -m tools.quick` runs other parts in the same way."""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -29,6 +33,8 @@ BIN = Path(sys.executable).parent
 NO_TESTS_COLLECTED = 5
 FAILED_TEST = re.compile(r"^(?:FAILED|ERROR) (\S+?::[\w:]+(?:\[.*?\])?|\S+)(?: - |$)", re.MULTILINE)
 """A line of pytest's summary; the group is the test's name."""
+SKIPPED_TESTS = re.compile(r"^SKIPPED \[(\d+)\] (\S+?)(?::\d+)?: (.+)$", re.MULTILINE)
+"""A line of pytest's summary: the number of tests, the file in which they were skipped, and the reason."""
 SLOWEST = ("--durations=10", "--durations-min=5")
 """Options of pytest that list the ten slowest tests of a part, and fixtures, that took 5 s and more."""
 FAILED_TESTS_MAX = 20
@@ -125,15 +131,27 @@ SOAK = [
 ]
 
 
+def skip_summary(output: str) -> Counter[str]:
+    """How many tests pytest skipped for each reason, according to the summary that it printed (`-ra`)."""
+    counted: Counter[str] = Counter()
+    for number, _, reason in SKIPPED_TESTS.findall(output):
+        counted[reason.removeprefix("Skipped: ").strip()] += int(number)
+    return counted
+
+
 class SuiteRun:
     """One run of parts."""
 
-    def __init__(self, parts: list[Part], workers_max: int) -> None:
-        """`workers_max` limits the workers of each lane."""
+    def __init__(self, parts: list[Part], workers_max: int, *, show_passed: bool = True) -> None:
+        """`workers_max` limits the workers of each lane; `show_passed` is whether the output of parts that
+        passed is printed, too."""
         self.parts = parts
         self.workers_max = workers_max
+        self.show_passed = show_passed
         self.failed: dict[str, list[str]] = {}
         """The failed parts, each with its failed tests."""
+        self.skipped: Counter[str] = Counter()
+        """How many tests were skipped for each reason."""
         self._waiting = list(enumerate(parts, 1))
         self._running: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
@@ -148,6 +166,8 @@ class SuiteRun:
             except BaseException:
                 self._end_now()
                 raise
+        for reason, number in self.skipped.most_common():
+            print(f"skipped {number} {'test' if number == 1 else 'tests'}: {reason}")
         print(f"{len(self.parts) - len(self.failed)} passed, {len(self.failed)} failed")
         for name, tests in self.failed.items():
             print("\n    ".join([f"  failed: {name}", *tests[:FAILED_TESTS_MAX]]))
@@ -177,7 +197,10 @@ class SuiteRun:
         result = "ok" if passed else f"FAILED ({status})"
         took = f"{time.monotonic() - started:.0f} s, {cpu_s:.0f} CPU seconds"
         with self._lock:
-            print(f"{printed.rstrip()}\n{label}: {result}, {took}", flush=True)
+            if printed.strip() and (self.show_passed or not passed):
+                print(printed.rstrip())
+            print(f"{label}: {result}, {took}", flush=True)
+            self.skipped += skip_summary(printed)
             if not passed:
                 self.failed[part.name] = FAILED_TEST.findall(printed)
 

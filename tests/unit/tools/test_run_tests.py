@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from tools.run_tests import TEST, Lane, Part, SuiteRun
+from tools.run_tests import TEST, Lane, Part, SuiteRun, skip_summary
 
 
 def part(name: str, code: str, lane: Lane = "processes", niceness: int = 0) -> Part:
@@ -40,6 +42,52 @@ ERROR tests/unit/c.py
     assert SuiteRun([part("tests", f"print({summary!r}); raise SystemExit(1)")], 1).all() == 1
     expected = "  failed: tests\n    tests/unit/a.py::test_bytes[two words - 1]\n    tests/unit/c.py\n"
     assert capsys.readouterr().out.endswith(expected)
+
+
+def test_the_last_lines_say_how_many_tests_were_skipped_for_each_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = """
+SKIPPED [2] tests/interop/conftest.py:61: missing: `java` 17 or newer
+SKIPPED [1] tests/unit/spark/test_walk.py:12: Skipped: missing: numba (make install-spark)
+1 passed, 3 skipped in 0.01s
+"""
+    second = """
+SKIPPED [30] tests/spark/test_hdfs.py:33: missing: `java` 17 or newer
+SKIPPED [1] tests/unit/broker/test_cold_reads.py: files are in memory: [tmpfs]
+"""
+    parts = [part("first", f"print({first!r})"), part("second", f"print({second!r})"), part("third", "")]
+    assert SuiteRun(parts, 1).all() == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "skipped 32 tests: missing: `java` 17 or newer",
+        "skipped 1 test: missing: numba (make install-spark)",
+        "skipped 1 test: files are in memory: [tmpfs]",
+        "3 passed, 0 failed",
+    ]
+
+
+def test_real_summaries_of_pytest_are_understood(tmp_path: Path) -> None:
+    (tmp_path / "test_module.py").write_text(
+        "import pytest\npytest.importorskip('no_such_module', reason='no module')\n"
+    )
+    (tmp_path / "test_marks.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.skipif(True, reason='never: here')\n"
+        "@pytest.mark.parametrize('number', range(3))\n"
+        "def test_marked(number): pass\n"
+        "def test_called(): pytest.skip('missing: root')\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-ra", "-p", "no:cacheprovider", "."]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert skip_summary(printed) == {"no module": 1, "never: here": 3, "missing: root": 1}
+
+
+def test_the_output_of_parts_that_passed_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [part("good", "print('not interesting')"), part("bad", "raise SystemExit('interesting')")]
+    assert SuiteRun(parts, 1, show_passed=False).all() == 1
+    printed = capsys.readouterr().out
+    assert "not interesting" not in printed
+    assert "interesting" in printed
 
 
 def test_the_parts_of_a_lane_run_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
