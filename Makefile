@@ -30,7 +30,8 @@ run: install
 stop: install
 	$(BIN)/epochmq down --state $(STATE)
 
-lint: install-spark
+# Where install-spark has not run, mypy does not know the types of Spark and pandas. `make test` knows them.
+lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
