@@ -5,8 +5,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SPARK  := $(VENV)/.installed-spark
 STATE  ?= .epochmq
+ROOM   ?=
 
-.PHONY: install install-spark run stop lint test soak mutants bench kube kube-down lock clean
+.PHONY: install install-spark run stop quick lint test soak mutants bench kube kube-down lock clean
 
 install: $(STAMP)
 
@@ -29,6 +30,10 @@ run: install
 
 stop: install
 	$(BIN)/epochmq down --state $(STATE)
+
+# The inner loop of a change: what can be checked in a minute or two, of the whole tree or of one room (ROOM=store).
+quick: install
+	$(BIN)/python -m tools.quick $(ROOM)
 
 # Where install-spark has not run, mypy does not know the types of Spark and pandas. `make test` knows them.
 lint: install

@@ -1,0 +1,86 @@
+"""Runs the checks that take a minute or two: the inner loop of a change.
+
+`make quick` tests the whole tree, and `make quick ROOM=store` or `ROOM=broker/services` one room of it. Both
+run ruff, the import layers, the pure modules, the types, some seeds of each simulated world, and unit tests.
+Spark, Java and Kubernetes are not needed. Tests with the mark `long` are left to `make test`.
+
+A room is a root of the product such as `store`, whose code is in `store/epochmq_store`, or a package inside
+one, or any other folder of `tests/unit`. Its unit tests are in the folder of `tests/unit` with its name, or
+with that of the nearest room around it. mypy always gets the whole tree: it keeps its results, and checks
+only the modules that changed and those that import them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from tools.run_tests import BIN, ROOT, Part, SuiteRun
+
+UNIT_TESTS = Path("tests", "unit")
+SIMULATED_SEEDS = 3
+"""Of each world; `make test` runs hundreds."""
+
+
+class UnknownRoomError(Exception):
+    """There is no room with this name."""
+
+
+def rooms(checkout: Path = ROOT) -> set[str]:
+    """The names of all rooms."""
+    names = set()
+    for file in checkout.glob("*/epochmq*/**/__init__.py"):
+        root, _, *inner = file.parent.relative_to(checkout).parts
+        names.add("/".join((root, *inner)))
+    for file in (checkout / UNIT_TESTS).glob("*/**/test_*.py"):
+        names.add(file.parent.relative_to(checkout / UNIT_TESTS).as_posix())
+    return names
+
+
+def unit_tests(room: str, checkout: Path = ROOT) -> Path:
+    """The folder with the unit tests of a room, relative to the checkout. UnknownRoomError names the rooms
+    that there are."""
+    name = room.strip("/")
+    known = rooms(checkout)
+    if name not in known:
+        raise UnknownRoomError(f"there is no room {room!r}, but {', '.join(sorted(known))}")
+    folder = UNIT_TESTS / name
+    while not (checkout / folder).is_dir():
+        folder = folder.parent
+    return folder
+
+
+def parts(tests: Path, workers: int) -> list[Part]:
+    """The parts of a run with these unit tests, which this number of processes share."""
+    pytest = [sys.executable, "-m", "pytest", "-q", "-n", str(workers), "--dist", "worksteal"]
+    return [
+        Part("unit tests", [*pytest, "-m", "not soak and not long", str(tests)]),
+        _check("ruff", str(BIN / "ruff"), "check", "."),
+        _check("formatting", str(BIN / "ruff"), "format", "--check", "."),
+        _check("import layers", str(BIN / "lint-imports")),
+        _check("pure modules", sys.executable, "tools/purity.py"),
+        _check("types", str(BIN / "mypy")),
+        _check("simulation", sys.executable, "-m", "tests.simulation", "every", "0", str(SIMULATED_SEEDS)),
+    ]
+
+
+def _check(name: str, *command: str) -> Part:
+    return Part(name, list(command), "computation")
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the checks. Exit status 1 if one failed, 2 if there is no such room."""
+    if len(arguments) > 1:
+        print("usage: python -m tools.quick [ROOM]", file=sys.stderr)
+        return 2
+    try:
+        tests = unit_tests(arguments[0]) if arguments else UNIT_TESTS
+    except UnknownRoomError as error:
+        print(f"quick: {error}", file=sys.stderr)
+        return 2
+    workers = os.cpu_count() or 1
+    return SuiteRun(parts(tests, workers), workers, show_passed=False).all()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
