@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from functools import partial
 from pathlib import Path
 
@@ -27,8 +26,8 @@ SETTINGS: Settings = {
     **CHECKED,
     "allAckInSyncStateSet": True,
     "minInSyncReplicas": 2,
-    # A replica that missed the controllers' notification would ask only after this time.
-    "syncBrokerMetadataPeriod": 60_000,
+    # A replica that missed the controllers' notification would ask only after this time, an hour.
+    "syncBrokerMetadataPeriod": 3_600_000,
 }
 
 
@@ -70,11 +69,9 @@ def test_a_group_with_access_control_replaces_its_master_and_keeps_users_and_acl
             again = ask(member, CREATE_USER, {"username": "alice"}, body)
             assert (again.code == 0) == (member is not master), again.remark
         wait_until(lambda: send(master, "before", ALICE).code == 0, what="the master acknowledges")
-        started = time.monotonic()
         master.process.kill()
         successor = group.wait_master(other_than=master)
         wait_until(lambda: send(successor, "after", ALICE).code == 0, what="the successor acknowledges")
-        assert time.monotonic() - started < 30, "replicas act on the controllers' notification"
         assert send(successor, "unsigned").remark == "username cannot be null."
         assert send(successor, "forged", ("alice", "guess")).remark == "check signature failed."
         assert send(successor, "unknown", ("eve", "secret")).code == NO_PERMISSION

@@ -17,8 +17,8 @@ from epochmq_protocol.route import QueueData, TopicRouteData
 
 DEAD, REFUSING, ALIVE = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 TOPIC = "orders"
-NEVER_S = 500.0
-"""Longer than any stall of a busy machine, and shorter than the time limit of a test."""
+NEVER_S = 3600.0
+"""Longer than a test may take."""
 
 
 class Nameservers:
@@ -49,22 +49,15 @@ def routes(nameservers: Nameservers, *addresses: str) -> TopicRoutes:
     return TopicRoutes(LiveConfig(from_properties(settings).config), nameservers)
 
 
-async def elapsed(made: TopicRoutes) -> tuple[frozenset[MessageQueue] | None, float]:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    found = await made.readable_queues(TOPIC)
-    return found, loop.time() - began
-
-
 async def test_a_dead_nameserver_delays_the_first_answer_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_routes, "TIMEOUT_MS", int(NEVER_S * 1000))
     nameservers = Nameservers()
     made = routes(nameservers, DEAD, ALIVE)
-    found, first_s = await elapsed(made)
-    assert found == {MessageQueue(TOPIC, "broker-a", 0)}
-    assert NEXT_AFTER_S <= first_s < NEVER_S, "the other one was asked meanwhile"
+    began = asyncio.get_running_loop().time()
+    assert await made.readable_queues(TOPIC) == {MessageQueue(TOPIC, "broker-a", 0)}
+    assert asyncio.get_running_loop().time() - began >= NEXT_AFTER_S
     assert nameservers.asked == [DEAD, ALIVE]
-    assert nameservers.cancelled == 1, "no question is left behind"
+    assert nameservers.cancelled == 1, "the other one was asked meanwhile, and no question is left behind"
     assert await made.route(TOPIC, fresh_s=-1) is not None
     assert nameservers.asked == [DEAD, ALIVE, ALIVE], "the one that answered is asked first"
 
@@ -72,9 +65,7 @@ async def test_a_dead_nameserver_delays_the_first_answer_only(monkeypatch: pytes
 async def test_a_nameserver_that_refuses_is_skipped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_routes, "NEXT_AFTER_S", NEVER_S)
     nameservers = Nameservers()
-    found, took_s = await elapsed(routes(nameservers, REFUSING, ALIVE))
-    assert found is not None
-    assert took_s < NEVER_S
+    assert await routes(nameservers, REFUSING, ALIVE).readable_queues(TOPIC) is not None
     assert nameservers.asked == [REFUSING, ALIVE]
 
 
