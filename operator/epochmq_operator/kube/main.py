@@ -12,7 +12,6 @@ from typing import Any
 
 import structlog
 
-from epochmq_operator import manifests
 from epochmq_operator.entities.entity_reconciliation import ENTITY_FINALIZER
 from epochmq_operator.kube.api import Api, ApiError
 from epochmq_operator.kube.audit_reconciler import AuditReconciler
@@ -31,6 +30,7 @@ from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import open_sidecar_client
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
+from epochmq_operator.manifests import MANAGED_BY, MANAGER, OBJECT_KINDS, differences
 from epochmq_operator.plans.deletion import finalizers
 from epochmq_operator.plans.objects import FINALIZER, Manifest, Ref, ref_of
 from epochmq_operator.plans.renderer import Renderer
@@ -38,9 +38,9 @@ from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
 from epochmq_operator.resources.entities import ENTITY_KINDS
 
-SELECTOR = f"{manifests.MANAGED_BY}={manifests.MANAGER}"
+SELECTOR = f"{MANAGED_BY}={MANAGER}"
 WATCHED = (
-    *(one.kind for one in manifests.OBJECT_KINDS),
+    *(one.kind for one in OBJECT_KINDS),
     *("Pod", "PersistentVolumeClaim"),
 )
 WATCHED_FOR_AUDITS = ("Role", "RoleBinding")
@@ -128,16 +128,7 @@ async def _run_until_signal(config: OperatorConfig, connection: ClusterConnectio
 async def operate(config: OperatorConfig, connection: ClusterConnection) -> None:
     """Runs the operator until cancelled. LeadershipLostError if the lease is lost."""
     namespace = config.operator_namespace or connection.namespace
-    settings = config.settings(namespace)
-    renderer = Renderer(
-        render=lambda group, controllers, founders: manifests.render_manifests(
-            group, controllers, settings, founders
-        ),
-        differences=ComparisonCache(manifests.differences),
-        possible_objects=manifests.possible_objects,
-        keep_immutable_fields=manifests.keep_immutable_fields,
-        default_image=lambda group: manifests.default_image(group, settings),
-    )
+    renderer = Renderer(config.settings(namespace), differences=ComparisonCache(differences))
     me = f"{config.identity or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
     async with contextlib.AsyncExitStack() as stack:
         lease_holder = await stack.enter_async_context(

@@ -243,7 +243,7 @@ def observed_broker_group(
     hibernation = hibernation_of(observed.resource, group, count, created=created)
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = component_name(name, Component.CONTROLLER)
-    image = pinned_image(renderer, observed, named, stateful_set, gate)
+    image = pinned_image(renderer.settings, observed, named, stateful_set, gate)
     number, founders = 0, None
     if group.is_dledger:
         number = recorded_founders(observed, REPLICAS, stateful_set, count, created=created)
@@ -431,9 +431,7 @@ def _object_steps(
     sets = stateful_sets(observed_group.manifests)
     rest = [one for one in observed_group.manifests if one.get("kind") != "StatefulSet"]
     compared = ComparedObjects.of(observed, renderer.differences, rest, observed_group.owner)
-    unwanted = surplus(
-        observed, renderer, observed_group.group, observed_group.manifests, observed_group.owner
-    )
+    unwanted = surplus(observed, observed_group.group, observed_group.manifests, observed_group.owner)
     compared_sets = ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner)
     yield objects_step(replace(compared, surplus=unwanted), compared_sets)
     step = sets_step(observed, compared_sets, observed_group.created)

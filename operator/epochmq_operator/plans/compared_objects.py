@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from epochmq_operator.manifests import possible_objects
 from epochmq_operator.plans.effects import Apply, Delete
 from epochmq_operator.plans.objects import (
     APPLIED,
@@ -23,7 +24,7 @@ from epochmq_operator.plans.objects import (
     with_owner,
 )
 from epochmq_operator.plans.observed_state import ObservedState
-from epochmq_operator.plans.renderer import Differences, Renderer
+from epochmq_operator.plans.renderer import Differences
 from epochmq_operator.resources import GroupResource
 
 LISTED_MAX = 3
@@ -178,17 +179,13 @@ class ComparedObjects:
 
 
 def surplus(
-    observed: ObservedState,
-    renderer: Renderer,
-    group: GroupResource,
-    wanted: Iterable[Manifest],
-    owner: Owner,
+    observed: ObservedState, group: GroupResource, wanted: Iterable[Manifest], owner: Owner
 ) -> tuple[Delete, ...]:
     """Deletions of objects of this group (not of a deleted group of its name) that it could have and is not
     to have."""
     kept = {ref_of(one) for one in wanted}
     found = []
-    for kind, name in sorted(renderer.possible_objects(group)):
+    for kind, name in sorted(possible_objects(group)):
         ref = Ref(kind, observed.namespace, name)
         present = None if ref in kept else observed.objects.get(ref)
         if present is None or is_deleting(present) or annotation(present, APPLIED) is None:

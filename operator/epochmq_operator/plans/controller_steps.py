@@ -135,7 +135,7 @@ def observed_controller_group(
     wanted = group.spec.replicas
     count = target_replicas(observed, observed.resource, name, wanted, created=created)
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
-    image = pinned_image(renderer, observed, group, name, gate)
+    image = pinned_image(renderer.settings, observed, group, name, gate)
     number = recorded_founders(observed, CONTROLLERS, name, count, created=created)
     founders = founders_of_configuration(observed, name, number, max(count, wanted))
     rendered = applicable_manifests(renderer, observed, with_image(effective, image), None, gate, founders)
@@ -170,9 +170,7 @@ def controller_steps(
     sets = stateful_sets(observed_group.manifests)
     rest = [one for one in observed_group.manifests if one.get("kind") != "StatefulSet"]
     compared = ComparedObjects.of(observed, renderer.differences, rest, observed_group.owner)
-    unwanted = surplus(
-        observed, renderer, observed_group.group, observed_group.manifests, observed_group.owner
-    )
+    unwanted = surplus(observed, observed_group.group, observed_group.manifests, observed_group.owner)
     compared_sets = ComparedObjects.of(observed, renderer.differences, sets, observed_group.owner)
     yield objects_step(replace(compared, surplus=unwanted), compared_sets)
     created, members = observed_group.created, observed_group.members

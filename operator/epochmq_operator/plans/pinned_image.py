@@ -7,10 +7,10 @@ for new groups, restarts no pod. The status records the image before the first o
 
 from __future__ import annotations
 
+from epochmq_operator.manifests import ManifestSettings, default_image
 from epochmq_operator.manifests.kept_templates import image_of, template_spec
 from epochmq_operator.plans.objects import status_of
 from epochmq_operator.plans.observed_state import ObservedState
-from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.resources import GroupResource
 
@@ -20,20 +20,24 @@ release did not write it."""
 
 
 def pinned_image(
-    renderer: Renderer, observed: ObservedState, group: GroupResource, stateful_set: str, gate: UpdateGate
+    settings: ManifestSettings,
+    observed: ObservedState,
+    group: GroupResource,
+    stateful_set: str,
+    gate: UpdateGate,
 ) -> str | None:
     """The image of a group whose spec names none; None if the spec names one."""
     if group.spec.image is not None:
         return None
     if gate.follows_operator:
-        return renderer.default_image(group)
+        return default_image(group, settings)
     recorded = status_of(observed.resource).get(PINNED_IMAGE)
     if isinstance(recorded, str) and recorded:
         return recorded
     present = observed.object("StatefulSet", stateful_set)
     if recorded is None and present is not None and (running := image_of(template_spec(present))):
         return running
-    return renderer.default_image(group)
+    return default_image(group, settings)
 
 
 def with_image(group: GroupResource, image: str | None) -> GroupResource:

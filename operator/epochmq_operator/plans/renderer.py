@@ -1,13 +1,19 @@
-"""Declares the interface between the operator's plans and the manifests: the functions that render, compare
-and list a group's objects, which the driver passes to the plans."""
+"""Renders a group's manifests as they can be applied to the observed cluster: fields that cannot change, and
+templates whose update may not begin yet, are as observed."""
 
 # pure: data in, data out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from epochmq_operator.manifests import (
+    ManifestSettings,
+    differences,
+    keep_immutable_fields,
+    render_manifests,
+)
 from epochmq_operator.manifests.kept_templates import (
     UNKNOWN,
     content_digest,
@@ -34,33 +40,22 @@ from epochmq_operator.resources import ControllerGroup, GroupResource
 ADOPTED = "adopted"
 """The field of a group's status with the digest of the inputs of templates that a former release applied."""
 
-RenderManifests = Callable[[GroupResource, ControllerGroup | None, Founders | None], Sequence[Manifest]]
-"""Renders a group's manifests, given the ControllerGroup of a broker group, and the founders of a quorum."""
+RenderManifests = Callable[
+    [GroupResource, ControllerGroup | None, ManifestSettings, Founders | None], Sequence[Manifest]
+]
+"""Renders all manifests of a group, as `manifests.render_manifests` does."""
 Differences = Callable[[Manifest, Manifest], Sequence[str]]
-"""(desired, observed) → one line for every desired field that differs. Fields that the API server filled in
-do not count."""
-
-PossibleObjects = Callable[[GroupResource], Iterable[tuple[str, str]]]
-"""(kind, name) of all objects that a group can ever have. The operator deletes those that the group is not to
-have any more."""
-
-DefaultImage = Callable[[GroupResource], str]
-"""The image for the pods of a new group whose spec names none."""
-
-KeepImmutableFields = Callable[[Manifest, Manifest], tuple[Manifest, tuple[str, ...]]]
-"""(desired, observed) → the desired manifest with immutable fields as observed, and one line for each desired
-change of an immutable field."""
+"""(desired, observed) → one line for each desired field that differs, as `manifests.differences` does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """The functions that know what the manifests contain; the plans do not."""
+    """How the operator renders and compares manifests. `settings` are those of its configuration.
+    `differences` may remember what it compared. Tests use another `render` for another release."""
 
-    render: RenderManifests
-    differences: Differences
-    possible_objects: PossibleObjects = lambda group: ()
-    keep_immutable_fields: KeepImmutableFields = lambda wanted, observed: (wanted, ())
-    default_image: DefaultImage = lambda group: ""
+    settings: ManifestSettings
+    render: RenderManifests = render_manifests
+    differences: Differences = differences
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +89,7 @@ def applicable_manifests(
     founders: Founders | None = None,
 ) -> ApplicableManifests:
     """Renders the group's manifests as they can be applied."""
-    rendered = renderer.render(group, controllers, founders)
+    rendered = renderer.render(group, controllers, renderer.settings, founders)
     update = _update_of(rendered, gate)
     closed_because = gate.closed_because(update)
     manifests: list[Manifest] = []
@@ -107,7 +102,7 @@ def applicable_manifests(
         if present is None:
             manifests.append(wanted)
             continue
-        applicable, immutable_changes = renderer.keep_immutable_fields(wanted, present)
+        applicable, immutable_changes = keep_immutable_fields(wanted, present)
         lines += [f"{ref_of(wanted)}: {line}" for line in immutable_changes]
         inputs = inputs_of(wanted)
         template = wanted

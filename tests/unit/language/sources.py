@@ -6,8 +6,10 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from tools.rooms import source_roots
+
 ROOT = Path(__file__).resolve().parents[3]
-PRODUCT = ("protocol", "formats", "dledger", "store", "controller", "sidecar", "broker", "operator", "spark", "cli")
+PRODUCT = source_roots()
 
 
 @cache

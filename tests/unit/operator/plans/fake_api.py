@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator import manifests
 from epochmq_operator.manifests import ManifestSettings
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
 from epochmq_operator.plans.effects import (
@@ -52,7 +51,10 @@ LABELS = {"app.kubernetes.io/managed-by": "epochmq-operator"}
 
 
 def render(
-    group: GroupResource, controllers: ControllerGroup | None, founders: Founders | None
+    group: GroupResource,
+    controllers: ControllerGroup | None,
+    settings: ManifestSettings,
+    founders: Founders | None,
 ) -> Sequence[dict[str, Any]]:
     """Three objects for each group, with the fields that plans use."""
     brokers = isinstance(group, BrokerGroup)
@@ -76,30 +78,13 @@ def render(
     )
 
 
-def differences(wanted: Any, seen: Any, path: str = "") -> list[str]:
-    """The desired fields that differ."""
-    if isinstance(wanted, Mapping):
-        if not isinstance(seen, Mapping):
-            return [path]
-        return [line for key in wanted for line in differences(wanted[key], seen.get(key), f"{path}.{key}")]
-    return [] if wanted == seen else [path]
-
-
-RENDERER = Renderer(render, differences)
 SETTINGS = ManifestSettings("epochmq/broker:1", "epochmq/controller:1", "epochmq-system")
+RENDERER = Renderer(SETTINGS, render)
 
 
 def manifest_renderer(settings: ManifestSettings = SETTINGS) -> Renderer:
     """The renderer of a real operator with these settings."""
-    return Renderer(
-        render=lambda group, controllers, founders: manifests.render_manifests(
-            group, controllers, settings, founders
-        ),
-        differences=manifests.differences,
-        possible_objects=manifests.possible_objects,
-        keep_immutable_fields=manifests.keep_immutable_fields,
-        default_image=lambda group: manifests.default_image(group, settings),
-    )
+    return Renderer(settings)
 
 
 class RejectedError(Exception):

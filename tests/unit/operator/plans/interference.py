@@ -6,17 +6,17 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator.manifests import differences
+from epochmq_operator.manifests import ManifestSettings, differences, render_manifests
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER
 from epochmq_operator.plans.effects import Apply, Delete, Effect
 from epochmq_operator.plans.objects import APPLIED, Manifest, Ref, annotation, metadata, owner_of, ref_of
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import ControllerGroup, GroupResource
-from tests.unit.operator.plans.fake_api import FakeApi, RejectedWriteError, manifest_renderer
+from tests.unit.operator.plans.fake_api import SETTINGS, FakeApi, RejectedWriteError
 
 WATCHED_WITHOUT_LABEL = ("Pod", "PersistentVolumeClaim", "BrokerGroup", "ControllerGroup")
 """Kinds whose objects the operator finds here without its label: groups have none, and the API server's own
@@ -37,16 +37,20 @@ deleted and created it again, as `kubectl replace --force` does."""
 
 def renderer_with_memory() -> Renderer:
     """The renderer of a real operator. It renders the same group only once, because the tests ask often."""
-    plain = manifest_renderer()
     rendered: dict[str, Any] = {}
 
-    def render(group: GroupResource, controllers: ControllerGroup | None, founders: Founders | None) -> Any:
+    def render(
+        group: GroupResource,
+        controllers: ControllerGroup | None,
+        settings: ManifestSettings,
+        founders: Founders | None,
+    ) -> Any:
         key = repr((type(group), group, controllers, founders))
         if key not in rendered:
-            rendered[key] = plain.render(group, controllers, founders)
+            rendered[key] = render_manifests(group, controllers, settings, founders)
         return rendered[key]
 
-    return replace(plain, render=render)
+    return Renderer(SETTINGS, render)
 
 
 def value_at(manifest: Any, path: tuple[Any, ...]) -> Any:

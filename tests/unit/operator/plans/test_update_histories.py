@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import copy
 import re
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from epochmq_operator.manifests import ManifestSettings
+from epochmq_operator.manifests import ManifestSettings, render_manifests
 from epochmq_operator.manifests.kept_templates import (
     mounted_config_maps,
     template_annotations,
@@ -41,14 +40,16 @@ GOOD, BAD = {"fileReservedTime": 48}, {"fileReservedTime": "bad"}
 
 def release_of(settings: ManifestSettings) -> Renderer:
     """The renderer of a release with these settings. The later one renders other templates."""
-    plain = manifest_renderer(settings)
     if settings is SETTINGS:
-        return plain
+        return Renderer(settings)
 
     def render(
-        group: GroupResource, controllers: ControllerGroup | None, founders: Founders | None
+        group: GroupResource,
+        controllers: ControllerGroup | None,
+        settings: ManifestSettings,
+        founders: Founders | None,
     ) -> list[dict[str, Any]]:
-        made = [copy.deepcopy(dict(one)) for one in plain.render(group, controllers, founders)]
+        made = [copy.deepcopy(one) for one in render_manifests(group, controllers, settings, founders)]
         for one in made:
             if one["kind"] == "StatefulSet":
                 one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 77
@@ -56,7 +57,7 @@ def release_of(settings: ManifestSettings) -> Renderer:
                 one["metadata"]["annotations"]["epochmq.io/template"] = marks["epochmq.io/template"]
         return made
 
-    return replace(plain, render=render)
+    return Renderer(settings, render)
 
 
 class WatchedApi(FakeApi):
