@@ -107,11 +107,14 @@ class Broker:
         self.tables = tables = BrokerTables(config, self._state_version)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
         store_host = self.store_host = encode_host(client_ip, config.listen_port)
-        self.store = make_store(config, store_host)
-        self.store.queues.is_batch_topic = tables.topics.is_batch_cq
+        computes_bit_maps = config.enable_calc_filter_bit_map and config.enable_consume_queue_ext
+        self.store = make_store(
+            config,
+            store_host,
+            is_batch_topic=tables.topics.is_batch_cq,
+            bit_map=partial(bit_map_of, tables.filters) if computes_bit_maps else None,
+        )
         tables.files.before_offsets = self.store.when_queues_written
-        if config.enable_calc_filter_bit_map and config.enable_consume_queue_ext:
-            self.store.compute_bit_maps(lambda topic, stored: bit_map_of(tables.filters, topic, stored))
         self.writer = MessageWriter(live, self.store)
         self.ha = HAService(live, self.store, self.writer, controlled=config.enable_controller_mode)
         credentials = parse_credentials(config.inner_client_authentication_credentials)

@@ -58,40 +58,65 @@ class Appender:
 
     __slots__ = (
         "_add_to_index_backlog",
+        "_bit_map",
         "_clock",
         "_delays_ms",
         "_index_backlog",
         "_index_enabled",
         "_max_body",
         "_max_record",
+        "_on_append",
+        "_on_failure",
+        "_on_index_backlog",
         "_property_crc",
         "_smallest_limit",
-        "bit_map",
         "index",
         "last_timestamp",
         "log",
-        "on_append",
-        "on_failure",
-        "on_index_backlog",
         "rejection",
         "store_host",
     )
 
-    def __init__(self, log: CommitLog, index: KeyIndex, config: StoreConfig, store_host: bytes) -> None:
-        """`store_host` is this broker's encoded address and port; records contain it."""
+    def __init__(
+        self,
+        *,
+        log: CommitLog,
+        index: KeyIndex,
+        config: StoreConfig,
+        store_host: bytes,
+        bit_map: BitMapOf | None = None,
+    ) -> None:
+        """`store_host` is this broker's encoded address and port; records contain it. `bit_map` computes the
+        filter bit maps of queue extensions, None for none."""
         self.log = log
         self.index = index
         self.store_host = store_host
         self.rejection: PutStatus | None = None
-        self.bit_map: BitMapOf | None = None  # set while filter bit maps are computed
-        self.on_append: ArrivalListener | None = None
-        self.on_failure: Callable[[OSError | DiskFullError], None] | None = None
-        self.on_index_backlog: Callable[[], None] | None = None  # called at INDEX_BACKLOG_MAX
+        self._bit_map = bit_map
+        self._on_append: ArrivalListener | None = None
+        self._on_failure: Callable[[OSError | DiskFullError], None] | None = None
+        self._on_index_backlog: Callable[[], None] | None = None
         self.last_timestamp = 0  # store time of the newest message, epoch ms; never decreases
         self._clock = time.time
         self._index_backlog = index.backlog
         self._add_to_index_backlog = index.backlog.append
         self.configure(config)
+
+    def notify_appends(self, listener: ArrivalListener | None) -> None:
+        """Calls this listener at every append from now on, in place of the previous one; None for no
+        listener."""
+        self._on_append = listener
+
+    def report_failures(
+        self,
+        *,
+        on_failure: Callable[[OSError | DiskFullError], None],
+        on_index_backlog: Callable[[], None],
+    ) -> None:
+        """Calls `on_failure` when no space or file could be had for a message, and `on_index_backlog` when
+        INDEX_BACKLOG_MAX messages are not in the index."""
+        self._on_failure = on_failure
+        self._on_index_backlog = on_index_backlog
 
     @property
     def end(self) -> int:
@@ -182,7 +207,7 @@ class Appender:
                 if queue.is_schedule:
                     code = tags_code = self._delivery_time(properties, now, tags_code)
                 if queue.extension is not None:
-                    bit_map = b"" if self.bit_map is None else self.bit_map(queue.topic, properties)
+                    bit_map = b"" if self._bit_map is None else self._bit_map(queue.topic, properties)
                     code = queue.extension.put(tags_code, now, bit_map)
             position = queue.buffer_position
             assert queue.buffer is not None
@@ -194,8 +219,8 @@ class Appender:
             self._add_to_index_backlog((queue.hasher, uniq_key, keys, physical, now))
             if len(self._index_backlog) >= BUILD_THRESHOLD:
                 self.build_index()
-        if queued and self.on_append is not None:
-            self.on_append(queue, offset, tags_code)
+        if queued and self._on_append is not None:
+            self._on_append(queue, offset, tags_code)
         return _OK, physical, offset, size
 
     def append_with_property_crc(
@@ -251,9 +276,9 @@ class Appender:
                 each.truncate(physical)
             return status, -1, -1, 0
         assert (written, written_size) == (physical, size)
-        if self.on_append is not None:
+        if self._on_append is not None:
             for each in light:
-                self.on_append(each, each.max_offset - 1, tags_code)
+                self._on_append(each, each.max_offset - 1, tags_code)
         return status, written, offset, written_size
 
     def append_batch(
@@ -343,8 +368,8 @@ class Appender:
                     queue.put_record(stored, queue.max_offset, physical, size, code, now)
                     continue
                 bit_map = b""
-                if queue.extension is not None and self.bit_map is not None:
-                    bit_map = self.bit_map(queue.topic, message.properties)
+                if queue.extension is not None and self._bit_map is not None:
+                    bit_map = self._bit_map(queue.topic, message.properties)
                 queue.put(queue.max_offset, physical, size, message.tags_code, now, bit_map)
         except (DiskFullError, OSError) as error:
             queue.truncate(offsets[0])
@@ -360,17 +385,17 @@ class Appender:
                     self._add_to_index_backlog((queue.hasher, message.uniq_key, message.keys, physical, now))
             if len(self._index_backlog) >= BUILD_THRESHOLD:
                 self.build_index()
-        if self.on_append is not None:
+        if self._on_append is not None:
             for offset, message in enumerate(messages, first):
-                self.on_append(queue, offset, message.tags_code)
+                self._on_append(queue, offset, message.tags_code)
 
     def build_index(self, *, retry: bool = False) -> None:
         """Enters the backlog into the index. On a failure the backlog stays, and `on_failure` is called;
         later messages do not try again, ticks do by `retry`."""
         index = self.index
         if index.failing and not retry:
-            if len(self._index_backlog) >= INDEX_BACKLOG_MAX and self.on_index_backlog is not None:
-                self.on_index_backlog()
+            if len(self._index_backlog) >= INDEX_BACKLOG_MAX and self._on_index_backlog is not None:
+                self._on_index_backlog()
             return
         try:
             index.build(INDEX_BACKLOG_PER_TICK)
@@ -393,8 +418,8 @@ class Appender:
         """Reports a message that could not be stored, and returns its status."""
         if isinstance(error, SpaceNotReadyError):
             return PutStatus.OS_PAGE_CACHE_BUSY
-        if self.on_failure is not None:
-            self.on_failure(error)
+        if self._on_failure is not None:
+            self._on_failure(error)
         if isinstance(error, DiskFullError):
             return PutStatus.SERVICE_NOT_AVAILABLE
         return PutStatus.CREATE_MAPPED_FILE_FAILED

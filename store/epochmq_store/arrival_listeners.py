@@ -30,7 +30,7 @@ class ArrivalListeners(list[ArrivalListener]):
         self._end = end
         self._held: deque[tuple[int, ConsumeQueue, int, int]] = deque(maxlen=HELD_ARRIVALS_MAX)
         self._holding = False
-        self.wake: Callable[[], None] | None = None  # called whenever an arrival is held
+        self._on_held: Callable[[], None] | None = None
 
     def append(self, listener: ArrivalListener) -> None:
         """Adds a listener."""
@@ -42,9 +42,11 @@ class ArrivalListeners(list[ArrivalListener]):
         super().remove(listener)
         self.rebind()
 
-    def hold(self, holding: bool) -> None:
-        """Sets whether arrivals are held from now on. If not, the held ones are released."""
+    def hold(self, holding: bool, *, on_held: Callable[[], None] | None = None) -> None:
+        """Sets whether arrivals are held from now on. If not, the held ones are released. `on_held` is called
+        whenever an arrival is held."""
         self._holding = holding
+        self._on_held = on_held
         if not holding:
             self.release(self._end())
         self.rebind()
@@ -71,8 +73,8 @@ class ArrivalListeners(list[ArrivalListener]):
 
     def _hold_arrival(self, queue: ConsumeQueue, offset: int, tags_code: int) -> None:
         self._held.append((queue.max_physical, queue, offset, tags_code))
-        if self.wake is not None:
-            self.wake()
+        if self._on_held is not None:
+            self._on_held()
 
     def _notify(self, queue: ConsumeQueue, offset: int, tags_code: int) -> None:
         for listener in self:

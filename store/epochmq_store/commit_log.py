@@ -29,7 +29,10 @@ class Preallocator(Protocol):
     """Creates files and reserves space on another thread before the log needs them."""
 
     def prepare_file(self, path: Path, start: int, size: int) -> None:
-        """Creates this file, for `MappedFileQueue.create` to return."""
+        """Creates this file, for `create_file` to return."""
+
+    def create_file(self, path: Path, start: int, size: int) -> MappedFile:
+        """Returns the prepared file, or creates it now. Raises DiskFullError or OSError."""
 
     def reserve(self, file: MappedFile, end: int) -> None:
         """Reserves the file's space up to `end`, and raises `file.reserved` afterwards."""
@@ -51,12 +54,17 @@ class CommitLog:
             self.files = MultiPathMappedFileQueue(directories, read_only, file_size, keep_fd=True)
         self.file: MappedFile | None = None
         self.verify_property_crc = False  # forceVerifyPropCRC
-        self.preallocator: Preallocator | None = None  # set by the store while its workers run
+        self.preallocator: Preallocator | None = None
 
     def load(self) -> None:
         """Opens the files; recovery then finds the end. Raises StoreDamagedError or OSError."""
         self.files.load()
         self.file = self.files.files[-1] if self.files.files else None
+
+    def prepare_with(self, preallocator: Preallocator | None) -> None:
+        """Takes files and space from this preallocator from now on; None: on the calling thread."""
+        self.preallocator = preallocator
+        self.files.create_with(None if preallocator is None else preallocator.create_file)
 
     @property
     def plain_directories(self) -> list[Path]:

@@ -20,21 +20,30 @@ class CommitLogDispatcher:
     """Follows the log. Everything before the physical offset `position` is dispatched."""
 
     __slots__ = (
+        "_bit_map",
         "_delays_ms",
         "_index",
+        "_light_queues",
         "_log",
+        "_on_append",
         "_queues",
-        "bit_map",
         "last_timestamp",
-        "light_queues",
-        "on_append",
         "position",
         "repairing",
     )
 
     def __init__(
-        self, log: CommitLog, queues: ConsumeQueues, index: KeyIndex | None, delays_ms: tuple[int, ...]
+        self,
+        *,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        index: KeyIndex | None,
+        delays_ms: tuple[int, ...],
+        bit_map: BitMapOf | None = None,
+        light_queues: LightQueues | None = None,
     ) -> None:
+        """`index` is None without an index, `light_queues` without enableLmq. `bit_map` computes the filter
+        bit maps of queue extensions, None for none."""
         self._log = log
         self._queues = queues
         self._index = index
@@ -42,9 +51,14 @@ class CommitLogDispatcher:
         self.position = 0
         self.repairing = False  # existing units are compared with the log, and repaired
         self.last_timestamp = 0  # store time of the newest dispatched message, epoch ms
-        self.on_append: Callable[[ConsumeQueue, int, int], None] | None = None
-        self.bit_map: BitMapOf | None = None  # set while filter bit maps are computed
-        self.light_queues: LightQueues | None = None  # set with enableLmq
+        self._on_append: Callable[[ConsumeQueue, int, int], None] | None = None
+        self._bit_map = bit_map
+        self._light_queues = light_queues
+
+    def notify_appends(self, listener: Callable[[ConsumeQueue, int, int], None] | None) -> None:
+        """Calls this listener for every new unit from now on, in place of the previous one; None for no
+        listener."""
+        self._on_append = listener
 
     def dispatch(self, message: record.DispatchRequest) -> None:
         """Dispatches one message; a repetition changes nothing. Raises DiskFullError or OSError."""
@@ -55,8 +69,8 @@ class CommitLogDispatcher:
                 queue = self._queues.for_record(message.topic, message.queue_id, is_inner_batch=is_batch)
             if queue is not None:
                 self._put_unit(queue, message)
-                if self.light_queues is not None and not isinstance(queue, BatchConsumeQueue):
-                    self._put_light_units(self.light_queues, message)
+                if self._light_queues is not None and not isinstance(queue, BatchConsumeQueue):
+                    self._put_light_units(self._light_queues, message)
         if self._index is not None:
             self._index.dispatch(message)
         self.last_timestamp = max(self.last_timestamp, message.store_timestamp)
@@ -66,15 +80,15 @@ class CommitLogDispatcher:
         if isinstance(queue, BatchConsumeQueue):
             stored = self._properties(physical, size)
             is_new = queue.put_record(stored, offset, physical, size, tags_code, message.store_timestamp)
-            if is_new and self.on_append is not None:
-                self.on_append(queue, offset, tags_code)
+            if is_new and self._on_append is not None:
+                self._on_append(queue, offset, tags_code)
             return
         if queue.extension is None:
             is_new = queue.put(offset, physical, size, tags_code)
         else:
             bit_map = b""
-            if self.bit_map is not None:
-                bit_map = self.bit_map(queue.topic, self._properties(physical, size))
+            if self._bit_map is not None:
+                bit_map = self._bit_map(queue.topic, self._properties(physical, size))
             is_new = queue.put(offset, physical, size, tags_code, message.store_timestamp, bit_map)
         self._after_put(queue, offset, message, is_new=is_new)
 
@@ -88,8 +102,8 @@ class CommitLogDispatcher:
         self, queue: ConsumeQueue, offset: int, message: record.DispatchRequest, *, is_new: bool
     ) -> None:
         if is_new:
-            if self.on_append is not None:
-                self.on_append(queue, queue.max_offset - 1, message.tags_code)
+            if self._on_append is not None:
+                self._on_append(queue, queue.max_offset - 1, message.tags_code)
         elif self.repairing:
             queue.repair(offset, message.physical_offset, message.size, message.tags_code)
 
@@ -102,7 +116,7 @@ class CommitLogDispatcher:
         """Whether the record belongs into this queue: the queue of its topic, or a light queue."""
         if (message.topic, message.queue_id) == (queue.topic, queue.queue_id):
             return True
-        if self.light_queues is None or not is_lmq(queue.topic):
+        if self._light_queues is None or not is_lmq(queue.topic):
             return False
         properties = self._properties(message.physical_offset, message.size)
         return any(name == queue.topic for name, _ in light_queue_offsets(message.topic, properties))

@@ -51,16 +51,19 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         file_size: int,
         extension_file_size: int = 0,
         batch_file_size: int = BATCH_FILE_BYTES,
+        *,
+        is_batch_topic: Callable[[str], bool | None] = lambda _topic: None,
+        store_timestamp: Callable[[int], int] = lambda _physical: -1,
     ) -> None:
+        """`is_batch_topic`: whether the topic has batch consume queues; None if its settings are not known.
+        `store_timestamp`: store time, epoch ms, of the record at a physical offset, -1 without one."""
         super().__init__()
         self.directory = directory
         self.file_size = file_size
         self.batch_directory = directory.with_name(f"batch{directory.name}")
         self._batch_file_size = batch_file_size
-        self.is_batch_topic: Callable[[str], bool | None] = lambda _topic: None
-        """Whether the topic has batch consume queues; None if its settings are not known."""
-        self.store_timestamp: Callable[[int], int] = lambda _physical: -1
-        """Store time, epoch ms, of the record at a physical offset, -1 without one."""
+        self.is_batch_topic = is_batch_topic
+        self._store_timestamp = store_timestamp
         self.extension_directory = directory.with_name(f"{directory.name}_ext")
         self._extension_file_size = extension_file_size
         self.pending = PendingUnits()
@@ -110,7 +113,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         assert isinstance(made, BatchConsumeQueue)
         for offset in range(queue.min_offset, queue.max_offset):
             unit = queue.unit(offset)
-            stored = -1 if unit is None else self.store_timestamp(unit[0])
+            stored = -1 if unit is None else self._store_timestamp(unit[0])
             if unit is None or stored < 0:
                 break
             made.put(offset, *unit, stored)

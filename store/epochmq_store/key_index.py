@@ -42,13 +42,17 @@ class KeyIndex:
         self.directory = directory
         self.files: list[IndexFile] = []
         self.backlog: list[UnindexedMessage] = []
-        # Called with a file that has become full; the store flushes it and moves the checkpoint.
-        self.on_file_full: Callable[[IndexFile], None] | None = None
+        self._on_file_full: Callable[[IndexFile], None] | None = None
         self._slots = slots
         self._capacity = capacity
         self._hashers: dict[str, KeyHasher] = {}
         # The last build failed. Ticks and queries retry, single messages do not.
         self.failing = False
+
+    def report_full_files(self, on_file_full: Callable[[IndexFile], None] | None) -> None:
+        """Calls `on_file_full` with each file that becomes full from now on; None: no call. The store flushes
+        the file and moves the checkpoint."""
+        self._on_file_full = on_file_full
 
     def load(self, *, trusted_until: int | None, killed: bool = False) -> None:
         """Opens the files. After a crash of the machine, `trusted_until` (epoch ms) is set: files with newer
@@ -155,8 +159,8 @@ class KeyIndex:
                 if file is None or file.full:
                     file = self._add_file(file)
                 done = file.put(entries, done)
-                if file.full and self.on_file_full is not None:
-                    self.on_file_full(file)
+                if file.full and self._on_file_full is not None:
+                    self._on_file_full(file)
         except (DiskFullError, OSError):
             # A message with only some of its keys entered is entered again as a whole: a query may find it
             # twice, but never misses it.

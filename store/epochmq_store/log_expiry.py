@@ -63,14 +63,17 @@ class LogExpiry:
         self._used = used
         self._now = now
         self._manual = 0
-        self.durable_offset: Callable[[], int] | None = None
-        """The last offset of the log that survives a power failure: a file that begins later does not become
-        the first one. None: any file may."""
+        self._durable_offset: Callable[[], int] | None = None
         self.use = DiskUse(0.0, 0.0)
 
     def configure(self, config: StoreConfig) -> None:
         """Applies ratios and times."""
         self._config = config
+
+    def keep_after(self, durable_offset: Callable[[], int]) -> None:
+        """Keeps the file at `durable_offset()`, the last offset of the log that survives a power failure, and
+        all later ones. Without this call any file may expire."""
+        self._durable_offset = durable_offset
 
     def request_expiry(self) -> None:
         """Expires old files at the next ticks at any hour (DELETE_EXPIRED_COMMITLOG)."""
@@ -113,7 +116,7 @@ class LogExpiry:
         oldest_ms = self._now() * 1000 - config.file_reserved_time * _HOUR_MS
         files = self._log.files.files
         expired: list[MappedFile] = []
-        durable = self.durable_offset() if self.durable_offset is not None else None
+        durable = self._durable_offset() if self._durable_offset is not None else None
         while len(files) > 1 and len(expired) < config.delete_file_batch_max:
             if durable is not None and files[1].start > durable:
                 break

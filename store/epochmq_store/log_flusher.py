@@ -39,12 +39,17 @@ class LogFlusher:
 
     def __init__(
         self,
+        *,
         log: CommitLog,
         appender: Appender,
         checkpoint: Checkpoint,
         config: StoreConfig,
         failed: FsyncFailure,
+        on_flushed: Callable[[int], None],
+        on_failure: Callable[[OSError], None],
     ) -> None:
+        """`on_flushed` is called with the new value of `flushed`, `on_failure` after a failed fsync; both on
+        the event loop."""
         self._failed = failed
         self._log = log
         self._appender = appender
@@ -60,8 +65,8 @@ class LogFlusher:
         self._generation = 0  # of the log's end; a truncation starts a new one
         self._completed_at = 0.0
         self.flushed = 0
-        self.on_flushed: Callable[[int], None] | None = None
-        self.on_failure: Callable[[OSError], None] | None = None
+        self._on_flushed = on_flushed
+        self._on_failure = on_failure
 
     def configure(self, config: StoreConfig) -> None:
         """Applies intervals and timeouts."""
@@ -198,15 +203,13 @@ class LogFlusher:
             self._checkpoint.physic_msg_timestamp = timestamp
         if self._loop is not None:
             self._completed_at = self._loop.time()
-        if self.on_flushed is not None:
-            self.on_flushed(self.flushed)
+        self._on_flushed(self.flushed)
         waiters = self._waiters
         while waiters and waiters[0][0] <= self.flushed:
             waiters.popleft()[2](PutStatus.PUT_OK)
 
     def _fail(self, failure: OSError) -> None:
-        if self.on_failure is not None:
-            self.on_failure(failure)
+        self._on_failure(failure)
         waiters, self._waiters = self._waiters, deque()
         for _, _, callback in waiters:
             callback(PutStatus.FLUSH_DISK_TIMEOUT)

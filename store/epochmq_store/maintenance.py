@@ -84,8 +84,8 @@ class StoreMaintenance:
         store = self._store
         store.log_flusher.start(self._log_worker, self._loop)
         store.queue_flusher.start(self._queue_worker, self._loop)
-        store.index.on_file_full = self._flush_full_index_file
-        store.reader.residency = self._residency
+        store.index.report_full_files(self._flush_full_index_file)
+        store.reader.use_residency(self._residency)
         self._every("log", lambda: self._config.flush_interval_commit_log, self._tick_log)
         self._every("queues", lambda: self._config.flush_interval_consume_queue, self._tick_queues)
         self._every("expiry", lambda: self._config.clean_resource_interval, self._tick_expiry)
@@ -117,8 +117,8 @@ class StoreMaintenance:
         for worker in (self._preallocation_worker, self._log_worker, self._queue_worker):
             worker.stop()
         self._store.queue_flusher.stop()
-        self._store.index.on_file_full = None
-        self._store.reader.residency = None
+        self._store.index.report_full_files(None)
+        self._store.reader.use_residency(None)
 
     def _every(self, name: str, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
         def run() -> None:

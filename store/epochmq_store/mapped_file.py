@@ -349,7 +349,7 @@ class MappedFileQueue(FileSequence[MappedFile]):
     def __init__(self, directory: Path, file_size: int, *, keep_fd: bool, new_parent_dirs: int = 1) -> None:
         """`new_parent_dirs`: how many parent directories may be created together with a file."""
         super().__init__(directory, file_size)
-        self.create: FileCreator = self.create_now  # replaced while a preallocator creates files in advance
+        self._create: FileCreator = self.create_now
         self._keep_fd = keep_fd
         self._new_parent_dirs = new_parent_dirs
         self.read_ahead = True
@@ -397,11 +397,15 @@ class MappedFileQueue(FileSequence[MappedFile]):
 
     def add(self, start: int) -> MappedFile:
         """Adds the file that starts at this offset. Raises DiskFullError or OSError."""
-        file = self.create(self.path_of(start), start, self.file_size)
+        file = self._create(self.path_of(start), start, self.file_size)
         if not self.read_ahead:
             file.set_read_ahead(False)
         self.files.append(file)
         return file
+
+    def create_with(self, create: FileCreator | None) -> None:
+        """Takes new files from this function, which may have created them in advance; None: `create_now`."""
+        self._create = create or self.create_now
 
     def create_now(self, path: Path, start: int, size: int) -> MappedFile:
         """Creates a file; its first flush makes its directory entry durable. Raises DiskFullError or

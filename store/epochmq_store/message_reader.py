@@ -54,7 +54,7 @@ class MessageReader:
         self._log = log
         self._index = index
         self.visible_end: int | None = None
-        self.residency: PageResidency | None = None  # set by the store while it runs
+        self.residency: PageResidency | None = None  # while the store runs
         self.resident_only: PageResidency | None = None
         """While set, reads raise NotResidentError instead of waiting for the disk."""
         self.configure(config)
@@ -63,6 +63,10 @@ class MessageReader:
         """Applies limits."""
         self._config = config
         self._memory = memory_bytes() * config.access_message_in_memory_max_ratio // 100
+
+    def use_residency(self, residency: PageResidency | None) -> None:
+        """Asks `residency` from now on which pages are in memory; None: all are taken to be."""
+        self.residency = residency
 
     def max_offset(self, queue: ConsumeQueue) -> int:
         """Queue offset after the last visible message."""

@@ -71,9 +71,13 @@ class MessageStore:
         *,
         log: CommitLog | None = None,
         make_appender: type[Appender] = Appender,
+        is_batch_topic: Callable[[str], bool | None] = lambda _topic: None,
+        bit_map: BitMapOf | None = None,
     ) -> None:
         """`store_host` is this broker's encoded address and port; new records contain it. `log` and
-        `make_appender` replace the plain commit log, and what appends to it."""
+        `make_appender` replace the plain commit log, and what appends to it. `is_batch_topic`: whether the
+        topic has batch consume queues; None if its settings are not known. `bit_map` computes the filter bit
+        maps of queue extensions, None for none."""
         self.config = config
         root = config.root
         self.log = log or CommitLog(
@@ -86,21 +90,30 @@ class MessageStore:
             config.mapped_file_size_consume_queue,
             config.mapped_file_size_consume_queue_ext if config.enable_consume_queue_ext else 0,
             config.mapper_file_size_batch_consume_queue,
+            is_batch_topic=is_batch_topic,
+            store_timestamp=self.log.store_timestamp,
         )
-        self.queues.store_timestamp = self.log.store_timestamp
         self.index = KeyIndex(root / "index", config.max_hash_slot_num, config.max_index_num)
-        self.appender = make_appender(self.log, self.index, config, store_host)
+        self.appender = make_appender(
+            log=self.log, index=self.index, config=config, store_host=store_host, bit_map=bit_map
+        )
         self.reader = MessageReader(self.log, self.index, config)
         self.lookup = QueueLookup(self.queues, self.reader)
-        index = self.index if config.message_index_enable else None
-        self.dispatcher = CommitLogDispatcher(self.log, self.queues, index, config.delays_ms)
         self.light_queues: LightQueues | None = None
         if config.enable_lmq:
-            self.light_queues = self.dispatcher.light_queues = LightQueues(
+            self.light_queues = LightQueues(
                 self.queues,
                 dispatches=config.enable_multi_dispatch,
                 queues_max=config.max_lmq_consume_queue_num,
             )
+        self.dispatcher = CommitLogDispatcher(
+            log=self.log,
+            queues=self.queues,
+            index=self.index if config.message_index_enable else None,
+            delays_ms=config.delays_ms,
+            bit_map=bit_map,
+            light_queues=self.light_queues,
+        )
         self.replica_log = ReplicaLogWriter(self.log, self.dispatcher)
         self.log_expiry = LogExpiry(self.log, config)
         self.abort = AbortFile(root / "abort")
@@ -108,7 +121,8 @@ class MessageStore:
         self.state = RunningState(self.appender, self.fsync_failure)
 
         def set_append_listener(listener: ArrivalListener | None) -> None:
-            self.appender.on_append = self.dispatcher.on_append = listener
+            self.appender.notify_appends(listener)
+            self.dispatcher.notify_appends(listener)
 
         self.on_arrival = ArrivalListeners(set_append_listener, lambda: self.log.max_offset)
         self.on_flush: list[Callable[[int], None]] = []  # called with the flushed offset of the log
@@ -130,10 +144,6 @@ class MessageStore:
         self._lock: LockFile | None = None
         self._maintenance: StoreMaintenance | None = None
         self._queues_zeroed = False  # only zeros follow the units in the files of queues
-
-    def compute_bit_maps(self, bit_map: BitMapOf) -> None:
-        """Computes the filter bit maps of queue extensions by this function from now on."""
-        self.appender.bit_map = self.dispatcher.bit_map = bit_map
 
     # Opening and closing
 
@@ -198,13 +208,13 @@ class MessageStore:
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
         self.index.load(trusted_until=trusted, killed=killed)
         recovery = Recovery(
-            self.config,
-            self.log,
-            self.queues,
-            self.index,
-            self.checkpoint,
-            self.dispatcher,
-            lambda: self.abort.record_dispatched(-1),
+            config=self.config,
+            log=self.log,
+            queues=self.queues,
+            index=self.index,
+            checkpoint=self.checkpoint,
+            dispatcher=self.dispatcher,
+            forget_dispatched=lambda: self.abort.record_dispatched(-1),
         )
         found = recovery.run(
             clean=clean,
@@ -222,20 +232,25 @@ class MessageStore:
         # read it.
         self.checkpoint.confirm_phy_offset = found.last_record
         self.log_flusher = LogFlusher(
-            self.log, self.appender, self.checkpoint, self.config, self.fsync_failure
+            log=self.log,
+            appender=self.appender,
+            checkpoint=self.checkpoint,
+            config=self.config,
+            failed=self.fsync_failure,
+            on_flushed=self._handle_flush,
+            on_failure=self.state.report_fsync_failure,
         )
         self.queue_flusher = QueueFlusher(
-            self.queues,
-            self.index,
-            self.appender,
-            self.checkpoint,
-            self.config,
-            self.abort,
-            self.fsync_failure,
+            queues=self.queues,
+            index=self.index,
+            appender=self.appender,
+            checkpoint=self.checkpoint,
+            config=self.config,
+            abort=self.abort,
+            failed=self.fsync_failure,
+            on_failure=self.state.report_fsync_failure,
+            on_disk_full=self.state.report_space_failure,
         )
-        self.log_flusher.on_failure = self.queue_flusher.on_failure = self.state.report_fsync_failure
-        self.queue_flusher.on_disk_full = self.state.report_space_failure
-        self.log_flusher.on_flushed = self._handle_flush
         self.when_flushed = self.log_flusher.when_flushed
         if not clean:
             # The writes of a killed process may be in memory only. The kernel reports a loss once: `sync_all`

@@ -47,13 +47,13 @@ class PendingUnits:
     writes anything else."""
 
     __slots__ = (
+        "_start_early_write",
         "deleted_files",
         "deleted_folders",
         "due",
         "early_write_bytes",
         "max_bytes",
         "memory_used_bytes",
-        "start_early_write",
         "unsynced",
         "waiting",
         "written_by_worker",
@@ -70,17 +70,25 @@ class PendingUnits:
         self.memory_used_bytes = 0
         self.early_write_bytes = early_write_bytes
         self.max_bytes = max_bytes
-        self.start_early_write: Callable[[], None] = self.write_all
-        """Called when the units would take more than `early_write_bytes`. Without a worker thread it writes
-        them at once."""
+        self._start_early_write: Callable[[], None] = self.write_all
         self.written_by_worker = False
-        """Whether a worker thread writes units and deletes files."""
+
+    def write_on_worker(self, start_early_write: Callable[[], None]) -> None:
+        """Leaves writes and deletions to a worker thread from now on. `start_early_write` is called when the
+        units would take more than `early_write_bytes`."""
+        self._start_early_write = start_early_write
+        self.written_by_worker = True
+
+    def write_on_caller(self) -> None:
+        """Writes and deletes on the calling thread from now on, as before `write_on_worker`."""
+        self._start_early_write = self.write_all
+        self.written_by_worker = False
 
     def reserve_memory(self, size: int) -> None:
         """Reserves memory of `size` bytes for a queue. Raises QueueMemoryFullError beyond `max_bytes`, or an
-        error of `start_early_write`."""
+        error of `write_all`."""
         if self.memory_used_bytes + size > self.early_write_bytes:
-            self.start_early_write()
+            self._start_early_write()
             if self.memory_used_bytes + size > self.max_bytes:
                 raise QueueMemoryFullError(
                     f"consume queues hold {self.memory_used_bytes} bytes that are not written to disk"

@@ -40,14 +40,12 @@ class BackgroundPreallocator:
         self._idle.set()
         self._has_waited = False
         self.late = 0
-        commit_log.files.create = self._create
-        commit_log.preallocator = self
+        commit_log.prepare_with(self)
 
     def stop(self) -> None:
         """Finishes the running job; the log creates its files itself from now on. A file created in advance
         stays, as in RocketMQ."""
-        self._log.files.create = self._log.files.create_now
-        self._log.preallocator = None
+        self._log.prepare_with(None)
         self._worker.run_and_wait(_nothing)
         if self._ready is not None:
             self._ready.close()
@@ -142,7 +140,7 @@ class BackgroundPreallocator:
 
         self._reserving = self._submit(work)
 
-    def _create(self, path: Path, start: int, size: int) -> MappedFile:
+    def create_file(self, path: Path, start: int, size: int) -> MappedFile:
         """The file created in advance if it is this one, otherwise a new file."""
         if self._requested is not None and self._requested != path:
             # The disk of the expected directory has filled up since.

@@ -58,6 +58,7 @@ class QueueFlusher:
 
     def __init__(
         self,
+        *,
         queues: ConsumeQueues,
         index: KeyIndex,
         appender: Appender,
@@ -65,7 +66,11 @@ class QueueFlusher:
         config: StoreConfig,
         abort: AbortFile,
         failed: FsyncFailure,
+        on_failure: Callable[[OSError], None],
+        on_disk_full: Callable[[DiskFullError], None],
     ) -> None:
+        """`on_failure` is called on the event loop after a failed fsync, `on_disk_full` when the disk has no
+        space for units."""
         self._failed = failed
         self._index = index
         self._abort = abort
@@ -86,8 +91,8 @@ class QueueFlusher:
         self._when_written: list[Callable[[], None]] = []
         self._next_when_written: list[Callable[[], None]] = []  # called after the next writing of all queues
         self._next: asyncio.TimerHandle | None = None
-        self.on_failure: Callable[[OSError], None] | None = None
-        self.on_disk_full: Callable[[DiskFullError], None] | None = None
+        self._on_failure = on_failure
+        self._on_disk_full = on_disk_full
 
     def configure(self, config: StoreConfig) -> None:
         """Applies intervals."""
@@ -101,8 +106,7 @@ class QueueFlusher:
         self._log_end_at_writing = self._appender.log.max_offset
         if self._pending.waiting:  # what recovery found is written at once, for a start after another kill
             self._begin_writing_all()
-        self._pending.start_early_write = self._start_early_round
-        self._pending.written_by_worker = True
+        self._pending.write_on_worker(self._start_early_round)
 
     def stop(self) -> None:
         """Ends the ticks; queues are written on the calling thread from now on."""
@@ -110,8 +114,7 @@ class QueueFlusher:
         if self._next is not None:
             self._next.cancel()
             self._next = None
-        self._pending.start_early_write = self._pending.write_all
-        self._pending.written_by_worker = False
+        self._pending.write_on_caller()
 
     def close(self) -> None:
         """Closes the descriptor of the file system."""
@@ -322,11 +325,9 @@ class QueueFlusher:
         if self._loop is not None:
             self._completed_at = self._loop.time()
         if self._failed.error is not None:
-            if self.on_failure is not None:
-                self.on_failure(self._failed.error)
+            self._on_failure(self._failed.error)
         elif isinstance(failure, DiskFullError):
-            if self.on_disk_full is not None:
-                self.on_disk_full(failure)
+            self._on_disk_full(failure)
         else:
             log.warning("the write of consume queues failed and is retried: %s", failure)
 

@@ -65,7 +65,7 @@ class ReadVisibility:
             limit = flushed if limit is None else min(limit, flushed)
         self._reader.visible_end = limit
         # Readers wait for the flush of messages whose senders do not wait for it.
-        self._listeners.wake = self._log_flusher.flush_soon if self._sync_flush else None
-        self._listeners.hold(limit is not None)
+        flush_soon = self._log_flusher.flush_soon if self._sync_flush else None
+        self._listeners.hold(limit is not None, on_held=flush_soon)
         if limit is not None:
             self._listeners.release(limit)

@@ -96,6 +96,7 @@ class Recovery:
 
     def __init__(
         self,
+        *,
         config: StoreConfig,
         log: CommitLog,
         queues: ConsumeQueues,

@@ -25,8 +25,9 @@ class RunningState:
         self.on_fsync_failure: list[Callable[[], None]] = []  # called after a failed fsync
         self._appender = appender
         self._fsync_failure = fsync_failure
-        appender.on_failure = self.report_space_failure
-        appender.on_index_backlog = self._report_index_backlog
+        appender.report_failures(
+            on_failure=self.report_space_failure, on_index_backlog=self._report_index_backlog
+        )
         self.reject_messages()
 
     @property

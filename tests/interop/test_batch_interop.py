@@ -40,8 +40,8 @@ def opened(root: Path) -> MessageStore:
             max_index_num=4000,
         ),
         STORE_HOST,
+        is_batch_topic=lambda topic: topic == TOPIC,
     )
-    store.queues.is_batch_topic = lambda topic: topic == TOPIC
     store.load()
     return store
 

@@ -48,8 +48,8 @@ def opened(root: Path) -> MessageStore:
             mapped_file_size_consume_queue_ext=EXTENSION_FILE,
         ),
         STORE_HOST,
+        bit_map=lambda topic, stored: bit_map_of(filters, topic, stored),
     )
-    store.compute_bit_maps(lambda topic, stored: bit_map_of(filters, topic, stored))
     store.load()
     return store
 

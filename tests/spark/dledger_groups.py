@@ -53,7 +53,9 @@ class DLedgerNode:
         if data_folder is not None:
             settings["storePathDLedgerCommitLog"] = str(data_folder)
         config = from_properties(settings).config
-        self.store = commit_log_peer.make_store(config, HOST)
+        self.store = commit_log_peer.make_store(
+            config, HOST, is_batch_topic=lambda _topic: None, bit_map=None
+        )
         self.folder = commit_log_peer.peer_folder(config)
         self.log = BlockLog(
             self.folder,

@@ -34,9 +34,9 @@ def write(root: Path) -> None:
             mapper_file_size_batch_consume_queue=46 * 1000,
             max_hash_slot_num=1000,
             max_index_num=4000,
-        )
+        ),
+        is_batch_topic=lambda topic: topic == "batches",
     )
-    store.queues.is_batch_topic = lambda topic: topic == "batches"
     store.load()
     for topic in ("batches", "plain"):
         queue = store.queue(topic, 0)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,10 +35,10 @@ def unknown(topic: str) -> bool | None:
     return None
 
 
-def opened(root: Path, known: object = is_batch, **changes: object) -> MessageStore:
+def opened(root: Path, known: Callable[[str], bool | None] = is_batch, **changes: object) -> MessageStore:
     """A loaded store with small files, in which the topic `batches` has batch consume queues."""
-    store = MessageStore(small_config(root, mapper_file_size_batch_consume_queue=FILE, **changes))
-    store.queues.is_batch_topic = known  # type: ignore[assignment] # one of the two functions above
+    config = small_config(root, mapper_file_size_batch_consume_queue=FILE, **changes)
+    store = MessageStore(config, is_batch_topic=known)
     store.load()
     return store
 
@@ -488,7 +489,7 @@ def test_a_batch_is_rejected_unchanged_while_units_fill_the_memory(tmp_path: Pat
     model.put(store, 2)
     pending = store.queues.pending
     pending.early_write_bytes, pending.max_bytes = 0, pending.memory_used_bytes
-    pending.start_early_write = lambda: None
+    pending.write_on_worker(lambda: None)
     queue, end = queue_of(store), store.max_phy_offset
     properties = records.format_properties({"INNER_NUM": "3", "INNER_BASE": "2"})
     with pytest.raises(QueueMemoryFullError):

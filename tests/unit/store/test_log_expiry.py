@@ -128,9 +128,9 @@ def test_new_files_never_expire_if_forced_expiry_is_off(store: MessageStore) -> 
 
 def test_files_expire_only_before_one_that_begins_with_durable_bytes(store: MessageStore) -> None:
     made = expiry(store, used=0.99, hour=12)
-    made.durable_offset = lambda: 2 * LOG_FILE - 1
+    made.keep_after(lambda: 2 * LOG_FILE - 1)
     assert len(made.take_expired()) == 1
-    made.durable_offset = lambda: 2 * LOG_FILE
+    made.keep_after(lambda: 2 * LOG_FILE)
     assert len(made.take_expired()) == 1
     assert store.min_phy_offset == 2 * LOG_FILE
 

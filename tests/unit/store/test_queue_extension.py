@@ -110,8 +110,7 @@ def store(directory: Path, *, extended: bool = True) -> MessageStore:
         enable_consume_queue_ext=extended,
         mapped_file_size_consume_queue_ext=65_536,
     )
-    made = MessageStore(config, HOST)
-    made.compute_bit_maps(lambda topic, properties: topic.encode() + properties)
+    made = MessageStore(config, HOST, bit_map=lambda topic, properties: topic.encode() + properties)
     made.load()
     return made
 

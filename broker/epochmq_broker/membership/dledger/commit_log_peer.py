@@ -39,6 +39,7 @@ from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_store import record
+from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.mapped_file import DiskFullError, StoreDamagedError
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus, RunningFlags
@@ -73,11 +74,18 @@ def store_config_of(config: BrokerConfig) -> StoreConfig:
     return settings
 
 
-def make_store(config: BrokerConfig, store_host: bytes) -> MessageStore:
-    """The store of a broker, over a plain commit log or over a DLedger log."""
+def make_store(
+    config: BrokerConfig,
+    store_host: bytes,
+    *,
+    is_batch_topic: Callable[[str], bool | None],
+    bit_map: BitMapOf | None,
+) -> MessageStore:
+    """The store of a broker, over a plain commit log or over a DLedger log. `is_batch_topic` and `bit_map`
+    are those of `MessageStore`."""
     settings = store_config_of(config)
     if not config.enable_dledger_commit_log:
-        return MessageStore(settings, store_host)
+        return MessageStore(settings, store_host, is_batch_topic=is_batch_topic, bit_map=bit_map)
     plain = StoreConfig.of(config)
     committed = CommittedLog(
         data_folder(config),
@@ -85,7 +93,14 @@ def make_store(config: BrokerConfig, store_host: bytes) -> MessageStore:
         plain.commit_log_dirs,
         plain.read_only_log_dirs,
     )
-    return MessageStore(settings, store_host, log=committed, make_appender=LeaderAppender)
+    return MessageStore(
+        settings,
+        store_host,
+        log=committed,
+        make_appender=LeaderAppender,
+        is_batch_topic=is_batch_topic,
+        bit_map=bit_map,
+    )
 
 
 def broker_id_of_peer(peer: str) -> int:
@@ -217,7 +232,7 @@ class CommitLogPeer:
         self.queue_ends.apply(self._store)
         self._store.state.set_flag(RunningFlags.REPLICA, True)
         self._store.on_expire.append(self._expire)
-        self._store.log_expiry.durable_offset = lambda: self._log.position(self._log.durable_index)
+        self._store.log_expiry.keep_after(lambda: self._log.position(self._log.durable_index))
 
     async def start(self) -> None:
         """Listens for the other peers, and joins the group. Raises OSError if the port is in use."""

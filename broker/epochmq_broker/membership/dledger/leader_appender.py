@@ -26,6 +26,7 @@ from epochmq_store.appender import (
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.commit_log import CommitLog
 from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.key_index import KeyIndex
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
@@ -39,13 +40,21 @@ class LeaderAppender(Appender):
 
     __slots__ = ("_last_append_ms", "_offsets", "batch", "submit_soon")
 
-    def __init__(self, log: CommitLog, index: KeyIndex, config: StoreConfig, store_host: bytes) -> None:
+    def __init__(
+        self,
+        *,
+        log: CommitLog,
+        index: KeyIndex,
+        config: StoreConfig,
+        store_host: bytes,
+        bit_map: BitMapOf | None = None,
+    ) -> None:
         self.batch = TurnBatch(config.mapped_file_size_commit_log)
         self.submit_soon: Callable[[], None] = lambda: None
         self._offsets: dict[ConsumeQueue, int] = {}
         """The next offset of each queue that has messages which are not committed."""
         self._last_append_ms = 0
-        super().__init__(log, index, config, store_host)
+        super().__init__(log=log, index=index, config=config, store_host=store_host, bit_map=bit_map)
 
     @property
     def end(self) -> int:

@@ -52,8 +52,7 @@ def upgrade(
     """Upgrades the directory of this broker. `is_batch_topic` says whether a topic has batch consume queues.
     `on_step` gets a sentence after each step. Raises StoreLockedError, StoreDamagedError, DiskFullError or
     OSError; the upgrade can then be repeated."""
-    store = MessageStore(StoreConfig.of(config), store_host)
-    store.queues.is_batch_topic = is_batch_topic
+    store = MessageStore(StoreConfig.of(config), store_host, is_batch_topic=is_batch_topic)
     found = store.load()
     try:
         on_step(f"the plain commit log ends at {found.end}")

@@ -138,6 +138,6 @@ async def test_with_sync_flush_the_offset_waits_for_the_disk(tmp_path: Path) -> 
         end = delay(a)
         await until(lambda: a.store.flushed_where == end)
         assert a.puts.safe_end() == end
-        a.store.on_arrival.wake = None
+        a.store.on_arrival.hold(True)  # without a flush for each held arrival
         later = delay(a)
         assert a.puts.safe_end() == end < later
