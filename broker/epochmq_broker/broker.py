@@ -60,8 +60,10 @@ from epochmq_broker.services.master_services import MasterServices
 from epochmq_broker.services.periodic_tasks import PeriodicTasks
 from epochmq_broker.services.pop.checkpoints import revive_topic
 from epochmq_broker.services.pop.pop_service import PopService
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.timer.put_hook import TimerPutHook
 from epochmq_broker.services.timer.timer_service import TimerService
+from epochmq_broker.services.timer.timer_store import TimerStore
 from epochmq_broker.services.transactions.transaction_service import TransactionService
 from epochmq_broker.tables.broker_tables import BrokerTables
 from epochmq_broker.tables.filters.message_filter import bit_map_of
@@ -114,42 +116,39 @@ class Broker:
             is_batch_topic=tables.topics.is_batch_cq,
             bit_map=partial(bit_map_of, tables.filters) if computes_bit_maps else None,
         )
-        tables.files.before_offsets = self.store.when_queues_written
-        self.writer = MessageWriter(live, self.store)
+        tables.files.write_offsets_after_queues(self.store.when_queues_written)
+        timers = TimerStore.of(config) if config.timer_wheel_enable else None
+        timer_hook = None if timers is None else TimerPutHook(live, timers.wheel.num)
+        self.writer = MessageWriter(live, self.store, timer_hook)
         self.ha = HAService(live, self.store, self.writer, controlled=config.enable_controller_mode)
         credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.client = RemotingClient(credentials=credentials)
         self.routes = TopicRoutes(live, self.client)
         self.escape = EscapeBridge(
             live,
-            self.writer,
-            self.routes,
-            self.client,
-            revive_topic(config.broker_cluster_name),
+            writer=self.writer,
+            routes=self.routes,
+            client=self.client,
+            revive_topic=revive_topic(config.broker_cluster_name),
         )
-        self.delays = DelayService(
-            live, self.store, lambda _level: self.escape.lane(EscapeKind.DELAY), tables.stats
-        )
-        self.delays.write = tables.file_writer.write
         self.cold_reads = ColdReadPool()
-        self.timer = self._make_timer() if config.timer_wheel_enable else None
+        context = self.service_context = ServiceContext(
+            live=live,
+            store=self.store,
+            tables=tables,
+            cold_reads=self.cold_reads,
+            store_host=store_host,
+            write_file=tables.file_writer.write,
+        )
+        self.delays = DelayService(context, sink_of_level=lambda _level: self.escape.lane(EscapeKind.DELAY))
+        self.timer = None if timers is None else self._make_timer(context, timers)
         self.transactions = TransactionService(
-            live,
-            self.store,
-            self.writer,
-            self.escape.lane(EscapeKind.TRANSACTION),
-            self.topics,
-            tables.clients,
-            tables.stats,
-            self.offsets,
-            self.cold_reads,
-            store_host,
+            context, writer=self.writer, sink=self.escape.lane(EscapeKind.TRANSACTION)
         )
-        self.transactions.metrics.write = tables.file_writer.write
         self.compaction = CompactionService(
-            live, self.store, self.topics, self.cold_reads, self.client, lambda: self.slave_sync.master
+            context, client=self.client, master=lambda: self.slave_sync.master
         )
-        self.pop = self._make_pop(store_host)
+        self.pop = self._make_pop(context)
         self.remote_queues = RemoteQueues(live, self.client)
         self.special_services = MasterServices(
             self.escape,
@@ -160,25 +159,21 @@ class Broker:
             self.pop,
         )
         self.master_services = MasterServices(
-            self.special_services, MappingCleaner(live, tables.static_topics, self.remote_queues)
+            self.special_services,
+            MappingCleaner(live, tables.static_topics, self.remote_queues),
+            before_fence=(self.transactions.ops.flush, self.pop.store_buffered),
+            when_replicated=(self.pop.commit_safe,),
         )
-        self.master_services.before_fence += [self.transactions.ops.flush, self.pop.store_buffered]
-        self.master_services.when_replicated.append(self.pop.commit_safe)
         self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.registration.on_response.append(self._registered)
         self.nameserver_lookup = NameserverLookup(live)
         self.slave_sync = SlaveSync(
-            self.client,
-            self.store,
-            self.topics,
-            self.groups,
-            self.offsets,
-            self.delays,
-            tables.request_modes,
-            tables.static_topics,
-            self.timer,
-            tables.auth,
+            client=self.client,
+            store=self.store,
+            tables=tables,
+            delays=self.delays,
+            timer=self.timer,
         )
         self.cold_control = ColdPullControl(live, self.store, tables.clients)
         self.replica_control = ReplicaControl(live, self.store)
@@ -223,7 +218,7 @@ class Broker:
         elif self.member_group is None:
             self.handlers = self.processors.handlers(self.replicas, None)
         else:
-            self.escape.role = self.member_group
+            self.escape.take_role(self.member_group)
             reporter = GroupReporter(self.member_group, self.escape, self._pre_online_step)
             self._group_reporter = reporter
             self.handlers = self.processors.handlers(None, self.member_group, reporter.runtime_info)
@@ -375,43 +370,24 @@ class Broker:
 
     # components
 
-    def _make_timer(self) -> TimerService:
-        tables = self.tables
-        timer = TimerService(
-            self.live,
-            self.store,
-            self.escape.lane(EscapeKind.TIMER),
-            tables.stats,
-            self.cold_reads,
-            tables.topics,
-            self._state_version,
+    def _make_timer(self, context: ServiceContext, timers: TimerStore) -> TimerService:
+        return TimerService(
+            context,
+            timers=timers,
+            sink=self.escape.lane(EscapeKind.TIMER),
+            state_version=self._state_version,
         )
-        timer.write = tables.file_writer.write
-        self.writer.timer_hook = TimerPutHook(self.live, timer.timers.wheel.num)
-        return timer
 
-    def _make_pop(self, store_host: bytes) -> PopService:
-        tables, timer = self.tables, self.timer
-        pop = PopService(
-            self.live,
-            self.store,
-            self.escape.lane(EscapeKind.CHECKPOINT),
-            lambda _queue_id: self.escape.lane(EscapeKind.RETRY),
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            tables.stats,
-            self.cold_reads,
-            store_host,
-            RemoteMessageReader(self.live, self.routes, self.client),
-            CompactedReads(self.compaction, self.store),
+    def _make_pop(self, context: ServiceContext) -> PopService:
+        timer = self.timer
+        return PopService(
+            context,
+            sink=self.escape.lane(EscapeKind.CHECKPOINT),
+            sink_of_queue=lambda _queue_id: self.escape.lane(EscapeKind.RETRY),
+            remote=RemoteMessageReader(self.live, self.routes, self.client),
+            compacted=CompactedReads(self.compaction, self.store),
+            timer_is_behind=lambda: timer is not None and timer.is_behind,
         )
-        pop.write = tables.file_writer.write
-        if timer is not None:
-            pop.revives.timer_is_behind = lambda: (
-                timer.read_behind_ms >= 1000 or timer.enqueue_behind_ms >= 1000
-            )
-        return pop
 
     def _make_replicas(self) -> ReplicasManager:
         return ReplicasManager(

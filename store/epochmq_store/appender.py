@@ -102,6 +102,10 @@ class Appender:
         self._add_to_index_backlog = index.backlog.append
         self.configure(config)
 
+    def reject(self, status: PutStatus | None) -> None:
+        """Rejects all messages with this status from now on; None accepts them."""
+        self.rejection = status
+
     def notify_appends(self, listener: ArrivalListener | None) -> None:
         """Calls this listener at every append from now on, in place of the previous one; None for no
         listener."""

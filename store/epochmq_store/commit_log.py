@@ -44,7 +44,7 @@ class Preallocator(Protocol):
 class CommitLog:
     """The files of the log. `file` is the one that is written."""
 
-    __slots__ = ("file", "files", "preallocator", "verify_property_crc")
+    __slots__ = ("_verify_property_crc", "file", "files", "preallocator")
 
     def __init__(self, directories: Sequence[Path], file_size: int, read_only: Sequence[Path] = ()) -> None:
         """With several directories the files are in all of them in turn; `read_only` get no new files
@@ -53,8 +53,12 @@ class CommitLog:
         if len(directories) > 1:
             self.files = MultiPathMappedFileQueue(directories, read_only, file_size, keep_fd=True)
         self.file: MappedFile | None = None
-        self.verify_property_crc = False  # forceVerifyPropCRC
+        self._verify_property_crc = False
         self.preallocator: Preallocator | None = None
+
+    def configure(self, *, verify_property_crc: bool) -> None:
+        """Sets whether `parse` checks the checksums of properties, too (forceVerifyPropCRC)."""
+        self._verify_property_crc = verify_property_crc
 
     def load(self) -> None:
         """Opens the files; recovery then finds the end. Raises StoreDamagedError or OSError."""
@@ -65,6 +69,11 @@ class CommitLog:
         """Takes files and space from this preallocator from now on; None: on the calling thread."""
         self.preallocator = preallocator
         self.files.create_with(None if preallocator is None else preallocator.create_file)
+
+    def close(self) -> None:
+        """Closes the files."""
+        self.files.close()
+        self.file = None
 
     @property
     def plain_directories(self) -> list[Path]:
@@ -225,7 +234,7 @@ class CommitLog:
             file.start + at,
             delays_ms,
             check_crc=check_crc,
-            property_crc=self.verify_property_crc,
+            property_crc=self._verify_property_crc,
         )
 
     def header_bytes_at(self, offset: int) -> int:
@@ -255,7 +264,7 @@ class CommitLog:
             offset,
             delays_ms,
             check_crc=check_crc,
-            property_crc=self.verify_property_crc,
+            property_crc=self._verify_property_crc,
         )
 
     def delete_files_after_gap(self, flushed_until: int | None) -> None:

@@ -68,9 +68,18 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         self._extension_file_size = extension_file_size
         self.pending = PendingUnits()
         self.mappings = MappingCache()
-        self.new_queues: list[ConsumeQueue] = []  # created since the last run of QueueExpiry
+        self._new_queues: list[ConsumeQueue] = []  # since the last `take_new_queues`
         self.light_queues = 0  # the number of light message queues
         self.damaged = False  # a queue lacked a file in the middle when it was loaded
+
+    def offer_all_as_new(self) -> None:
+        """Makes `take_new_queues` return all queues that there are."""
+        self._new_queues = list(self.values())
+
+    def take_new_queues(self) -> list[ConsumeQueue]:
+        """The queues that were created since the last call."""
+        new, self._new_queues = self._new_queues, []
+        return new
 
     def __missing__(self, key: tuple[str, int]) -> ConsumeQueue:
         topic, queue_id = key
@@ -80,7 +89,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
 
     def _add(self, topic: str, queue_id: int, *, is_batch: bool) -> ConsumeQueue:
         queue = self[topic, queue_id] = self._create(topic, queue_id, is_batch=is_batch, load=False)
-        self.new_queues.append(queue)
+        self._new_queues.append(queue)
         if len(self) % FREEZE_QUEUES == 0:
             gc.freeze()
         return queue
@@ -119,7 +128,7 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             made.put(offset, *unit, stored)
         queue.destroy()
         self[queue.topic, queue.queue_id] = made
-        self.new_queues.append(made)
+        self._new_queues.append(made)
         return made
 
     def _create(self, topic: str, queue_id: int, *, is_batch: bool, load: bool) -> ConsumeQueue:

@@ -224,6 +224,13 @@ class KeyIndex:
                 file.end_physical = physical
                 file.store_header()
 
+    def close_files(self) -> None:
+        """Closes the files without a flush, and drops the backlog."""
+        for file in self.files:
+            file.close()
+        self.files = []
+        self.backlog.clear()
+
     def close(self) -> None:
         """Enters the backlog, flushes and closes all files. Raises DiskFullError or OSError."""
         try:

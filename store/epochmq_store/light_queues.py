@@ -60,8 +60,12 @@ class LightQueues:
     def __init__(self, queues: ConsumeQueues, *, dispatches: bool, queues_max: int) -> None:
         self._queues = queues
         self.dispatches = dispatches
-        self.queues_max = queues_max
+        self._queues_max = queues_max
         self._counted: dict[str, int] = {}  # the next offset of each name, while nothing is dispatched
+
+    def configure(self, *, queues_max: int) -> None:
+        """Applies the number of queues that there may be."""
+        self._queues_max = queues_max
 
     def assign(self, text: str) -> tuple[str, list[ConsumeQueue]] | PutStatus:
         """The value of INNER_MULTI_QUEUE_OFFSET for a message with this INNER_MULTI_DISPATCH, and the queues
@@ -107,9 +111,9 @@ class LightQueues:
     def _has_room(self, names: list[str]) -> bool:
         if self.dispatches:
             new = sum((name, LMQ_QUEUE_ID) not in self._queues for name in set(names))
-            return not new or self._queues.light_queues + new <= self.queues_max
+            return not new or self._queues.light_queues + new <= self._queues_max
         new = sum(name not in self._counted for name in set(names))
-        return not new or len(self._counted) + new <= self.queues_max
+        return not new or len(self._counted) + new <= self._queues_max
 
     def _next_offset(self, name: str) -> int:
         queue = self._queues.get((name, LMQ_QUEUE_ID))

@@ -72,6 +72,12 @@ class LogFlusher:
         """Applies intervals and timeouts."""
         self._config = config
 
+    def begin_at_end(self) -> None:
+        """Takes all bytes that the log has after recovery for flushed."""
+        for file in self._log.files.files:
+            file.flushed = file.wrote
+        self.flushed = self._log.max_offset
+
     def start(self, worker: WorkerThread, loop: asyncio.AbstractEventLoop) -> None:
         """Flushes on this worker from now on."""
         self._worker = worker

@@ -84,7 +84,7 @@ class MessageStore:
             config.commit_log_dirs, config.mapped_file_size_commit_log, config.read_only_log_dirs
         )
         self.log.files.set_read_ahead(config.data_read_ahead_enable)
-        self.log.verify_property_crc = config.force_verify_prop_crc
+        self.log.configure(verify_property_crc=config.force_verify_prop_crc)
         self.queues = ConsumeQueues(
             root / "consumequeue",
             config.mapped_file_size_consume_queue,
@@ -257,9 +257,7 @@ class MessageStore:
             # records it in the abort file for the next start.
             self.queues.mark_unsynced()
             sync_all([(file, file.wrote) for file in self.log.files.files], self.fsync_failure)
-        for file in self.log.files.files:
-            file.flushed = file.wrote
-        self.log_flusher.flushed = self.log.max_offset
+        self.log_flusher.begin_at_end()
         self.visibility = ReadVisibility(
             self.reader, self.on_arrival, self.log_flusher, sync_flush=self.config.sync_flush
         )
@@ -350,17 +348,13 @@ class MessageStore:
         with contextlib.suppress(AttributeError, OSError):
             self.queue_flusher.close()
         self.queues.close()
-        self.log.files.close()
-        self.log.file = None
-        for file in self.index.files:
-            file.close()
-        self.index.files = []
-        self.index.backlog.clear()
+        self.log.close()
+        self.index.close_files()
 
     def configure(self, config: StoreConfig) -> None:
         """Applies settings that may change while running; sizes and paths do not change."""
         self.config = config
-        self.log.verify_property_crc = config.force_verify_prop_crc
+        self.log.configure(verify_property_crc=config.force_verify_prop_crc)
         if config.data_read_ahead_enable != self.log.files.read_ahead:
             self.log.files.set_read_ahead(config.data_read_ahead_enable)
         unflushed = not config.sync_flush and self.abort.record_unflushed_acknowledgements()
@@ -372,7 +366,7 @@ class MessageStore:
             self._maintenance.configure(config)
         self.visibility.configure(sync_flush=config.sync_flush)
         if self.light_queues is not None:
-            self.light_queues.queues_max = config.max_lmq_consume_queue_num
+            self.light_queues.configure(queues_max=config.max_lmq_consume_queue_num)
 
     # Queues
 

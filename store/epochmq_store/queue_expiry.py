@@ -52,13 +52,12 @@ class QueueExpiry:
         self._min_physical = 0
         self._running = False
         self._timer: asyncio.TimerHandle | None = None
-        queues.new_queues = list(queues.values())
+        queues.offer_all_as_new()
 
     def expire_before(self, min_physical: int) -> None:
         """Expires the units before this physical offset, the first of the log."""
         self._min_physical = max(self._min_physical, min_physical)
-        self._due.extend(self._queues.new_queues)
-        self._queues.new_queues = []
+        self._due.extend(self._queues.take_new_queues())
         while self._heap and self._heap[0][0] < min_physical:
             self._due.append(heapq.heappop(self._heap)[2])
         self._search_more()

@@ -37,13 +37,13 @@ class RunningState:
 
     def reject_messages(self) -> None:
         """Rejects messages until the next `update`."""
-        self._appender.rejection = PutStatus.SERVICE_NOT_AVAILABLE
+        self._appender.reject(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def update(self) -> None:
         """Accepts messages, unless there is a reason not to."""
         reasons = self.flags & ~RunningFlags.NOT_READABLE
         rejects = bool(reasons) or self.has_undispatched
-        self._appender.rejection = PutStatus.SERVICE_NOT_AVAILABLE if rejects else None
+        self._appender.reject(PutStatus.SERVICE_NOT_AVAILABLE if rejects else None)
 
     def set_flag(self, flag: RunningFlags, on: bool) -> None:
         """Sets or clears a reason not to read or write."""

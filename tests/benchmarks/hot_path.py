@@ -235,7 +235,7 @@ def wait_for_replicas(broker: Broker) -> Callable[[], None]:
         end=lambda: broker.store.log.max_offset,
         may_acknowledge=is_leased,
     )
-    broker.writer.may_write = is_leased
+    broker.writer.write_only_if(may_write=is_leased, may_acknowledge=is_leased)
     broker.writer.set_replica_acks(waiters)
 
     def report() -> None:

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from epochmq_broker.auth.metadata import AuthMetadata, UsersAndAcls
+from epochmq_broker.auth.metadata import UsersAndAcls
 from epochmq_broker.replication.held_topics import topics_of_held_messages
 from epochmq_broker.replication.offset_table_bodies import decode_consumer_offsets, decode_delay_offsets
 from epochmq_broker.replication.table_state import KNOWN_STATE, KNOWN_UNTIL, STATE, UNCHANGED
@@ -29,11 +29,8 @@ from epochmq_broker.services.delay_service import DelayService
 from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.services.timer.timer_service import TimerService
 from epochmq_broker.tables.attributes import BATCH_CQ, QUEUE_TYPE
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.tables.message_request_modes import MessageRequestModeTable
-from epochmq_broker.tables.static_topics.mapping_table import StaticTopicTable
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable, topic_config
+from epochmq_broker.tables.broker_tables import BrokerTables
+from epochmq_broker.tables.topics import topic_config
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import (
     MessageRequestModeSerializeWrapper,
@@ -100,17 +97,15 @@ class SlaveSync:
 
     def __init__(
         self,
+        *,
         client: RequestClient,
         store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
+        tables: BrokerTables,
         delays: DelayService,
-        request_modes: MessageRequestModeTable,
-        static_topics: StaticTopicTable,
         timer: TimerService | None,
-        auth: AuthMetadata,
     ) -> None:
+        topics, groups, offsets = tables.topics, tables.groups, tables.offsets
+        request_modes, static_topics, auth = tables.request_modes, tables.static_topics, tables.auth
         self.master: str | None = None
         self.rounds = 0
         """How many times all tables were copied."""

@@ -153,7 +153,7 @@ class RequestProcessors:
             components.pop,
             self.pop.polling,
         )
-        components.pop.on_stop = self._release_pops
+        components.pop.on_stop.append(self._release_pops)
         self._send = SendProcessor(
             live,
             writer,
@@ -254,7 +254,7 @@ class RequestProcessors:
         if replicas is None:
             return retried
         gate = self._gate = replicas.gate
-        components.pop.may_hand_out = lambda: gate.is_open
+        components.pop.hand_out_only_if(lambda: gate.is_open)
         # A request that has to wait for the disk passes the gate again before it runs again: a switchover may
         # have begun meanwhile.
         return retried | gate.guard_relayed(retried) | retrier.wrap(gate.guard_held(handlers, retried))

@@ -22,10 +22,10 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.safe_progress import SafeProgress
-from epochmq_broker.tables.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, BrokerStats
+from epochmq_broker.services.service_context import ServiceContext
+from epochmq_broker.tables.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.message_writer import (
     SCHEDULE_TOPIC,
@@ -38,9 +38,8 @@ from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, DataVersion
-from epochmq_store.message_store import MessageStore
 from epochmq_store.queue_extension import is_address
-from epochmq_store.state_file_io import read_state_file, write_state_file
+from epochmq_store.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 
 log = logging.getLogger(__name__)
@@ -67,22 +66,21 @@ class DelayService:
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
+        context: ServiceContext,
+        *,
         sink_of_level: Callable[[int], MessageSink],
-        stats: BrokerStats,
     ) -> None:
         """`sink_of_level`: level → where its messages are delivered to."""
+        live = context.live
         self.delays_ms = live.current.delays_ms
         self.offsets: dict[int, int] = {}
         self.data_version = DataVersion(timestamp=now_ms())
         self._live = live
-        self._store = store
+        self._store = context.store
         self._sinks = {level: sink_of_level(level) for level in range(1, len(self.delays_ms) + 1)}
-        self._stats = stats
+        self._stats = context.tables.stats
         self._path: Path = live.current.config_dir / FILE_NAME
-        self.write: Callable[[Path, bytes], None] = write_state_file
-        """Writes the file; on a running event loop, through another thread."""
+        self._write_file = context.write_file
         self._paused_until: dict[int, float] = {}
         self._progress: dict[int, SafeProgress[int]] = {}
         """Level -> the next message to deliver, and the next one whose delivered copy is not safe; while they
@@ -164,7 +162,7 @@ class DelayService:
         self._advance_offsets()
         data = self.encode(pretty=True)
         if data != self._written:
-            self.write(self._path, data)
+            self._write_file(self._path, data)
             self._written = data
 
     def encode(self, *, pretty: bool = False) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -19,15 +19,21 @@ class MasterService(Protocol):
 class MasterServices:
     """All services that run on the master only. They start and stop together, and may start again."""
 
-    def __init__(self, *services: MasterService) -> None:
-        """`services` start in this order, and stop in reverse."""
-        self.before_fence: list[Callable[[], None]] = []
-        """Called before this master is fenced, while it may still write: each stores in the log what its
-        service has in memory only."""
-        self.when_replicated: list[Callable[[], None]] = []
-        """Called before this master is fenced, when the new master has the whole log: each advances the
-        consumer offsets that waited for the log to be safe."""
+    def __init__(
+        self,
+        *services: MasterService,
+        before_fence: Sequence[Callable[[], None]] = (),
+        when_replicated: Sequence[Callable[[], None]] = (),
+    ) -> None:
+        """`services` start in this order, and stop in reverse.
+
+        `before_fence` is called before this master is fenced, while it may still write: each stores in the
+        log what its service has in memory only. `when_replicated` is called before this master is fenced,
+        when the new master has the whole log: each advances the consumer offsets that waited for the log to
+        be safe."""
         self._services = services
+        self._before_fence = before_fence
+        self._when_replicated = when_replicated
         self._running = False
 
     def start(self) -> None:
@@ -40,13 +46,13 @@ class MasterServices:
     def prepare_fence(self) -> None:
         """Stores in the log what the services have in memory only, if they run."""
         if self._running:
-            for store_state in self.before_fence:
+            for store_state in self._before_fence:
                 store_state()
 
     def commit_replicated(self) -> None:
         """Advances the consumer offsets that waited for the log to be safe, if the services run."""
         if self._running:
-            for commit in self.when_replicated:
+            for commit in self._when_replicated:
                 commit()
 
     def stop(self) -> None:

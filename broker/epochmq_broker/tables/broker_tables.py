@@ -66,12 +66,14 @@ class BrokerTables:
 
     def _configure_stats(self, config: BrokerConfig) -> None:
         if isinstance(self.stats, LightBrokerStats):
-            self.stats.counts_each = config.enable_lmq_stats
+            self.stats.configure(counts_each=config.enable_lmq_stats)
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Passes new settings to the tables that keep a copy."""
-        self.topics.settings = config
-        self.groups.settings = config
-        self.offsets.version_step = config.consumer_offset_update_version_step
-        self.offsets.server_side_reset = config.use_server_side_reset_offset
+        self.topics.configure(config)
+        self.groups.configure(config)
+        self.offsets.configure(
+            version_step=config.consumer_offset_update_version_step,
+            server_side_reset=config.use_server_side_reset_offset,
+        )
         self._configure_stats(config)

@@ -89,19 +89,19 @@ class ConsumerGroup:
         return known is None
 
     def subscribe(self, subscriptions: Iterable[SubscriptionData]) -> tuple[bool, bool]:
-        """Replaces the group's subscriptions. Returns (whether the set of topics changed, whether any_change
+        """Replaces the group's subscriptions. Returns (whether the set of topics changed, whether anything
         changed)."""
-        wanted = {subscription.topic: subscription for subscription in subscriptions}
-        topics_changed = self.subscriptions.keys() != wanted.keys()
-        any_change = topics_changed
-        for topic in self.subscriptions.keys() - wanted.keys():
+        subscribed = {subscription.topic: subscription for subscription in subscriptions}
+        topics_changed = self.subscriptions.keys() != subscribed.keys()
+        has_changed = topics_changed
+        for topic in self.subscriptions.keys() - subscribed.keys():
             del self.subscriptions[topic]
-        for topic, subscription in wanted.items():
+        for topic, subscription in subscribed.items():
             old = self.subscriptions.get(topic)
             if old is None or subscription.sub_version > old.sub_version:
                 self.subscriptions[topic] = subscription
-                any_change = True
-        return topics_changed, any_change
+                has_changed = True
+        return topics_changed, has_changed
 
 
 class ClientRegistry:

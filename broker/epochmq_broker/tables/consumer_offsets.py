@@ -42,6 +42,11 @@ class ConsumerOffsetTable:
         self._resets: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
 
+    def configure(self, *, version_step: int, server_side_reset: bool) -> None:
+        """Uses new settings."""
+        self.version_step = version_step
+        self.server_side_reset = server_side_reset
+
     @property
     def light_table(self) -> Mapping[str, int] | None:
         """The offsets of light groups (`light_tables.LightConsumerOffsetTable`), None without

@@ -164,6 +164,10 @@ class LightBrokerStats(BrokerStats):
 
     counts_each = False
 
+    def configure(self, *, counts_each: bool) -> None:
+        """Uses new settings."""
+        self.counts_each = counts_each
+
     def get_traffic(self, group: str, topic: str, queue_id: int) -> TrafficCounter:
         """The counter of messages that a group fetched from a queue."""
         return super().get_traffic(self._name(group), self._name(topic), queue_id)

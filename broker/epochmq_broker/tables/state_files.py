@@ -71,10 +71,15 @@ class StateFiles:
         self._due: dict[str, Callable[[], bytes]] = {}
         self._scheduled: asyncio.Handle | None = None
         self._written_changes = -1
-        self.before_offsets: Callable[[Callable[[], None]], None] = lambda write: write()
-        """Calls its argument once the present content of the consume queues is in their files."""
+        self._when_queues_written: Callable[[Callable[[], None]], None] = lambda write: write()
         self._topic_entries = _RenderedEntries()
         self._group_entries = _RenderedEntries()
+
+    def write_offsets_after_queues(self, when_queues_written: Callable[[Callable[[], None]], None]) -> None:
+        """Writes consumer offsets only after the units of the messages that they pass. `when_queues_written`
+        calls its argument once the present content of the consume queues is in their files. Without this
+        call offsets are written at once."""
+        self._when_queues_written = when_queues_written
 
     def load(self) -> None:
         """Fills the tables from their files, or from the backups. Raises if a file and its backup are both
@@ -116,7 +121,7 @@ class StateFiles:
             if self._written_changes == changes:  # no newer state was written in the meantime
                 self._writer.write(self._directory / self._offsets_file, data)
 
-        self.before_offsets(write)
+        self._when_queues_written(write)
 
     def persist(self) -> None:
         """Writes every file durably on the calling thread, for start and stop. Raises OSError; the writer

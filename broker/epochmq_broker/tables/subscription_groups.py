@@ -64,6 +64,10 @@ class SubscriptionGroupTable:
         self._forbidden: dict[str, dict[str, int]] = {}
         self.get: Callable[[str], SubscriptionGroupConfig | None] = self._table.get
 
+    def configure(self, settings: GroupSettings) -> None:
+        """Uses new settings."""
+        self.settings = settings
+
     def __len__(self) -> int:
         return len(self._table)
 

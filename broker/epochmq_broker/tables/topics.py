@@ -114,6 +114,10 @@ class TopicTable:
             self._table[config.topic_name] = config
         self.system_topics = names.SYSTEM_TOPICS | frozenset(self._table)
 
+    def configure(self, settings: TopicSettings) -> None:
+        """Uses new settings."""
+        self.settings = settings
+
     def __len__(self) -> int:
         return len(self._table)
 

@@ -169,7 +169,13 @@ class MessageWriter:
     is_remote = False
     """See `escape.message_sink.MessageSink`."""
 
-    def __init__(self, live: LiveConfig, store: MessageStore) -> None:
+    def __init__(
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        timer_hook: Callable[[InnerMessage], PutStatus | None] | None = None,
+    ) -> None:
+        """`timer_hook` moves messages with a delivery time to the timer topic; None without a timer wheel."""
         self._live = live
         self._store = store
         self._light = store.light_queues
@@ -181,18 +187,21 @@ class MessageWriter:
         self.waits_always = live.current.enable_dledger_commit_log
         """Whether messages with WAIT=false wait, too: in a DLedger group, as in RocketMQ."""
         self.may_reject = False
-        """Whether `rejection` may reject a message: too few replicas are in sync, or `may_write` says no."""
-        self.may_write: Callable[[], bool] | None = None
-        """Whether this broker may store messages now. In controller mode the master's write lease decides."""
-        self.may_acknowledge: Callable[[], bool] | None = None
-        """Whether this broker may acknowledge messages that it has stored. Asked when a message is flushed,
-        if no message waits for replicas; otherwise `ReplicaAcks` answers only while this broker may
-        acknowledge."""
+        """Whether `rejection` may reject a message: too few replicas are in sync, or this broker may not
+        write."""
+        self._may_write: Callable[[], bool] | None = None
+        self._may_acknowledge: Callable[[], bool] | None = None
         self.on_append: Callable[[], None] | None = None
         """Is called after every append, None while nothing waits for appends."""
-        self.timer_hook: Callable[[InnerMessage], PutStatus | None] | None = None
-        """Moves messages with a delivery time to the timer topic; None without a timer wheel."""
+        self.timer_hook = timer_hook
         live.on_change.append(self._reconfigured)
+
+    def write_only_if(self, *, may_write: Callable[[], bool], may_acknowledge: Callable[[], bool]) -> None:
+        """Asks from now on before messages are stored and acknowledged; in controller mode the master's write
+        lease decides. `may_acknowledge` is asked when a message is flushed, if no message waits for replicas;
+        otherwise `ReplicaAcks` answers only while this broker may acknowledge."""
+        self._may_write = may_write
+        self._may_acknowledge = may_acknowledge
 
     @property
     def local_writer(self) -> MessageWriter:
@@ -329,7 +338,7 @@ class MessageWriter:
         without a lease, IN_SYNC_REPLICAS_NOT_ENOUGH; None if it is not rejected."""
         if not self.may_reject or self._replicas is None:
             return None
-        if self.may_write is not None and not self.may_write():
+        if self._may_write is not None and not self._may_write():
             return PutStatus.SERVICE_NOT_AVAILABLE
         if wait.lower() != "true" and not self.waits_always:
             return None
@@ -349,7 +358,7 @@ class MessageWriter:
         """Calls `done` once: with PUT_OK as soon as the log is as safe up to `end` as the settings demand;
         otherwise with FLUSH_SLAVE_TIMEOUT if replicas were too slow, else FLUSH_DISK_TIMEOUT."""
         replicas = self._replicas
-        if self.may_acknowledge is not None and (replicas is None or not replicas.sends_wait):
+        if self._may_acknowledge is not None and (replicas is None or not replicas.sends_wait):
             self._store.when_flushed(end, lambda status: self._flushed(status, done))
         elif replicas is None or not replicas.sends_wait:
             self._store.when_flushed(end, done)
@@ -377,8 +386,8 @@ class MessageWriter:
     def _flushed(self, status: PutStatus, done: Callable[[PutStatus], None]) -> None:
         """Acknowledges a flushed message only if this broker may still acknowledge. FLUSH_SLAVE_TIMEOUT says
         what is true then: the message is stored here, and the next master may lack it."""
-        assert self.may_acknowledge is not None
-        done(status if self.may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT)
+        assert self._may_acknowledge is not None
+        done(status if self._may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def set_replica_acks(self, replicas: ReplicaAcks | None) -> None:
         """Sets the object that knows which replicas have acknowledged what. None: messages do not wait for

@@ -85,12 +85,16 @@ class Controller:
         self._tokens = 0
         self._requests: dict[int, asyncio.Future[Decision]] = {}
         self._renewals = RenewalBatch(self._feed, self._renewals_wait)
-        self.delay_reads: Callable[[float], None] = lambda _until_s: None
-        """Called with the time, on the loop's clock, until which a leading controller need not read renewals,
-        because they would wait for their batch. The others get their leader's calls over the same port."""
+        self._delay_reads: Callable[[float], None] = lambda _until_s: None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = 0.0
         """When the timer is due. uvloop's handle does not say so if it is due at once."""
+
+    def read_renewals_with(self, delay_reads: Callable[[float], None]) -> None:
+        """Calls `delay_reads` with the time, on the loop's clock, until which a leading controller need not
+        read renewals, because they would wait for their batch. The others get their leader's calls over the
+        same port."""
+        self._delay_reads = delay_reads
 
     def start(self) -> None:
         """Recovers, and joins the Raft group. OSError or ValueError if the directory cannot be used."""
@@ -193,7 +197,7 @@ class Controller:
 
     def _renewals_wait(self, until_s: float) -> None:
         if self.leads:
-            self.delay_reads(until_s)
+            self._delay_reads(until_s)
 
     def channel_closed(self, channel: object) -> None:
         """A connection has closed."""

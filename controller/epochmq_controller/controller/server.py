@@ -44,7 +44,7 @@ class ControllerServer:
             tls=loaded.tls,
             on_close=self.controller.channel_closed,
         )
-        self.controller.delay_reads = self.server.delay_reads
+        self.controller.read_renewals_with(self.server.delay_reads)
         self.address = self.controller.addresses[config.controller_d_leger_self_id or ""]
 
     async def start(self) -> None:

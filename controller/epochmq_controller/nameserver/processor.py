@@ -368,7 +368,7 @@ class NamesrvProcessor:
             fixed=configs.IMMUTABLE_KEYS,
             check=configs.check,
         )
-        self._tables.config = changed
+        self._tables.configure(changed)
         log.info("%s changed settings: %s", connection.remote, changes)
         async with self._saving:  # one write at a time, on a worker thread
             await asyncio.to_thread(settings_file.save, config.config_store_path, changes)

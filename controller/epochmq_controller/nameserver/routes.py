@@ -108,6 +108,10 @@ class RouteTables:
         self._filter_servers: dict[BrokerKey, list[str]] = {}
         self._pending: dict[BrokerUnregistration, None] = {}
 
+    def configure(self, config: NamesrvConfig) -> None:
+        """Uses new settings."""
+        self.config = config
+
     # registration
 
     def register(

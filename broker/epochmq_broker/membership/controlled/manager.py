@@ -124,12 +124,12 @@ class ReplicasManager:
             elect=self.successor_election.elect,
             election_failed=self.successor_election.report_fence,
         )
-        components.writer.may_write = self.may_write
-        components.writer.may_acknowledge = components.ha.may_acknowledge = self.may_acknowledge
-        components.ha.on_proposal = lambda proposal: self._feed(
-            ProposalMade(proposal.members, proposal.set_epoch)
+        components.writer.write_only_if(may_write=self.may_write, may_acknowledge=self.may_acknowledge)
+        components.ha.attach_controllers(
+            may_acknowledge=self.may_acknowledge,
+            on_proposal=lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch)),
         )
-        components.ha.doubt.on_cleared = self._doubt_cleared
+        components.ha.doubt.on_cleared.append(self._doubt_cleared)
 
     # Life
 

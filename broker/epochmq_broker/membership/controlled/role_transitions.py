@@ -120,7 +120,7 @@ class RoleTransitions:
         components.live.set_role(broker_id, "SLAVE")
         components.master_services.stop()
         components.held_pulls.release()
-        components.ha.master_checksums = (
+        components.ha.compare_with(
             MasterChecksumClient(components.client, view.address) if view.address else None
         )
         # If it is the same master under another epoch, the HA connection stays.

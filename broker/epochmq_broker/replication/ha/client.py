@@ -76,26 +76,34 @@ class HAClient:
         settings: HASettings,
         *,
         broker_id: int,
-        confirm_offset: int = 0,
+        confirm_offset: int,
+        verified: int,
+        checksums: LogChecksums,
+        master_checksums: Callable[[], MasterChecksumClient | None],
+        protected_until: Callable[[int], int],
+        on_confirm: Callable[[int], None],
+        on_diverged: Callable[[], None],
     ) -> None:
-        """`epochs` is None without a controller; everything received then counts as confirmed."""
+        """`epochs` is None without a controller; everything received then counts as confirmed. Up to offset
+        `verified` the log is known to be equal to the master's. `checksums` are those of this log,
+        `master_checksums` returns the client that gets the master's; None: logs are not compared.
+        `protected_until` maps the confirmed offset to the offset below which the log must not be truncated.
+
+        `on_confirm` is called with each new confirmed offset, `on_diverged` when the log differs from the
+        master's below the confirmed offset."""
         self.phase = HAClientPhase.WAITING
         self.confirm_offset = confirm_offset
         self.address: str | None = None
         self.reached: str | None = None
         """The address of the master to which the latest HA connection was made."""
-        self.on_confirm: Callable[[int], None] = lambda offset: None
-        self.on_caught_up: Callable[[], None] | None = None
-        """Called once, when the log has all bytes that the master had at the handshake, and all confirmed
-        bytes."""
-        self.on_diverged: Callable[[], None] = lambda: None
-        """Called when the log differs from the master's below the confirmed offset."""
-        self.verified = 0
+        self.verified = verified
         """Up to which offset the log is known to be equal to the master's."""
-        self.checksums = LogChecksums(store.log)
-        self.master_checksums: Callable[[], MasterChecksumClient | None] = lambda: None
-        self.protected_until: Callable[[int], int] = lambda confirmed: confirmed
-        """Maps the confirmed offset to the offset below which the log must not be truncated."""
+        self._checksums = checksums
+        self._master_checksums = master_checksums
+        self._protected_until = protected_until
+        self._on_confirm = on_confirm
+        self._on_diverged = on_diverged
+        self._on_caught_up: Callable[[], None] | None = None
         self._master_end = 0
         self._disk_has_failed = bool(store.state.flags & RunningFlags.FLUSH_FAILED)
         """Whether the disk has failed, so that received bytes may be missing after a restart."""
@@ -110,6 +118,11 @@ class HAClient:
         self._stopped = False
         self._dispatch_failures = 0
         self._loop = asyncio.get_running_loop()
+
+    def when_caught_up(self, done: Callable[[], None]) -> None:
+        """Calls `done` once, when the log has all bytes that the master had at the handshake, and all
+        confirmed bytes."""
+        self._on_caught_up = done
 
     # Start and stop
 
@@ -200,10 +213,14 @@ class HAClient:
         own_handshake = self._own_handshake()
         await self._wait_until_flushed()
         stream = HAClientConnection(
-            self._store.replica_log, self._epochs, own_handshake, self._loop.time, self._reported_end
+            self._store.replica_log,
+            self._epochs,
+            own_handshake,
+            now=self._loop.time,
+            reported_end=self._reported_end,
+            on_bytes=self._bytes_received,
+            on_confirm=self._confirm_offset_received,
         )
-        stream.on_bytes = self._log_grown
-        stream.on_confirm = self._confirm_offset_received
         async with asyncio.timeout(CONNECT_S):
             await self._loop.create_connection(
                 lambda: stream,
@@ -324,7 +341,7 @@ class HAClient:
         difference = await self._find_difference(point, header.epoch, must_know=not known)
         if difference is not None:
             point = await self._handle_divergence(difference)
-        elif not known and point < self.protected_until(self.confirm_offset):
+        elif not known and point < self._protected_until(self.confirm_offset):
             raise HADivergedError(
                 f"the log has no epochs and ends at {end}; the master's ends at {header.max_offset}, below "
                 f"the confirmed offset {self.confirm_offset}: compare the two logs (epochmq audit), and "
@@ -346,11 +363,13 @@ class HAClient:
         HADivergedError."""
         store = self._store
         comparison = LogComparison(max(store.min_phy_offset, 0), self.verified, end)
-        master = self.master_checksums()
+        master = self._master_checksums()
         while (wanted := comparison.next_range()) is not None:
             theirs, own = None, b""
             if master is not None:
-                theirs, own = await asyncio.gather(master.checksums(wanted, epoch), self.checksums.of(wanted))
+                theirs, own = await asyncio.gather(
+                    master.checksums(wanted, epoch), self._checksums.of(wanted)
+                )
             if theirs is None and must_know:
                 raise HADivergedError(
                     f"the log ends at {end}, but {self._epochs.path if self._epochs else 'its epoch file'} "
@@ -370,12 +389,12 @@ class HAClient:
         HADivergedError if that is below the protected offset; both logs then stay as they are."""
         store = self._store
         start = await find_record_start(store, difference)
-        if may_truncate(difference, self.protected_until(self.confirm_offset)):
+        if may_truncate(difference, self._protected_until(self.confirm_offset)):
             log.error(
                 "the log differs from the master's at offset %d, in the record at %d", difference, start
             )
             return start
-        self.on_diverged()
+        self._on_diverged()
         raise HADivergedError(
             f"the log in {store.log.files.directory} differs from that of the master at {self.address} at "
             f"offset {difference}, in the record at {start}, below the confirmed offset "
@@ -388,15 +407,16 @@ class HAClient:
         self.verified = min(self.verified, offset)
         if self.confirm_offset > offset:
             self.confirm_offset = offset
-            self.on_confirm(offset)
+            self._on_confirm(offset)
 
     # Receiving
 
-    def _log_grown(self) -> None:
+    def _bytes_received(self) -> None:
+        """Flushes and dispatches what the connection has appended to the log."""
         store = self._store
         if store.config.sync_flush:
             store.log_flusher.flush_soon()
-        if self.on_caught_up is not None:
+        if self._on_caught_up is not None:
             self._loop.call_soon(self._check_caught_up)
         store.note_replicated_bytes()
         if self._epochs is None:
@@ -405,17 +425,17 @@ class HAClient:
     def _confirm_offset_received(self, offset: int) -> None:
         if offset > self.confirm_offset:
             self.confirm_offset = offset
-            self.on_confirm(offset)
+            self._on_confirm(offset)
             self._dispatch_soon()
-        if self.on_caught_up is not None:
+        if self._on_caught_up is not None:
             self._check_caught_up()
 
     def _check_caught_up(self) -> None:
-        stream, caught_up = self._stream, self.on_caught_up
+        stream, caught_up = self._stream, self._on_caught_up
         if caught_up is None or stream is None or not stream.following or stream.confirm < 0:
             return
         if has_caught_up(reported=stream.reported, master_end=self._master_end, confirmed=stream.confirm):
-            self.on_caught_up = None
+            self._on_caught_up = None
             caught_up()
 
     def _dispatch_soon(self) -> None:

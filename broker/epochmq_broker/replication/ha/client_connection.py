@@ -49,12 +49,16 @@ class HAClientConnection(asyncio.BufferedProtocol):
         replica_log: ReplicaLogWriter,
         epochs: EpochFile | None,
         own_handshake: ReplicaHandshake | None,
+        *,
         now: Callable[[], float],
-        reported_end: Callable[[], int] | None = None,
+        reported_end: Callable[[], int],
+        on_bytes: Callable[[], None],
+        on_confirm: Callable[[int], None],
     ) -> None:
-        """`epochs` and `introduce` are None without a controller. `now` is monotonic, in seconds.
-        `reported_end` says how far the log may be acknowledged, -1: not at all any more; without it, all of
-        it."""
+        """`epochs` and `own_handshake` are None without a controller. `now` is monotonic, in seconds.
+        `reported_end` says how far the log may be acknowledged, -1: not at all any more. `on_bytes` is called
+        after bytes of the master were appended to the log, `on_confirm` with the master's confirmed offset,
+        limited to the reported end."""
         self._replica_log = replica_log
         self._epochs = epochs
         self._own_handshake = own_handshake
@@ -63,8 +67,8 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self._loop = loop
         self.closed: asyncio.Future[str] = loop.create_future()
         self.handshake: asyncio.Future[tuple[MasterHandshake, list[EpochEntry]]] = loop.create_future()
-        self.on_bytes: Callable[[], None] = lambda: None
-        self.on_confirm: Callable[[int], None] = lambda offset: None
+        self._on_bytes = on_bytes
+        self._on_confirm = on_confirm
         self.read_at = self.wrote_at = now()
         self.flow = FlowMonitor(now())
         self.following = False
@@ -81,7 +85,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self._master_epochs: list[EpochEntry] = []  # the epochs of the master's handshake
         self.confirm = -1
         self._report_scheduled = False
-        self._reported_end = reported_end if reported_end is not None else lambda: replica_log.end
+        self._reported_end = reported_end
         self.reported = -1
         """The end offset of the last report to the master."""
 
@@ -145,7 +149,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
                 )
                 self._block_remaining -= size
                 at += size
-                self._log_grown()
+                self._bytes_appended()
                 continue
             used = self._decode_header(self._view[at : self._filled])
             if used == 0:
@@ -171,7 +175,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
                 break
             self._block_remaining -= took
             self.flow.add(took)
-            self._log_grown()
+            self._bytes_appended()
         if not self._splicer.is_supported:
             self._is_large = False
 
@@ -236,17 +240,18 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self._block_remaining = size
         self._is_large = size >= LARGE_BYTES and (self._splicer is None or self._splicer.is_supported)
 
-    def _log_grown(self) -> None:
-        """The log has grown. The report goes out before the records are dispatched: sends wait for it."""
+    def _bytes_appended(self) -> None:
+        """Reports the new end of the log, which sends of the master wait for, before the records are
+        dispatched."""
         if not self._report_scheduled:
             self._report_scheduled = True
             self._loop.call_soon(self._report_if_changed)
         self._report_confirm_offset()
-        self.on_bytes()
+        self._on_bytes()
 
     def _report_confirm_offset(self) -> None:
         if self._own_handshake is not None and self.confirm >= 0:
-            self.on_confirm(min(self.confirm, self._reported_end()))
+            self._on_confirm(min(self.confirm, self._reported_end()))
 
     @property
     def lacks_confirmed(self) -> bool:

@@ -65,12 +65,16 @@ class HAConnectionContext:
 
     def __init__(
         self,
+        *,
         commit_log: CommitLog,
         sync: SyncState,
         epochs: EpochFile | None,
         settings: HASettings,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
+        on_handshake: Callable[[HAConnection], None],
+        on_ack: Callable[[HAConnection], None],
+        on_closed: Callable[[HAConnection], None],
     ) -> None:
         self.log = commit_log
         self.sync = sync
@@ -78,9 +82,13 @@ class HAConnectionContext:
         self.settings = settings
         self.loop = loop
         self.executor = executor
-        self.on_handshake: Callable[[HAConnection], None] = lambda connection: None
-        self.on_ack: Callable[[HAConnection], None] = lambda connection: None
-        self.on_closed: Callable[[HAConnection], None] = lambda connection: None
+        self.on_handshake = on_handshake
+        self.on_ack = on_ack
+        self.on_closed = on_closed
+
+    def configure(self, settings: HASettings) -> None:
+        """Uses new settings."""
+        self.settings = settings
 
     @property
     def now_ms(self) -> int:

@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 class LogDoubtTracker:
-    """The doubt of one broker's log. `on_cleared` is called when it has ended."""
+    """The doubt of one broker's log. The listeners `on_cleared` are called when it has ended."""
 
     def __init__(self, store: MessageStore, epochs: EpochFile) -> None:
         self.current = LogDoubt()
-        self.on_cleared: Callable[[], None] = lambda: None
+        self.on_cleared: list[Callable[[], None]] = []
         self._store = store
         self._epochs = epochs
         self._file = LogDoubtFile(epochs.path.with_name(FILE))
@@ -99,4 +99,5 @@ class LogDoubtTracker:
             log.error("the end of the doubt could not be saved in %s: %s", self._file.path, error)
         self.current = no_doubt
         log.info("the log is no longer in doubt, up to %d", self._store.max_phy_offset)
-        self.on_cleared()
+        for listener in self.on_cleared:
+            listener()

@@ -40,11 +40,11 @@ class HAServer:
 
     def __init__(
         self,
+        *,
         commit_log: CommitLog,
         sync: SyncState,
         epochs: EpochFile | None,
         settings: HASettings,
-        *,
         on_progress: Callable[[], None],
         on_members: Callable[[], None],
         on_connections: Callable[[Callable[[], None] | None], None],
@@ -58,10 +58,17 @@ class HAServer:
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._executor = ThreadPoolExecutor(SENDER_THREADS, thread_name_prefix="ha-send")
-        self._context = HAConnectionContext(commit_log, sync, epochs, settings, loop, self._executor)
-        self._context.on_handshake = self._handshake_received
-        self._context.on_ack = self._report_received
-        self._context.on_closed = self._connection_closed
+        self._context = HAConnectionContext(
+            commit_log=commit_log,
+            sync=sync,
+            epochs=epochs,
+            settings=settings,
+            loop=loop,
+            executor=self._executor,
+            on_handshake=self._handshake_received,
+            on_ack=self._report_received,
+            on_closed=self._connection_closed,
+        )
         self._on_progress = on_progress
         self._on_members = on_members
         self._on_connections = on_connections
@@ -110,7 +117,7 @@ class HAServer:
 
     def configure(self, settings: HASettings) -> None:
         """Uses new settings."""
-        self._context.settings = settings
+        self._context.configure(settings)
 
     def log_appended(self) -> None:
         """Sends appended bytes to the replicas in the next iteration of the event loop, once for many

@@ -63,10 +63,7 @@ class HARole(enum.Enum):
 
 
 class HAService:
-    """The replication of one broker. Calls that change the role run one after another.
-
-    `on_proposal` is called with a SyncStateSet to propose to the controllers. From then on its members count
-    as members, until `adopt` or `proposal_rejected` reports its fate."""
+    """The replication of one broker. Calls that change the role run one after another."""
 
     def __init__(
         self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool
@@ -75,17 +72,15 @@ class HAService:
         self.role = HARole.IDLE
         self.controlled = controlled
         self.sync_state: SyncState | None = None
-        self.on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None
-        self.may_acknowledge: Callable[[], bool] = lambda: True
-        """Whether a message may be acknowledged now (a write lease); call `answer_replicated` when it may
-        again."""
+        self._on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None
+        self._may_acknowledge: Callable[[], bool] = lambda: True
         config = live.current
         path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
         self.epochs = EpochFile(Path(path).expanduser())
         self.doubt = LogDoubtTracker(store, self.epochs)
         """What the log may lack since the last start."""
         self.master_checksums: MasterChecksumClient | None = None
-        """The client that gets the master's checksums for log comparisons; None: logs are not compared."""
+        """See `compare_with`."""
         self.checksums = LogChecksums(store.log)
         self._verified = 0
         """Up to which offset the log is known to be equal to the master's."""
@@ -105,6 +100,25 @@ class HAService:
         if controlled:
             store.on_expire.append(lambda min_offset: self.epochs.truncate_prefix(min_offset - 1))
         store.on_flush.append(self._flushed)
+
+    def compare_with(self, master_checksums: MasterChecksumClient | None) -> None:
+        """Sets the client that gets the master's checksums for log comparisons; None: logs are not
+        compared."""
+        self.master_checksums = master_checksums
+
+    def attach_controllers(
+        self,
+        *,
+        may_acknowledge: Callable[[], bool] = lambda: True,
+        on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None,
+    ) -> None:
+        """Leaves decisions to the controllers; called before the start.
+
+        `may_acknowledge`: whether a message may be acknowledged now (a write lease); call `answer_replicated`
+        when it may again. `on_proposal` is called with a SyncStateSet to propose to the controllers. From
+        then on its members count as members, until `adopt` or `proposal_rejected` reports its fate."""
+        self._may_acknowledge = may_acknowledge
+        self._on_proposal = on_proposal
 
     # Start and stop
 
@@ -332,10 +346,10 @@ class HAService:
         config, store = self._live.current, self._store
         settings = HASettings.of(config)
         master = HAServer(
-            store.log,
-            sync,
-            epochs,
-            settings,
+            commit_log=store.log,
+            sync=sync,
+            epochs=epochs,
+            settings=settings,
             on_progress=self._publish_progress,
             on_members=self._propose,
             on_connections=self._writer.set_append_listener,
@@ -349,7 +363,7 @@ class HAService:
             asyncio.get_running_loop(),
             controlled=self.controlled,
             end=lambda: store.log.max_offset,
-            may_acknowledge=self.may_acknowledge,
+            may_acknowledge=self._may_acknowledge,
         )
         self._acks.alive_replicas = self._alive_replicas
         sync.log_appended(store.max_phy_offset)
@@ -361,25 +375,26 @@ class HAService:
             self._check_members()
 
     def _start_following(self, address: str | None, *, epochs: EpochFile | None) -> None:
-        settings = HASettings.of(self._live.current)
-        client = HAClient(
-            self._store, epochs, settings, broker_id=self._broker_id, confirm_offset=self._confirmed.value
-        )
-
         def diverged() -> None:
             """The log differs from the master's below the confirmed offset."""
             if self.doubt.put_in_doubt():
-                client.on_caught_up = self.doubt.clear_soon
+                client.when_caught_up(self.doubt.clear_soon)
 
-        client.verified = self._verified
-        client.checksums = self.checksums
-        client.master_checksums = lambda: self.master_checksums
-        client.protected_until = lambda confirmed: log_doubt.protected_until(self.doubt.current, confirmed)
-        if epochs is not None:
-            client.on_confirm = self._confirmed.set_by_master
-            client.on_diverged = diverged
-            if self.doubt.current != log_doubt.LogDoubt():
-                client.on_caught_up = self.doubt.clear_soon
+        client = HAClient(
+            self._store,
+            epochs,
+            HASettings.of(self._live.current),
+            broker_id=self._broker_id,
+            confirm_offset=self._confirmed.value,
+            verified=self._verified,
+            checksums=self.checksums,
+            master_checksums=lambda: self.master_checksums,
+            protected_until=lambda confirmed: log_doubt.protected_until(self.doubt.current, confirmed),
+            on_confirm=self._confirmed.set_by_master if epochs is not None else lambda _offset: None,
+            on_diverged=diverged,
+        )
+        if epochs is not None and self.doubt.current != log_doubt.LogDoubt():
+            client.when_caught_up(self.doubt.clear_soon)
         self.client = client
         self.role = HARole.REPLICA
         client.start(address)
@@ -410,7 +425,7 @@ class HAService:
             )
             sync.proposal_sent(proposal.members)
             self._publish_progress()
-            self.on_proposal(proposal)
+            self._on_proposal(proposal)
 
     def _check_members(self) -> None:
         """Periodically proposes to remove members that have fallen behind."""

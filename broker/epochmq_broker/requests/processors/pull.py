@@ -116,7 +116,7 @@ class PullProcessor:
         self._static_topics = static_pulls.table
         self._cold_reads = cold_reads
         self._cold_control = cold_control
-        cold_control.rerun = self._rerun_unheld
+        cold_control.run_held_with(self._rerun_unheld)
         self._filtered_gets = FilteredGets(live, store.reader, cold_reads)
         self.hold = PullHoldService(self._rerun)
         self._compaction = compaction

@@ -41,13 +41,16 @@ class ColdPullControl:
         self.flow = ColdDataFlowControl(config, adapts_by_pid=config.use_pid_cold_ctr_strategy)
         self.pages = PageScan(live, store)
         self.counts = config.cold_data_flow_control_enable
-        self.rerun: Callable[[RemotingConnection, FastPullRequest], None] = lambda connection, request: None
-        """Runs a pull again that was held."""
+        self._rerun: Callable[[RemotingConnection, FastPullRequest], None] = lambda connection, request: None
         self._live = live
         self._store = store
         self._clients = clients
         self._held: deque[tuple[float, RemotingConnection, FastPullRequest]] = deque()
         live.on_change.append(self._reconfigured)
+
+    def run_held_with(self, rerun: Callable[[RemotingConnection, FastPullRequest], None]) -> None:
+        """Sets the function that runs a held pull again."""
+        self._rerun = rerun
 
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         self.flow.configure(after)
@@ -76,7 +79,7 @@ class ColdPullControl:
             _, connection, request = held.popleft()
             if not connection.closed:
                 request.no_suspend = True
-                self.rerun(connection, request)
+                self._rerun(connection, request)
 
     def admit(self, connection: RemotingConnection, request: FastPullRequest) -> bool:
         """Whether a pull may read now. False: it is held, and runs again later. Raises RequestError if the

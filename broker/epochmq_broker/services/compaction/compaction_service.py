@@ -19,16 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
 
-from epochmq_broker.config.broker_config import LiveConfig
-from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.services.compaction.compacted_queue import CompactedQueue, CompactionOutcome, GetLimits
 from epochmq_broker.services.compaction.file_pairs import file_sizes
 from epochmq_broker.services.compaction.keyed_records import KeyedRecord
 from epochmq_broker.services.compaction.logged_records import LoggedRecord, read_keyed_records
 from epochmq_broker.services.compaction.master_messages import fetch_messages
 from epochmq_broker.services.compaction.position_file import CompactionPositions
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.attributes import is_compacted
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -38,7 +36,6 @@ from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.memory_limit import memory_bytes
 from epochmq_store.message_reader import PULL_MAX_BYTES
-from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, StoreReadError
 from epochmq_store.tail_state import TailState
@@ -102,24 +99,22 @@ class CompactionService:
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        cold_reads: ColdReadPool,
+        context: ServiceContext,
+        *,
         client: RequestClient,
         master: Callable[[], str | None],
     ) -> None:
         """`master` returns the address of the master that this slave follows."""
         self.on_append: list[OnAppend] = []
         """Each is called with (queue, queue offset, tag code) of each appended message."""
-        self._live = live
-        self._store = store
-        self._topics = topics
-        self._cold_reads = cold_reads
+        self._live = context.live
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._cold_reads = context.cold_reads
         self._client = client
         self._master = master
-        self._directory = store.config.root / "compaction"
-        config = live.current
+        self._directory = context.store.config.root / "compaction"
+        config = context.live.current
         self._sizes = file_sizes(config.compaction_mapped_file_size, config.compaction_cq_mapped_file_size)
         self._positions = CompactionPositions(self._directory)
         self._states: dict[tuple[str, int], _QueueState] = {}

@@ -109,9 +109,13 @@ class ConsumerOrderInfoTable:
     """`topic@group` → queue → OrderInfo. `changes` counts the changes. `on_lock_change` gets (topic, group,
     queue id, when the queue is free) after every change of that time."""
 
-    def __init__(self, clock_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        clock_ms: Callable[[], int],
+        on_lock_change: Callable[[str, str, int, int], None] | None = None,
+    ) -> None:
         self.changes = 0
-        self.on_lock_change: Callable[[str, str, int, int], None] | None = None
+        self._on_lock_change = on_lock_change
         self._clock_ms = clock_ms
         self._table: dict[str, dict[int, OrderInfo]] = {}
 
@@ -213,10 +217,10 @@ class ConsumerOrderInfoTable:
         return found
 
     def _lock_changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
-        if self.on_lock_change is not None:
+        if self._on_lock_change is not None:
             free_at = info.free_at(self._clock_ms())
             if free_at is not None:
-                self.on_lock_change(topic, group, queue_id, free_at)
+                self._on_lock_change(topic, group, queue_id, free_at)
 
     # the file
 

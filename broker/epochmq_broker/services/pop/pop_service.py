@@ -10,12 +10,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.services.compaction.compacted_reads import CompactedReads
 from epochmq_broker.services.pop.checkpoints import AckMsg
 from epochmq_broker.services.pop.in_flight import InFlightCounter
@@ -23,16 +20,12 @@ from epochmq_broker.services.pop.order_info import ConsumerOrderInfoTable
 from epochmq_broker.services.pop.pop_buffer import BufferSettings, PopBuffer, PopEntry, QueueKey
 from epochmq_broker.services.pop.revive_log import ReviveLog
 from epochmq_broker.services.pop.revive_service import PopReviveService
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.metric_tables import Histogram
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
 from epochmq_protocol.errors import RequestError
-from epochmq_store.message_store import MessageStore
-from epochmq_store.state_file_io import read_state_file, write_state_file
+from epochmq_store.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 
 log = logging.getLogger(__name__)
@@ -52,59 +45,46 @@ class PopService:
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
+        context: ServiceContext,
+        *,
         sink: MessageSink,
         sink_of_queue: Callable[[int], MessageSink],
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-        cold_reads: ColdReadPool,
-        host: bytes,
         remote: RemoteMessageReader,
         compacted: CompactedReads,
+        timer_is_behind: Callable[[], bool],
     ) -> None:
         """Checkpoints and acknowledgements go to `sink`. `sink_of_queue`: revive queue → where its messages
-        go that are handed out again. `host` is this broker's encoded address."""
-        self.orders = ConsumerOrderInfoTable(now_ms)
-        self.orders.on_lock_change = self._lock_changed
+        go that are handed out again. `timer_is_behind`: see `PopReviveService`."""
+        live = context.live
+        self.orders = ConsumerOrderInfoTable(now_ms, self._lock_changed)
         self.buffer = PopBuffer(self._commit)
         self.in_flight = InFlightCounter(now_ms())
         self.sink = sink
         self.compacted = compacted
-        self.revive_log = ReviveLog(live, sink, host)
+        self.revive_log = ReviveLog(context, sink=sink)
         self.revives = PopReviveService(
-            live,
-            store,
-            sink_of_queue,
-            topics,
-            groups,
-            offsets,
-            stats,
-            cold_reads,
-            self.revive_log,
-            self.in_flight,
-            host,
-            remote,
-            compacted,
+            context,
+            sink_of_queue=sink_of_queue,
+            revive_log=self.revive_log,
+            in_flight=self.in_flight,
+            remote=remote,
+            compacted=compacted,
+            timer_is_behind=timer_is_behind,
         )
         self.scans_ms = Histogram(SCAN_BOUNDS_MS)
         """How long each scan of the buffer took."""
         self.on_free: list[Callable[[str, str, int], None]] = []
         """Called with (topic, group, queue id) of an orderly queue that the group may pop again."""
-        self.may_hand_out: Callable[[], bool] = lambda: True
-        """Whether a POP may hand out messages. During a switchover its checkpoint would not reach the new
-        master."""
-        self.on_stop: Callable[[], None] = lambda: None
+        self.on_stop: list[Callable[[], None]] = []
         """Called when this broker is the master no longer."""
-        self.write: Callable[[Path, bytes], None] = write_state_file
-        """Writes the file; on a running event loop, through another thread."""
+        self.may_hand_out: Callable[[], bool] = lambda: True
+        """Whether a POP may hand out messages; see `hand_out_only_if`."""
+        self._write_file = context.write_file
         self._live = live
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
         self._path = live.current.config_dir / ORDER_FILE
         self._written_changes = 0
         self._ticks: asyncio.TimerHandle | None = None
@@ -133,7 +113,13 @@ class PopService:
                 timer.cancel()
         self._ticks = None
         self._locks.clear()
-        self.on_stop()
+        for listener in self.on_stop:
+            listener()
+
+    def hand_out_only_if(self, is_allowed: Callable[[], bool]) -> None:
+        """Asks `is_allowed` before a POP hands out messages. During a switchover its checkpoint would not
+        reach the new master."""
+        self.may_hand_out = is_allowed
 
     def store_buffered(self) -> None:
         """Stores the checkpoints that are in memory only, if this broker may store messages."""
@@ -278,7 +264,7 @@ class PopService:
             return None if config is None else config.read_queue_nums
 
         self.orders.clean(read_queues, lambda group: self._groups.get(group) is not None)
-        self.write(self._path, self.orders.encode())
+        self._write_file(self._path, self.orders.encode())
 
     def topics_changed(self, gone: set[str]) -> None:
         """Forgets deleted topics."""

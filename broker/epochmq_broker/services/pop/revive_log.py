@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.pop.checkpoints import (
     AckMsg,
@@ -11,6 +10,7 @@ from epochmq_broker.services.pop.checkpoints import (
     checkpoint_message,
     revive_topic,
 )
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.metric_tables import CounterTable
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.message_writer import PutResult
@@ -22,12 +22,12 @@ CHECKPOINT, ACK = "CK", "ACK"
 class ReviveLog:
     """Writes the revive topic of one broker. `host` is its encoded address."""
 
-    def __init__(self, live: LiveConfig, sink: MessageSink, host: bytes) -> None:
-        self.topic = revive_topic(live.current.broker_cluster_name)
+    def __init__(self, context: ServiceContext, *, sink: MessageSink) -> None:
+        self.topic = revive_topic(context.live.current.broker_cluster_name)
         self.puts = CounterTable("consumer_group", "topic", "revive_message_type", "put_status")
         """Records that were stored, or could not be (PopMetricsManager.incPopRevivePutCount)."""
         self._sink = sink
-        self.host = host
+        self.host = context.store_host
 
     def put_checkpoint(
         self, checkpoint: PopCheckPoint, revive_queue_id: int, sink: MessageSink | None = None

@@ -18,9 +18,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.services.compaction.compacted_reads import CompactedReads
 from epochmq_broker.services.pop.checkpoints import (
     RETRY_QUEUES,
@@ -34,11 +32,9 @@ from epochmq_broker.services.pop.in_flight import InFlightCounter
 from epochmq_broker.services.pop.remote_originals import RemoteOriginals
 from epochmq_broker.services.pop.revive_log import ACK, CHECKPOINT, ReviveLog
 from epochmq_broker.services.pop.revive_queue import ReviveQueue, re_put, retry_message
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.metric_tables import CounterTable
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable, topic_config
+from epochmq_broker.tables.topics import topic_config
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
 from epochmq_broker.writing.message_writer import PutResult
@@ -46,7 +42,6 @@ from epochmq_protocol import message as records
 from epochmq_protocol.errors import BodyError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG
-from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import GetStatus, PutStatus
 
@@ -80,45 +75,40 @@ class _NotReadError(Exception):
 
 
 class PopReviveService:
-    """The revive queues of one broker. `timer_is_behind` returns whether the timer still holds records back
-    that are due; it is set before the start."""
+    """The revive queues of one broker."""
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
+        context: ServiceContext,
+        *,
         sink_of_queue: Callable[[int], MessageSink],
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-        cold_reads: ColdReadPool,
         revive_log: ReviveLog,
         in_flight: InFlightCounter,
-        host: bytes,
         remote: RemoteMessageReader,
         compacted: CompactedReads,
+        timer_is_behind: Callable[[], bool],
     ) -> None:
-        """`sink_of_queue`: revive queue → where its messages go that are handed out again."""
-        self.timer_is_behind: Callable[[], bool] = lambda: False
+        """`sink_of_queue`: revive queue → where its messages go that are handed out again. `timer_is_behind`
+        returns whether the timer still holds records back that are due."""
         self.revived = 0
         """Messages that were handed out again since the start."""
         self.records = CounterTable("consumer_group", "topic", "queue_id", "revive_message_type")
         """Records that were read (PopMetricsManager.incPopReviveGetCount)."""
         self.retries = CounterTable("consumer_group", "topic", "put_status")
         """Messages that were stored in a retry topic, or could not be."""
-        self._live = live
-        self._store = store
+        self._timer_is_behind = timer_is_behind
+        self._live = context.live
+        self._store = context.store
         self._sink_of_queue = sink_of_queue
         self._sinks: list[MessageSink] = []
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._stats = stats
-        self._cold_reads = cold_reads
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
+        self._stats = context.tables.stats
+        self._cold_reads = context.cold_reads
         self._revive_log = revive_log
         self._in_flight = in_flight
-        self._host = host
+        self._host = context.store_host
         self._remote = RemoteOriginals(remote)
         self._compacted = compacted
         self._queues: list[ReviveQueue] = []
@@ -274,7 +264,7 @@ class PopReviveService:
             queue.next_offset = found.next_offset
             return True
         if found.status in (GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.NO_MESSAGE_IN_QUEUE):
-            queue.reached_end(now_ms(), timer_is_behind=self.timer_is_behind())
+            queue.reached_end(now_ms(), timer_is_behind=self._timer_is_behind())
             return False
         log.error(
             "revive queue %d has no record at offset %d (%s); it continues at %d",

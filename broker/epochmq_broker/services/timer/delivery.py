@@ -43,7 +43,7 @@ class TimerDelivery:
     """Stores due messages. `log_end` is the `PutResult.end` of the last one."""
 
     def __init__(
-        self, sink: MessageSink, stats: BrokerStats, metrics: TimerMetrics, precision_ms: int
+        self, *, sink: MessageSink, stats: BrokerStats, metrics: TimerMetrics, precision_ms: int
     ) -> None:
         self.log_end = 0
         self.delivered = 0

@@ -34,6 +34,7 @@ class TimerDequeuer:
 
     def __init__(
         self,
+        *,
         timers: TimerStore,
         reader: RecordReader,
         metrics: TimerMetrics,

@@ -41,6 +41,7 @@ class TimerEnqueuer:
 
     def __init__(
         self,
+        *,
         live: LiveConfig,
         store: MessageStore,
         timers: TimerStore,

@@ -72,6 +72,7 @@ class PlainTimerDelivery:
 
     def __init__(
         self,
+        *,
         store: MessageStore,
         sink: MessageSink,
         stats: BrokerStats,

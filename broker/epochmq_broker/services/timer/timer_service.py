@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.services.periodic_tasks import PeriodicTasks
 from epochmq_broker.services.safe_progress import SafeProgress
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.timer.delivery import TimerDelivery
 from epochmq_broker.services.timer.dequeuer import TimerDequeuer
 from epochmq_broker.services.timer.enqueuer import TimerEnqueuer
@@ -29,10 +27,8 @@ from epochmq_broker.services.timer.recount import recount
 from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerFlush, TimerStore, timer_queue
-from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_store.mapped_file import as_disk_full
-from epochmq_store.message_store import MessageStore
 from epochmq_store.tail_state import CLEAN_TAIL
 from epochmq_store.worker_thread import WorkerBusyError, WorkerThread
 
@@ -46,6 +42,7 @@ ROUND_BUDGET_S: Final = 0.004
 EXPIRY_INTERVAL_MS: Final = 30_000
 METRICS_INTERVAL_MS: Final = 10_000
 RATES_INTERVAL_MS: Final = 3000
+BEHIND_MS: Final = 1000
 EMPTY_SLOTS: Final = 2000
 """Empty slots that are passed without an interruption."""
 
@@ -56,34 +53,44 @@ class TimerService:
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
+        context: ServiceContext,
+        *,
+        timers: TimerStore,
         sink: MessageSink,
-        stats: BrokerStats,
-        reads: ColdReadPool,
-        topics: Container[str],
         state_version: Callable[[], int],
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
+        """Due messages go to `sink`. `state_version` returns the master epoch, 0 without controllers."""
+        live, store, reads, stats = context.live, context.store, context.cold_reads, context.tables.stats
         config = live.current
         precision_ms = config.timer_precision
-        self.timers = TimerStore(
-            config.root_dir, config.config_dir, config.mapped_file_size_timer_log, precision_ms
-        )
+        self.timers = timers
         self.metrics = TimerMetrics(config.config_dir)
-        self.write: Callable[[Path, bytes], None] | None = None
-        """Writes the metrics' file through another thread."""
-        self.delivery = TimerDelivery(sink, stats, self.metrics, precision_ms)
+        self._write_file = context.write_file
+        self.delivery = TimerDelivery(sink=sink, stats=stats, metrics=self.metrics, precision_ms=precision_ms)
         self.enqueuer = TimerEnqueuer(
-            live, store, self.timers, self.metrics, self.delivery, RecordReader(store), clock_ms
+            live=live,
+            store=store,
+            timers=timers,
+            metrics=self.metrics,
+            delivery=self.delivery,
+            reader=RecordReader(store),
+            clock_ms=clock_ms,
         )
         self.read_progress = SafeProgress(0)
-        plain = PlainTimerDelivery(store, sink, stats, self.metrics, self.delivery)
-        self._dequeuer = TimerDequeuer(self.timers, RecordReader(store), self.metrics, self.delivery, plain)
+        self._dequeuer = TimerDequeuer(
+            timers=timers,
+            reader=RecordReader(store),
+            metrics=self.metrics,
+            delivery=self.delivery,
+            plain=PlainTimerDelivery(
+                store=store, sink=sink, stats=stats, metrics=self.metrics, delivery=self.delivery
+            ),
+        )
         self._live = live
         self._store = store
         self._sink = sink
-        self._topics = topics
+        self._topics = context.tables.topics
         self._state_version = state_version
         self._clock_ms = clock_ms
         self._round_s = ROUND_S * precision_ms / 1000
@@ -348,8 +355,7 @@ class TimerService:
         self.dequeue_tps = (self.delivery.delivered - delivered) / (RATES_INTERVAL_MS / 1000)
 
     def _write_metrics(self) -> None:
-        if self.write is not None:
-            self.metrics.persist(self.write)
+        self.metrics.persist(self._write_file)
 
     def _wait_idle(self) -> None:
         """Returns when no thread writes the files."""
@@ -380,6 +386,11 @@ class TimerService:
         if present_ms - self.enqueuer.taken_at_ms < 2000:
             return present_ms - self.enqueuer.stored_at_ms
         return 0
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the timer holds back messages that have been due for a second or longer."""
+        return self.read_behind_ms >= BEHIND_MS or self.enqueue_behind_ms >= BEHIND_MS
 
     @property
     def offset_behind(self) -> int:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint, read_checkpoint, write_checkpoint
 from epochmq_broker.services.timer.timer_log import (
     MAGIC_DEFAULT,
@@ -65,6 +66,16 @@ class TimerStore:
     added there. Slots before `write_time_ms` may be delivered, and get no more messages; those before
     `read_time_ms` were delivered. `pending` is the number of messages that are due at `read_time_ms` or
     later."""
+
+    @classmethod
+    def of(cls, config: BrokerConfig) -> TimerStore:
+        """The files that these settings name; nothing is opened before `load`."""
+        return cls(
+            config.root_dir,
+            config.config_dir,
+            config.mapped_file_size_timer_log,
+            config.timer_precision,
+        )
 
     def __init__(self, root: Path, config_dir: Path, file_size: int, precision_ms: int) -> None:
         self.wheel = TimerWheel(root / "timerwheel", precision_ms)

@@ -7,11 +7,13 @@ import asyncio
 import logging
 
 from epochmq_broker.services.safe_progress import SafeProgress
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.check_round import CheckRound, CheckSettings
-from epochmq_broker.services.transactions.half_queue import StoredHalfQueue, TransactionDependencies
+from epochmq_broker.services.transactions.half_queue import StoredHalfQueue
 from epochmq_broker.services.transactions.op_writer import OpMessageWriter
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
+from epochmq_broker.writing.escape.message_sink import MessageSink
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,12 @@ class TransactionalMessageCheckService:
     """The checks of one broker."""
 
     def __init__(
-        self, parts: TransactionDependencies, offsets: ConsumerOffsetTable, ops: OpMessageWriter
+        self,
+        context: ServiceContext,
+        *,
+        sink: MessageSink,
+        metrics: TransactionMetrics,
+        ops: OpMessageWriter,
     ) -> None:
         self.rounds = 0
         """Rounds since the start."""
@@ -35,8 +42,10 @@ class TransactionalMessageCheckService:
         """Half messages that were moved to the discard topic, since the start."""
         self.unreachable = 0
         """Checks that found no connection to the producer group, since the start."""
-        self._parts = parts
-        self._offsets = offsets
+        self._context = context
+        self._sink = sink
+        self._metrics = metrics
+        self._offsets = context.tables.offsets
         self._ops = ops
         self._progress: dict[int, SafeProgress[tuple[int, int]]] = {}
         """Half queue → the offsets (half message, op message) before which everything is checked."""
@@ -48,7 +57,7 @@ class TransactionalMessageCheckService:
         """Half messages that the checks have not passed yet, ended ones included."""
         topic = half_messages.HALF_TOPIC
         found = 0
-        for queue in self._parts.store.queues.of_topic(topic):
+        for queue in self._context.store.queues.of_topic(topic):
             offset = self._offsets.query(half_messages.TRANSACTION_GROUP, topic, queue.queue_id)
             found += queue.max_offset - max(offset or 0, queue.min_offset)
         return max(found, 0)
@@ -69,7 +78,7 @@ class TransactionalMessageCheckService:
 
     async def _run(self) -> None:
         while True:
-            await self._wait(self._parts.live.current.transaction_check_interval / 1000)
+            await self._wait(self._context.live.current.transaction_check_interval / 1000)
             try:
                 await self.check()
             except Exception:  # the next round must come
@@ -86,16 +95,18 @@ class TransactionalMessageCheckService:
 
     async def check(self) -> None:
         """Checks every half queue once."""
-        topic = self._parts.topics.create_in_send_back(half_messages.HALF_TOPIC, 1)
+        topic = self._context.tables.topics.create_in_send_back(half_messages.HALF_TOPIC, 1)
         for queue_id in range(topic.read_queue_nums):
             await self._check_queue(queue_id)
         self.rounds += 1
 
     async def _check_queue(self, queue_id: int) -> None:
         self._ops.flush()
-        config = self._parts.live.current
+        config = self._context.live.current
         half_offset, op_offset = self._start_offsets(queue_id)
-        queue = StoredHalfQueue(self._parts, self._ops, queue_id)
+        queue = StoredHalfQueue(
+            self._context, sink=self._sink, metrics=self._metrics, ops=self._ops, queue_id=queue_id
+        )
         settings = CheckSettings(
             config.transaction_time_out, config.transaction_check_max, config.file_reserved_time
         )
@@ -124,7 +135,7 @@ class TransactionalMessageCheckService:
         offset = self._offsets.query(half_messages.TRANSACTION_GROUP, topic, queue_id)
         if offset is not None and offset >= 0:
             return offset
-        queue = self._parts.store.lookup.existing_queue(topic, queue_id)
+        queue = self._context.store.lookup.existing_queue(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def _end_round(self) -> None:
@@ -138,7 +149,7 @@ class TransactionalMessageCheckService:
         reached = found.half_offset, found.op_offset
         if reached != self._start_offsets(queue_id):
             progress = self._progress.setdefault(queue_id, SafeProgress(reached, UNSAFE_MAX))
-            progress.advance(reached, self._parts.sink.end)
+            progress.advance(reached, self._sink.end)
             self._store_safe_offsets()
 
     @property
@@ -149,7 +160,7 @@ class TransactionalMessageCheckService:
         """Moves the stored offsets as far as the log is safe."""
         if not self._waits_for_safety:
             return
-        safe_end = self._parts.sink.safe_end()
+        safe_end = self._sink.safe_end()
         for queue_id, progress in self._progress.items():
             if not progress.settle(safe_end):
                 continue

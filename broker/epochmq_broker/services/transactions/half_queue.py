@@ -11,25 +11,18 @@ import asyncio
 import logging
 from typing import cast
 
-from msgspec import Struct
-
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.services.cold_reads import ColdReadPool
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.check_round import QueueRead, ReadStatus
 from epochmq_broker.services.transactions.op_writer import OpMessageWriter, count_put
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
-from epochmq_broker.tables.clients import ClientRegistry
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.message_writer import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.transport.connection import RemotingConnection
-from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus, PutStatus, StoreReadError
 
@@ -45,26 +38,23 @@ UNSENT_MAX = 4 << 20
 _NO_NEW = frozenset({GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE})
 
 
-class TransactionDependencies(Struct, frozen=True):
-    """The broker's components that transactions use."""
-
-    live: LiveConfig
-    store: MessageStore
-    sink: MessageSink
-    topics: TopicTable
-    clients: ClientRegistry
-    stats: BrokerStats
-    cold_reads: ColdReadPool
-    metrics: TransactionMetrics
-
-
 class StoredHalfQueue:
     """A half queue in the store of this broker (`check_round.HalfQueue`)."""
 
-    def __init__(self, parts: TransactionDependencies, ops: OpMessageWriter, queue_id: int) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        *,
+        sink: MessageSink,
+        metrics: TransactionMetrics,
+        ops: OpMessageWriter,
+        queue_id: int,
+    ) -> None:
         self.unreachable = 0
         """Half messages whose producer group had no open connection."""
-        self._parts = parts
+        self._context = context
+        self._sink = sink
+        self._metrics = metrics
         self._ops = ops
         self._queue_id = queue_id
         self._turn_ends_s = 0.0
@@ -84,21 +74,21 @@ class StoredHalfQueue:
     @property
     def is_remote(self) -> bool:
         """See `HalfQueue`."""
-        return self._parts.sink.is_remote
+        return self._sink.is_remote
 
     def put(self, message: InnerMessage) -> PutResult:
         """See `HalfQueue`."""
         stored = self._store(message)
         if stored.status is PutStatus.PUT_OK and not stored.is_remote:
-            count_put(self._parts.stats, stored)
+            count_put(self._context.tables.stats, stored)
         return stored
 
     def discard(self, message: InnerMessage, real_topic: str) -> PutResult:
         """See `HalfQueue`."""
-        self._parts.topics.create_in_send_back(half_messages.DISCARD_TOPIC, 1)
+        self._context.tables.topics.create_in_send_back(half_messages.DISCARD_TOPIC, 1)
         stored = self._store(message)
         if stored.status is PutStatus.PUT_OK:
-            self._parts.metrics.add(real_topic, -1)
+            self._metrics.add(real_topic, -1)
         return stored
 
     def replaced(self, half: MessageExt) -> None:
@@ -114,12 +104,12 @@ class StoredHalfQueue:
                 properties,
                 stored.queue_offset,
                 stored.physical_offset,
-                self._parts.live.current.broker_name,
+                self._context.live.current.broker_name,
             )
         except (KeyError, ValueError, EpochMQError) as error:
             log.error("half message %d cannot be checked: %s", half.queue_offset, error)
             return
-        channel = cast(RemotingConnection | None, self._parts.clients.any_producer(group))
+        channel = cast(RemotingConnection | None, self._context.tables.clients.any_producer(group))
         if channel is None or channel.unsent_bytes > UNSENT_MAX:
             self.unreachable += 1
             log.warning(
@@ -145,13 +135,13 @@ class StoredHalfQueue:
     def _store(self, message: InnerMessage) -> PutResult:
         """Stores a message. One that this broker does not support must not end the round."""
         try:
-            return self._parts.sink.put(message)
+            return self._sink.put(message)
         except RequestError as error:
             log.error("a half message of topic %s cannot be stored again: %s", message.topic, error.remark)
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
 
     async def _read(self, topic: str, offset: int, count: int) -> QueueRead:
-        store = self._parts.store
+        store = self._context.store
         queue = store.lookup.existing_queue(topic, self._queue_id)
         if queue is None:
             return QueueRead(ReadStatus.NO_NEW_MESSAGE, 0)
@@ -159,7 +149,7 @@ class StoredHalfQueue:
             try:
                 return _queue_read(store.reader.get_resident(queue, offset, count))
             except NotResidentError as missing:
-                await self._parts.cold_reads.read(self, missing)
+                await self._context.cold_reads.read(self, missing)
         raise StoreReadError(f"{topic}: message {offset} does not stay in memory")
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.transactions.check_round import EndedOffsets
 from epochmq_broker.services.transactions.half_messages import op_message
 from epochmq_broker.services.transactions.op_buffer import OpBuffer
@@ -28,15 +28,13 @@ RETRY_S = 1.0
 class OpMessageWriter:
     """The op messages of one broker."""
 
-    def __init__(
-        self, live: LiveConfig, writer: MessageWriter, stats: BrokerStats, store_host: bytes
-    ) -> None:
+    def __init__(self, context: ServiceContext, *, writer: MessageWriter) -> None:
         self.ended: dict[int, EndedOffsets] = {}
         """Half queue -> the ends that the checks know from elsewhere than op messages."""
-        self._live = live
+        self._live = context.live
         self._writer = writer
-        self._stats = stats
-        self._store_host = store_host
+        self._stats = context.tables.stats
+        self._store_host = context.store_host
         self._buffers: dict[int, OpBuffer] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._running = False

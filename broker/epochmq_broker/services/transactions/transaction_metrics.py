@@ -38,10 +38,10 @@ class _MetricsFile(msgspec.Struct, rename="camel"):
 class TransactionMetrics:
     """Topic -> its number of half messages."""
 
-    def __init__(self, directory: Path, write: Callable[[Path, bytes], None] = write_state_file) -> None:
-        """`write` writes the file; on a running event loop, through another thread."""
+    def __init__(self, directory: Path, write_file: Callable[[Path, bytes], None] = write_state_file) -> None:
+        """`write_file` replaces the content of a state file durably."""
         self.counts: dict[str, HalfMessageCount] = {}
-        self.write = write
+        self._write_file = write_file
         self._path = directory / FILE
         self._data_version = DataVersion(timestamp=now_ms())
         self._changes = self._written = 0
@@ -79,4 +79,4 @@ class TransactionMetrics:
             counter=version.counter + self._changes - self._written,
         )
         self._written = self._changes
-        self.write(self._path, fastjson.dumps(_MetricsFile(self._data_version, self.counts)))
+        self._write_file(self._path, fastjson.dumps(_MetricsFile(self._data_version, self.counts)))

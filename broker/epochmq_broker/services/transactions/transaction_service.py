@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from epochmq_broker.config.broker_config import LiveConfig
-from epochmq_broker.services.cold_reads import ColdReadPool
+from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.transactions.check_service import TransactionalMessageCheckService
-from epochmq_broker.services.transactions.half_queue import TransactionDependencies
 from epochmq_broker.services.transactions.op_writer import OpMessageWriter
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
-from epochmq_broker.tables.clients import ClientRegistry
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.tables.metric_tables import Histogram
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.message_writer import MessageWriter
-from epochmq_store.message_store import MessageStore
 
 COMMIT_AGE_BOUNDS = (5, 60, 600, 3600, 12 * 3600, 24 * 3600)
 """Upper bounds of the ages of committed half messages, in seconds (BrokerMetricsManager)."""
@@ -39,25 +32,15 @@ class TransactionService:
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
+        context: ServiceContext,
+        *,
         writer: MessageWriter,
         sink: MessageSink,
-        topics: TopicTable,
-        clients: ClientRegistry,
-        stats: BrokerStats,
-        offsets: ConsumerOffsetTable,
-        cold_reads: ColdReadPool,
-        store_host: bytes,
     ) -> None:
-        """The checks put half messages into `sink`."""
-        self.metrics = TransactionMetrics(live.current.config_dir)
-        self.ops = OpMessageWriter(live, writer, stats, store_host)
-        self.checks = TransactionalMessageCheckService(
-            TransactionDependencies(live, store, sink, topics, clients, stats, cold_reads, self.metrics),
-            offsets,
-            self.ops,
-        )
+        """`writer` stores op messages. The checks put half messages into `sink`."""
+        self.metrics = TransactionMetrics(context.live.current.config_dir, context.write_file)
+        self.ops = OpMessageWriter(context, writer=writer)
+        self.checks = TransactionalMessageCheckService(context, sink=sink, metrics=self.metrics, ops=self.ops)
         self.committed = 0
         """Transactions that were committed here, since the start."""
         self.rolled_back = 0

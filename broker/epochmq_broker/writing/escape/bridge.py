@@ -93,13 +93,14 @@ class EscapeBridge:
     def __init__(
         self,
         live: LiveConfig,
+        *,
         writer: MessageWriter,
         routes: TopicRoutes,
         client: RequestClient,
         revive_topic: str,
     ) -> None:
         self.role: MasterRole = ConfiguredRole(live)
-        """This broker's role; set before the start if the broker may act for a master."""
+        """This broker's role; see `take_role`."""
         self.counts = {kind: EscapeCounts() for kind in EscapeKind}
         self._live = live
         self._writer = writer
@@ -113,6 +114,11 @@ class EscapeBridge:
         self._published: dict[str, tuple[TopicRouteData, PublishRoute]] = {}
         self._indexes: dict[str, int] = {}
         self._logged_s: dict[EscapeKind, float] = {}
+
+    def take_role(self, role: MasterRole) -> None:
+        """Asks `role` from now on, because this broker may act for its group's master. Called before the
+        start."""
+        self.role = role
 
     def lane(self, kind: EscapeKind) -> EscapeLane:
         """A new way out for one service."""

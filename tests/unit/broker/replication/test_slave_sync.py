@@ -67,16 +67,11 @@ def as_java(command: Command, answer: Command) -> Command:
 def sync_of(slave: Bench, line: FakeMaster) -> SlaveSync:
     broker = slave.broker
     return SlaveSync(
-        line,
-        broker.store,
-        broker.topics,
-        broker.groups,
-        broker.offsets,
-        broker.delays,
-        broker.tables.request_modes,
-        broker.tables.static_topics,
-        broker.timer,
-        broker.tables.auth,
+        client=line,
+        store=broker.store,
+        tables=broker.tables,
+        delays=broker.delays,
+        timer=broker.timer,
     )
 
 

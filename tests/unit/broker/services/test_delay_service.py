@@ -93,7 +93,7 @@ async def test_offsets_outside_their_queue_are_moved_to_its_nearer_end(bench: Be
     path.parent.mkdir(exist_ok=True)
     path.write_text('{"dataVersion":{"counter":3,"stateVersion":0,"timestamp":5},"offsetTable":{3:9,2:1}}')
     broker = bench.broker
-    service = DelayService(broker.live, broker.store, lambda _level: broker.writer, broker.tables.stats)
+    service = DelayService(broker.service_context, sink_of_level=lambda _level: broker.writer)
     service.load()
     assert service.offsets == {3: 1, 2: 1}
     assert (service.data_version.counter, service.data_version.timestamp) == (3, 5)

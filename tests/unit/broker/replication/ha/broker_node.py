@@ -87,7 +87,7 @@ class BrokerNode:
 
     async def follow(self, address: str | None, epoch: int, master: BrokerNode | None = None) -> None:
         """Becomes a replica; with `master` it can compare its log with that master's."""
-        self.ha.master_checksums = DirectChecksumClient(master) if master is not None else None
+        self.ha.compare_with(DirectChecksumClient(master) if master is not None else None)
         await self.ha.become_replica(address, epoch, broker_id=self.id)
 
     def ha_status(self) -> HARuntimeInfo:

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.services import delay_service
+from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.services.delay_service import DelayService
-from epochmq_broker.tables.stats import BrokerStats
+from epochmq_broker.services.service_context import ServiceContext
+from epochmq_broker.tables.broker_tables import BrokerTables
 from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_store.state_file_io import write_state_file
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.broker.replication.ha.test_following import nodes, same
@@ -20,7 +23,15 @@ HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
 
 
 def delays_of(node: BrokerNode) -> DelayService:
-    return DelayService(node.live, node.store, lambda _level: node.puts, BrokerStats("c", 0, lambda _: False))
+    context = ServiceContext(
+        live=node.live,
+        store=node.store,
+        tables=BrokerTables(node.live.current, lambda: 0),
+        cold_reads=ColdReadPool(),
+        store_host=HOST,
+        write_file=write_state_file,
+    )
+    return DelayService(context, sink_of_level=lambda _level: node.puts)
 
 
 def delay(node: BrokerNode, body: bytes = b"later") -> int:

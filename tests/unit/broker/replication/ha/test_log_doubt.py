@@ -225,7 +225,7 @@ async def test_a_replica_s_doubt_ends_when_it_has_what_its_master_had(tmp_path: 
         settled_at: list[int] = []
         back = await after_power_loss(b, tmp_path / "back")
         try:
-            back.ha.doubt.on_cleared = lambda: settled_at.append(back.end)
+            back.ha.doubt.on_cleared.append(lambda: settled_at.append(back.end))
             assert back.ha.doubt.may_lack_acknowledged
             end = a.put(10)
             await back.follow(address, 5)

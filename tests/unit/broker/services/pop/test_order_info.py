@@ -78,8 +78,7 @@ def test_messages_received_again_are_counted() -> None:
 def test_the_end_of_a_lock_is_announced() -> None:
     clock = Clock()
     told: list[tuple[str, str, int, int]] = []
-    orders = ConsumerOrderInfoTable(clock)
-    orders.on_lock_change = lambda *change: told.append(change)
+    orders = ConsumerOrderInfoTable(clock, lambda *change: told.append(change))
     orders.update("1", "T", "g", 0, clock.now, 10_000, [3])
     assert told == [("T", "g", 0, 110_000)]
     assert orders.locks() == told

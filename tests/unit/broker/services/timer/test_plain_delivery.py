@@ -47,8 +47,11 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 def delivery(bench: Bench, folder: Path) -> tuple[PlainTimerDelivery, TimerDelivery, TimerMetrics]:
     """Both paths, with metrics of their own."""
     broker, metrics = bench.broker, TimerMetrics(folder)
-    ordinary = TimerDelivery(broker.writer, broker.tables.stats, metrics, 1000)
-    plain = PlainTimerDelivery(broker.store, broker.writer, broker.tables.stats, metrics, ordinary)
+    stats = broker.tables.stats
+    ordinary = TimerDelivery(sink=broker.writer, stats=stats, metrics=metrics, precision_ms=1000)
+    plain = PlainTimerDelivery(
+        store=broker.store, sink=broker.writer, stats=stats, metrics=metrics, delivery=ordinary
+    )
     return plain, ordinary, metrics
 
 

@@ -64,13 +64,13 @@ class Wheel:
         self.metrics, self.delivery = TimerMetrics(folder), NoDelivery()
         delivery: Any = self.delivery
         self.enqueuer = TimerEnqueuer(
-            bench.broker.live,
-            store,
-            self.timers,
-            self.metrics,
-            delivery,
-            RecordReader(store),
-            lambda: clock_ms,
+            live=bench.broker.live,
+            store=store,
+            timers=self.timers,
+            metrics=self.metrics,
+            delivery=delivery,
+            reader=RecordReader(store),
+            clock_ms=lambda: clock_ms,
         )
         self.enqueuer.is_master = is_master
 

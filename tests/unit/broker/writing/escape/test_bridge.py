@@ -87,9 +87,9 @@ class Fixture:
         self.role = SimpleNamespace(is_master=False, is_acting_master=True)
         self.writer, self.group = Writer(), Group()
         live: Any = SimpleNamespace(current=self.config)
-        surroundings: Any = (live, self.writer, self.group, self.group)
-        self.bridge = EscapeBridge(*surroundings, "revive")
-        self.bridge.role = self.role
+        surroundings: Any = {"writer": self.writer, "routes": self.group, "client": self.group}
+        self.bridge = EscapeBridge(live, **surroundings, revive_topic="revive")
+        self.bridge.take_role(self.role)
         self.lane = self.bridge.lane(EscapeKind.DELAY)
 
     def put(self, body: bytes = b"m") -> PutResult:
