@@ -210,13 +210,13 @@ def _mapping(parse_key: _Parse, parse_item: _Parse, name: str) -> _Parse:
     def parse(value: Any) -> dict[Any, Any]:
         if not isinstance(value, dict):
             raise _wrong(name, value, "an object")
-        found: dict[Any, Any] = {}
+        entries: dict[Any, Any] = {}
         for key, item in value.items():
             if item is not None:
                 parsed, parsed_key = parse_item(item), parse_key(key)
                 if parsed is not None and parsed_key is not None:
-                    found[parsed_key] = parsed
-        return found
+                    entries[parsed_key] = parsed
+        return entries
 
     return parse
 

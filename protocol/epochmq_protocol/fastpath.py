@@ -425,10 +425,10 @@ def find_property_bytes(properties: bytes, name: bytes) -> bytes | None:
 
 def property_finder(name: str) -> Callable[[str], str | None]:
     """`find_property` for one name."""
-    wanted, size = name + "\x01", len(name) + 1
+    key, size = name + "\x01", len(name) + 1
 
     def find(properties: str) -> str | None:
-        at = properties.rfind(wanted)
+        at = properties.rfind(key)
         while at >= 0:
             if at == 0 or properties[at - 1] == "\x02":
                 start = at + size
@@ -437,7 +437,7 @@ def property_finder(name: str) -> Callable[[str], str | None]:
                     return properties[start:stop]
                 if stop < 0 and start < len(properties):
                     return properties[start:]
-            at = properties.rfind(wanted, 0, at + size - 1)
+            at = properties.rfind(key, 0, at + size - 1)
         return None
 
     return find

@@ -395,18 +395,18 @@ class BatchConsumeQueue(ConsumeQueue):
             min_offset = self.min_offset if remaining is None else remaining.base
         return ExpiredUnits(own, files[:expired], min_offset, -1 if remaining is None else remaining.physical)
 
-    def expire(self, found: ExpiredUnits, min_physical: int) -> list[QueueFile]:
+    def expire(self, expired: ExpiredUnits, min_physical: int) -> list[QueueFile]:
         """As for the base class."""
-        if found.source is not self.files:
+        if expired.source is not self.files:
             return []
         files = self.files.files
         taken = []
-        for file in found.files:
+        for file in expired.files:
             if len(files) > 1 and files[0] is file:
                 taken.append(files.pop(0))
                 self._heads.pop(file.start // UNIT_BYTES, None)
-        self.min_offset = max(self.min_offset, min(found.min_offset, self.max_offset))
-        if found.first_physical_offset < 0:
+        self.min_offset = max(self.min_offset, min(expired.min_offset, self.max_offset))
+        if expired.first_physical_offset < 0:
             for number in range(self._unwritten_start // UNIT_BYTES, self.end_number):
                 unit = self._unit(number)
                 if unit.physical >= min_physical:

@@ -135,15 +135,15 @@ class CommitLogDispatcher:
                 file = self._log.files.find(self.position)
                 if file is None:
                     break
-            found = self._log.parse_next(file, self.position - file.start, self._delays_ms, check_crc=False)
-            if isinstance(found, record.DispatchRequest):
-                after = found.physical_offset + found.size
+            parsed = self._log.parse_next(file, self.position - file.start, self._delays_ms, check_crc=False)
+            if isinstance(parsed, record.DispatchRequest):
+                after = parsed.physical_offset + parsed.size
                 if after > end:
                     break
-                self.dispatch(found)
+                self.dispatch(parsed)
                 self.position = after
                 count += 1
-            elif found == record.BLANK:
+            elif parsed == record.BLANK:
                 self.position = self._log.roll_next_file(self.position)
             else:
                 break

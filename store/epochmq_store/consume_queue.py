@@ -288,26 +288,26 @@ class ConsumeQueue:
         `residency` raises the errors of `require_resident`."""
         start = offset * UNIT_BYTES
         if self.buffer is not None and start >= self.buffer_start:
-            found = min(count, self.max_offset - offset)
+            units_there = min(count, self.max_offset - offset)
             return (
-                positions_and_sizes(found).unpack_from(self.buffer, start - self.buffer_start)
-                if found > 0
+                positions_and_sizes(units_there).unpack_from(self.buffer, start - self.buffer_start)
+                if units_there > 0
                 else ()
             )
         file = self.files.find(start)
         if file is None or offset >= self.max_offset:
             return ()
         at = start - file.start
-        found = min(count, self.max_offset - offset, (file.size - at) // UNIT_BYTES)
-        is_written = at + found * UNIT_BYTES <= file.wrote
+        units_there = min(count, self.max_offset - offset, (file.size - at) // UNIT_BYTES)
+        is_written = at + units_there * UNIT_BYTES <= file.wrote
         if residency is not None:
-            if is_written and found > 0 and file.mapping is not None:
-                residency.require(file, at, found * UNIT_BYTES)
+            if is_written and units_there > 0 and file.mapping is not None:
+                residency.require(file, at, units_there * UNIT_BYTES)
             else:
-                self.require_resident(residency, offset, found)
+                self.require_resident(residency, offset, units_there)
         if not is_written:
-            return positions_and_sizes(found).unpack(self._bytes(offset, found))
-        return positions_and_sizes(found).unpack_from(file.map, at)
+            return positions_and_sizes(units_there).unpack(self._bytes(offset, units_there))
+        return positions_and_sizes(units_there).unpack_from(file.map, at)
 
     def require_resident(self, residency: PageResidency, offset: int, count: int) -> None:
         """Raises NotResidentError unless these units are in memory. A file that is not mapped counts as not
@@ -342,14 +342,14 @@ class ConsumeQueue:
     def _position_and_size(self, offset: int) -> tuple[int, int]:
         """Physical offset and size of an existing unit, which may lie before `min_offset`."""
         at = offset * UNIT_BYTES
-        found: tuple[int, int]
+        place: tuple[int, int]
         if self.buffer is not None and at >= self.buffer_start:
-            found = POSITION_AND_SIZE.unpack_from(self.buffer, at - self.buffer_start)
+            place = POSITION_AND_SIZE.unpack_from(self.buffer, at - self.buffer_start)
         else:
             file = self.files.find(at)
             assert file is not None
-            found = POSITION_AND_SIZE.unpack_from(file.map, at - file.start)
-        return found
+            place = POSITION_AND_SIZE.unpack_from(file.map, at - file.start)
+        return place
 
     def roll_next_file(self, offset: int) -> int:
         """First offset of the file after the one that contains `offset`."""
@@ -386,14 +386,14 @@ class ConsumeQueue:
         self._release_buffer()
         if not files:
             return
-        found = bisect_end(files[-1]) if zeroed else None
-        if found is not None:
-            files[-1].wrote = found.position - files[-1].start
-            self.max_offset = found.position // UNIT_BYTES
+        end = bisect_end(files[-1]) if zeroed else None
+        if end is not None:
+            files[-1].wrote = end.position - files[-1].start
+            self.max_offset = end.position // UNIT_BYTES
         else:
-            found = scan_end(files)
-            self._truncate_bytes(found.position)
-        self.max_physical = found.max_physical
+            end = scan_end(files)
+            self._truncate_bytes(end.position)
+        self.max_physical = end.max_physical
 
     def truncate(self, physical: int) -> None:
         """Removes every unit at or after this physical offset, durably (truncateDirtyLogicFiles). Raises
@@ -482,17 +482,17 @@ class ConsumeQueue:
                 first = -1
         return ExpiredUnits(own, files[:expired], low, first)
 
-    def expire(self, found: ExpiredUnits, min_physical: int) -> list[QueueFile]:
+    def expire(self, expired: ExpiredUnits, min_physical: int) -> list[QueueFile]:
         """Raises `min_offset`, and returns the files without any remaining message for the caller to
         delete."""
-        if found.source is not self.files:
+        if expired.source is not self.files:
             return []
         files = self.files.files
         taken = []
-        for file in found.files:
+        for file in expired.files:
             if len(files) > 1 and files[0] is file:
                 taken.append(files.pop(0))
-        low = max(self.min_offset, min(found.min_offset, self.max_offset))
+        low = max(self.min_offset, min(expired.min_offset, self.max_offset))
         if low * UNIT_BYTES >= self.written_end:
             low = self.first_at_or_after(min_physical, low, self.max_offset)  # in memory
         self.min_offset = low

@@ -234,17 +234,17 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
     def delete_topics(self, topics: set[str]) -> int:
         """Removes the queues of these topics, and returns how many of the topics had queues
         (deleteTopics)."""
-        found = set()
+        deleted = set()
         for key in [key for key in self if key[0] in topics]:
-            found.add(key[0])
+            deleted.add(key[0])
             self.light_queues -= is_lmq(key[0])
             self.pop(key).destroy()
-        self.pending.delete_folders(self.directory / topic for topic in found)
+        self.pending.delete_folders(self.directory / topic for topic in deleted)
         if self.batch_directory.is_dir():
-            self.pending.delete_folders(self.batch_directory / topic for topic in found)
+            self.pending.delete_folders(self.batch_directory / topic for topic in deleted)
         if self._extension_file_size:
-            self.pending.delete_folders(self.extension_directory / topic for topic in found)
-        return len(found)
+            self.pending.delete_folders(self.extension_directory / topic for topic in deleted)
+        return len(deleted)
 
     def destroy(self) -> None:
         """Removes all queues, because the log is gone."""

@@ -198,13 +198,13 @@ class KeyIndex:
         with contextlib.suppress(DiskFullError, OSError):
             self.build()
         hashed = self.hasher(topic)(key)
-        found: list[int] = []
+        offsets: list[int] = []
         for file in reversed(self.files):
             if file.covers(begin_ms, end_ms):
-                file.find(hashed, begin_ms, end_ms, found, limit, residency)
-            if len(found) >= limit or file.begin_timestamp < begin_ms:
+                file.find(hashed, begin_ms, end_ms, offsets, limit, residency)
+            if len(offsets) >= limit or file.begin_timestamp < begin_ms:
                 break
-        return found
+        return offsets
 
     def expire(self, min_physical: int) -> list[IndexFile]:
         """Removes and returns the files without any message left in the log, except the last file. The caller

@@ -42,16 +42,16 @@ def limiting_folders() -> list[Path]:
 
 def _limit_files(membership: Path, mount: Path) -> list[tuple[Path, str]]:
     """The folders of the control groups that limit memory, and the name of the file with the limit."""
-    found = []
+    files = []
     with contextlib.suppress(OSError):
         for line in membership.read_text().splitlines():
             number, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
             if number == "0" and not controllers:
-                found.append((mount / path.lstrip("/"), "memory.max"))
+                files.append((mount / path.lstrip("/"), "memory.max"))
             elif "memory" in controllers.split(","):
-                found.append((mount / "memory" / path.lstrip("/"), "memory.limit_in_bytes"))
-    return found or [(mount, "memory.max"), (mount / "memory", "memory.limit_in_bytes")]
+                files.append((mount / "memory" / path.lstrip("/"), "memory.limit_in_bytes"))
+    return files or [(mount, "memory.max"), (mount / "memory", "memory.limit_in_bytes")]
 
 
 def _limits(mount: Path, folder: Path, file: str) -> list[int]:

@@ -261,7 +261,7 @@ class MessageReader:
                 self._require_all(guard, [piece for unit in wanted for piece in _ends(unit)])
         count_max, bytes_max = self._limits(queue, offset, max_count, PULL_MAX_BYTES)
         count, size = had
-        found = select_records(
+        selected = select_records(
             self._log.files,
             log_min,
             queue,
@@ -272,16 +272,16 @@ class MessageReader:
             bytes_max=bytes_max - size,
             had=count > 0,
         )
-        next_offset, status, physical_end = offset + found.examined, found.status, found.physical_end
+        next_offset, status, physical_end = offset + selected.examined, selected.status, selected.physical_end
         if not units:
             next_offset, status = queue.roll_next_file(offset), GetStatus.OFFSET_FOUND_NULL
-        if not found.pieces:
+        if not selected.pieces:
             return GetResult(status, next_offset, minimum, maximum, physical_end=physical_end)
         if guard is not None and not is_resident:
-            self._require_all(guard, found.places)
-        pieces, count = found.pieces, len(found.pieces)
+            self._require_all(guard, selected.places)
+        pieces, count = selected.pieces, len(selected.pieces)
         return GetResult(
-            GetStatus.FOUND, next_offset, minimum, maximum, pieces, found.size, count, physical_end
+            GetStatus.FOUND, next_offset, minimum, maximum, pieces, selected.size, count, physical_end
         )
 
     def _batch_get(

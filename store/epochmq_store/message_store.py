@@ -216,21 +216,21 @@ class MessageStore:
             dispatcher=self.dispatcher,
             forget_dispatched=lambda: self.abort.record_dispatched(-1),
         )
-        found = recovery.run(
+        recovered = recovery.run(
             clean=clean,
             check_crc=self.tail.cache_suspect,
             reindex=trusted is not None,
             dispatched_until=self.tail.dispatched_until,
         )
         self.appender.build_index(retry=True)
-        stored = self.log.store_timestamp(found.last_record) if found.records else 0
+        stored = self.log.store_timestamp(recovered.last_record) if recovered.records else 0
         self.appender.last_timestamp = max(stored, 0)
-        self.recovery_start = found.start
-        self.end_at_load = found.end
+        self.recovery_start = recovered.start
+        self.end_at_load = recovered.end
         self.confirm_offset_at_load = self.checkpoint.confirm_phy_offset
         # The value that RocketMQ leaves: the start of the last message. Only controller and duplication mode
         # read it.
-        self.checkpoint.confirm_phy_offset = found.last_record
+        self.checkpoint.confirm_phy_offset = recovered.last_record
         self.log_flusher = LogFlusher(
             log=self.log,
             appender=self.appender,
@@ -263,17 +263,17 @@ class MessageStore:
         )
         self.state.update()
         self.abort.record_recovered()
-        if found.records and not (self.queues.pending.waiting or self.index.backlog):
-            self.abort.record_dispatched(found.last_record)
+        if recovered.records and not (self.queues.pending.waiting or self.index.backlog):
+            self.abort.record_dispatched(recovered.last_record)
         log.info(
             "the store in %s is open after a %s (end of the log: %s): %d records read, the log ends at %d",
             root,
             "clean stop" if clean else "crash",
             self.tail.state.name,
-            found.records,
-            found.end,
+            recovered.records,
+            recovered.end,
         )
-        return found
+        return recovered
 
     def start(self) -> None:
         """Starts flushes, expiry and preallocation on the running event loop."""

@@ -98,16 +98,16 @@ class QueueFile:
     @property
     def map(self) -> mmap.mmap:
         """The file's mapping, created on demand. Raises OSError."""
-        found = self.mapping
-        if found is None:
+        mapping = self.mapping
+        if mapping is None:
             fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                found = mmap.mmap(fd, self.size)
+                mapping = mmap.mmap(fd, self.size)
             finally:
                 os.close(fd)
-            self.mapping = found
+            self.mapping = mapping
             self._mappings.add(self)
-        return found
+        return mapping
 
     def prepare(self) -> None:
         """Creates the mapping in advance. Raises OSError."""

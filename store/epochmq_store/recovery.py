@@ -141,16 +141,16 @@ class Recovery:
             start, dispatch_from = self._start_after_crash(reindex=reindex), -1
         self._dispatcher.repairing = not clean
         check_crc = check_crc or self._config.check_crc_on_recover
-        found = self._scan(start, dispatch_from=dispatch_from, clean=clean, check_crc=check_crc)
+        result = self._scan(start, dispatch_from=dispatch_from, clean=clean, check_crc=check_crc)
         self._dispatcher.repairing = False
-        self._lower_checkpoint(found)
-        self._log.truncate(found.end)
+        self._lower_checkpoint(result)
+        self._log.truncate(result.end)
         # Also for queues that end before the log's end: old units after a queue's end must not come back.
-        self._queues.truncate(found.end)
-        self._index.truncate(found.end)
+        self._queues.truncate(result.end)
+        self._index.truncate(result.end)
         self._queues.correct_min_offsets(self._log.min_offset)
-        self._dispatcher.position = found.end
-        return found
+        self._dispatcher.position = result.end
+        return result
 
     def _lower_checkpoint(self, found: RecoveryResult) -> None:
         """Lowers the checkpoint of queues and index to the last record that was read, before what they have
@@ -248,18 +248,18 @@ class Recovery:
             self._ahead.read(file, at)
             if not self._ahead.is_written(at):
                 break
-            found = parse(file, at, delays_ms, check_crc=check_crc)
-            if isinstance(found, record.DispatchRequest):
-                last = found.physical_offset
+            parsed = parse(file, at, delays_ms, check_crc=check_crc)
+            if isinstance(parsed, record.DispatchRequest):
+                last = parsed.physical_offset
                 if last >= dispatch_from:
-                    self._dispatcher.dispatch(found)
-                position = last + found.size
+                    self._dispatcher.dispatch(parsed)
+                position = last + parsed.size
                 records += 1
-            elif found == record.BLANK and (following := self._log.files.find(file.start + file.size)):
+            elif parsed == record.BLANK and (following := self._log.files.find(file.start + file.size)):
                 file = following
                 position = file.start
             else:
-                if found == record.BLANK and self._log.is_closed(file):
+                if parsed == record.BLANK and self._log.is_closed(file):
                     position = file.start + file.size
                 break
         return RecoveryResult(clean=clean, start=start, end=position, records=records, last_record=last)

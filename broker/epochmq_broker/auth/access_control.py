@@ -75,15 +75,15 @@ class AccessControl:
     def check(self, connection: RemotingConnection, command: Command) -> None:
         """Raises RequestError NO_PERMISSION unless the sender is known and may do what the request asks
         for."""
-        found = self._find_denial(connection, command)
-        if found is None:
+        denial = self._find_denial(connection, command)
+        if denial is None:
             return
-        if found.check == "authentication":
+        if denial.check == "authentication":
             self.unauthenticated += 1
         else:
             self.unauthorized += 1
-        self._audit.write(connection.remote, command, found)
-        raise rejection(found.reason)
+        self._audit.write(connection.remote, command, denial)
+        raise rejection(denial.reason)
 
     def _find_denial(self, connection: RemotingConnection, command: Command) -> _Denial | None:
         settings = self.settings
@@ -117,13 +117,13 @@ class AccessControl:
 
     def _authorize(self, connection: RemotingConnection, command: Command) -> _Denial | None:
         try:
-            wanted = requested_access(command, self.settings.cluster)
+            accesses = requested_access(command, self.settings.cluster)
         except UnreadableRequestError:
             return _Denial("authorization", PARSE_ERROR)
-        if not wanted or command.code in self.settings.unauthorized_codes:
+        if not accesses or command.code in self.settings.unauthorized_codes:
             return None
         source_ip = connection.remote.rpartition(":")[0]
-        for access in wanted:
+        for access in accesses:
             reason = self._reason_for_denial(connection, command, access, source_ip)
             if reason is not None:
                 return _Denial("authorization", reason, access)
@@ -169,7 +169,7 @@ class _AuditLog:
         self._written = 0
         self._left_out = 0
 
-    def write(self, remote: str, command: Command, found: _Denial) -> None:
+    def write(self, remote: str, command: Command, denial: _Denial) -> None:
         """Writes one line, or counts the rejection for the next one."""
         second = self._clock() // 1000
         if second != self._second:
@@ -179,15 +179,15 @@ class _AuditLog:
             return
         self._written += 1
         fields: dict[str, object] = {
-            "audit": found.check,
+            "audit": denial.check,
             "user": claimed_username(command),
             "client": remote,
             "request": command.code,
-            "reason": found.reason,
+            "reason": denial.reason,
         }
-        if found.access is not None:
-            fields["resource"] = found.access.resource.key
-            fields["actions"] = ",".join(action.value for action in found.access.actions)
+        if denial.access is not None:
+            fields["resource"] = denial.access.resource.key
+            fields["actions"] = ",".join(action.value for action in denial.access.actions)
         if self._left_out:
             fields["rejections_left_out"] = self._left_out
             self._left_out = 0

@@ -161,7 +161,7 @@ class AuthMetadata:
     def list_acls(self, subject_part: str | None, resource_part: str | None) -> list[Acl]:
         """The ACLs whose subject contains one text, with the entries whose resource contains the other. An
         ACL whose subject contains the second text keeps all entries, as in RocketMQ."""
-        found: list[Acl] = []
+        acls: list[Acl] = []
         for username in sorted(self.acls, key=_bytewise):
             acl = self.acls[username]
             if not is_blank(subject_part) and (subject_part or "") not in acl.subject:
@@ -169,8 +169,8 @@ class AuthMetadata:
             if not is_blank(resource_part) and (resource_part or "") not in acl.subject:
                 acl = _with_resources(acl, resource_part or "")
             if acl.policies:
-                found.append(acl)
-        return found
+                acls.append(acl)
+        return acls
 
     # copies
 

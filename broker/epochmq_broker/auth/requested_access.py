@@ -56,7 +56,7 @@ def requested_access(command: Command, cluster: str) -> list[RequestedAccess]:
 
 
 def _by_rule(rule: AccessRule, fields: Mapping[str, str], cluster: str) -> list[RequestedAccess]:
-    found: list[RequestedAccess] = []
+    accesses: list[RequestedAccess] = []
     for field in rule.fields:
         value = fields.get(field.name)
         if value is None:
@@ -65,10 +65,10 @@ def _by_rule(rule: AccessRule, fields: Mapping[str, str], cluster: str) -> list[
         for name in names:
             is_group = field.type is ResourceType.TOPIC and is_retry_topic(name)
             resource = group_resource(name) if is_group else Resource(field.type, name)
-            found.append(RequestedAccess(resource, rule.actions))
-    if not found and rule.of_cluster:
-        found.append(RequestedAccess(Resource(ResourceType.CLUSTER, cluster), rule.actions))
-    return found
+            accesses.append(RequestedAccess(resource, rule.actions))
+    if not accesses and rule.of_cluster:
+        accesses.append(RequestedAccess(Resource(ResourceType.CLUSTER, cluster), rule.actions))
+    return accesses
 
 
 _Fields = Mapping[str, str]

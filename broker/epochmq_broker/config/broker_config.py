@@ -584,7 +584,7 @@ def _read_properties(key: str, path: str | Path) -> dict[str, str]:
 def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:
     """Builds settings from RocketMQ keys, fills in defaults and checks the rules that span keys. Raises
     ConfigError."""
-    wanted: dict[str, str] = {}
+    entries: dict[str, str] = {}
     without_effect: dict[str, str] = {}
     for key, value in text.items():
         if key.startswith("tls."):
@@ -597,10 +597,10 @@ def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:
         elif key in WITHOUT_EFFECT:
             without_effect[key] = value
         else:
-            wanted[key] = value.strip()
-    if wanted.get("enableControllerMode", "").lower() == "true" and wanted.get("brokerId") == "-1":
-        del wanted["brokerId"]  # as in RocketMQ's examples: the controller assigns the id
-    config, warnings = typed_config.load(BrokerConfig, wanted)
+            entries[key] = value.strip()
+    if entries.get("enableControllerMode", "").lower() == "true" and entries.get("brokerId") == "-1":
+        del entries["brokerId"]  # as in RocketMQ's examples: the controller assigns the id
+    config, warnings = typed_config.load(BrokerConfig, entries)
     return LoadedBrokerConfig(_complete(config), tuple(warnings), without_effect)
 
 

@@ -18,20 +18,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from epochmq_broker.auth.metadata import UsersAndAcls
-from epochmq_broker.replication.held_topics import topics_of_held_messages
 from epochmq_broker.replication.offset_table_bodies import decode_consumer_offsets, decode_delay_offsets
 from epochmq_broker.replication.table_state import KNOWN_STATE, KNOWN_UNTIL, STATE, UNCHANGED
 from epochmq_broker.services.delay_service import DelayService
 from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.services.timer.timer_service import TimerService
+from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.tables.attributes import BATCH_CQ, QUEUE_TYPE
 from epochmq_broker.tables.broker_tables import BrokerTables
 from epochmq_broker.tables.topics import topic_config
+from epochmq_broker.writing.message_writer import SCHEDULE_TOPIC, TIMER_TOPIC
 from epochmq_protocol import fastjson
+from epochmq_protocol import message as records
+from epochmq_protocol import message_const as const
 from epochmq_protocol.bodies import (
     MessageRequestModeSerializeWrapper,
     TimerMetricsSerializeWrapper,
@@ -39,8 +42,9 @@ from epochmq_protocol.bodies import (
     from_json,
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import BodyError, EpochMQError, RetryableError
+from epochmq_protocol.errors import BodyError, EpochMQError, RemoteProtocolError, RetryableError
 from epochmq_protocol.frame import request
+from epochmq_protocol.message import MessageExt
 from epochmq_protocol.replica_control import ReplicaControlCode
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from epochmq_protocol.topics import (
@@ -52,6 +56,7 @@ from epochmq_protocol.topics import (
 )
 from epochmq_protocol.transport.request_client import RequestClient
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.message_store import MessageStore
 
 T = TypeVar("T")
@@ -68,6 +73,13 @@ _NO_TABLE = "none"
 """The state of a table that the master does not have."""
 AUTO_CREATE_QUEUES = 4
 """How many queues a Java producer asks for when its first message creates a topic (defaultTopicQueueNums)."""
+
+HOLDING_TOPICS = (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
+HELD_MAX = 20_000
+"""How many messages of one queue are read, the newest first."""
+AGE_MAX_MS = 15_000
+"""How much older than the newest message of its queue a message may be. Tables are copied at least every 10 s
+and stored more often, so the settings of a topic with an older message are known."""
 
 ApplyCopy = Callable[[], None]
 
@@ -259,16 +271,16 @@ class SlaveSync:
         since = self._topics.known_until
         if since is None:
             return {}
-        found = topics_of_held_messages(self._store, since)
+        queues_held = topics_of_held_messages(self._store, since)
         for name in self._store.lookup.topics():
             if name in self._topics:
                 continue  # before the search of its queues, which looks at all queues
             queues = self._store.queues.of_topic(name)
             if any(queue.max_physical > since for queue in queues):
-                found[name] = max(found.get(name, 0), *(queue.queue_id + 1 for queue in queues))
+                queues_held[name] = max(queues_held.get(name, 0), *(queue.queue_id + 1 for queue in queues))
         return {
             name: max(queues, 1 if name.startswith("%") else AUTO_CREATE_QUEUES)
-            for name, queues in found.items()
+            for name, queues in queues_held.items()
             if name not in self._topics and not is_lmq(name)
         }
 
@@ -436,3 +448,40 @@ class _FailureLog:
             log.info("the tables of %s are copied again", self._master)
             self._since = None
             self._count = 0
+
+
+def topics_of_held_messages(store: MessageStore, since: int) -> dict[str, int]:
+    """The topics of messages that wait in topics of the system (half messages, delay levels and timers), and
+    were stored after this physical offset: name → the least number of queues that it must have. Before they
+    are delivered, their own topics have no queue that would name them. At most HELD_MAX messages of each
+    queue are read, at most AGE_MAX_MS old."""
+    queue_counts: dict[str, int] = {}
+    for holding in HOLDING_TOPICS:
+        for queue in store.queues.of_topic(holding):
+            for message in _newest(store, queue, since):
+                properties = records.parse_properties(message.properties)
+                topic = properties.get(const.PROPERTY_REAL_TOPIC)
+                queue_id = properties.get(const.PROPERTY_REAL_QUEUE_ID, "")
+                if topic and queue_id.isascii() and queue_id.isdigit():
+                    queue_counts[topic] = max(queue_counts.get(topic, 0), int(queue_id) + 1)
+    return queue_counts
+
+
+def _newest(store: MessageStore, queue: ConsumeQueue, since: int) -> Iterator[MessageExt]:
+    """The messages of a queue after this physical offset, the newest first. Skips damaged ones."""
+    newest_ms: int | None = None
+    for offset in range(queue.max_offset - 1, max(queue.min_offset, queue.max_offset - HELD_MAX) - 1, -1):
+        unit = queue.unit(offset)
+        if unit is None or unit[0] < since:
+            return
+        record = store.reader.read(unit[0], unit[1])
+        if record is None:
+            continue
+        try:
+            message = records.decode_record(record, check_crc=False)
+        except RemoteProtocolError:
+            continue
+        newest_ms = message.store_timestamp if newest_ms is None else newest_ms
+        if message.store_timestamp < newest_ms - AGE_MAX_MS:
+            return
+        yield message

@@ -157,8 +157,8 @@ class ClientRegistry:
             self._groups_of(client.channel)[1].add(name)
         changed = False
         if with_subscriptions:
-            changed, any_change = group.subscribe(data.subscription_data_set)
-            self.generation += any_change
+            changed, has_changed = group.subscribe(data.subscription_data_set)
+            self.generation += has_changed
             for callback in self.on_subscriptions:
                 callback(name, list(data.subscription_data_set))
         # As in RocketMQ, a heartbeat without subscriptions can only add a member.

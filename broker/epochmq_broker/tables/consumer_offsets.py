@@ -216,7 +216,7 @@ class ConsumerOffsetTable:
         return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
 
     def _forget(self, matches: Callable[[str, str], bool]) -> bool:
-        found = False
+        removed = False
         for table in (self._offsets, self._resets, self._pulled):
             gone = []
             for key in table:
@@ -225,6 +225,6 @@ class ConsumerOffsetTable:
                     gone.append(key)
             for key in gone:
                 del table[key]
-                found = True
-        self.changes += found
-        return found
+                removed = True
+        self.changes += removed
+        return removed

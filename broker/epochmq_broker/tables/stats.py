@@ -145,13 +145,13 @@ class PutCounter(TrafficCounter):
 
     def received(self) -> ReceivedMessages:
         """All messages that were received."""
-        found = ReceivedMessages()
-        found.messages = self.small + self.medium
-        found.bytes = found.sizes.total = self.received_bytes
-        found.sizes.counts[:2] = self.small, self.medium
+        received = ReceivedMessages()
+        received.messages = self.small + self.medium
+        received.bytes = received.sizes.total = self.received_bytes
+        received.sizes.counts[:2] = self.small, self.medium
         if self.others is not None:
-            found.add_all(self.others)
-        return found
+            received.add_all(self.others)
+        return received
 
     def totals(self) -> tuple[int, int, int]:
         """(messages, bytes, requests), of all messages."""
@@ -428,9 +428,9 @@ class BrokerStats:
         """The keys of GET_BROKER_RUNTIME_INFO about stored and fetched messages."""
         self._fold()
         puts, size = self._all_put.value, self._all_put_bytes.value
-        found, missed = self._found_rate, self._miss_rate
+        hits, missed = self._found_rate, self._miss_rate
         total_tps = " ".join(
-            str((found.tps(seconds) or 0.0) + (missed.tps(seconds) or 0.0)) for seconds in RATE_WINDOWS_S
+            str((hits.tps(seconds) or 0.0) + (missed.tps(seconds) or 0.0)) for seconds in RATE_WINDOWS_S
         )
         return {
             "bootTimestamp": str(self.started_ms),
@@ -444,7 +444,7 @@ class BrokerStats:
             "dispatchMaxBuffer": "0",
             "getMessageEntireTimeMax": "0",
             "putTps": self._put_rate.text(),
-            "getFoundTps": found.text(),
+            "getFoundTps": hits.text(),
             "getMissTps": missed.text(),
             "getTotalTps": total_tps,
             "getTransferredTps": self._transferred_rate.text(),

@@ -121,15 +121,15 @@ class ControllerProcessor:
     async def alter_sync_state_set(self, command: Command) -> Command:
         """1001 CONTROLLER_ALTER_SYNC_STATE_SET."""
         header, faults = AlterSyncStateSetRequestHeader.decode_as_java(command.ext)
-        wanted = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
-        members = wanted.sync_state_set
+        proposed = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
+        members = proposed.sync_state_set
         decision = await self._controller.decide(
             AlterSyncStateSetRequest(
                 self._required_name(header.broker_name),
                 header.master_broker_id,
                 header.master_epoch,
                 None if members is None else frozenset(members),
-                wanted.sync_state_set_epoch,
+                proposed.sync_state_set_epoch,
             )
         )
         view = decision.view

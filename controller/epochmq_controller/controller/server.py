@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from epochmq_controller.controller import lease_file
 from epochmq_controller.controller.config import LoadedControllerConfig
@@ -11,7 +14,6 @@ from epochmq_controller.controller.controller import Controller
 from epochmq_controller.controller.lease_renewals import LeaseRenewals
 from epochmq_controller.controller.notifier import RoleChangeNotifier
 from epochmq_controller.controller.processor import ControllerProcessor
-from epochmq_controller.directory_lock import DirectoryLock
 from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport import RemotingClient, RemotingServer
@@ -73,3 +75,30 @@ class ControllerServer:
     def _fail(self, error: Exception) -> None:
         self.failed = error
         self._on_fatal(error)
+
+
+class DirectoryLock:
+    """An exclusive lock on a directory, by a file `lock` in it. The kernel releases it when the process
+    ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._handle: int | None = None
+
+    def acquire(self) -> None:
+        """Creates the directory if needed, and locks it. OSError if that fails, or another process holds the
+        lock."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            raise OSError(error.errno, "in use by another process", str(self.folder)) from None
+        self._handle = handle
+
+    def release(self) -> None:
+        """Releases the lock."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None

@@ -49,13 +49,13 @@ class LiveBrokers:
 
     def drop(self, key: BrokerKey) -> None:
         """Removes a broker, if it is there."""
-        found = self.table.pop(key, None)
-        if found is None:
+        dropped = self.table.pop(key, None)
+        if dropped is None:
             return
-        keys = self._by_channel[found.channel]
+        keys = self._by_channel[dropped.channel]
         keys.discard(key)
         if not keys:
-            del self._by_channel[found.channel]
+            del self._by_channel[dropped.channel]
 
     def record_heartbeat(self, cluster: str, address: str, now_ms: int) -> None:
         """Records a heartbeat (904) or another sign of life (322). Brokers that never registered are

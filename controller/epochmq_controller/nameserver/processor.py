@@ -167,7 +167,7 @@ class NamesrvProcessor:
             return response(request, ResponseCode.SYSTEM_ERROR, "crc32 not match")
         topics, filter_servers = _registered_topics(request, is_compressed=header.compressed)
         is_new = self._tables.live.data_version(header.cluster_name, header.broker_addr) is None
-        wanted = BrokerRegistration(
+        registration = BrokerRegistration(
             cluster=header.cluster_name,
             broker_name=header.broker_name,
             broker_id=header.broker_id,
@@ -181,22 +181,22 @@ class NamesrvProcessor:
             enable_acting_master=header.enable_acting_master,
             channel=connection,
         )
-        registered, effects = self._tables.register(wanted, self._now_ms())
+        registered, effects = self._tables.register(registration, self._now_ms())
         self._apply(effects)
         if registered is None:
             log.warning(
                 "rejected broker %s at %s: its first registration has only one topic",
-                wanted.broker_name,
-                wanted.address,
+                registration.broker_name,
+                registration.address,
             )
             return response(request, ResponseCode.SYSTEM_ERROR, "register broker failed")
         if is_new:
             log.info(
                 "broker %s:%d registered with address %s, HA address %s",
-                wanted.broker_name,
-                wanted.broker_id,
-                wanted.address,
-                wanted.ha_address,
+                registration.broker_name,
+                registration.broker_id,
+                registration.address,
+                registration.ha_address,
             )
         result_header = headers.RegisterBrokerResponseHeader(
             ha_server_addr=registered.ha_address, master_addr=registered.master_address
@@ -210,13 +210,18 @@ class NamesrvProcessor:
     def unregister_broker(self, connection: RemotingConnection, request: Command) -> Command:
         """UNREGISTER_BROKER (104): responds at once; the next batch removes the broker."""
         header = headers.UnRegisterBrokerRequestHeader.decode(request.ext)
-        wanted = BrokerUnregistration(
+        unregistration = BrokerUnregistration(
             header.cluster_name, header.broker_name, header.broker_id, header.broker_addr
         )
-        if not self._tables.submit_unregister(wanted):
-            log.warning("rejected %s: too many unregistrations are pending", wanted)
+        if not self._tables.submit_unregister(unregistration):
+            log.warning("rejected %s: too many unregistrations are pending", unregistration)
             return response(request, ResponseCode.SYSTEM_ERROR)
-        log.info("broker %s:%d at %s unregistered", wanted.broker_name, wanted.broker_id, wanted.address)
+        log.info(
+            "broker %s:%d at %s unregistered",
+            unregistration.broker_name,
+            unregistration.broker_id,
+            unregistration.address,
+        )
         self._schedule_unregister()
         return response(request, ResponseCode.SUCCESS)
 

@@ -115,46 +115,48 @@ class RouteTables:
     # registration
 
     def register(
-        self, wanted: BrokerRegistration, now_ms: int
+        self, registration: BrokerRegistration, now_ms: int
     ) -> tuple[RegisterBrokerResult | None, list[RouteEffect]]:
         """Registers a broker. None: rejected, because the address is new and the registration has exactly one
         topic. RocketMQ takes that for an incremental registration; a first one must have all topics."""
-        broker = self.brokers.get(wanted.broker_name)
+        broker = self.brokers.get(registration.broker_name)
         is_first = broker is None
         if broker is None:
-            broker = BrokerData(cluster=wanted.cluster, broker_name=wanted.broker_name)
+            broker = BrokerData(cluster=registration.cluster, broker_name=registration.broker_name)
         addresses = broker.broker_addrs
-        if wanted.broker_id not in addresses and len(wanted.topics.topic_config_table) == 1:
+        if registration.broker_id not in addresses and len(registration.topics.topic_config_table) == 1:
             return None, []
-        is_min_lower = bool(addresses) and wanted.broker_id < min(addresses)
-        key = (wanted.cluster, wanted.address)
-        for other in [number for number, at in addresses.items() if at == wanted.address]:
-            if other != wanted.broker_id:
+        is_min_lower = bool(addresses) and registration.broker_id < min(addresses)
+        key = (registration.cluster, registration.address)
+        for other in [number for number, at in addresses.items() if at == registration.address]:
+            if other != registration.broker_id:
                 del addresses[other]  # the broker changed between master and slave
-        self._add_broker(broker, wanted)
-        if self._is_outdated(wanted, addresses.get(wanted.broker_id)):
+        self._add_broker(broker, registration)
+        if self._is_outdated(registration, addresses.get(registration.broker_id)):
             self._drop_live(key)
             return RegisterBrokerResult(), []
 
-        is_first = is_first or wanted.broker_id not in addresses
-        addresses[wanted.broker_id] = wanted.address
-        is_master = wanted.broker_id == MASTER_ID
+        is_first = is_first or registration.broker_id not in addresses
+        addresses[registration.broker_id] = registration.address
+        is_master = registration.broker_id == MASTER_ID
         is_prime_slave = (
-            wanted.enable_acting_master is not None and not is_master and wanted.broker_id == min(addresses)
+            registration.enable_acting_master is not None
+            and not is_master
+            and registration.broker_id == min(addresses)
         )
         if is_master or is_prime_slave:
             self._register_topics(
-                wanted, is_first=is_first, is_read_only=is_prime_slave and broker.enable_acting_master
+                registration, is_first=is_first, is_read_only=is_prime_slave and broker.enable_acting_master
             )
-        self.live.put(key, _live_info(wanted, now_ms))
-        if wanted.filter_servers:
-            self._filter_servers[key] = wanted.filter_servers
-        elif wanted.filter_servers is not None:
+        self.live.put(key, _live_info(registration, now_ms))
+        if registration.filter_servers:
+            self._filter_servers[key] = registration.filter_servers
+        elif registration.filter_servers is not None:
             self._filter_servers.pop(key, None)
         effects: list[RouteEffect] = []
         if is_min_lower and self.config.notify_min_broker_id_changed:
-            effects = _min_id_changed(addresses, None, wanted.ha_address)
-        return self._register_result(wanted, addresses), effects
+            effects = _min_id_changed(addresses, None, registration.ha_address)
+        return self._register_result(registration, addresses), effects
 
     def _is_outdated(self, wanted: BrokerRegistration, present: str | None) -> bool:
         """Whether another address holds the id with a newer state version. In controller mode this is the
@@ -167,18 +169,20 @@ class RouteTables:
             and holder.data_version.state_version > wanted.topics.data_version.state_version
         )
 
-    def _add_broker(self, broker: BrokerData, wanted: BrokerRegistration) -> None:
-        name = wanted.broker_name
-        if broker.cluster != wanted.cluster:
+    def _add_broker(self, broker: BrokerData, registration: BrokerRegistration) -> None:
+        name = registration.broker_name
+        if broker.cluster != registration.cluster:
             self._leave_cluster(broker.cluster, name)
-            broker.cluster = wanted.cluster
+            broker.cluster = registration.cluster
         self.brokers[name] = broker
-        self.clusters.setdefault(wanted.cluster, {})[name] = None
-        broker.enable_acting_master = bool(wanted.enable_acting_master)
-        broker.zone_name = wanted.zone_name
+        self.clusters.setdefault(registration.cluster, {})[name] = None
+        broker.enable_acting_master = bool(registration.enable_acting_master)
+        broker.zone_name = registration.zone_name
 
-    def _register_topics(self, wanted: BrokerRegistration, *, is_first: bool, is_read_only: bool) -> None:
-        name, wrapper = wanted.broker_name, wanted.topics
+    def _register_topics(
+        self, registration: BrokerRegistration, *, is_first: bool, is_read_only: bool
+    ) -> None:
+        name, wrapper = registration.broker_name, registration.topics
         table = wrapper.topic_config_table
         infos = wrapper.topic_queue_mapping_info_map
         if self.config.delete_topic_with_broker_registration and not infos:
@@ -186,7 +190,9 @@ class RouteTables:
                 topic for topic, queues in self.topics.items() if name in queues and topic not in table
             ]:
                 self._drop_queues(topic, name)
-        is_changed = self.live.is_data_version_changed(wanted.cluster, wanted.address, wrapper.data_version)
+        is_changed = self.live.is_data_version_changed(
+            registration.cluster, registration.address, wrapper.data_version
+        )
         for config in table.values():
             if is_first or is_changed or name not in self.topics.get(config.topic_name, ()):
                 self._put_queues(name, config, is_read_only=is_read_only)
@@ -263,16 +269,18 @@ class RouteTables:
         removed: set[str] = set()
         reduced: set[str] = set()
         offline: dict[str, str] = {}  # broker name -> the address that was the smallest id
-        for wanted in batch:
-            name = wanted.broker_name
-            key = (wanted.cluster, wanted.address)
+        for unregistration in batch:
+            name = unregistration.broker_name
+            key = (unregistration.cluster, unregistration.address)
             self._drop_live(key)
             broker = self.brokers.get(name)
             if broker is None:
                 continue
             addresses = broker.broker_addrs
-            was_min = bool(addresses) and wanted.broker_id == min(addresses)
-            for broker_id in [broker_id for broker_id, at in addresses.items() if at == wanted.address]:
+            was_min = bool(addresses) and unregistration.broker_id == min(addresses)
+            for broker_id in [
+                broker_id for broker_id, at in addresses.items() if at == unregistration.address
+            ]:
                 del addresses[broker_id]
             if not addresses:
                 del self.brokers[name]
@@ -281,7 +289,7 @@ class RouteTables:
                 continue
             reduced.add(name)
             if was_min:
-                offline[name] = wanted.address
+                offline[name] = unregistration.address
         self._clean_topics(removed, reduced & self.brokers.keys())
         effects: list[RouteEffect] = []
         if self.config.notify_min_broker_id_changed:
@@ -423,16 +431,16 @@ class RouteTables:
                 del self.clusters[cluster]
 
 
-def _live_info(wanted: BrokerRegistration, now_ms: int) -> BrokerLiveInfo:
-    timeout_ms = wanted.heartbeat_timeout_ms
+def _live_info(registration: BrokerRegistration, now_ms: int) -> BrokerLiveInfo:
+    timeout_ms = registration.heartbeat_timeout_ms
     return BrokerLiveInfo(
-        wanted.broker_name,
+        registration.broker_name,
         now_ms,
         HEARTBEAT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
-        wanted.topics.data_version,
-        wanted.channel,
-        wanted.ha_address,
-        wanted.external_address,
+        registration.topics.data_version,
+        registration.channel,
+        registration.ha_address,
+        registration.external_address,
     )
 
 

@@ -7,5 +7,5 @@ machine that committed entries of the Raft log drive.
   remarks. `requests`: the requests.
 - `leases`: who may write until when. `heartbeats`: which replicas are alive, in this controller's memory
   only. `offset_confirmed_by_all`: which log has lost messages.
-- `state_machine`, with `controller_state` and `request_queues`: what a controller does with all of it.
+- `state_machine`, with `controller_tables` and `request_queues`: what a controller does with all of it.
 """

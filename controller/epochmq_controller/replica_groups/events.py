@@ -95,13 +95,13 @@ _DECODERS = {event.event_type: msgspec.json.Decoder(event, strict=False) for eve
 def encode(event: ControllerEvent) -> bytes:
     """Encodes an event as the body of an entry. Keys are sorted and nulls omitted, as fastjson does; sets are
     in ascending order."""
-    found: dict[str, object] = {}
+    fields: dict[str, object] = {}
     for key, name in zip(event.__struct_encode_fields__, event.__struct_fields__, strict=True):
         value = getattr(event, name)
         if value is not None:
-            found[key] = sorted(value) if isinstance(value, frozenset) else value
-    found["eventType"] = event.event_name
-    return _TYPE.pack(event.event_type) + msgspec.json.encode(dict(sorted(found.items())))
+            fields[key] = sorted(value) if isinstance(value, frozenset) else value
+    fields["eventType"] = event.event_name
+    return _TYPE.pack(event.event_type) + msgspec.json.encode(dict(sorted(fields.items())))
 
 
 def decode(body: bytes) -> ControllerEvent | None:

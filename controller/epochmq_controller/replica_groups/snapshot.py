@@ -64,9 +64,9 @@ def decode(data: bytes) -> ReplicaGroups:
         raise ValueError(
             f"the snapshot of the controller's groups has version {tables.version}, expected {VERSION}"
         )
-    found = ReplicaGroups()
+    groups = ReplicaGroups()
     for row in tables.groups:
-        found.groups[row.broker_name] = ReplicaGroup(
+        groups.groups[row.broker_name] = ReplicaGroup(
             row.cluster_name,
             row.broker_name,
             row.next_broker_id,
@@ -77,4 +77,4 @@ def decode(data: bytes) -> ReplicaGroups:
             row.master_id,
             frozenset(row.former_members),
         )
-    return found
+    return groups

@@ -16,7 +16,7 @@ MAX_LAG_BYTES_DEFAULT = 16 * 1024 * 1024
 MAX_LAG_MS_DEFAULT = 15_000
 TAKEOVER_ENTRIES_MAX = 1000
 """The most committed entries that a ready follower of a DLedger group may lack: with more it could not take
-over the leadership (`push_in_flight_max`)."""
+over the leadership (`RaftSettings.push_in_flight_max`)."""
 LINGER_MAX_MS = 90_000
 """The longest time for which a former master forwards requests."""
 

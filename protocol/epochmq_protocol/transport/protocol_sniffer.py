@@ -71,15 +71,15 @@ class ProtocolSniffer(asyncio.Protocol):
         self._bytes += data
         if not self._has_proxy_header and proxy_protocol.may_start_proxy_header(self._bytes):
             try:
-                found = proxy_protocol.parse_proxy_header(self._bytes)
+                header = proxy_protocol.parse_proxy_header(self._bytes)
             except RemoteProtocolError as error:
                 self._reject(str(error))
                 return
-            if found is None:
+            if header is None:
                 return
             self._has_proxy_header = True
-            self._source = found.source
-            self._bytes = self._bytes[found.size :]
+            self._source = header.source
+            self._bytes = self._bytes[header.size :]
         if not self._bytes:
             return
         if self._bytes[0] == HANDSHAKE_BYTE:

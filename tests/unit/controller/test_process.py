@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_controller import process, settings_file
-from epochmq_controller.directory_lock import DirectoryLock
+from epochmq_controller.controller.server import DirectoryLock
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.log_lines import LogfmtFormatter
 

@@ -364,11 +364,11 @@ class HAClient:
         store = self._store
         comparison = LogComparison(max(store.min_phy_offset, 0), self.verified, end)
         master = self._master_checksums()
-        while (wanted := comparison.next_range()) is not None:
+        while (log_range := comparison.next_range()) is not None:
             theirs, own = None, b""
             if master is not None:
                 theirs, own = await asyncio.gather(
-                    master.checksums(wanted, epoch), self._checksums.of(wanted)
+                    master.checksums(log_range, epoch), self._checksums.of(log_range)
                 )
             if theirs is None and must_know:
                 raise HADivergedError(
@@ -378,7 +378,7 @@ class HAClient:
                 )
             if theirs is None:
                 return None
-            if theirs.begins > wanted.start:
+            if theirs.begins > log_range.start:
                 comparison.limit_to_master_start(theirs.begins)
                 continue
             comparison.add_checksums(own, theirs.checksums)

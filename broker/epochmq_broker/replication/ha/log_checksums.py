@@ -30,19 +30,19 @@ class LogChecksums:
         self._executor: ThreadPoolExecutor | None = None
         self._waiting = 0
 
-    async def of(self, wanted: LogRange) -> bytes:
+    async def of(self, log_range: LogRange) -> bytes:
         """The CRC-32 of each chunk of the range, four bytes each, big-endian. Raises ValueError if the log
         lacks a part of the range, OSError if it cannot be read, and ChecksumsBusyError."""
         if self._waiting >= WAITING_MAX:
             raise ChecksumsBusyError
-        pieces = self._pieces(wanted)
+        pieces = self._pieces(log_range)
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="ha-compare")
         self._waiting += 1
         try:
             # The files may expire meanwhile, and their descriptors be reused. These are duplicates for the
             # thread, which closes them even if the caller was cancelled.
-            job = self._executor.submit(_checksums, pieces, wanted.chunk)
+            job = self._executor.submit(_checksums, pieces, log_range.chunk)
             return await asyncio.shield(asyncio.wrap_future(job))
         finally:
             self._waiting -= 1
@@ -75,7 +75,7 @@ class LogChecksums:
 def _checksums(pieces: list[tuple[int, int, int]], chunk: int) -> bytes:
     """Reads the pieces and computes the checksums; runs on the thread. A chunk may cross the end of a
     file."""
-    found: list[int] = []
+    checksums: list[int] = []
     crc = filled = 0
     try:
         for descriptor, at, left in pieces:
@@ -92,11 +92,11 @@ def _checksums(pieces: list[tuple[int, int, int]], chunk: int) -> bytes:
                     filled += len(part)
                     view = view[len(part) :]
                     if filled == chunk:
-                        found.append(crc)
+                        checksums.append(crc)
                         crc = filled = 0
         if filled:
-            found.append(crc)
+            checksums.append(crc)
     finally:
         for descriptor, _, _ in pieces:
             os.close(descriptor)
-    return struct.pack(f">{len(found)}I", *found)
+    return struct.pack(f">{len(checksums)}I", *checksums)

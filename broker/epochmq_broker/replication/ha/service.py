@@ -39,7 +39,6 @@ from epochmq_broker.replication.ha.log_checksums import LogChecksums
 from epochmq_broker.replication.ha.log_doubt_tracker import LogDoubtTracker
 from epochmq_broker.replication.ha.log_end import dispatch_rest, truncate_torn_tail
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
-from epochmq_broker.replication.ha.replica_confirm_offset import ReplicaConfirmOffset
 from epochmq_broker.replication.ha.replication_waiters import ReplicationWaiters
 from epochmq_broker.replication.ha.server import HAServer
 from epochmq_broker.replication.ha.settings import HASettings
@@ -468,3 +467,38 @@ class HAService:
 def _reject_old_epoch(epoch: int, last: int) -> None:
     if epoch < last:
         raise EpochMQError(f"epoch {epoch} is over: the log has epoch {last}")
+
+
+class ReplicaConfirmOffset:
+    """The confirm offset of a broker that is not master, and its copy in the store's checkpoint. `value` is
+    limited to the end of the log."""
+
+    def __init__(self, store: MessageStore, *, controlled: bool) -> None:
+        """`controlled`: controllers decide the role; only then the offset is saved."""
+        self.value = 0
+        self._store = store
+        self._controlled = controlled
+
+    def load(self) -> None:
+        """Takes the offset of the checkpoint, and shows consumers the messages up to it."""
+        store = self._store
+        self.value = min(store.confirm_offset_at_load, store.max_phy_offset)
+        self.save(self.value)
+        store.visibility.set_confirm_offset(self.value)
+
+    def limit_to_log(self) -> None:
+        """Lowers the offset to the end of a truncated log."""
+        self.value = min(self.value, self._store.max_phy_offset)
+
+    def set_by_master(self, offset: int) -> None:
+        """Takes the offset that the master reports, and shows consumers the messages up to it."""
+        self.value = offset
+        self._store.visibility.set_confirm_offset(offset)
+        # Only complete records: a partial one does not survive a kill, and its loss is no damage.
+        self._store.checkpoint.confirm_phy_offset = min(offset, self._store.replica_log.dispatched_offset)
+
+    def save(self, offset: int) -> None:
+        """Takes the offset of a role that has ended, and puts it into the checkpoint."""
+        self.value = offset
+        if self._controlled:
+            self._store.checkpoint.confirm_phy_offset = offset

@@ -168,14 +168,14 @@ class SyncState:
         """The change to propose now; None if there is none, or while another proposal is under way."""
         if self.proposed is not None:
             return None
-        wanted = frozenset(
+        members = frozenset(
             {self.self_id}
             | {one for one in self.members if not self._is_to_leave(one, now_ms)}
             | {one for one, replica in self.replicas.items() if self._may_join(one, replica)}
         )
-        if wanted == self.members or (wanted == {self.self_id} and self._lacks_flush):
+        if members == self.members or (members == {self.self_id} and self._lacks_flush):
             return None
-        return SyncStateSetProposal(wanted, self.set_epoch)
+        return SyncStateSetProposal(members, self.set_epoch)
 
     @property
     def _lacks_flush(self) -> bool:

@@ -79,14 +79,14 @@ class CompactedReads:
         of the store may wait for the disk; then StoreReadError or OSError. Raises RequestError SYSTEM_BUSY
         while the queue is opened."""
         self._service.require_loaded(queue)
-        found = queue.result_without_reads(offset)
-        if found is not None:
-            return self._unless_behind(queue, offset, found)
+        result = queue.result_without_reads(offset)
+        if result is not None:
+            return self._unless_behind(queue, offset, result)
         key = (queue.topic, queue.queue_id, offset, count)
         with self._lock:
-            found = self._read.pop(key, None)
-        if found is not None:
-            return found
+            result = self._read.pop(key, None)
+        if result is not None:
+            return result
         limits = self._service.limits(count)
         if self._store.reader.resident_only is None:
             return queue.get(offset, limits)

@@ -25,7 +25,7 @@ class LoggedRecord(NamedTuple):
 def read_keyed_records(places: Iterable[LoggedRecord]) -> list[KeyedRecord]:
     """The records at these places that have keys. Files that have expired meanwhile are skipped. Raises
     OSError."""
-    found = []
+    keyed = []
     for piece in _adjacent(places):
         first = piece[0]
         try:
@@ -36,8 +36,8 @@ def read_keyed_records(places: Iterable[LoggedRecord]) -> list[KeyedRecord]:
             at = place.at - first.at
             record = keyed_record(data[at : at + place.size], place.start + place.at)
             if record is not None:
-                found.append(record)
-    return found
+                keyed.append(record)
+    return keyed
 
 
 def _adjacent(places: Iterable[LoggedRecord]) -> Iterator[list[LoggedRecord]]:

@@ -113,7 +113,7 @@ async def _pull_all(
 
 def split_records(body: bytes) -> list[KeyedRecord]:
     """The records with keys in the body of a pull response, up to the first damage."""
-    found = []
+    split = []
     at = 0
     while at + SIZE_AND_MAGIC.size <= len(body):
         size = SIZE_AND_MAGIC.unpack_from(body, at)[0]
@@ -122,9 +122,9 @@ def split_records(body: bytes) -> list[KeyedRecord]:
         data = body[at : at + size]
         record = keyed_record(data, int.from_bytes(data[_PHYSICAL], "big"))
         if record is not None:
-            found.append(record)
+            split.append(record)
         at += size
-    return found
+    return split
 
 
 def _heartbeat(client_id: str, group: str, topic: str, version: int) -> Command:

@@ -55,13 +55,13 @@ def allocate_for_pop(
     if share_queue_num <= 0 or share_queue_num >= len(client_ids) - 1:
         return [structs.replace(queue, queue_id=-1) for queue in queues]
     if len(client_ids) <= len(queues):
-        found = allocate(client_id, queues, client_ids)
+        allocated = allocate(client_id, queues, client_ids)
         if client_id in client_ids:
             index = client_ids.index(client_id)
             for distance in range(1, share_queue_num + 1):
                 other = client_ids[(index + distance) % len(client_ids)]
-                found += allocate(other, queues, client_ids)
-        return found
+                allocated += allocate(other, queues, client_ids)
+        return allocated
     if client_id not in client_ids:
         return []
     return [queues[client_ids.index(client_id) % len(queues)]]

@@ -207,14 +207,14 @@ class ConsumerOrderInfoTable:
     def locks(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue id, when the queue is free) of every queue that is blocked now."""
         now_ms = self._clock_ms()
-        found = []
+        locked = []
         for key, queues in self._table.items():
             words = key.split(SEPARATOR)
             for queue_id, info in queues.items():
                 free_at = info.free_at(now_ms)
                 if len(words) == 2 and free_at is not None and free_at > now_ms:
-                    found.append((words[0], words[1], queue_id, free_at))
-        return found
+                    locked.append((words[0], words[1], queue_id, free_at))
+        return locked
 
     def _lock_changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
         if self._on_lock_change is not None:

@@ -127,14 +127,14 @@ class PopReviveService:
         """(records from the committed one on, time in ms since the messages of the first pending checkpoint
         should have been visible) of each revive queue, as getReviveBehindMessages and getReviveBehindMillis
         compute them."""
-        found, topic = [], self._revive_log.topic
+        lags, topic = [], self._revive_log.topic
         for queue_id, queue in enumerate(self._queues):
             stored = self._store.lookup.existing_queue(topic, queue_id)
             behind = (0 if stored is None else stored.max_offset) - queue.offset
             first = queue.first_pending
             age_ms = 0 if first is None or behind <= 1 else now_ms() - first.revive_time
-            found.append((max(0, behind), max(0, age_ms)))
-        return found
+            lags.append((max(0, behind), max(0, age_ms)))
+        return lags
 
     def start(self) -> None:
         """Starts reviving; needs a running loop. Continues at the committed offsets."""
@@ -252,28 +252,28 @@ class PopReviveService:
         cold = self._cold_tries.get(queue_id, 0) >= COLD_READS_MAX
         get = self._store.get if cold else self._store.reader.get_resident
         offset = queue.next_offset
-        found = get(files, offset, READ_MAX)
-        if found.status is GetStatus.FOUND:
+        result = get(files, offset, READ_MAX)
+        if result.status is GetStatus.FOUND:
             self._cold_tries.pop(queue_id, None)
-            for record in records.decode_records(found.body):
+            for record in records.decode_records(result.body):
                 self._take(queue_id, queue, record.queue_offset, record)
             traffic = self._stats.get_traffic(REVIVE_GROUP, self._revive_log.topic, queue_id)
-            traffic.messages += found.count
-            traffic.bytes += found.size
+            traffic.messages += result.count
+            traffic.bytes += result.size
             traffic.requests += 1
-            queue.next_offset = found.next_offset
+            queue.next_offset = result.next_offset
             return True
-        if found.status in (GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.NO_MESSAGE_IN_QUEUE):
+        if result.status in (GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.NO_MESSAGE_IN_QUEUE):
             queue.reached_end(now_ms(), timer_is_behind=self._timer_is_behind())
             return False
         log.error(
             "revive queue %d has no record at offset %d (%s); it continues at %d",
             queue_id,
             offset,
-            found.status.value,
-            found.next_offset,
+            result.status.value,
+            result.next_offset,
         )
-        queue.move_to(found.next_offset)
+        queue.move_to(result.next_offset)
         return queue.next_offset != offset
 
     def _take(self, queue_id: int, queue: ReviveQueue, offset: int, record: MessageExt) -> None:

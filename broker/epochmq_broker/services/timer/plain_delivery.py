@@ -89,14 +89,14 @@ class PlainTimerDelivery:
         """Stores the messages of the first of these units of one slot, whose records are in memory, and
         returns how many. Stops at a message that is not plain."""
         writer = self._sink.local_writer
-        found = self._store.log.files.find(units[0].offset)
-        if writer is None or found is None or (writer.may_reject and writer.rejection("false") is not None):
+        file = self._store.log.files.find(units[0].offset)
+        if writer is None or file is None or (writer.may_reject and writer.rejection("false") is not None):
             return 0
         targets: dict[tuple[str, str], _Target] = {}
         append, present = self._store.append, now_ms()
         done = 0
         for unit in units:
-            message = _read(found, unit)
+            message = _read(file, unit)
             if message is None:
                 break
             head, get = message.head, message.properties.get

@@ -111,14 +111,14 @@ class TransactionalMessageCheckService:
             config.transaction_time_out, config.transaction_check_max, config.file_reserved_time
         )
         ended = self._ops.ended_of(queue_id)
-        found = CheckRound(queue, half_offset, op_offset, settings, ended)
-        self._current = (queue_id, found)
+        check_round = CheckRound(queue, half_offset, op_offset, settings, ended)
+        self._current = (queue_id, check_round)
         try:
-            await found.run()
+            await check_round.run()
             self._ops.flush()
         finally:
             self.unreachable += queue.unreachable
-            if self._current is not None and self._current[1] is found:
+            if self._current is not None and self._current[1] is check_round:
                 self._end_round()
 
     def _start_offsets(self, queue_id: int) -> tuple[int, int]:

@@ -153,14 +153,14 @@ class StoredHalfQueue:
         raise StoreReadError(f"{topic}: message {offset} does not stay in memory")
 
 
-def _queue_read(found: GetResult) -> QueueRead:
+def _queue_read(result: GetResult) -> QueueRead:
     """The read of a round from that of the store; skips damaged records."""
-    if found.status in _NO_NEW:
-        return QueueRead(ReadStatus.NO_NEW_MESSAGE, found.next_offset)
-    if found.status is not GetStatus.FOUND:
-        return QueueRead(ReadStatus.ILLEGAL_OFFSET, found.next_offset)
+    if result.status in _NO_NEW:
+        return QueueRead(ReadStatus.NO_NEW_MESSAGE, result.next_offset)
+    if result.status is not GetStatus.FOUND:
+        return QueueRead(ReadStatus.ILLEGAL_OFFSET, result.next_offset)
     messages: list[MessageExt] = []
-    body, at = found.body, 0
+    body, at = result.body, 0
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big", signed=True)
         try:
@@ -170,4 +170,4 @@ def _queue_read(found: GetResult) -> QueueRead:
             if size <= 0:
                 break
         at += size
-    return QueueRead(ReadStatus.FOUND, found.next_offset, messages)
+    return QueueRead(ReadStatus.FOUND, result.next_offset, messages)

@@ -50,14 +50,14 @@ class TransactionMetrics:
         """Reads the file, or its backup. If both are damaged, the counts begin at 0: only metrics use
         them."""
         try:
-            found = read_state_file(self._path, lambda data: from_json(_MetricsFile, data))
+            loaded = read_state_file(self._path, lambda data: from_json(_MetricsFile, data))
         except StateFileDamagedError as error:
             log.error("the numbers of half messages begin at 0: %s", error)
             return
-        if found is not None:
-            self.counts.update(found.transaction_count)
-            if found.data_version is not None:
-                self._data_version = found.data_version
+        if loaded is not None:
+            self.counts.update(loaded.transaction_count)
+            if loaded.data_version is not None:
+                self._data_version = loaded.data_version
 
     def add(self, topic: str, number: int) -> None:
         """Adds to the count of a topic."""

@@ -96,22 +96,22 @@ def _mixed(value: int) -> int:
 
 def murmur3(data: bytes) -> int:
     """The first 64 bits of the 128-bit x64 Murmur3 hash with seed 0, unsigned."""
-    one = two = 0
+    first = two = 0
     whole = len(data) & ~15
     for at in range(0, whole, 16):
         low, high = (
             int.from_bytes(data[at : at + 8], "little"),
             int.from_bytes(data[at + 8 : at + 16], "little"),
         )
-        one ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
-        one = ((_rotated(one, 27) + two) * 5 + 0x52DCE729) & _MASK
+        first ^= _rotated(low * _C1 & _MASK, 31) * _C2 & _MASK
+        first = ((_rotated(first, 27) + two) * 5 + 0x52DCE729) & _MASK
         two ^= _rotated(high * _C2 & _MASK, 33) * _C1 & _MASK
-        two = ((_rotated(two, 31) + one) * 5 + 0x38495AB5) & _MASK
+        two = ((_rotated(two, 31) + first) * 5 + 0x38495AB5) & _MASK
     tail = data[whole:]
     two ^= _rotated(int.from_bytes(tail[8:], "little") * _C2 & _MASK, 33) * _C1 & _MASK
-    one ^= _rotated(int.from_bytes(tail[:8], "little") * _C1 & _MASK, 31) * _C2 & _MASK
-    one ^= len(data)
+    first ^= _rotated(int.from_bytes(tail[:8], "little") * _C1 & _MASK, 31) * _C2 & _MASK
+    first ^= len(data)
     two ^= len(data)
-    one = (one + two) & _MASK
-    two = (two + one) & _MASK
-    return (_mixed(one) + _mixed(two)) & _MASK
+    first = (first + two) & _MASK
+    two = (two + first) & _MASK
+    return (_mixed(first) + _mixed(two)) & _MASK

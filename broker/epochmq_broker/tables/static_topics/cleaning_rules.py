@@ -49,15 +49,15 @@ def other_leaders(detail: TopicQueueMappingDetail) -> dict[int, str]:
 def leaders_in_route(mappings: Mapping[str, TopicQueueMappingInfo], scope: str) -> dict[int, str]:
     """Queue → the broker that leads it according to a route; of several, the one with the newest epoch
     (topicRouteData2EndpointsForStaticTopic)."""
-    found: dict[int, TopicQueueMappingInfo] = {}
+    leaders: dict[int, TopicQueueMappingInfo] = {}
     for info in mappings.values():
         if info.scope != scope:
             continue
         for queue_id in info.curr_id_map:
-            known = found.get(queue_id)
+            known = leaders.get(queue_id)
             if known is None or known.epoch <= info.epoch:
-                found[queue_id] = info
-    return {queue_id: info.bname or "" for queue_id, info in found.items()}
+                leaders[queue_id] = info
+    return {queue_id: info.bname or "" for queue_id, info in leaders.items()}
 
 
 def superseded(

@@ -43,26 +43,26 @@ def logical_outcome(
 
 
 def _moved(
-    context: QueueContext, item: LogicQueueMappingItem, requested: int, found: PullOutcome
+    context: QueueContext, item: LogicQueueMappingItem, requested: int, result: PullOutcome
 ) -> tuple[PullOutcome, LogicQueueMappingItem]:
     """(outcome with the right code, the item that its offsets are of)."""
     first = find_item(context.items, 0)
     is_first = first is not None and first.gen == item.gen
     is_last = context.items[-1].gen == item.gen
-    outcome = found
+    outcome = result
     if is_last:
-        if requested > found.max_offset:
-            if found.code == ResponseCode.PULL_OFFSET_MOVED:
-                outcome = _with(found, found.code, found.max_offset)
-        elif requested < found.min_offset:
-            outcome = _with(found, ResponseCode.PULL_RETRY_IMMEDIATELY, found.min_offset)
+        if requested > result.max_offset:
+            if result.code == ResponseCode.PULL_OFFSET_MOVED:
+                outcome = _with(result, result.code, result.max_offset)
+        elif requested < result.min_offset:
+            outcome = _with(result, ResponseCode.PULL_RETRY_IMMEDIATELY, result.min_offset)
         if not is_first:
             return outcome, item
-    if requested < found.min_offset:
+    if requested < result.min_offset:
         code = ResponseCode.PULL_OFFSET_MOVED if is_first else ResponseCode.PULL_RETRY_IMMEDIATELY
-        return _with(outcome, code, found.min_offset), item
-    if requested < found.max_offset:
-        return found, item
+        return _with(outcome, code, result.min_offset), item
+    if requested < result.max_offset:
+        return result, item
     following = next_item(context.items, item)
     if following is None:
         # It is the last one, or the offsets of the next one are not decided yet.

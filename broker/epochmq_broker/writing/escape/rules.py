@@ -99,17 +99,17 @@ def publish_route(topic: str, route: TopicRouteData, own_name: str) -> PublishRo
         if MASTER_ID in data.broker_addrs and data.broker_name != own_name
     }
     if route.order_topic_conf:
-        found = _ordered_queues(topic, route.order_topic_conf, masters)
+        queues = _ordered_queues(topic, route.order_topic_conf, masters)
     elif route.order_topic_conf is None and route.topic_queue_mapping_by_broker:
-        found = []
+        queues = []
     else:
-        found = [
+        queues = [
             MessageQueue(topic, data.broker_name, queue_id)
             for data in sorted(route.queue_datas, key=_name)
             if is_writeable(data.perm) and data.broker_name in masters
             for queue_id in range(data.write_queue_nums)
         ]
-    return PublishRoute(tuple(found[:MESSAGE_QUEUES_MAX]), masters)
+    return PublishRoute(tuple(queues[:MESSAGE_QUEUES_MAX]), masters)
 
 
 def _name(data: QueueData) -> str:

@@ -150,7 +150,7 @@ async def test_offsets_are_written_after_the_queues_and_never_older_ones(tmp_pat
     """An audit of the directory then finds no consumer ahead of its queue."""
     tables = Tables(tmp_path)
     waiting: list[Callable[[], None]] = []
-    tables.files.before_offsets = waiting.append
+    tables.files.write_offsets_after_queues(waiting.append)
     path = tmp_path / OFFSETS
     tables.offsets.commit("g", "T", 0, 1)
     tables.files.persist_offsets()

@@ -20,7 +20,7 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     TakeRole,
 )
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
-from epochmq_broker.replication.ha.log_doubt_file import FILE
+from epochmq_broker.replication.ha.log_doubt_tracker import FILE
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.codes import RequestCode as Code
 from tests.unit.broker.membership.controlled.fake_controller import broker

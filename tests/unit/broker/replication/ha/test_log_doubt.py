@@ -21,7 +21,7 @@ from epochmq_broker.replication.ha.log_doubt import (
     verified_until,
     written_epoch,
 )
-from epochmq_broker.replication.ha.log_doubt_file import FILE, LogDoubtFile
+from epochmq_broker.replication.ha.log_doubt_tracker import FILE, LogDoubtFile
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from epochmq_store.tail_state import TailState
