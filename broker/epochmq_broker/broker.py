@@ -16,7 +16,7 @@ import logging
 import time
 from functools import partial
 
-from epochmq_broker.admin.dependencies import AdminApiDependencies, DLedgerBroker
+from epochmq_broker.admin.dependencies import AdminApiDependencies
 from epochmq_broker.admin.operations import BrokerAdminApi
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.auth.access_settings import AccessSettings, parse_credentials
@@ -24,25 +24,9 @@ from epochmq_broker.auth.provisioning import provide_users
 from epochmq_broker.config.addresses import client_ip_address
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.membership.acting.group_report import GroupReporter
-from epochmq_broker.membership.acting.isolation import IsolationGate, starts_isolated
-from epochmq_broker.membership.acting.member_group_service import MemberGroupDependencies, MemberGroupService
-from epochmq_broker.membership.acting.pre_online import PreOnlineStep
-from epochmq_broker.membership.acting.pre_online_service import PreOnlineService, poll_all_members
-from epochmq_broker.membership.acting.table_return import TableReturn
-from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
-from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies
-from epochmq_broker.membership.dledger.commit_log_peer import (
-    CommitLogPeer,
-    broker_id_of,
-    make_store,
-    store_config_of,
-)
-from epochmq_broker.membership.dledger.group_state import runtime_info
-from epochmq_broker.membership.dledger.leadership import DRAIN_CHECK_MS, Leadership
-from epochmq_broker.membership.dledger.log_upgrade import needs_upgrade, reject_divided_log, upgrade
-from epochmq_broker.membership.dledger.roles import DLedgerRoles
+from epochmq_broker.membership.modes.choice import mode_of
+from epochmq_broker.membership.modes.group_mode import GroupParts
 from epochmq_broker.membership.nameserver_lookup import NameserverLookup
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
@@ -74,7 +58,6 @@ from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
 from epochmq_broker.writing.escape.rules import EscapeKind
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_broker.writing.topic_routes import TopicRoutes
-from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.connection import RemotingConnection
@@ -102,15 +85,15 @@ class Broker:
 
     def __init__(self, loaded: LoadedBrokerConfig) -> None:
         self.live = live = LiveConfig(loaded.config, loaded.without_effect, loaded.overrides)
-        if loaded.config.enable_dledger_commit_log:
-            live.set_role(broker_id_of(loaded.config), "SLAVE")
+        mode_type = mode_of(loaded.config)
+        mode_type.take_first_role(live)
         config = live.current
         client_ip = client_ip_address(config)
-        self.tables = tables = BrokerTables(config, self._state_version)
+        self.tables = tables = BrokerTables(config, live.state_version)
         self.topics, self.groups, self.offsets = tables.topics, tables.groups, tables.offsets
-        store_host = self.store_host = encode_host(client_ip, config.listen_port)
+        store_host = encode_host(client_ip, config.listen_port)
         computes_bit_maps = config.enable_calc_filter_bit_map and config.enable_consume_queue_ext
-        self.store = make_store(
+        self.store = mode_type.make_store(
             config,
             store_host,
             is_batch_topic=tables.topics.is_batch_cq,
@@ -120,7 +103,7 @@ class Broker:
         timers = TimerStore.of(config) if config.timer_wheel_enable else None
         timer_hook = None if timers is None else TimerPutHook(live, timers.wheel.num)
         self.writer = MessageWriter(live, self.store, timer_hook)
-        self.ha = HAService(live, self.store, self.writer, controlled=config.enable_controller_mode)
+        self.ha = HAService(live, self.store, self.writer, controlled=mode_type.is_controlled)
         credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.client = RemotingClient(credentials=credentials)
         self.routes = TopicRoutes(live, self.client)
@@ -166,7 +149,6 @@ class Broker:
         )
         self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
-        self.registration.on_response.append(self._registered)
         self.nameserver_lookup = NameserverLookup(live)
         self.slave_sync = SlaveSync(
             client=self.client,
@@ -203,33 +185,35 @@ class Broker:
                 store_host,
             )
         )
-        self.replicas = self._make_replicas() if config.enable_controller_mode else None
-        self._dledger_roles: DLedgerRoles | None = None
-        self.dledger = self._make_dledger() if config.enable_dledger_commit_log else None
-        self.member_group = self._make_member_group() if self._takes_part_in_group() else None
-        self.pre_online: PreOnlineService | None = None
-        self._group_reporter: GroupReporter | None = None
-        self._leadership: Leadership | None = None
-        if self.dledger is not None:
-            self._leadership = Leadership(self.dledger, self._leaves_leadership)
-            self.handlers = self.processors.handlers(
-                None, None, partial(self._dledger_info, self.dledger), self._leadership
+        self.mode = mode_type(
+            GroupParts(
+                live,
+                self.store,
+                self.writer,
+                self.ha,
+                tables,
+                self.delays,
+                self.timer,
+                self.master_services,
+                self.special_services,
+                self.processors.pull.hold,
+                self.registration,
+                self.client,
+                self.slave_sync,
+                self.replica_control,
+                self.escape,
+                self.processors.lock_quorum,
             )
-        elif self.member_group is None:
-            self.handlers = self.processors.handlers(self.replicas, None)
-        else:
-            self.escape.take_role(self.member_group)
-            reporter = GroupReporter(self.member_group, self.escape, self._pre_online_step)
-            self._group_reporter = reporter
-            self.handlers = self.processors.handlers(None, self.member_group, reporter.runtime_info)
-        isolation = IsolationGate(closed=config.broker_id == 0) if starts_isolated(config) else None
+        )
+        self.registration.on_response.append(self.mode.registered)
+        self.handlers = self.processors.handlers(self.mode)
         self.ports = ClientPorts(
             config,
             self.processors,
             self.handlers,
             tables.clients.channel_closed,
             FastFailure(live),
-            isolation,
+            self.mode.isolation,
         )
         self._admin_api = self._make_admin_api() if config.admin_socket_path else None
         self._phase = BrokerPhase.NEW
@@ -247,18 +231,10 @@ class Broker:
 
     async def _start(self) -> None:
         await self.start_without_ports()
-        if self.dledger is None:
-            await self.ha.start()
+        await self.mode.start_replication()
         await self.ports.start()
         self.nameserver_lookup.start()
-        if self.replicas is not None:
-            self.replicas.start()  # registers the broker as soon as it has a role
-        elif self.dledger is not None:
-            await self.dledger.start()  # as above
-        elif self.member_group is not None:
-            self._start_in_group(self.member_group)
-        else:
-            self.registration.start()
+        await self.mode.start()
         if self._admin_api is not None:
             await self._admin_api.start()
         # Objects that exist now live as long as the process; the garbage collector can ignore them.
@@ -269,13 +245,11 @@ class Broker:
 
     async def start_without_ports(self) -> None:
         """Starts everything but the ports and the registration."""
-        if self.replicas is not None:
-            self.replicas.load()
+        self.mode.load()
         self.tables.files.load()  # recovery asks for the types of queues
-        self._prepare_log()
+        self.mode.prepare_log()
         self.store.load()
-        if self.dledger is not None:
-            self.dledger.loaded()
+        self.mode.log_loaded()
         self.compaction.load()
         self.replica_control.load()
         self.ha.load()
@@ -300,33 +274,16 @@ class Broker:
         if self.timer is not None:
             self.timer.run()
         self.processors.start_polling()
-        if self.live.current.broker_role != "SLAVE" and self.member_group is None:
-            self.master_services.start()
+        self.mode.start_services()
         self._start_periodic_tasks()
         self._phase = BrokerPhase.RUNNING
-
-    def _prepare_log(self) -> None:
-        """Upgrades a plain commit log before the first start with a DLedger log."""
-        config = self.live.current
-        if self.dledger is None:
-            reject_divided_log(self.store.config)
-        elif needs_upgrade(config):
-            log.info("the plain commit log in %s becomes the old part of a DLedger log", config.root_dir)
-            upgrade(config, self.store_host, is_batch_topic=self.topics.is_batch_cq)
 
     async def stop(self) -> None:
         """Stops in order; acknowledged messages are on disk afterwards. After a start that failed half way,
         stops what was started."""
         if self._admin_api is not None:
             await self._admin_api.stop()
-        if self._leadership is not None:
-            await self._leadership.stop_leading()
-        if self.replicas is not None:
-            await self.replicas.stop()
-        if self.pre_online is not None:
-            await self.pre_online.stop()
-        if self.member_group is not None:
-            await self.member_group.stop()
+        await self.mode.leave()
         await self.processors.lock_quorum.stop()
         await self.registration.stop()
         await self.nameserver_lookup.stop()
@@ -350,12 +307,7 @@ class Broker:
                 self.timer.close()
             self.transactions.metrics.persist()
             self._write_tables()
-        if self.dledger is not None:
-            await self.dledger.stop()
-        if self._dledger_roles is not None:
-            self._dledger_roles.stop()
-        if self._leadership is not None:
-            await self._leadership.stop()
+        await self.mode.stop()
         self.store.stop()
         await self.client.close()
         log.info("broker %s stopped", self.live.current.broker_name)
@@ -375,7 +327,7 @@ class Broker:
             context,
             timers=timers,
             sink=self.escape.lane(EscapeKind.TIMER),
-            state_version=self._state_version,
+            state_version=self.live.state_version,
         )
 
     def _make_pop(self, context: ServiceContext) -> PopService:
@@ -389,114 +341,6 @@ class Broker:
             timer_is_behind=lambda: timer is not None and timer.is_behind,
         )
 
-    def _make_replicas(self) -> ReplicasManager:
-        return ReplicasManager(
-            ReplicaDependencies(
-                self.live,
-                self.store,
-                self.writer,
-                self.ha,
-                self.topics,
-                self.master_services,
-                self.processors.pull.hold,
-                self.registration,
-                self.client,
-                self.slave_sync,
-            )
-        )
-
-    def _make_dledger(self) -> CommitLogPeer:
-        live = self.live
-        roles = self._dledger_roles = DLedgerRoles(
-            live,
-            broker_id_of(live.current),
-            self.topics,
-            self.master_services,
-            self.processors.pull.hold,
-            self.registration,
-            self.slave_sync,
-        )
-        return CommitLogPeer(
-            live,
-            self.store,
-            self.writer,
-            self.client,
-            on_master=roles.become_master,
-            on_slave=roles.become_slave,
-        )
-
-    def _leaves_leadership(self) -> bool:
-        """Whether this broker leaves the leadership of its DLedger group to others."""
-        missing = self.dledger is not None and self.dledger.queue_ends.are_missing
-        return self.replica_control.state.drained or missing
-
-    def _take_queue_ends(self) -> None:
-        assert self.dledger is not None
-        self.dledger.queue_ends.take_soon(self.client, self.store, self.topics, self.slave_sync)
-
-    def _dledger_info(self, commit_log: CommitLogPeer) -> dict[str, str]:
-        """The entries of the runtime information about the DLedger peer, and about its control."""
-        control = self.replica_control.state
-        return {
-            **runtime_info(commit_log),
-            "confirmOffset": str(self.store.max_phy_offset),
-            "fenced": str(control.fenced).lower(),
-            "drained": str(control.drained).lower(),
-        }
-
-    def _dledger_parts(self) -> DLedgerBroker | None:
-        if self.dledger is None or self._leadership is None:
-            return None
-        return DLedgerBroker(self.dledger, self._leadership)
-
-    def _takes_part_in_group(self) -> bool:
-        """Whether the group's brokers decide among themselves who acts for a master that is down."""
-        config = self.live.current
-        return config.enable_slave_acting_master and not config.enable_controller_mode
-
-    def _make_member_group(self) -> MemberGroupService:
-        return MemberGroupService(
-            MemberGroupDependencies(
-                self.live,
-                self.client,
-                self.registration,
-                self.ha,
-                self.slave_sync,
-                self.master_services,
-                self.special_services,
-                self.processors.pull.hold.release,
-            )
-        )
-
-    def _start_in_group(self, group: MemberGroupService) -> None:
-        """Goes into service by the steps of pre-online, or at once if this broker does not start isolated
-        (startServiceWithoutCondition)."""
-        config = self.live.current
-        self.processors.lock_quorum.members = group.members
-        group.start()
-        if not starts_isolated(config):
-            group.start_service(0, config.client_addr if config.broker_id == 0 else None)
-            return
-
-        def go_online(min_broker_id: int, min_broker_address: str) -> None:
-            self.ports.end_isolation()
-            group.start_service(min_broker_id, min_broker_address)
-
-        tables = TableReturn(
-            self.client,
-            self.store,
-            self.offsets,
-            self.delays,
-            self.timer,
-            self.tables.files.persist_offsets,
-        )
-        members = partial(poll_all_members, self.client, self.live)
-        self.pre_online = PreOnlineService(self.live, self.ha, self.client, tables, members, go_online)
-        self.pre_online.start()
-
-    def _pre_online_step(self) -> PreOnlineStep | None:
-        return None if self.pre_online is None else self.pre_online.core.step
-
     def _make_admin_api(self) -> BrokerAdminApi:
         components = AdminApiDependencies(
             self.live,
@@ -508,7 +352,7 @@ class Broker:
             self.client,
             self.slave_sync,
             self.replica_control,
-            self.replicas,
+            self.mode,
             self.cold_reads,
             self.transactions,
             self.pop,
@@ -516,16 +360,10 @@ class Broker:
             self.tables,
             self.timer,
             self.escape,
-            self._group_reporter,
-            self._dledger_parts(),
             self.ports.metric_samples,
             self.ports.certificates,
         )
         return BrokerAdminApi(components, InProcessCalls(self.handlers))
-
-    def _state_version(self) -> int:
-        """The master epoch, 0 without a controller: the state version of the tables."""
-        return self.replicas.role_transitions.epoch if self.replicas is not None else 0
 
     # periodic work
 
@@ -555,9 +393,7 @@ class Broker:
             "scan the page cache",
             cold.pages.start_scan,
         )
-        if self._leadership is not None:
-            every(lambda: DRAIN_CHECK_MS, "leave the leadership if drained", self._leadership.check_drained)
-            every(lambda: DRAIN_CHECK_MS, "take the ends of queues", self._take_queue_ends)
+        self.mode.add_periodic_tasks(every)
         self.periodic_tasks.start()
 
     def _sample_statistics(self) -> None:
@@ -572,19 +408,6 @@ class Broker:
                 channel.close()
 
     # listeners
-
-    def _registered(self, response: RegisterBrokerResponseHeader) -> None:
-        """Follows the master that a nameserver names: its HA address, unless one is configured, and for table
-        copies its client address."""
-        if self.replicas is not None:
-            return  # controllers determine the master; a nameserver may still name the former one
-        if self.member_group is not None:
-            self.member_group.registered(response)
-            return
-        if response.ha_server_addr and not self.live.current.ha_master_address:
-            self.ha.follow(response.ha_server_addr)
-        if self.live.current.broker_role == "SLAVE" and response.master_addr:
-            self.slave_sync.follow(response.master_addr)
 
     def _topics_changed(self, names: tuple[str, ...]) -> None:
         """Releases the requests that wait on queues of a deleted topic: if the topic is created again, its
@@ -604,4 +427,4 @@ class Broker:
     def _reconfigured(self, before: BrokerConfig, after: BrokerConfig) -> None:
         """Passes new settings on to objects that keep a copy."""
         self.tables.reconfigure(after)
-        self.store.configure(store_config_of(after))
+        self.store.configure(self.mode.store_config(after))

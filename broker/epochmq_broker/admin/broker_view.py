@@ -145,10 +145,8 @@ class BrokerView:
 
     def master_epoch(self) -> int:
         """The epoch of the latest role, in a DLedger group the term; 0 without either."""
-        replicas, dledger = self._components.replicas, self._components.dledger
-        if dledger is not None:
-            return dledger.leadership.term
-        return replicas.role_transitions.epoch if replicas is not None else 0
+        dledger = self._components.dledger
+        return dledger.leadership.term if dledger is not None else self._components.live.master_epoch
 
     def master_broker_id(self) -> int | None:
         """The id of the master, if known; None without controllers and without DLedger."""

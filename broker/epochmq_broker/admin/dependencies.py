@@ -10,8 +10,10 @@ from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.membership.acting.group_report import GroupReporter
 from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
-from epochmq_broker.membership.dledger.commit_log_peer import CommitLogPeer
-from epochmq_broker.membership.dledger.leadership import Leadership
+from epochmq_broker.membership.modes.acting import ActingMasterMode
+from epochmq_broker.membership.modes.controlled import ControlledMode
+from epochmq_broker.membership.modes.dledger import DLedgerMode
+from epochmq_broker.membership.modes.group_mode import GroupMode
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
@@ -30,14 +32,6 @@ from epochmq_store.message_store import MessageStore
 
 
 @dataclass(frozen=True, slots=True)
-class DLedgerBroker:
-    """The parts of a broker whose commit log is a DLedger log."""
-
-    commit_log: CommitLogPeer
-    leadership: Leadership
-
-
-@dataclass(frozen=True, slots=True)
 class AdminApiDependencies:
     """The broker's components that the admin API reads and calls."""
 
@@ -50,7 +44,7 @@ class AdminApiDependencies:
     client: RemotingClient
     slave_sync: SlaveSync
     replica_control: ReplicaControl
-    replicas: ReplicasManager | None
+    mode: GroupMode
     cold_reads: ColdReadPool
     transactions: TransactionService
     pop: PopService
@@ -58,8 +52,21 @@ class AdminApiDependencies:
     tables: BrokerTables
     timer: TimerService | None
     escape: EscapeBridge
-    group: GroupReporter | None
-    dledger: DLedgerBroker | None
     request_samples: Callable[[], Iterable[Sample | None]]
     """The samples of RocketMQ's metrics of requests, and None where the caller should pause."""
     certificates: ServerCertificates
+
+    @property
+    def replicas(self) -> ReplicasManager | None:
+        """The broker under controllers; None in the other modes."""
+        return self.mode.replicas if isinstance(self.mode, ControlledMode) else None
+
+    @property
+    def group(self) -> GroupReporter | None:
+        """The report of a broker in a group with an acting master; None in the other modes."""
+        return self.mode.reporter if isinstance(self.mode, ActingMasterMode) else None
+
+    @property
+    def dledger(self) -> DLedgerMode | None:
+        """The broker whose commit log is a DLedger log; None in the other modes."""
+        return self.mode if isinstance(self.mode, DLedgerMode) else None

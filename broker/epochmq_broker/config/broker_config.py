@@ -459,7 +459,15 @@ class LiveConfig:
     `on_change`.
     """
 
-    __slots__ = ("_looked_up", "_overrides", "current", "on_change", "version", "without_effect")
+    __slots__ = (
+        "_looked_up",
+        "_overrides",
+        "current",
+        "master_epoch",
+        "on_change",
+        "version",
+        "without_effect",
+    )
 
     def __init__(
         self,
@@ -474,6 +482,8 @@ class LiveConfig:
         """The version of the file that `reload` applied last; empty: the broker has the file of its start."""
         self.on_change: list[Callable[[BrokerConfig, BrokerConfig], None]] = []
         self._looked_up: tuple[str, ...] = ()
+        self.master_epoch = 0
+        """The master epoch under which this broker has its role; 0 without controllers."""
 
     @property
     def nameservers(self) -> tuple[str, ...]:
@@ -525,6 +535,10 @@ class LiveConfig:
         if before != self.current:
             for notify in self.on_change:
                 notify(before, self.current)
+
+    def state_version(self) -> int:
+        """The state version of the tables: the master epoch."""
+        return self.master_epoch
 
     def as_properties(self) -> dict[str, str]:
         """Every key with its value, keys without effect included, as GET_BROKER_CONFIG returns them."""

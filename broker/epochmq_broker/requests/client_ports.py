@@ -34,9 +34,8 @@ class ClientPorts:
         fast_failure: FastFailure,
         isolation: IsolationGate | None = None,
     ) -> None:
-        """`isolation`: the gate of a broker that may start isolated. `end_isolation` opens it."""
+        """`isolation`: the gate of a broker that may start isolated."""
         self._config = config
-        self._isolation = isolation
         self._processors = processors
         settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
         tls_mode = TlsMode(config.tls_server_mode)
@@ -69,6 +68,8 @@ class ClientPorts:
                 processors.main_port_fast_handlers(),
                 external_mode,
             )
+        if isolation is not None:
+            isolation.on_open.append(self._use_fast_paths)
 
     @property
     def _servers(self) -> list[RemotingServer]:
@@ -95,14 +96,12 @@ class ClientPorts:
         if self.external is not None:
             await self.external.start(config.bind_address, config.external_listen_port)
 
-    def end_isolation(self) -> None:
-        """Serves clients' requests from now on. The fast paths have no gate: they serve none before."""
-        if self._isolation is not None and self._isolation.is_closed:
-            self._isolation.is_closed = False
-            self.main.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
-            self.vip.dispatcher.use_fast_handlers(self._processors.vip_port_fast_handlers())
-            if self.external is not None:
-                self.external.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
+    def _use_fast_paths(self) -> None:
+        """The isolation has ended. The fast paths have no gate: they serve nothing before."""
+        self.main.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
+        self.vip.dispatcher.use_fast_handlers(self._processors.vip_port_fast_handlers())
+        if self.external is not None:
+            self.external.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
 
     async def stop(self) -> None:
         """Finishes the requests in flight within `STOP_GRACE_S`, and closes the ports."""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.membership.acting.lock_quorum import LockQuorum
-from epochmq_broker.membership.acting.member_group_service import MemberGroupService
-from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
 from epochmq_broker.membership.controlled.request_gate import RequestGate
-from epochmq_broker.membership.dledger.leadership import Leadership
+from epochmq_broker.membership.modes.group_mode import GroupMode
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
@@ -178,15 +176,9 @@ class RequestProcessors:
 
     def handlers(
         self,
-        replicas: ReplicasManager | None,
-        group: MemberGroupService | None,
-        group_info: Callable[[], Mapping[str, str]] = dict,
-        leadership: Leadership | None = None,
+        mode: GroupMode,
     ) -> dict[int, RequestHandler]:
-        """Request code → handler, of everything but pulls, which only the main port serves. `replicas`: the
-        broker under controllers, None without. `group`: the broker in a group with an acting master, None
-        without. `group_info`: what the runtime information says about it. `leadership`: that of a DLedger
-        group."""
+        """Request code → handler, of everything but pulls, which only the main port serves."""
         components, tables = self._components, self._components.tables
         live, store, writer = components.live, components.store, components.writer
         mqadmin = MqadminDependencies(
@@ -204,7 +196,7 @@ class RequestProcessors:
             components.ha,
             tables.static_topics,
             components.timer,
-            group_info,
+            mode.runtime_info,
         )
         static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
         modes = tables.request_modes
@@ -214,10 +206,10 @@ class RequestProcessors:
         )
         transactions = EndTransactionProcessor(live, store, writer, tables.stats, components.transactions)
         control = ReplicaControlProcessor(
-            components.replica_control, store, components.ha, components.slave_sync, replicas, leadership
+            components.replica_control, store, components.ha, components.slave_sync, mode
         )
-        replica_group = ReplicaGroupProcessor(live, components.ha, replicas)
-        acting_master = ActingMasterProcessor(group)
+        replica_group = ReplicaGroupProcessor(live, components.ha, mode)
+        acting_master = ActingMasterProcessor(mode)
         self._unverified = {**replica_group.unverified_handlers(), **acting_master.unverified_handlers()}
         handlers: dict[int, RequestHandler] = {
             **mqadmin_handlers(mqadmin),
@@ -251,9 +243,9 @@ class RequestProcessors:
         }
         retrier = ColdReadRetrier(store.reader, components.cold_reads)
         retried = static_topics.translate(retrier.wrap(handlers))
-        if replicas is None:
+        gate = self._gate = mode.gate
+        if gate is None:
             return retried
-        gate = self._gate = replicas.gate
         components.pop.hand_out_only_if(lambda: gate.is_open)
         # A request that has to wait for the disk passes the gate again before it runs again: a switchover may
         # have begun meanwhile.

@@ -8,7 +8,7 @@ and of administrators are served.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from epochmq_broker.config.broker_config import BrokerConfig
@@ -59,6 +59,14 @@ class IsolationGate:
 
     def __init__(self, *, closed: bool) -> None:
         self.is_closed = closed
+        self.on_open: list[Callable[[], None]] = []
+
+    def open(self) -> None:
+        """Serves clients' requests from now on, and calls the listeners, unless the gate is open."""
+        if self.is_closed:
+            self.is_closed = False
+            for notify in self.on_open:
+                notify()
 
     def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
         """Returns the handlers, with the gate in front of those of clients' requests."""

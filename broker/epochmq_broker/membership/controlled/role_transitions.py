@@ -74,12 +74,11 @@ class ReplicaDependencies:
 
 
 class RoleTransitions:
-    """Takes one role after another. `epoch` is the epoch of the latest role, 0 before the first."""
+    """Takes one role after another. The epoch of the latest one is the settings' `master_epoch`."""
 
     def __init__(
         self, components: ReplicaDependencies, lease: WriteLease, clock_ms: Callable[[], float]
     ) -> None:
-        self.epoch = 0
         self._components = components
         self._lease = lease
         self._clock_ms = clock_ms
@@ -103,7 +102,7 @@ class RoleTransitions:
     async def _become_master(self, view: MasterView, broker_id: int) -> None:
         components = self._components
         await self._stop_address_search()
-        self.epoch = view.epoch
+        components.live.master_epoch = view.epoch
         self._lease.begin(view.epoch)
         await components.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
         components.live.set_role(0, "SYNC_MASTER")
@@ -116,7 +115,7 @@ class RoleTransitions:
         components = self._components
         await self._stop_address_search()
         self._lease.end()
-        self.epoch = view.epoch
+        components.live.master_epoch = view.epoch
         components.live.set_role(broker_id, "SLAVE")
         components.master_services.stop()
         components.held_pulls.release()

@@ -61,17 +61,13 @@ _STATUSES: Final = {
 
 
 def store_config_of(config: BrokerConfig) -> StoreConfig:
-    """The settings of the store. With a DLedger commit log its log is that of the peer, which decides what
-    has to be on disk."""
-    settings = StoreConfig.of(config)
-    if config.enable_dledger_commit_log:
-        settings = msgspec.structs.replace(
-            settings,
-            store_path_commit_log=str(data_folder(config)),
-            read_only_commit_log_store_paths="",
-            flush_disk_type="ASYNC_FLUSH",
-        )
-    return settings
+    """The settings of a store whose log is that of the peer, which decides what has to be on disk."""
+    return msgspec.structs.replace(
+        StoreConfig.of(config),
+        store_path_commit_log=str(data_folder(config)),
+        read_only_commit_log_store_paths="",
+        flush_disk_type="ASYNC_FLUSH",
+    )
 
 
 def make_store(
@@ -81,11 +77,7 @@ def make_store(
     is_batch_topic: Callable[[str], bool | None],
     bit_map: BitMapOf | None,
 ) -> MessageStore:
-    """The store of a broker, over a plain commit log or over a DLedger log. `is_batch_topic` and `bit_map`
-    are those of `MessageStore`."""
-    settings = store_config_of(config)
-    if not config.enable_dledger_commit_log:
-        return MessageStore(settings, store_host, is_batch_topic=is_batch_topic, bit_map=bit_map)
+    """The store over a DLedger log. `is_batch_topic` and `bit_map` are those of `MessageStore`."""
     plain = StoreConfig.of(config)
     committed = CommittedLog(
         data_folder(config),
@@ -94,7 +86,7 @@ def make_store(
         plain.read_only_log_dirs,
     )
     return MessageStore(
-        settings,
+        store_config_of(config),
         store_host,
         log=committed,
         make_appender=LeaderAppender,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochmq_broker.membership.acting.member_group_service import MemberGroupService
+from epochmq_broker.membership.modes.group_mode import GroupMode
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import NotifyMinBrokerIdChangeRequestHeader
@@ -14,9 +14,9 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 class ActingMasterProcessor:
     """Serves them on the main port and on the VIP port."""
 
-    def __init__(self, group: MemberGroupService | None) -> None:
-        """`group` is None without enableSlaveActingMaster; notifications then succeed and have no effect."""
-        self._group = group
+    def __init__(self, mode: GroupMode) -> None:
+        """Without enableSlaveActingMaster notifications succeed and have no effect."""
+        self._mode = mode
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -31,12 +31,10 @@ class ActingMasterProcessor:
         """905: the smallest id of the group has changed. The name of the group is not checked, as in
         RocketMQ."""
         header = NotifyMinBrokerIdChangeRequestHeader.decode(command.ext)
-        if self._group is not None:
-            self._group.min_id_changed(header)
+        self._mode.min_id_changed(header)
         return response(command, ResponseCode.SUCCESS)
 
     def min_id_may_have_changed(self, connection: RemotingConnection, command: Command) -> Command:
         """905 without a signature: makes the broker poll the nameservers."""
-        if self._group is not None:
-            self._group.poll_now()
+        self._mode.min_id_may_have_changed()
         return response(command, ResponseCode.SUCCESS)

@@ -6,21 +6,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
-from epochmq_broker.membership.dledger.leadership import Leadership
+from epochmq_broker.membership.modes.group_mode import GroupMode
 from epochmq_broker.replication.ha.service import HARole, HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.replica_control import (
-    MasterLogStateHeader,
     ReplicaControlCode,
     ReplicaControlStateHeader,
     SwitchoverRequestHeader,
-    SwitchoverResponseHeader,
-    format_broker_ids,
 )
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.message_store import MessageStore
@@ -40,15 +36,13 @@ class ReplicaControlProcessor:
         store: MessageStore,
         ha: HAService,
         slave_sync: SlaveSync,
-        replicas: ReplicasManager | None,
-        leadership: Leadership | None,
+        mode: GroupMode,
     ) -> None:
         self._control = control
         self._store = store
         self._ha = ha
         self._copies = slave_sync
-        self._replicas = replicas
-        self._leadership = leadership
+        self._mode = mode
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -63,38 +57,18 @@ class ReplicaControlProcessor:
         """Makes another replica the master; responds when it is."""
         header = SwitchoverRequestHeader.decode(command.ext)
         timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
-        if self._leadership is not None:
-            done = await self._leadership.transfer(header.broker_id, timeout_ms)
-            moved = SwitchoverResponseHeader(
-                master_broker_id=done.master_id,
-                master_address=header.address or None,
-                master_epoch=done.term,
-                held_ms=done.took_ms,
-            )
-            return response(command, ResponseCode.SUCCESS, header=moved)
-        if self._replicas is None:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, "there are no controllers that could elect another master"
-            )
-        switched = await self._replicas.switchover.switch_to(header.broker_id, header.address, timeout_ms)
-        response_header = SwitchoverResponseHeader(
-            master_broker_id=switched.master_id,
-            master_address=switched.master_address,
-            master_epoch=switched.master_epoch,
-            held_ms=switched.held_ms,
-        )
-        return response(command, ResponseCode.SUCCESS, header=response_header)
+        moved = await self._mode.switch_over(header, timeout_ms)
+        return response(command, ResponseCode.SUCCESS, header=moved)
 
     async def set_state(self, connection: RemotingConnection, command: Command) -> Command:
         """Sets or clears fenced and drained; without either, only returns the present state."""
         header = ReplicaControlStateHeader.decode(command.ext)
-        if header.drained and self._replicas is None and self._leadership is None:
+        if header.drained and not self._mode.can_drain:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 "this broker cannot be drained: it has no controllers that could elect another master",
             )
-        leads = self._leadership is not None and self._leadership.leads
-        if header.drained and (leads or self._ha.role is HARole.MASTER):
+        if header.drained and self._mode.leads:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 "this broker cannot be drained: it is the master; promote another replica first",
@@ -108,7 +82,7 @@ class ReplicaControlProcessor:
         state = self._control.state
         if header.fenced is not None or header.drained is not None:
             log.info("replica control changed: fenced=%s, drained=%s", state.fenced, state.drained)
-        takes = self._store.state.writable and (self._replicas is None or self._replicas.takes_messages())
+        takes = self._store.state.writable and self._mode.takes_messages()
         behind = self._store.replica_log.undispatched_bytes if self._ha.role is HARole.REPLICA else 0
         response_header = ReplicaControlStateHeader(
             fenced=state.fenced, drained=state.drained, takes_messages=takes, undispatched=behind
@@ -125,25 +99,4 @@ class ReplicaControlProcessor:
 
     def master_log_state(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns the end of a master's log and the members of its SyncStateSet."""
-        if self._leadership is not None and self._leadership.leads:
-            leader_header = MasterLogStateHeader(
-                broker_id=self._leadership.broker_id,
-                master_epoch=self._leadership.term,
-                max_offset=self._store.max_phy_offset,
-            )
-            return response(command, ResponseCode.SUCCESS, header=leader_header)
-        sync = self._ha.sync_state
-        if self._ha.role is not HARole.MASTER or sync is None:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master")
-        response_header = MasterLogStateHeader(
-            broker_id=sync.self_id,
-            master_epoch=self._replicas.role_transitions.epoch if self._replicas is not None else 0,
-            max_offset=self._store.max_phy_offset,
-            members=format_broker_ids(sync.members),
-            proposed=format_broker_ids(sync.proposed or ()),
-            learners=format_broker_ids(
-                replica.broker_id for replica in sync.replicas.values() if replica.async_learner
-            ),
-            set_epoch=sync.set_epoch,
-        )
-        return response(command, ResponseCode.SUCCESS, header=response_header)
+        return response(command, ResponseCode.SUCCESS, header=self._mode.master_log_state())

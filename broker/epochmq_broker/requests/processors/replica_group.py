@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from epochmq_broker.config.broker_config import LiveConfig
-from epochmq_broker.membership.controlled.manager import ReplicasManager
+from epochmq_broker.membership.modes.group_mode import GroupMode
 from epochmq_broker.replication.ha.log_checksums import ChecksumsBusyError
 from epochmq_broker.replication.ha.log_comparison import LogRange
-from epochmq_broker.replication.ha.master_flush_offset import adopt_master_flush_offset
 from epochmq_broker.replication.ha.service import HARole, HAService
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -22,10 +21,10 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 class ReplicaGroupProcessor:
     """Serves them on the main port and on the VIP port."""
 
-    def __init__(self, live: LiveConfig, ha: HAService, replicas: ReplicasManager | None) -> None:
+    def __init__(self, live: LiveConfig, ha: HAService, mode: GroupMode) -> None:
         self._live = live
         self._ha = ha
-        self._replicas = replicas
+        self._mode = mode
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -70,9 +69,7 @@ class ReplicaGroupProcessor:
         config = self._live.current
         header = ExchangeHAInfoRequestHeader.decode(command.ext)
         if header.master_ha_address is not None:
-            if not config.enable_controller_mode:
-                self._ha.follow(header.master_ha_address)
-                adopt_master_flush_offset(self._ha.store, config, header.master_flush_offset)
+            self._mode.master_announced(header)
             return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
         if self._ha.role is not HARole.MASTER:
             return response(command, ResponseCode.SUCCESS, header=ExchangeHAInfoResponseHeader())
@@ -85,8 +82,7 @@ class ReplicaGroupProcessor:
 
     def role_changed(self, connection: RemotingConnection, command: Command) -> Command:
         """1008: a controller notifies the broker of the group's master."""
-        if self._replicas is not None:
-            self._replicas.role_notified(command)
+        self._mode.role_notified(command)
         return response(command, ResponseCode.SUCCESS)
 
     def unverified_handlers(self) -> Mapping[int, RequestHandler]:
@@ -96,6 +92,5 @@ class ReplicaGroupProcessor:
 
     def role_may_have_changed(self, connection: RemotingConnection, command: Command) -> Command:
         """1008 without a signature: makes the broker ask its controllers."""
-        if self._replicas is not None:
-            self._replicas.role_notified(command, verified=False)
+        self._mode.role_notified(command, verified=False)
         return response(command, ResponseCode.SUCCESS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_broker.membership.modes.dledger import DLedgerMode
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.operations import (
@@ -56,7 +57,8 @@ def leader_of(group: Group) -> Served:
 
 
 def serves(one: Served) -> bool:
-    return one.broker.dledger is not None and one.broker.dledger.is_ready
+    mode = one.broker.mode
+    return isinstance(mode, DLedgerMode) and mode.commit_log.is_ready
 
 
 async def state_of(one: Served) -> results.BrokerState:
@@ -87,8 +89,8 @@ async def promote(one: Served, broker_id: int | None = None) -> results.Switchov
 
 def take_over(one: Served, may: Callable[[], object]) -> None:
     """Lets a broker take a leadership that is transferred to it when `may` returns a true value."""
-    assert one.broker.dledger is not None
-    one.broker.dledger.processor.may_take_over = lambda: bool(may())
+    assert isinstance(one.broker.mode, DLedgerMode)
+    one.broker.mode.commit_log.processor.may_take_over = lambda: bool(may())
 
 
 def accept_leadership(one: Served, *, on: bool) -> None:
@@ -287,9 +289,9 @@ async def test_the_leader_changes_the_members_and_leaves_after_a_transfer(tmp_pa
 async def test_a_leader_that_is_adding_a_member_is_busy(tmp_path: Path) -> None:
     """It waits for the new broker, which does not run yet."""
     async with running(tmp_path, 1) as group:
-        dledger = group[0].broker.dledger
-        assert dledger is not None
-        leading = dledger.peer.node.leader
+        mode = group[0].broker.mode
+        assert isinstance(mode, DLedgerMode)
+        leading = mode.commit_log.peer.node.leader
         assert leading is not None
         added = asyncio.ensure_future(change_members(group[0], "n1", f"{HOST}:{free_port(HOST)}"))
         await until(lambda: "n1" in leading.peers)

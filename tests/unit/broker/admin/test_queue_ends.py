@@ -14,6 +14,7 @@ import pytest
 
 from epochmq_broker.membership.dledger.commit_log_peer import CommitLogPeer
 from epochmq_broker.membership.dledger.group_state import runtime_info
+from epochmq_broker.membership.modes.dledger import DLedgerMode
 from epochmq_protocol.admin_api.messages import AdminError
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.transport.client import RemotingClient
@@ -56,8 +57,9 @@ class Member:
 
     @property
     def dledger(self) -> CommitLogPeer:
-        assert self.served.broker.dledger is not None
-        return self.served.broker.dledger
+        mode = self.served.broker.mode
+        assert isinstance(mode, DLedgerMode)
+        return mode.commit_log
 
     async def start_again(self, *, emptied: bool = False, dledger: bool = True) -> None:
         self._settings["enableDLegerCommitLog"] = str(dledger).lower()
@@ -154,10 +156,10 @@ async def test_a_peer_joins_a_log_that_has_lost_its_beginning(tmp_path: Path, be
             return one
 
         first = await start(0, dledger=begins_with != "a plain log")
-        if first.served.broker.dledger is not None:
+        if isinstance(first.served.broker.mode, DLedgerMode):
             await until(lambda: first.dledger.is_ready)
         await first.send(first.address, EXPIRED, 5)
-        if first.served.broker.dledger is None:
+        if not isinstance(first.served.broker.mode, DLedgerMode):
             await first.start_again(dledger=True)
             await until(lambda: first.dledger.is_ready)
         await first.send(first.address, LATER, 20)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from epochmq_broker.membership.modes.acting import ActingMasterMode
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import ConsumerSendMsgBackRequestHeader
@@ -137,8 +138,9 @@ async def test_without_the_feature_notifications_succeed_and_have_no_effect(tmp_
 
 
 async def test_a_notification_starts_and_stops_the_special_services(bench: Bench) -> None:
-    broker, group = bench.broker, bench.broker.member_group
-    assert group is not None
+    broker, mode = bench.broker, bench.broker.mode
+    assert isinstance(mode, ActingMasterMode)
+    group = mode.group
     group.start()
     group.start_service(0, "127.53.7.9:10911")
     assert not broker.delays.is_running

@@ -72,7 +72,7 @@ async def test_clients_are_served_only_after_pre_online(bench: Bench) -> None:
     assert bench.count("orders") == 0
     assert peer.call(command(RequestCode.GET_ALL_CONSUMER_OFFSET)).code == 0
     assert peer.call(command(RequestCode.GET_BROKER_CONFIG)).code == 0
-    bench.broker.ports.end_isolation()
+    bench.broker.mode.isolation.open()
     assert dispatcher_of(bench).fast, "sends and pulls take the fast path again"
     assert [peer.call(each).code for each in CLIENT_REQUESTS[:1]] == [0]
     assert bench.count("orders") == 1
@@ -138,7 +138,7 @@ async def test_a_master_tells_its_ha_address_and_where_its_log_ended_at_the_star
         broker = master.broker
         end = broker.store.max_phy_offset
         assert end > 0
-        broker.ports.end_isolation()
+        broker.mode.isolation.open()
         assert master.peer().call(send_command("orders")).code == 0
         await broker.ha.start()
         config = broker.live.current

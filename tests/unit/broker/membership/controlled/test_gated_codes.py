@@ -26,12 +26,11 @@ NOBODY = cast(RemotingConnection, None)
 async def test_a_held_request_reaches_no_handler(tmp_path: Path, code: int) -> None:
     broker = Broker(from_properties({**CONTROLLED, "storePathRootDir": str(tmp_path)}))
     handlers = broker.processors.main_port_handlers(broker.handlers)
-    assert broker.replicas is not None
-    broker.replicas.gate.hold()
+    broker.mode.replicas.gate.hold()
     answer = handlers[code](NOBODY, request(code))
     assert isinstance(answer, Awaitable)
     task = asyncio.ensure_future(answer)
-    while not broker.replicas.gate.held:
+    while not broker.mode.replicas.gate.held:
         await asyncio.sleep(0)
         assert not task.done(), task.exception()
     task.cancel()

@@ -131,8 +131,7 @@ async def test_rocketmq_s_controllers_get_no_heartbeats_of_a_master_that_gave_up
         epoch = controller.epoch
         doubt(tmp_path, left)
         async with broker(tmp_path, controller.address) as one:
-            assert one.replicas is not None
-            manager = one.replicas
+            manager = one.mode.replicas
             await until(
                 lambda: manager.state_machine.gives_up_epoch == epoch and manager.heartbeats.suspended
             )

@@ -64,7 +64,7 @@ async def test_a_new_broker_gets_an_id_is_elected_and_takes_messages(tmp_path: P
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
         controller.next_id = 1
         await until(lambda: one.ha.role is HARole.MASTER, "it is the master")
-        await until(lambda: one.replicas is not None and one.replicas.may_write(), "it has a lease")
+        await until(one.mode.replicas.may_write, "it has a lease")
         assert role_of(one) == (HARole.MASTER, 0, "SYNC_MASTER")
         assert (await send(one)).code == 0
         assert (tmp_path / "brokerIdentity").read_text() == "TestCluster#group-a#1"
@@ -76,8 +76,7 @@ async def test_a_new_broker_gets_an_id_is_elected_and_takes_messages(tmp_path: P
 
 async def test_a_master_tells_its_epoch_and_the_end_of_its_log(tmp_path: Path) -> None:
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it has a lease")
+        await until(one.mode.replicas.may_write, "it has a lease")
         assert (await send(one)).code == 0
         async with RemotingClient() as client:
             question = request(ReplicaControlCode.GET_MASTER_LOG_STATE)
@@ -106,12 +105,11 @@ async def test_sends_are_rejected_without_a_lease_and_accepted_with_one(tmp_path
         # Not when a producer's time is over, nor when a switch that is held would be given up.
         assert asyncio.get_running_loop().time() - before < 30
         controller.lease_ms = 1000
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it has a lease")
+        await until(one.mode.replicas.may_write, "it has a lease")
         while (await send(one)).code != 0:  # one that stood still has lost it again
-            await until(one.replicas.may_write, "it has a lease again")
+            await until(one.mode.replicas.may_write, "it has a lease again")
         controller.silent = True
-        await until(lambda: not one.replicas.may_write(), "the lease has run out")  # type: ignore[union-attr]
+        await until(lambda: not one.mode.replicas.may_write(), "the lease has run out")
         assert (await send(one)).code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert one.store.max_phy_offset > 0
 
@@ -121,27 +119,25 @@ async def test_a_message_whose_acknowledgement_comes_without_a_lease_is_not_ackn
 ) -> None:
     settings = {"flushDiskType": "SYNC_FLUSH"}
     async with fake_controller() as controller, broker(tmp_path, controller.address, settings) as one:
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it has a lease")
+        await until(one.mode.replicas.may_write, "it has a lease")
         assert (await send(one)).code == 0
         flushed: list[Any] = []
         one.store.when_flushed = lambda end, done: flushed.append(done)  # type: ignore[method-assign]
         for number, lose in ((1, False), (2, True)):
             sending = asyncio.create_task(send(one, number))
             await until(lambda: flushed, "the message waits for the disk")
-            one.replicas.gate.hold()  # a planned switch: what is under way ends as ever
+            one.mode.replicas.gate.hold()  # a planned switch: what is under way ends as ever
             if lose:
-                one.replicas.lease.fence()
+                one.mode.replicas.lease.fence()
             flushed.pop()(PutStatus.PUT_OK)
             expected = ResponseCode.FLUSH_SLAVE_TIMEOUT if lose else ResponseCode.SUCCESS
             assert (await sending).code == expected
-            one.replicas.gate.open()
+            one.mode.replicas.gate.open()
 
 
 async def test_under_a_java_controller_it_needs_no_lease(tmp_path: Path) -> None:
     async with fake_controller(grants=False) as controller, broker(tmp_path, controller.address) as one:
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it writes as RocketMQ does")
+        await until(one.mode.replicas.may_write, "it writes as RocketMQ does")
         assert (await send(one)).code == 0
 
 
@@ -151,19 +147,17 @@ async def test_leases_count_again_when_an_epochmq_controller_leads_after_a_rocke
     async with fake_controller(grants=False, lease_ms=1000) as controller:
         settings = {"syncControllerMetadataPeriod": "600000"}
         async with broker(tmp_path, controller.address, settings) as one:
-            assert one.replicas is not None
-            lease = one.replicas.lease
-            await until(one.replicas.may_write, "it writes as RocketMQ does")
+            lease = one.mode.replicas.lease
+            await until(one.mode.replicas.may_write, "it writes as RocketMQ does")
             controller.grants = True
             await until(lambda: lease.leader_grants, "it has a lease")
             controller.lease_ms = 0
-            await until(lambda: not one.replicas.may_write(), "the lease has run out")  # type: ignore[union-attr]
+            await until(lambda: not one.mode.replicas.may_write(), "the lease has run out")
 
 
 async def test_a_notification_changes_the_role_and_an_old_one_does_not(tmp_path: Path) -> None:
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it is the master, and takes messages")
+        await until(one.mode.replicas.may_write, "it is the master, and takes messages")
         address = one.live.current.broker_addr
         controller.make_master(2, "127.76.250.251:10911", 7)
         await controller.notify(address)
@@ -199,7 +193,7 @@ async def test_a_restarted_broker_keeps_its_id_and_tells_its_new_address(tmp_pat
             after = one.live.current.broker_addr
             assert after != before
             await until(
-                lambda: one.replicas is not None and one.replicas.state_machine.role is not None,
+                lambda: one.mode.replicas.state_machine.role is not None,
                 "it has a role",
             )
         asked = [one.ext or {} for one in controller.questions(Code.CONTROLLER_REGISTER_BROKER)]
@@ -222,11 +216,10 @@ async def test_slow_and_dead_controllers_delay_no_heartbeats_to_others(tmp_path:
                 dead = f"127.76.249.1:{deaf.getsockname()[1]}"
                 addresses = ";".join([dead, slow.address, quick.address])
                 async with broker(tmp_path, addresses) as one:
-                    assert one.replicas is not None
-                    await until(one.replicas.may_write, "it has a lease")
+                    await until(one.mode.replicas.may_write, "it has a lease")
                     heard = len(quick.heartbeats)
                     await until(lambda: len(quick.heartbeats) > heard + 10, "heartbeats continue")
-                    assert one.replicas.may_write()
+                    assert one.mode.replicas.may_write()
         finally:
             for one_of_many in filler:
                 one_of_many.close()
@@ -238,8 +231,7 @@ async def test_a_heartbeat_carries_what_an_election_needs(tmp_path: Path) -> Non
         fake_controller(grants=False) as controller,
         broker(tmp_path, controller.address, settings) as one,
     ):
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it is the master")
+        await until(one.mode.replicas.may_write, "it is the master")
         assert (await send(one)).code == 0
         heard = len(controller.heartbeats)
         await until(lambda: len(controller.heartbeats) > heard + 1, "another heartbeat")
@@ -253,8 +245,7 @@ async def test_a_master_that_stops_says_that_it_is_fenced(tmp_path: Path) -> Non
     """The controllers need not wait for its lease to expire."""
     async with fake_controller() as controller:
         async with broker(tmp_path, controller.address) as one:
-            assert one.replicas is not None
-            await until(one.replicas.may_write, "it has a lease")
+            await until(one.mode.replicas.may_write, "it has a lease")
         assert controller.heartbeats[-1]["fencedEpoch"] == "1"
         assert "writeLeaseEpoch" not in controller.heartbeats[-1]
 
@@ -264,22 +255,21 @@ async def test_heartbeats_report_no_fence_before_the_election_request_has_ended(
 ) -> None:
     """Otherwise the controllers would elect a replica of their own choice, and reject the chosen one."""
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it has a lease")
+        await until(one.mode.replicas.may_write, "it has a lease")
         controller.elects_from.clear()
         controller.elects = False
         asked = len(controller.questions(Code.CONTROLLER_ELECT_MASTER))
-        naming = asyncio.create_task(one.replicas.successor_election.elect(2))
+        naming = asyncio.create_task(one.mode.replicas.successor_election.elect(2))
         await until(lambda: len(controller.questions(Code.CONTROLLER_ELECT_MASTER)) > asked, "it names one")
-        assert not one.replicas.may_write()
+        assert not one.mode.replicas.may_write()
         heard = len(controller.heartbeats)
-        one.replicas.heartbeats.send_now()
+        one.mode.replicas.heartbeats.send_now()
         await until(lambda: len(controller.heartbeats) > heard, "a heartbeat in between")
         assert all("fencedEpoch" not in beat for beat in controller.heartbeats[heard:])
         controller.elects_from.set()
         await naming
         heard = len(controller.heartbeats)
-        one.replicas.heartbeats.send_now()
+        one.mode.replicas.heartbeats.send_now()
         await until(lambda: len(controller.heartbeats) > heard, "a heartbeat afterwards")
         assert controller.heartbeats[-1]["fencedEpoch"] == "1"
         first, *_, last = controller.questions(Code.CONTROLLER_ELECT_MASTER)
@@ -289,11 +279,10 @@ async def test_heartbeats_report_no_fence_before_the_election_request_has_ended(
 
 async def test_a_master_whose_disk_has_failed_lets_another_take_its_place(tmp_path: Path) -> None:
     async with fake_controller() as controller, broker(tmp_path, controller.address) as one:
-        assert one.replicas is not None
-        await until(one.replicas.may_write, "it has a lease")
+        await until(one.mode.replicas.may_write, "it has a lease")
         one.store.state.report_fsync_failure(OSError(5, "Input/output error"))
         await until(lambda: controller.heartbeats[-1].get("fencedEpoch") == "1", "it says so")
-        assert not one.replicas.may_write()
+        assert not one.mode.replicas.may_write()
         controller.make_master(1, one.live.current.broker_addr, 2)
         await until(lambda: controller.heartbeats[-1].get("writeLeaseEpoch") == "2", "it is all there is")
 
@@ -322,8 +311,7 @@ async def test_names_that_cannot_be_looked_up_leave_the_controllers_as_they_were
         monkeypatch.setattr(loop, "getaddrinfo", look_up, raising=False)
         settings = {"fetchControllerAddrByDnsLookup": "true"}
         async with broker(tmp_path, f"controllers.test:{port}", settings) as one:
-            assert one.replicas is not None
-            await until(one.replicas.may_write, "it has a lease")
+            await until(one.mode.replicas.may_write, "it has a lease")
             responses[0] = OSError("Name or service not known")
             count = len(asked)
             await until(lambda: len(asked) > count + 2, "names are looked up again")

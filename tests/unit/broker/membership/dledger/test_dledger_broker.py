@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.membership.dledger.commit_log_peer import CommitLogPeer
+from epochmq_broker.membership.modes.dledger import DLedgerMode
 from epochmq_dledger import core_driver
 from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.results import RaftOperationError
@@ -46,8 +47,8 @@ def settings_of(peers: str, number: int = 0, **more: str) -> dict[str, str]:
 
 
 def dledger_of(bench: Bench) -> CommitLogPeer:
-    assert bench.broker.dledger is not None
-    return bench.broker.dledger
+    assert isinstance(bench.broker.mode, DLedgerMode)
+    return bench.broker.mode.commit_log
 
 
 @contextlib.asynccontextmanager

@@ -159,7 +159,7 @@ async def test_the_plain_part_expires_first_and_as_a_whole(tmp_path: Path) -> No
             os.utime(path, (1, 1))
         store.log_expiry.request_expiry()
         assert store._maintenance is not None
-        log = bench.broker.dledger._log
+        log = bench.broker.mode.commit_log._log
         durable, log.durable_index = log.durable_index, -1
         store._maintenance._tick_expiry()
         assert store.min_phy_offset == 0  # a power failure could take all entries

@@ -12,6 +12,8 @@ import pytest
 from msgspec import structs
 
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.membership.modes.acting import ActingMasterMode
+from epochmq_broker.membership.modes.plain import PlainMode
 from epochmq_broker.services import delay_service
 from epochmq_broker.services.pop.checkpoints import REVIVE_GROUP, PopCheckPoint, decode_checkpoint
 from epochmq_broker.services.transactions import half_messages
@@ -362,10 +364,11 @@ async def test_the_role_in_the_group_decides_where_messages_go(
     broker = Bench(tmp_path, SETTINGS | settings).broker
     destination = broker.escape.destination
     if not settings:
-        assert (broker.member_group, destination()) == (None, Destination.LOCAL)
+        assert isinstance(broker.mode, PlainMode)
+        assert destination() is Destination.LOCAL
         return
-    group = broker.member_group
-    assert group is not None
+    assert isinstance(broker.mode, ActingMasterMode)
+    group = broker.mode.group
     assert broker.escape.role is group
     if group.is_master:
         assert destination() is Destination.LOCAL

@@ -1,0 +1,1 @@
+"""The availability modes: one object for the place of a broker in its group."""

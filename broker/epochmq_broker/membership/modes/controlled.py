@@ -1,0 +1,74 @@
+"""The mode of a broker under controllers (enableControllerMode, RIP-44)."""
+
+from __future__ import annotations
+
+from epochmq_broker.membership.controlled.manager import ReplicasManager
+from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies
+from epochmq_broker.membership.modes.group_mode import GroupMode, GroupParts
+from epochmq_protocol.frame import Command
+from epochmq_protocol.headers import RegisterBrokerResponseHeader
+from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader
+from epochmq_protocol.replica_control import SwitchoverRequestHeader, SwitchoverResponseHeader
+
+
+class ControlledMode(GroupMode):
+    """Controllers elect the master, which writes while it holds a lease. The broker registers with the
+    nameservers as soon as it has a role."""
+
+    is_controlled = True
+    can_drain = True
+
+    def __init__(self, parts: GroupParts) -> None:
+        super().__init__(parts)
+        self.replicas = ReplicasManager(
+            ReplicaDependencies(
+                parts.live,
+                parts.store,
+                parts.writer,
+                parts.ha,
+                parts.tables.topics,
+                parts.master_services,
+                parts.held_pulls,
+                parts.registration,
+                parts.client,
+                parts.slave_sync,
+            )
+        )
+        self.gate = self.replicas.gate
+
+    def load(self) -> None:
+        """See `GroupMode`."""
+        self.replicas.load()
+
+    async def start(self) -> None:
+        """See `GroupMode`."""
+        self.replicas.start()
+
+    async def leave(self) -> None:
+        """See `GroupMode`."""
+        await self.replicas.stop()
+
+    def takes_messages(self) -> bool:
+        """See `GroupMode`."""
+        return self.replicas.takes_messages()
+
+    def registered(self, response: RegisterBrokerResponseHeader) -> None:
+        """Nothing follows: controllers name the master, and a nameserver may still name the former one."""
+
+    def master_announced(self, header: ExchangeHAInfoRequestHeader) -> None:
+        """Nothing follows, for the same reason."""
+
+    def role_notified(self, command: Command, *, verified: bool = True) -> None:
+        """See `GroupMode`. One whose sender is not known makes this broker ask the leading controller, as
+        controllers do not sign their notifications."""
+        self.replicas.role_notified(command, verified=verified)
+
+    async def switch_over(self, header: SwitchoverRequestHeader, timeout_ms: int) -> SwitchoverResponseHeader:
+        """See `GroupMode`."""
+        switched = await self.replicas.switchover.switch_to(header.broker_id, header.address, timeout_ms)
+        return SwitchoverResponseHeader(
+            master_broker_id=switched.master_id,
+            master_address=switched.master_address,
+            master_epoch=switched.master_epoch,
+            held_ms=switched.held_ms,
+        )
