@@ -31,6 +31,7 @@ FORBIDDEN = frozenset(
 # Packages and modules that are entirely pure. Paths are relative to the root of the repository.
 PURE = (
     "protocol/epochmq_protocol",
+    "formats/epochmq_formats",
     "dledger/epochmq_dledger/core",
     "controller/epochmq_controller/nameserver/routes.py",
     "operator/epochmq_operator/resources",

@@ -7,9 +7,13 @@ import struct
 from functools import lru_cache
 from typing import Final
 
+from epochmq_formats.fields import positions_of, struct_of
+
+FIELDS: Final = (("physical", "q"), ("size", "i"), ("tags", "q"))
+UNIT: Final = struct_of(FIELDS)
 UNIT_BYTES: Final = 20
-UNIT: Final = struct.Struct(">qiq")
-POSITION_AND_SIZE: Final = struct.Struct(">qi")
+POSITION_AND_SIZE: Final = struct_of(FIELDS[:2])
+PHYSICAL_AT, SIZE_AT, TAGS_AT = positions_of(FIELDS)
 PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
 PRE_BLANK: Final = UNIT.pack(0, PRE_BLANK_SIZE, 0)
 """Fills the first file of a queue up to the place of its first message."""

@@ -3,19 +3,20 @@ the number of replicas, elections and segments, not on the size of the logs."""
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from epochmq_formats.index_file import HEADER_BYTES
+from epochmq_formats.store_checkpoint import CONFIRM_PHY_OFFSET_AT, FIELD
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import files, log_spans, saved_peer_state, store_layout, verdict, volume_client
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
 from epochmq_spark.checks.terms import TermEntries, set_terms
-from epochmq_spark.decode.index_entries import INDEX_HEADER_BYTES, index_header
+from epochmq_spark.decode.index_entries import index_header
 from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
 from epochmq_spark.findings import finding
 from epochmq_spark.shared_listings import SharedListings
@@ -281,10 +282,10 @@ def _has_index(state: AuditState, group: str) -> bool:
 
 def _has_entries(location: str) -> bool:
     try:
-        header = files.read_range(location, 0, INDEX_HEADER_BYTES)
+        header = files.read_range(location, 0, HEADER_BYTES)
     except OSError:
         return False  # the pass over the index reports it
-    return len(header) == INDEX_HEADER_BYTES and index_header(header)[2] > 1
+    return len(header) == HEADER_BYTES and index_header(header)[2] > 1
 
 
 def _set_epochs(history: ReplicaHistory, by_file: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
@@ -297,12 +298,13 @@ def _set_epochs(history: ReplicaHistory, by_file: Mapping[str, Sequence[Mapping[
 
 
 def read_confirm_offset(location: str) -> int:
-    """The confirm offset in a store's checkpoint (StoreCheckpoint: a long at 32); 0 if there is none."""
+    """The confirm offset in a store's checkpoint (StoreCheckpoint); 0 if there is none."""
     try:
         data = files.read(files.join(location, "checkpoint"))
     except OSError:
         return 0
-    return int(struct.unpack_from(">q", data, 32)[0]) if len(data) >= 40 else 0
+    end = CONFIRM_PHY_OFFSET_AT + FIELD.size
+    return int(FIELD.unpack_from(data, CONFIRM_PHY_OFFSET_AT)[0]) if len(data) >= end else 0
 
 
 def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metadata: Any = None) -> list[Row]:

@@ -17,25 +17,22 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from epochmq_formats.index_file import ENTRY_BYTES, HEADER, HEADER_BYTES
+from epochmq_formats.queue_unit import UNIT_BYTES
+from epochmq_formats.store_checkpoint import CONFIRM_PHY_OFFSET_AT, FIELD
 from epochmq_protocol import message, properties
 from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_protocol.errors import EpochMQError
 from epochmq_spark.decode.entry_units import ENTRY_UNIT
 from epochmq_spark.decode.epoch_file import parse_epoch_text
-from epochmq_spark.decode.index_entries import (
-    INDEX_ENTRY,
-    INDEX_ENTRY_BYTES,
-    INDEX_HEADER_BYTES,
-    index_header,
-)
-from epochmq_spark.decode.queue_units import UNIT, UNIT_BYTES
+from epochmq_spark.decode.index_entries import INDEX_ENTRY
+from epochmq_spark.decode.queue_units import UNIT
 
 Array = Any
 _RECORD_HEAD = struct.Struct(">iI")
 MAGICS = (0xDAA320A7, 0xDAA320AB, 0xCBD43194)  # of messages, and of the blank at the end of a segment
 HEADS_BYTES = 1 << 20  # of a segment read at a time
 RECORD_BYTES_MAX = 1 << 30
-CONFIRM_OFFSET_AT = 32  # in a checkpoint (`StoreCheckpoint`: a long)
 
 
 @dataclass(frozen=True)
@@ -132,10 +129,11 @@ def epoch_file_at(data: bytes, end: int) -> bytes:
 
 def checkpoint_at(data: bytes, end: int) -> bytes:
     """A checkpoint whose confirm offset is at most `end`."""
-    if len(data) < CONFIRM_OFFSET_AT + 8:
+    at, after = CONFIRM_PHY_OFFSET_AT, CONFIRM_PHY_OFFSET_AT + FIELD.size
+    if len(data) < after:
         return data
-    confirmed = min(struct.unpack_from(">q", data, CONFIRM_OFFSET_AT)[0], end)
-    return data[:CONFIRM_OFFSET_AT] + struct.pack(">q", confirmed) + data[CONFIRM_OFFSET_AT + 8 :]
+    confirmed = min(FIELD.unpack_from(data, at)[0], end)
+    return data[:at] + FIELD.pack(confirmed) + data[after:]
 
 
 def index_at(
@@ -162,18 +160,18 @@ def index_at(
             hashes = part["hash"][numbers - first].astype(np.int64)
             before[np.abs(hashes) % len(newest)] = numbers  # numpy keeps the last value for equal slots
         newest[later] = before[later]
-    new_header = bytearray(header[:INDEX_HEADER_BYTES])
+    *begin, end_physical, used, _ = HEADER.unpack(header[:HEADER_BYTES])
     if last:  # the entry may be left of a truncated log; then the header names a lower offset
-        struct.pack_into(">q", new_header, 24, min(last_physical, index_header(header)[1]))
-    struct.pack_into(">i", new_header, 36, last + 1)
+        end_physical = min(last_physical, end_physical)
     slots = newest.astype(">i4").tobytes()
-    return bytes(new_header) + slots, INDEX_HEADER_BYTES + len(slots) + (last + 1) * INDEX_ENTRY_BYTES
+    new_header = HEADER.pack(*begin, end_physical, used, last + 1)
+    return new_header + slots, HEADER_BYTES + len(slots) + (last + 1) * ENTRY_BYTES
 
 
 def _numbered(parts: Iterable[bytes]) -> Iterator[tuple[int, Array]]:
     """The parts as tables, each with the number of its first entry."""
     first = 0
     for part in parts:
-        table = np.frombuffer(part[: len(part) - len(part) % INDEX_ENTRY_BYTES], INDEX_ENTRY)
+        table = np.frombuffer(part[: len(part) - len(part) % ENTRY_BYTES], INDEX_ENTRY)
         yield first, table
         first += len(table)

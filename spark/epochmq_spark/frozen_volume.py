@@ -14,12 +14,11 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from epochmq_formats.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_spark import cut as cuts
 from epochmq_spark.cut import VolumeCut
 from epochmq_spark.decode.index_entries import (
-    INDEX_ENTRY_BYTES,
-    INDEX_HEADER_BYTES,
     index_header,
     slot_count,
 )
@@ -47,7 +46,7 @@ QUEUE_ENDS = "queueEnds.json"
 reached by then."""
 SMALL_BYTES_MAX = 64 * 1024 * 1024
 ENTRY_UNITS_BYTES = INDEX_UNIT_SIZE << 17  # of an index file of DLedger read at a time
-ENTRIES_BYTES = INDEX_ENTRY_BYTES << 18  # of an index file read at a time
+ENTRIES_BYTES = ENTRY_BYTES << 18  # of an index file read at a time
 OPEN_MAX = 8192  # files that are kept open, as far as the limit of the process allows
 DESCRIPTORS_FREE = 256  # descriptors left for connections and for files that are not kept open
 FILES_MAX = 1_000_000
@@ -239,14 +238,14 @@ class FrozenVolume:
     def _index_at_cut(self, name: str, path: PurePosixPath, size: int, slots: int) -> FileContent:
         """The content of an index file. It is reconstructed if the file extends beyond the cut, or if it is
         the newest one, which may grow while it is read."""
-        header = self.bytes_of(name, 0, INDEX_HEADER_BYTES)
+        header = self.bytes_of(name, 0, HEADER_BYTES)
         is_newest = path.name == max(one.name for one in self._lists["index"])
-        if len(header) < INDEX_HEADER_BYTES or not (is_newest or index_header(header)[1] >= self.end):
+        if len(header) < HEADER_BYTES or not (is_newest or index_header(header)[1] >= self.end):
             return FileContent(size, size)
-        heads = np.frombuffer(self.bytes_of(name, INDEX_HEADER_BYTES, slots * 4), ">i4")
-        *_, count = index_header(self.bytes_of(name, 0, INDEX_HEADER_BYTES))
-        start = INDEX_HEADER_BYTES + slots * 4
-        stop = min(start + count * INDEX_ENTRY_BYTES, size)
+        heads = np.frombuffer(self.bytes_of(name, HEADER_BYTES, slots * SLOT_BYTES), ">i4")
+        *_, count = index_header(self.bytes_of(name, 0, HEADER_BYTES))
+        start = HEADER_BYTES + slots * SLOT_BYTES
+        stop = min(start + count * ENTRY_BYTES, size)
 
         def entries() -> Iterator[bytes]:
             for at in range(start, stop, ENTRIES_BYTES):

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_spark import files
 from epochmq_spark.checks.consume_queues import (
     LISTED_MAX,
@@ -24,7 +25,6 @@ from epochmq_spark.checks.consume_queues import (
 )
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.log_digests import BUCKET_BITS, SCHEDULE_TOPIC, topic_hash
-from epochmq_spark.decode.queue_units import UNIT_BYTES
 from epochmq_spark.decode.summary_rows import text_of
 from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.drill_down import (

@@ -19,9 +19,9 @@ from epochmq_store import record
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.commit_log import CommitLog
 from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.key_index import BUILD_THRESHOLD, INDEX_BACKLOG_MAX, KeyIndex
 from epochmq_store.mapped_file import DiskFullError, MappedFile, SpaceNotReadyError
+from epochmq_store.queue_extension import BitMapOf
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import END_OF_FILE_BYTES, RECORD_OVERHEAD_BYTES, StoreConfig
 

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
+from epochmq_formats.batch_unit import UNIT, UNIT_BYTES, BatchUnit
 from epochmq_store.batch_queue_end import bisect_end, read_unit, scan_end
-from epochmq_store.batch_unit import UNIT, UNIT_BYTES, BatchUnit, InnerBatch, inner_batch_of
 from epochmq_store.consume_queue import ConsumeQueue, ExpiredUnits
 from epochmq_store.galloping_search import first_that
+from epochmq_store.inner_batch import InnerBatch, inner_batch_of
 from epochmq_store.page_residency import NotResidentError, PageResidency
 from epochmq_store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
 from epochmq_store.queue_files import MappingCache, QueueFile, QueueFiles

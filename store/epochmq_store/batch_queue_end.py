@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
-from epochmq_store.batch_unit import UNIT, UNIT_BYTES, BatchUnit
+from epochmq_formats.batch_unit import UNIT, UNIT_BYTES, BatchUnit
 from epochmq_store.queue_files import QueueFile, QueueFiles
 
 FILES_MAX: Final = 3  # so many of the last files are read

@@ -11,9 +11,9 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass
 from itertools import takewhile
 
+from epochmq_formats.batch_unit import UNIT_BYTES, BatchUnit
 from epochmq_store import record
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.batch_unit import UNIT_BYTES, BatchUnit
 from epochmq_store.commit_log import CommitLog
 from epochmq_store.page_residency import PageResidency
 from epochmq_store.statuses import GetResult, GetStatus

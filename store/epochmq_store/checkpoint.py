@@ -5,14 +5,12 @@ from __future__ import annotations
 
 import mmap
 import os
-import struct
 from pathlib import Path
 from typing import Final
 
-CHECKPOINT_BYTES: Final = 4096
-MARGIN_MS: Final = 3000  # after a crash, messages of so long before the checkpoint are dispatched again
+from epochmq_formats.store_checkpoint import CHECKPOINT_BYTES, FIELDS
 
-_FIELDS = struct.Struct(">qqqqq")
+MARGIN_MS: Final = 3000  # after a crash, messages of so long before the checkpoint are dispatched again
 
 
 class Checkpoint:
@@ -40,7 +38,7 @@ class Checkpoint:
             os.close(fd)
             raise
         self._fd = fd
-        fields: tuple[int, ...] = _FIELDS.unpack_from(self._map, 0)
+        fields: tuple[int, ...] = FIELDS.unpack_from(self._map, 0)
         self.physic_msg_timestamp, self.logics_msg_timestamp, self.index_msg_timestamp = fields[:3]
         self.master_flushed_offset, self.confirm_phy_offset = fields[3:]
 
@@ -56,7 +54,7 @@ class Checkpoint:
 
     def store(self) -> bool:
         """Copies the numbers into the page; `flush` makes them durable. False when nothing changed."""
-        numbers = _FIELDS.pack(
+        numbers = FIELDS.pack(
             self.physic_msg_timestamp,
             self.logics_msg_timestamp,
             self.index_msg_timestamp,

@@ -11,9 +11,9 @@ from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.commit_log import CommitLog
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.consume_queues import ConsumeQueues
-from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.key_index import KeyIndex
 from epochmq_store.light_queues import LightQueues, light_queue_offsets
+from epochmq_store.queue_extension import BitMapOf
 
 
 class CommitLogDispatcher:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
+from epochmq_formats.extension_unit import ExtensionUnit, is_address
 from epochmq_formats.queue_unit import (
     POSITION_AND_SIZE,
     PRE_BLANK,
@@ -25,12 +26,11 @@ from epochmq_formats.queue_unit import (
     positions_and_sizes,
 )
 from epochmq_store import record
-from epochmq_store.extension_unit import ExtensionUnit
 from epochmq_store.galloping_search import first_that
 from epochmq_store.page_residency import NotResidentError, PageResidency
 from epochmq_store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
 from epochmq_store.queue_end import bisect_end, scan_end
-from epochmq_store.queue_extension import QueueExtension, is_address
+from epochmq_store.queue_extension import QueueExtension
 from epochmq_store.queue_files import MappingCache, QueueFile, QueueFiles
 from epochmq_store.topic_values import topic_values
 

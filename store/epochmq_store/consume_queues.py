@@ -13,13 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from epochmq_formats.batch_unit import UNIT_BYTES as BATCH_UNIT_BYTES
 from epochmq_protocol.topics import is_lmq
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.pending_units import PendingUnits
 from epochmq_store.queue_extension import QueueExtension
 from epochmq_store.queue_files import MappingCache
-from epochmq_store.store_config import BATCH_UNIT_BYTES
 
 log = logging.getLogger(__name__)
 

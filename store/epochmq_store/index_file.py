@@ -1,8 +1,6 @@
 """Reads and writes one index file: entries by the hash of `topic#key`, newest first in each slot (IndexFile).
 
-The file consists of a header (40 bytes), slots and entries. A slot (4 bytes) is the number of its newest
-entry, or 0. An entry (20 bytes) is hash, physical offset, seconds since the file's first message, and the
-number of the slot's next older entry. Entry 0 is never used.
+`epochmq_formats.index_file` defines the format.
 """
 
 from __future__ import annotations
@@ -11,19 +9,19 @@ import os
 import struct
 import sys
 from pathlib import Path
-from typing import Final
 
+from epochmq_formats.index_file import (
+    ENTRY,
+    ENTRY_BYTES,
+    ENTRY_WITH_PACKED_NUMBER,
+    HEADER,
+    HEADER_BYTES,
+    SLOT,
+    SLOT_BYTES,
+)
 from epochmq_store.mapped_file import MappedFile
 from epochmq_store.page_residency import PageResidency
 
-HEADER: Final = struct.Struct(">qqqqii")
-HEADER_BYTES: Final = 40
-SLOT_BYTES: Final = 4
-ENTRY_BYTES: Final = 20
-
-_SLOT = struct.Struct(">i")
-_ENTRY = struct.Struct(">iqi4s")
-_ENTRY_READ = struct.Struct(">iqii")
 _NO_ENTRY = b"\0\0\0\0"
 _RESERVE_BYTES = 1 << 20
 _SECONDS_MAX = 0x7FFF_FFFF
@@ -94,7 +92,7 @@ class IndexFile:
             start += 1
         view = self._file.map
         size = end - start
-        pack_entry = _ENTRY.pack
+        pack_entry = ENTRY_WITH_PACKED_NUMBER.pack
         slots = self._slots
         begin = self.begin_timestamp
         used = self.slots_used
@@ -138,8 +136,8 @@ class IndexFile:
         seconds = 0
         if self.begin_timestamp > 0:
             seconds = min(max((timestamp - self.begin_timestamp) // 1000, 0), _SECONDS_MAX)
-        view[at : at + ENTRY_BYTES] = _ENTRY.pack(hashed, physical, seconds, _NO_ENTRY)
-        view[slot : slot + 4] = _SLOT.pack(1)
+        view[at : at + ENTRY_BYTES] = ENTRY_WITH_PACKED_NUMBER.pack(hashed, physical, seconds, _NO_ENTRY)
+        view[slot : slot + 4] = SLOT.pack(1)
         self.begin_physical = self.end_physical = physical
         self.begin_timestamp = self.end_timestamp = timestamp
         self.slots_used += 1
@@ -154,17 +152,17 @@ class IndexFile:
         with self.path.open("rb") as file:  # by read calls, because mappings must not touch holes
             behind = self._entries_at + self.count * ENTRY_BYTES
             left = min(self._capacity - self.count, _PUT_MAX) * ENTRY_BYTES
-            for hashed, physical, _, _ in _ENTRY_READ.iter_unpack(os.pread(file.fileno(), left, behind)):
+            for hashed, physical, _, _ in ENTRY.iter_unpack(os.pread(file.fileno(), left, behind)):
                 if not hashed and not physical:
                     return
                 slot = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
-                newest = head = _SLOT.unpack(os.pread(file.fileno(), SLOT_BYTES, slot))[0]
+                newest = head = SLOT.unpack(os.pread(file.fileno(), SLOT_BYTES, slot))[0]
                 while head >= self.count:
                     entry = os.pread(file.fileno(), ENTRY_BYTES, self._entries_at + head * ENTRY_BYTES)
-                    older = _ENTRY_READ.unpack(entry)[3]
+                    older = ENTRY.unpack(entry)[3]
                     head = older if 0 < older < head else 0
                 if head != newest:
-                    _SLOT.pack_into(self._file.map, slot, head)
+                    SLOT.pack_into(self._file.map, slot, head)
 
     def find(
         self,
@@ -181,13 +179,13 @@ class IndexFile:
         slot = HEADER_BYTES + hashed % self._slots * SLOT_BYTES
         if residency is not None:
             residency.require(self._file, slot, SLOT_BYTES)
-        number: int = _SLOT.unpack_from(view, slot)[0]
+        number: int = SLOT.unpack_from(view, slot)[0]
         if self.count <= 1:
             return
         while 0 < number <= self.count and len(found) < limit:
             if residency is not None:
                 residency.require(self._file, self._entries_at + number * ENTRY_BYTES, ENTRY_BYTES)
-            entry = _ENTRY_READ.unpack_from(view, self._entries_at + number * ENTRY_BYTES)
+            entry = ENTRY.unpack_from(view, self._entries_at + number * ENTRY_BYTES)
             entry_hash, physical, seconds, older = entry
             if seconds < 0:
                 return

@@ -7,17 +7,16 @@ from collections.abc import Callable, Container, Sequence
 from functools import partial
 from typing import Final
 
+from epochmq_formats.extension_unit import ADDRESS_MAX, ExtensionUnit
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
 from epochmq_store import batch_reads, record
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.batch_reads import BatchGet
 from epochmq_store.commit_log import CommitLog
 from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.extension_unit import ExtensionUnit
 from epochmq_store.key_index import KeyIndex
 from epochmq_store.memory_limit import memory_bytes
 from epochmq_store.page_residency import NotResidentError, PageResidency
-from epochmq_store.queue_extension import ADDRESS_MAX
 from epochmq_store.selected_records import select_records
 from epochmq_store.statuses import GetResult, GetStatus, QueryResult
 from epochmq_store.store_config import StoreConfig

@@ -22,7 +22,6 @@ from epochmq_store.commit_log import CommitLog
 from epochmq_store.commit_log_dispatcher import CommitLogDispatcher
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.consume_queues import ConsumeQueues
-from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.fsync_failure import FsyncFailure
 from epochmq_store.key_index import KeyIndex
 from epochmq_store.light_queues import LightQueues
@@ -33,6 +32,7 @@ from epochmq_store.log_paths import DATA_PATHS_FILE, LOG_PATHS_FILE, record_path
 from epochmq_store.maintenance import MaintenanceDependencies, StoreMaintenance
 from epochmq_store.mapped_file import DiskFullError, StoreDamagedError, as_disk_full
 from epochmq_store.message_reader import MessageReader
+from epochmq_store.queue_extension import BitMapOf
 from epochmq_store.queue_flusher import QueueFlusher
 from epochmq_store.queue_lookup import QueueLookup
 from epochmq_store.read_visibility import ReadVisibility

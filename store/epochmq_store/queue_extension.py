@@ -1,39 +1,35 @@
 """Keeps the extension of one consume queue: a unit of variable size for each message, with its tag code, its
 store time and a filter bit map (ConsumeQueueExt).
 
-A unit consists of its size (2 bytes), tag code (8), store time in epoch ms (8), size of the bit map (2) and
-the bit map. In the consume queue, the unit's address stands in the place of the tag code: its offset plus
-−2⁶³. Units do not cross files; where the next one does not fit, −1 takes the place of its size. As in
-RocketMQ, an extension may lack units after a crash; readers then do without.
+`epochmq_formats.extension_unit` defines the format. As in RocketMQ, an extension may lack units after a
+crash; readers then do without.
 
 New units are in memory first, and are written as those of consume queues are (`pending_units`).
 """
 
 from __future__ import annotations
 
-import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
-from epochmq_store.extension_unit import ExtensionUnit
+from epochmq_formats.extension_unit import (
+    ADDRESS_ZERO,
+    END_MARK,
+    END_MARK_SPACE,
+    HEAD,
+    SIZE,
+    UNIT_BYTES_MAX,
+    ExtensionUnit,
+    encode_unit,
+)
 from epochmq_store.mapped_file import QueueMemoryFullError
 from epochmq_store.page_residency import PageResidency
 from epochmq_store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
 from epochmq_store.queue_files import MappingCache, QueueFile, QueueFiles
 
-ADDRESS_MAX: Final = -(1 << 31) - 1
-"""A tag code of this value or below is an address."""
-_ADDRESS_ZERO: Final = -(1 << 63)
-_HEAD: Final = struct.Struct(">hqqh")
-_SIZE: Final = struct.Struct(">h")
-_END_MARK: Final = _SIZE.pack(-1)
-_END_MARK_SPACE: Final = 4
-UNIT_MAX: Final = 0x7FFF
-
-
-def is_address(tags_code: int) -> bool:
-    """Whether a tag code in a consume queue is the address of an extension unit."""
-    return tags_code <= ADDRESS_MAX
+BitMapOf = Callable[[str, bytes], bytes]
+"""The filter bit map of a message from its topic and stored properties; empty without one."""
 
 
 class QueueExtension:
@@ -65,20 +61,19 @@ class QueueExtension:
     def put(self, tags_code: int, store_timestamp: int, bit_map: bytes) -> int:
         """Adds a unit, and returns what the consume queue gets in place of the tag code: the unit's address,
         or the tag code itself if the unit cannot be stored."""
-        size = _HEAD.size + len(bit_map)
-        if size > UNIT_MAX:
+        size = HEAD.size + len(bit_map)
+        if size > UNIT_BYTES_MAX:
             return tags_code
         file_size = self.files.file_size
         left = file_size - self.end % file_size
-        padding = b"" if size + _END_MARK_SPACE <= left else _END_MARK.ljust(left, b"\0")
+        padding = b"" if size + END_MARK_SPACE <= left else END_MARK.ljust(left, b"\0")
         try:
             self.pending.reserve_memory(len(padding) + size)
         except (QueueMemoryFullError, OSError):
             return tags_code
-        address = self.end + len(padding) + _ADDRESS_ZERO
+        address = self.end + len(padding) + ADDRESS_ZERO
         self._buffer += padding
-        self._buffer += _HEAD.pack(size, tags_code, store_timestamp, len(bit_map))
-        self._buffer += bit_map
+        self._buffer += encode_unit(ExtensionUnit(tags_code, store_timestamp, bit_map))
         self.pending.waiting.setdefault(self)
         if len(self._buffer) >= WRITE_THRESHOLD_BYTES:
             self.pending.due.setdefault(self)
@@ -109,17 +104,17 @@ class QueueExtension:
 
     def get(self, address: int) -> ExtensionUnit | None:
         """The unit at an address, None if it is lost."""
-        offset = address - _ADDRESS_ZERO
+        offset = address - ADDRESS_ZERO
         if offset >= self._buffer_start:
             return _unit_in(self._buffer, offset - self._buffer_start)
         file = self.files.find(offset)
-        if file is None or offset + _HEAD.size > file.end:
+        if file is None or offset + HEAD.size > file.end:
             return None
-        head = file.map[offset - file.start : offset - file.start + _HEAD.size]
-        found = _unit_in(head + bytes(max(_HEAD.unpack(head)[3], 0)), 0)
+        head = file.map[offset - file.start : offset - file.start + HEAD.size]
+        found = _unit_in(head + bytes(max(HEAD.unpack(head)[3], 0)), 0)
         if found is None or not found.bit_map:
             return found
-        at = offset - file.start + _HEAD.size
+        at = offset - file.start + HEAD.size
         return found._replace(bit_map=file.map[at : at + len(found.bit_map)])
 
     def require_resident(self, residency: PageResidency, addresses: list[int]) -> None:
@@ -127,12 +122,12 @@ class QueueExtension:
         rise, are in memory."""
         if not addresses:
             return
-        first, last = addresses[0] - _ADDRESS_ZERO, addresses[-1] - _ADDRESS_ZERO
+        first, last = addresses[0] - ADDRESS_ZERO, addresses[-1] - ADDRESS_ZERO
         while first <= last and first < self._buffer_start:
             file = self.files.find(first)
             if file is None:
                 return
-            until = min(last + UNIT_MAX, file.end)
+            until = min(last + UNIT_BYTES_MAX, file.end)
             if until > first:
                 residency.require(file, first - file.start, until - first)
             first = file.start + file.size
@@ -144,24 +139,24 @@ class QueueExtension:
         if last_address is None:
             self.destroy()
             return
-        offset = last_address - _ADDRESS_ZERO
+        offset = last_address - ADDRESS_ZERO
         file = self.files.find(offset)
         if file is None:
             # The unit is lost. The next one must not get an address that the consume queue has already.
             self.destroy()
             self._buffer_start = offset - offset % self.files.file_size + self.files.file_size
             return
-        size = _SIZE.unpack(file.pread(offset - file.start, _SIZE.size))[0]
-        end = min(offset + max(size, _HEAD.size), file.start + file.size)
+        size = SIZE.unpack(file.pread(offset - file.start, SIZE.size))[0]
+        end = min(offset + max(size, HEAD.size), file.start + file.size)
         self.files.truncate(end)
         self._drop_buffer(end)
 
     def truncate(self, last_address: int | None) -> None:
         """Removes the units behind the one at `last_address`; all without one. Raises OSError."""
-        if last_address is not None and last_address - _ADDRESS_ZERO >= self._buffer_start:
+        if last_address is not None and last_address - ADDRESS_ZERO >= self._buffer_start:
             unit = self.get(last_address)
             if unit is not None:
-                end = last_address - _ADDRESS_ZERO + _HEAD.size + len(unit.bit_map)
+                end = last_address - ADDRESS_ZERO + HEAD.size + len(unit.bit_map)
                 removed = self.end - end
                 del self._buffer[end - self._buffer_start :]
                 self.pending.free_memory(removed)
@@ -172,7 +167,7 @@ class QueueExtension:
     def take_expired(self, first_address: int) -> list[QueueFile]:
         """Removes the files whose units all lie before this address, and returns them for the caller to
         delete."""
-        offset = first_address - _ADDRESS_ZERO
+        offset = first_address - ADDRESS_ZERO
         taken = []
         files = self.files.files
         while len(files) > 1 and files[0].start + files[0].size <= offset:
@@ -200,10 +195,10 @@ class QueueExtension:
 
 
 def _unit_in(data: bytes | bytearray, at: int) -> ExtensionUnit | None:
-    if at + _HEAD.size > len(data):
+    if at + HEAD.size > len(data):
         return None
-    size, tags_code, store_timestamp, bit_map_size = _HEAD.unpack_from(data, at)
-    if size < _HEAD.size:
+    size, tags_code, store_timestamp, bit_map_size = HEAD.unpack_from(data, at)
+    if size < HEAD.size:
         return None
-    start = at + _HEAD.size
+    start = at + HEAD.size
     return ExtensionUnit(tags_code, store_timestamp, bytes(data[start : start + max(bit_map_size, 0)]))

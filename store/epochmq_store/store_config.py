@@ -8,9 +8,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from epochmq_formats.queue_unit import UNIT_BYTES
+from epochmq_formats import batch_unit, queue_unit
 
-BATCH_UNIT_BYTES = 46
 END_OF_FILE_BYTES = 8  # the header of a blank record, for which each log file keeps space at its end
 RECORD_OVERHEAD_BYTES = 64 * 1024  # a record may exceed its largest body by so much (MessageExtEncoder)
 
@@ -24,8 +23,8 @@ class StoreConfig(Struct, frozen=True, kw_only=True):
     read_only_commit_log_store_paths: str = ""  # with several paths only
 
     mapped_file_size_commit_log: int = 1 << 30
-    mapped_file_size_consume_queue: int = 300_000 * UNIT_BYTES
-    mapper_file_size_batch_consume_queue: int = 300_000 * BATCH_UNIT_BYTES
+    mapped_file_size_consume_queue: int = 300_000 * queue_unit.UNIT_BYTES
+    mapper_file_size_batch_consume_queue: int = 300_000 * batch_unit.UNIT_BYTES
     enable_consume_queue_ext: bool = False
     mapped_file_size_consume_queue_ext: int = 48 << 20
     message_index_enable: bool = True

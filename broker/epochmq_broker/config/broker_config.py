@@ -29,6 +29,7 @@ from msgspec import Meta, Struct
 from epochmq_broker.auth.access_settings import HIDDEN, SECRET_KEYS, check_access_keys
 from epochmq_broker.config.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_dledger.peer_addresses import parse_peers
+from epochmq_formats.batch_unit import UNIT_BYTES as BATCH_UNIT_BYTES
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
@@ -42,7 +43,6 @@ NotNegative = Annotated[int, Meta(ge=0)]
 Percent = Annotated[int, Meta(ge=1, le=100)]
 Text = Annotated[str, Meta(min_length=1)]
 
-BATCH_UNIT_BYTES = 46
 TIMER_PRECISIONS_MS = (100, 200, 500, 1000)
 
 _NAMES = {

@@ -25,13 +25,13 @@ from epochmq_broker.auth.metadata import UsersAndAcls
 from epochmq_broker.replication.offset_table_bodies import decode_consumer_offsets, decode_delay_offsets
 from epochmq_broker.replication.table_state import KNOWN_STATE, KNOWN_UNTIL, STATE, UNCHANGED
 from epochmq_broker.services.delay_service import DelayService
-from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.services.timer.timer_service import TimerService
 from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.tables.attributes import BATCH_CQ, QUEUE_TYPE
 from epochmq_broker.tables.broker_tables import BrokerTables
 from epochmq_broker.tables.topics import topic_config
 from epochmq_broker.writing.message_writer import SCHEDULE_TOPIC, TIMER_TOPIC
+from epochmq_formats.timer_checkpoint import TimerCheckpoint
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const

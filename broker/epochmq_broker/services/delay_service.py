@@ -33,12 +33,12 @@ from epochmq_broker.writing.message_writer import (
     PutResult,
     copy_of_record,
 )
+from epochmq_formats.extension_unit import is_address
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, DataVersion
-from epochmq_store.queue_extension import is_address
 from epochmq_store.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 

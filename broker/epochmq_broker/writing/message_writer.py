@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_formats.batch_unit import MESSAGES_MAX
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -28,8 +29,8 @@ from epochmq_protocol.topics import (
 )
 from epochmq_store.appender import BatchMessage
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.batch_unit import DIGITS_MAX, MESSAGES_MAX
 from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.inner_batch import DIGITS_MAX
 from epochmq_store.light_queues import LightQueues, light_queue_offsets
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus

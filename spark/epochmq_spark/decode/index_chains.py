@@ -9,7 +9,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from epochmq_spark.decode.index_entries import INDEX_ENTRY_BYTES
+from epochmq_formats.index_file import ENTRY_BYTES, HASH_AT, PHYSICAL_AT, PREVIOUS_AT, SECONDS_AT
 from epochmq_spark.decode.memory_loads import big_i64, big_u32
 
 Array = Any
@@ -34,11 +34,11 @@ def _follow(data: Any, first: int, newest: Any, columns: Any, broken: Any) -> No
     """Sets the columns hash, physical offset, seconds and previous entry, and which entries do not point to
     the newest entry of their slot before them. `newest` has the number of that entry for each slot."""
     for number in range(columns.shape[1]):
-        at = number * INDEX_ENTRY_BYTES
-        hashed = np.int64(np.int32(big_u32(data, at)))
-        previous = np.int64(np.int32(big_u32(data, at + 16)))
-        columns[0, number], columns[1, number] = hashed, big_i64(data, at + 4)
-        columns[2, number], columns[3, number] = np.int64(np.int32(big_u32(data, at + 12))), previous
+        at = number * ENTRY_BYTES
+        hashed = np.int64(np.int32(big_u32(data, at + HASH_AT)))
+        previous = np.int64(np.int32(big_u32(data, at + PREVIOUS_AT)))
+        columns[0, number], columns[1, number] = hashed, big_i64(data, at + PHYSICAL_AT)
+        columns[2, number], columns[3, number] = np.int64(np.int32(big_u32(data, at + SECONDS_AT))), previous
         slot = abs(hashed) % len(newest)
         broken[number] = previous != newest[slot]
         newest[slot] = first + number
@@ -53,7 +53,7 @@ class IndexChains:
 
     def follow(self, first: int, data: Array) -> IndexEntries:
         """The next entries, the first of which has the number `first`."""
-        count = len(data) // INDEX_ENTRY_BYTES
+        count = len(data) // ENTRY_BYTES
         columns, broken = np.empty((4, count), np.int64), np.empty(count, np.bool_)
         _follow(data, first, self._newest, columns, broken)
         numbers = np.arange(first, first + count)

@@ -1,4 +1,4 @@
-# pure: the format of the units of a consume queue
+# pure: columns of the units of a consume queue
 """The units of a consume queue (`ConsumeQueue`)."""
 
 from __future__ import annotations
@@ -6,13 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
+from epochmq_formats import queue_unit
+from epochmq_spark.decode.field_types import dtype_of
 
 Array = Any
 
-UNIT_BYTES: Final = 20
-PRE_BLANK_SIZE: Final = 0x7FFF_FFFF
-UNIT: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
+UNIT: Final = dtype_of(queue_unit.FIELDS)
 
 
 @dataclass(frozen=True)

@@ -1,44 +1,27 @@
 # pure: bytes of the timer's files to columns
-"""Describes the formats of the timer wheel, its log and its checkpoint (TimerWheel, TimerLog).
+"""Decodes the timer wheel, its log and its checkpoint, and follows the chains of units.
 
-The wheel has slots of 32 bytes, one for each unit of its precision; the slot of a time has the number (time /
-precision) mod `SLOTS`. The log has a unit of 52 bytes for each message in the wheel. A unit names the
-previous unit of its slot, and the slot names its last unit. A unit never spans two files."""
+`epochmq_formats.timer_wheel` and its neighbours define the formats."""
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from epochmq_formats import timer_log, timer_wheel
+from epochmq_formats.timer_checkpoint import NUMBERS
+from epochmq_formats.timer_log import MAGIC_MAX, NO_UNIT, UNIT_BYTES
+from epochmq_formats.timer_wheel import SLOTS
+from epochmq_spark.decode.field_types import dtype_of
+
 Array = Any
 
-SLOTS: Final = 2 * 7 * 24 * 3600
-SLOT: Final = np.dtype([("time", ">i8"), ("first", ">i8"), ("last", ">i8"), ("num", ">i4"), ("magic", ">i4")])
-WHEEL_BYTES: Final = SLOTS * SLOT.itemsize
-UNIT: Final = np.dtype(
-    [
-        ("bytes", ">i4"),
-        ("previous", ">i8"),
-        ("magic", ">i4"),
-        ("write_time", ">i8"),
-        ("delay", ">i4"),
-        ("physical", ">i8"),
-        ("size", ">i4"),
-        ("topic_hash", ">i4"),
-        ("reserved", ">i8"),
-    ]
-)
-UNIT_BYTES: Final = UNIT.itemsize
-BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
-BLANK_BYTES: Final = 16
-NO_UNIT: Final = -1
+SLOT: Final = dtype_of(timer_wheel.FIELDS)
+UNIT: Final = dtype_of(timer_log.FIELDS)
 PRECISIONS_MS: Final = (1000, 500, 200, 100)
 """What `timerPrecisionMs` may be."""
-_MAGIC_MAX: Final = 0xF
-_CHECKPOINT: Final = struct.Struct(">qqqq")
 
 
 @dataclass(frozen=True)
@@ -55,18 +38,13 @@ class TimerProgress:
 
 def decode_progress(data: bytes) -> TimerProgress:
     """The checkpoint in the bytes of a file. Raises ValueError."""
-    if len(data) < _CHECKPOINT.size:
-        raise ValueError(f"{len(data)} bytes, expected at least {_CHECKPOINT.size}")
-    progress = TimerProgress(*_CHECKPOINT.unpack_from(data))
+    if len(data) < NUMBERS.size:
+        raise ValueError(f"{len(data)} bytes, expected at least {NUMBERS.size}")
+    progress = TimerProgress(*NUMBERS.unpack_from(data))
     for name in ("read_time_ms", "log_flushed", "queue_offset", "master_queue_offset"):
         if (value := getattr(progress, name)) < 0:
             raise ValueError(f"{name} is {value}, expected 0 or more")
     return progress
-
-
-def units_end(file_bytes: int) -> int:
-    """The end of the last unit that fits into a file of the timer log."""
-    return max(file_bytes - BLANK_BYTES, 0) // UNIT_BYTES * UNIT_BYTES
 
 
 def decode_units(data: Array) -> Array:
@@ -77,7 +55,7 @@ def decode_units(data: Array) -> Array:
 
 def valid_count(units: Array) -> int:
     """The number of valid units before the first one that is not."""
-    valid = (units["bytes"] == UNIT_BYTES) & (units["magic"] & ~_MAGIC_MAX == 0) & (units["size"] > 0)
+    valid = (units["bytes"] == UNIT_BYTES) & (units["magic"] & ~MAGIC_MAX == 0) & (units["size"] > 0)
     wrong = np.flatnonzero(~valid)
     return int(wrong[0]) if len(wrong) else len(units)
 

@@ -8,8 +8,9 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from epochmq_formats.queue_unit import PHYSICAL_AT, PRE_BLANK_SIZE, SIZE_AT, TAGS_AT, UNIT_BYTES
 from epochmq_spark.decode.memory_loads import big_i64, big_u32
-from epochmq_spark.decode.queue_units import PRE_BLANK_SIZE, UNIT_BYTES, QueueUnits
+from epochmq_spark.decode.queue_units import QueueUnits
 
 Array = Any
 
@@ -21,11 +22,11 @@ def _decode(data: Any, columns: Any) -> Any:
     found = 0
     for number in range(columns.shape[1]):
         at = number * UNIT_BYTES
-        size = np.int64(np.int32(big_u32(data, at + 8)))
-        physical = big_i64(data, at)
+        size = np.int64(np.int32(big_u32(data, at + SIZE_AT)))
+        physical = big_i64(data, at + PHYSICAL_AT)
         if size > 0 and not (size == PRE_BLANK_SIZE and physical == 0):
             columns[0, found], columns[1, found], columns[2, found] = number, physical, size
-            columns[3, found] = big_i64(data, at + 12)
+            columns[3, found] = big_i64(data, at + TAGS_AT)
             found += 1
     return found
 

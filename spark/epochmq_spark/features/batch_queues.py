@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from epochmq_formats.batch_unit import UNIT, UNIT_BYTES, BatchUnit
 from epochmq_protocol.message import MessageExt, parse_properties
 from epochmq_spark import files
-from epochmq_spark.decode.batch_units import BATCH_UNIT_BYTES, StoredBatchUnit, decode_batch_units
 from epochmq_spark.features.replica_reader import ReplicaReader
 from epochmq_spark.store_layout import ConsumeQueueFiles, DataFile
 
-_BLOCK_BYTES: Final = BATCH_UNIT_BYTES << 14
+_BLOCK_BYTES: Final = UNIT_BYTES << 14
 
 
 def check_batch_queues(reader: ReplicaReader) -> None:
@@ -21,19 +21,19 @@ def check_batch_queues(reader: ReplicaReader) -> None:
         _check_queue(reader, queue)
 
 
-def used_units(file: DataFile) -> Iterator[StoredBatchUnit]:
+def used_units(file: DataFile) -> Iterator[BatchUnit]:
     """The units of a file, up to its end mark or the first unused unit. Raises OSError."""
     for at in range(0, file.size, _BLOCK_BYTES):
         data = bytes(files.read_range(file.location, at, min(at + _BLOCK_BYTES, file.size)))
-        for unit in decode_batch_units(data):
-            if not unit.is_used:
+        for unit in map(BatchUnit._make, UNIT.iter_unpack(data[: len(data) - len(data) % UNIT_BYTES])):
+            if not unit.follows(None):
                 return
             yield unit
 
 
 def _check_queue(reader: ReplicaReader, queue: ConsumeQueueFiles) -> None:
     extent = reader.log.extent
-    before: StoredBatchUnit | None = None
+    before: BatchUnit | None = None
     for file in sorted(queue.files, key=lambda one: one.start):
         for unit in used_units(file):
             where = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": unit.base}
@@ -51,7 +51,7 @@ def _check_queue(reader: ReplicaReader, queue: ConsumeQueueFiles) -> None:
                 reader.report("batch-queue.wrong-unit", **where, detail=wrong)
 
 
-def _contradiction(queue: ConsumeQueueFiles, unit: StoredBatchUnit, message: MessageExt) -> str:
+def _contradiction(queue: ConsumeQueueFiles, unit: BatchUnit, message: MessageExt) -> str:
     if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
         return f"the record is of {message.topic}/{message.queue_id}"
     properties = parse_properties(message.properties)
@@ -59,8 +59,8 @@ def _contradiction(queue: ConsumeQueueFiles, unit: StoredBatchUnit, message: Mes
     messages = _number(properties.get("INNER_NUM"), 1)
     if (unit.base, unit.messages) != (base, messages):
         return f"it has {unit.messages} messages at {unit.base}, the record {messages} at {base}"
-    if unit.store_time != message.store_timestamp:
-        return f"store time {unit.store_time}, the record has {message.store_timestamp}"
+    if unit.store_timestamp != message.store_timestamp:
+        return f"store time {unit.store_timestamp}, the record has {message.store_timestamp}"
     return ""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from epochmq_formats.batch_unit import BatchUnit
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.message import decode_record
-from epochmq_spark.decode.batch_units import StoredBatchUnit
 from epochmq_spark.features.batch_queues import used_units
 from epochmq_spark.features.replica_reader import FileWindow, ReplicaReader
 from epochmq_spark.store_layout import ConsumeQueueFiles
@@ -41,7 +41,7 @@ def _check_queue(reader: ReplicaReader, log: ConsumeQueueFiles, queue: ConsumeQu
         file = (log_files | queue_files)[start].location
         reader.report("compaction.missing-file", **of_queue, file=file, detail=f"a {found} without {missing}")
     records = FileWindow(log.files)
-    before: StoredBatchUnit | None = None
+    before: BatchUnit | None = None
     for start in sorted(log_files.keys() & queue_files.keys()):
         for unit in used_units(queue_files[start]):
             where = of_queue | {"file": queue_files[start].location, "queue_offset": unit.base}
@@ -56,7 +56,7 @@ def _check_queue(reader: ReplicaReader, log: ConsumeQueueFiles, queue: ConsumeQu
     return 0 if before is None else before.end
 
 
-def _contradiction(log: ConsumeQueueFiles, unit: StoredBatchUnit, data: bytes | None) -> str:
+def _contradiction(log: ConsumeQueueFiles, unit: BatchUnit, data: bytes | None) -> str:
     try:
         message = decode_record(data or b"")
     except EpochMQError as error:

@@ -7,18 +7,18 @@ from typing import Final
 
 import numpy as np
 
-from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.javahash import tags_code
-from epochmq_protocol.message import parse_properties
-from epochmq_spark.decode.extension_units import (
+from epochmq_formats.extension_unit import (
     ADDRESS_MAX,
     ADDRESS_ZERO,
     END_MARK,
     HEAD,
     UNIT_BYTES_MAX,
-    StoredExtensionUnit,
+    ExtensionUnit,
     decode_unit,
 )
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.javahash import tags_code
+from epochmq_protocol.message import parse_properties
 from epochmq_spark.decode.state_tables import filter_bits
 from epochmq_spark.features.replica_reader import FileWindow, QueueReader, ReplicaReader
 
@@ -65,27 +65,25 @@ def _check_queue(reader: ReplicaReader, queue: QueueReader, units: FileWindow, b
         reader.report("extension.other-bit-map", **of_queue, detail=detail)
 
 
-def _unit_at(units: FileWindow, address: int) -> StoredExtensionUnit | None:
+def _unit_at(units: FileWindow, address: int) -> ExtensionUnit | None:
     """The unit at an offset of the extension; None if it is lost. Raises ValueError or OSError."""
     data = units.read(address, UNIT_BYTES_MAX)
     if data is None:
         return None
-    if len(data) >= 2 and int.from_bytes(data[:2], "big", signed=True) == END_MARK:
+    if data.startswith(END_MARK):
         raise ValueError("the units of its file end before it")
     if len(data) < HEAD.size:
         return None
     return decode_unit(data)
 
 
-def _contradiction(
-    reader: ReplicaReader, topic: str, physical: int, size: int, unit: StoredExtensionUnit
-) -> str:
+def _contradiction(reader: ReplicaReader, topic: str, physical: int, size: int, unit: ExtensionUnit) -> str:
     message = reader.message(physical, size)
     if message is None:
         return ""
     wrong = []
-    if unit.store_time != message.store_timestamp:
-        wrong.append(f"store time {unit.store_time}, the message has {message.store_timestamp}")
+    if unit.store_timestamp != message.store_timestamp:
+        wrong.append(f"store time {unit.store_timestamp}, the message has {message.store_timestamp}")
     tags = parse_properties(message.properties).get("TAGS", "")
     expected = tags_code(tags) if tags else 0
     if topic != SCHEDULE_TOPIC and unit.tags_code != expected:

@@ -6,10 +6,11 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.message import MessageExt, decode_record
 from epochmq_spark import files, store_layout
-from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits
+from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.drill_down import AuditedLog, scan_store
 from epochmq_spark.findings import finding

@@ -3,14 +3,17 @@ pending message of the timer topic has a unit (TimerMessageStore)."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from epochmq_formats.store_checkpoint import FIELD, PHYSIC_MSG_TIMESTAMP_AT
+from epochmq_formats.timer_log import NO_UNIT, UNIT_BYTES, units_end
+from epochmq_formats.timer_wheel import SLOTS, WHEEL_BYTES
 from epochmq_protocol.message import MessageExt, parse_properties
+from epochmq_protocol.message_const import BLANK_MAGIC
 from epochmq_spark import files
 from epochmq_spark.decode import timer_files as t
 from epochmq_spark.features.replica_reader import QueueReader, ReplicaReader
@@ -107,17 +110,17 @@ class _LogReader:
                 detail = f"no file has [{self.end}, {part.start})"
                 self._break("timer.missing-file", part.location, detail)
                 return
-            at, limit = 0, t.units_end(part.size)
+            at, limit = 0, units_end(part.size)
             while at < limit:
-                stop = min(at + CHUNK_UNITS * t.UNIT_BYTES, limit)
+                stop = min(at + CHUNK_UNITS * UNIT_BYTES, limit)
                 units = t.decode_units(files.read_range(part.location, at, stop))
                 count = t.valid_count(units)
                 if count:
-                    yield part.start + at + np.arange(count, dtype=np.int64) * t.UNIT_BYTES, units[:count]
-                at += count * t.UNIT_BYTES
+                    yield part.start + at + np.arange(count, dtype=np.int64) * UNIT_BYTES, units[:count]
+                at += count * UNIT_BYTES
                 self.end = part.start + at
                 if count < len(units):
-                    if int(units["magic"][count]) == t.BLANK_MAGIC:
+                    if int(units["magic"][count]) == BLANK_MAGIC:
                         break
                     self._check_end(part, units[count:])
                     return
@@ -143,7 +146,7 @@ def _report_chains(
 ) -> None:
     for number, expected in zip(*(one.tolist() for one in wrong), strict=True):
         named = int(units["previous"][number])
-        if expected == t.NO_UNIT and named < start:
+        if expected == NO_UNIT and named < start:
             continue  # its file has expired, or all slots of that time were used again
         detail = f"unit at {int(positions[number])} names {named} as the one before it, expected {expected}"
         reader.report("timer.broken-chain", start_offset=int(units["physical"][number]), detail=detail)
@@ -154,19 +157,19 @@ def _read_wheel(reader: ReplicaReader) -> Array | None:
     entry = reader.contents.timer_wheel
     if entry is None or not reader.stopped:
         return None
-    if entry.size != t.WHEEL_BYTES:
-        detail = f"{entry.size} bytes, expected {t.WHEEL_BYTES}"
+    if entry.size != WHEEL_BYTES:
+        detail = f"{entry.size} bytes, expected {WHEEL_BYTES}"
         reader.report("timer.broken-wheel", file=entry.location, detail=detail)
         return None
-    wheel = np.zeros(t.SLOTS, [("time", np.int64), ("last", np.int64)])
-    for at in range(0, t.WHEEL_BYTES, WHEEL_CHUNK_BYTES):
-        data = files.read_range(entry.location, at, min(at + WHEEL_CHUNK_BYTES, t.WHEEL_BYTES))
+    wheel = np.zeros(SLOTS, [("time", np.int64), ("last", np.int64)])
+    for at in range(0, WHEEL_BYTES, WHEEL_CHUNK_BYTES):
+        data = files.read_range(entry.location, at, min(at + WHEEL_CHUNK_BYTES, WHEEL_BYTES))
         slots = np.frombuffer(data, t.SLOT)
         first = at // t.SLOT.itemsize
         wheel["time"][first : first + len(slots)] = slots["time"]
         wheel["last"][first : first + len(slots)] = slots["last"]
     used = np.flatnonzero(wheel["time"] > 0)
-    for number in used[wheel["time"][used] % t.SLOTS != used].tolist():
+    for number in used[wheel["time"][used] % SLOTS != used].tolist():
         detail = f"slot {number} has the time {wheel['time'][number]}"
         reader.report("timer.broken-wheel", file=entry.location, detail=detail)
         wheel["time"][number] = 0
@@ -178,7 +181,7 @@ def _precision(wheel: Array, units: Array) -> int | None:
     due = t.due_times(units)
     for precision in t.PRECISIONS_MS:
         times = due // precision
-        if np.any(wheel["time"][times % t.SLOTS] == times):
+        if np.any(wheel["time"][times % SLOTS] == times):
             return precision
     return None
 
@@ -189,8 +192,8 @@ def _compare_wheel(
     """Compares the last unit of each slot that is still to be delivered."""
     precision = chains.precision_ms
     first = progress.read_time_ms // precision
-    in_log = np.where(chains.times > first, chains.last, t.NO_UNIT)
-    in_wheel = np.where(wheel["time"] > first, wheel["last"], t.NO_UNIT)
+    in_log = np.where(chains.times > first, chains.last, NO_UNIT)
+    in_wheel = np.where(wheel["time"] > first, wheel["last"], NO_UNIT)
     for number in np.flatnonzero(in_log != in_wheel).tolist():
         time = int(max(chains.times[number], wheel["time"][number]))
         detail = (
@@ -218,7 +221,7 @@ def _report_unrelated(
 def _slots_ahead(wheel: Array, precision_ms: int, progress: t.TimerProgress) -> int:
     """The number of slots that are still to be delivered if the wheel has this precision."""
     ahead_ms = wheel["time"] * precision_ms - progress.read_time_ms
-    return int(np.count_nonzero((ahead_ms > precision_ms) & (ahead_ms < t.SLOTS * precision_ms)))
+    return int(np.count_nonzero((ahead_ms > precision_ms) & (ahead_ms < SLOTS * precision_ms)))
 
 
 def _wheel_path(reader: ReplicaReader) -> str:
@@ -302,4 +305,5 @@ class _TimerQueue:
 def _last_store_time(reader: ReplicaReader) -> int:
     """The store time of the newest message that the store's checkpoint knows, epoch ms."""
     data = reader.small_file("checkpoint") or b""
-    return int(struct.unpack_from(">q", data)[0]) if len(data) >= 8 else 0
+    end = PHYSIC_MSG_TIMESTAMP_AT + FIELD.size
+    return int(FIELD.unpack_from(data, PHYSIC_MSG_TIMESTAMP_AT)[0]) if len(data) >= end else 0

@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_spark import files, schemas, store_layout
-from epochmq_spark.decode.queue_units import UNIT_BYTES, QueueUnits
+from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 from epochmq_spark.sources.queue_ranges import queue_file_ranges

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from epochmq_formats.extension_unit import ADDRESS_ZERO, END_MARK, HEAD, UNIT_BYTES_MAX, decode_unit
 from epochmq_spark import files, schemas, store_layout
-from epochmq_spark.decode.extension_units import ADDRESS_ZERO, END_MARK, HEAD, UNIT_BYTES_MAX, decode_unit
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 BATCH_ROWS = 10_000
@@ -63,9 +63,7 @@ class QueueExtensionReader(FileRangeReader):
         }
         rows: list[dict[str, object]] = []
         at = 0
-        while (
-            at + HEAD.size <= len(data) and int.from_bytes(data[at : at + 2], "big", signed=True) != END_MARK
-        ):
+        while at + HEAD.size <= len(data) and data[at : at + len(END_MARK)] != END_MARK:
             row: dict[str, object] = {**columns, "address": file_range.base + at + ADDRESS_ZERO}
             try:
                 unit = decode_unit(data[at : at + UNIT_BYTES_MAX])
@@ -74,7 +72,7 @@ class QueueExtensionReader(FileRangeReader):
                 break
             if unit is None:
                 break
-            row |= {"tags_code": unit.tags_code, "store_timestamp": unit.store_time}
+            row |= {"tags_code": unit.tags_code, "store_timestamp": unit.store_timestamp}
             rows.append(row | {"bit_map": unit.bit_map})
             at += HEAD.size + len(unit.bit_map)
             if len(rows) >= BATCH_ROWS:

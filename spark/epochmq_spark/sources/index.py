@@ -10,11 +10,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from epochmq_formats.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.decode.index_chains import IndexChains, IndexEntries
 from epochmq_spark.decode.index_entries import (
-    INDEX_ENTRY_BYTES,
-    INDEX_HEADER_BYTES,
     entry_pairs,
     index_header,
     slot_count,
@@ -56,15 +55,15 @@ class IndexFileScan:
             raise OSError(
                 f"{location}: {size} bytes are not the size of a file with four entries for each slot"
             )
-        self._entries_at = INDEX_HEADER_BYTES + 4 * total_slots
+        self._entries_at = HEADER_BYTES + SLOT_BYTES * total_slots
         self._chains = IndexChains(total_slots)
-        self.low_offset, self.high_offset, count = index_header(self._read(0, INDEX_HEADER_BYTES))
-        self.count = max(min(count, (size - self._entries_at) // INDEX_ENTRY_BYTES), 1)
+        self.low_offset, self.high_offset, count = index_header(self._read(0, HEADER_BYTES))
+        self.count = max(min(count, (size - self._entries_at) // ENTRY_BYTES), 1)
 
     @property
     def is_full(self) -> bool:
         """Whether there is room for no further entry."""
-        return self.count >= (self._size - self._entries_at) // INDEX_ENTRY_BYTES
+        return self.count >= (self._size - self._entries_at) // ENTRY_BYTES
 
     def _read(self, start: int, end: int) -> Array:
         data = files.read_range(self.location, start, end)
@@ -75,7 +74,7 @@ class IndexFileScan:
     def read_part(self, first: int, count: int | None = None) -> Array:
         """The bytes of the entries from number `first` on: `count` of them, or one part."""
         at, last = self._entries_at, min(first + (count or PART_ENTRIES), self.count)
-        return self._read(at + first * INDEX_ENTRY_BYTES, at + last * INDEX_ENTRY_BYTES)
+        return self._read(at + first * ENTRY_BYTES, at + last * ENTRY_BYTES)
 
     def part_starts(self) -> range:
         """The numbers of the first entries of the parts."""
@@ -90,7 +89,7 @@ class IndexFileScan:
         """(number, physical offset) of the newest entry of each chain to which its slot does not point, at
         most `count_max`. The older entries of such a chain cannot be found either and are not listed. Call
         it after all parts were read."""
-        slots = np.frombuffer(self._read(INDEX_HEADER_BYTES, self._entries_at), ">i4")
+        slots = np.frombuffer(self._read(HEADER_BYTES, self._entries_at), ">i4")
         numbers = self._chains.orphaned_heads(slots)[:count_max].tolist()
         return [(one, int(entry_pairs(self.read_part(one, 1))[1][0])) for one in numbers]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_spark import store_layout
-from epochmq_spark.decode.queue_units import UNIT_BYTES
 from epochmq_spark.sources.file_ranges import FileRange
 
 RANGE_BYTES = UNIT_BYTES * (1 << 20)

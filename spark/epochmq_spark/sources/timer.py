@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from epochmq_formats.timer_log import UNIT_BYTES, units_end
 from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.decode import timer_files as t
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
-RANGE_BYTES = t.UNIT_BYTES * (1 << 17)
+RANGE_BYTES = UNIT_BYTES * (1 << 17)
 
 
 class TimerLogSource(ReplicaDataSource):
@@ -41,7 +42,7 @@ class TimerLogReader(FileRangeReader):
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """Ranges of all files."""
         for part in store_layout.scan_store(replica.location).timer_log:
-            end = t.units_end(part.size)
+            end = units_end(part.size)
             for begin in range(0, end, RANGE_BYTES):
                 stop = min(begin + RANGE_BYTES, end)
                 yield FileRange(
@@ -55,7 +56,7 @@ class TimerLogReader(FileRangeReader):
         units = units[: t.valid_count(units)]
         first = file_range.base + file_range.begin
         columns = {
-            "position": first + np.arange(len(units), dtype=np.int64) * t.UNIT_BYTES,
+            "position": first + np.arange(len(units), dtype=np.int64) * UNIT_BYTES,
             "previous": units["previous"],
             "magic": units["magic"],
             "due_time": t.due_times(units),

@@ -20,6 +20,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 import msgspec
 import numpy as np
 
+from epochmq_formats.timer_wheel import SLOTS, WHEEL_BYTES
 from epochmq_protocol import fastjson
 from epochmq_spark.decode import timer_files
 from epochmq_spark.decode.state_tables import STATE_FILES
@@ -92,7 +93,7 @@ def wheel_cut(directory: Path) -> None:
 def slot_at_another_place(directory: Path) -> None:
     path, at, fields = pending_slot(directory)
     overwrite(path, at, bytes(SLOT_BYTES))
-    overwrite(path, (at + 640) % timer_files.WHEEL_BYTES, struct.pack(">qqqii", *fields))
+    overwrite(path, (at + 640) % WHEEL_BYTES, struct.pack(">qqqii", *fields))
 
 
 def slot_of_another_unit(directory: Path) -> None:
@@ -103,7 +104,7 @@ def slot_of_another_unit(directory: Path) -> None:
 def wheel_emptied(directory: Path) -> None:
     with (directory / "timerwheel").open("r+b") as file:
         file.truncate(0)
-        file.truncate(timer_files.WHEEL_BYTES)
+        file.truncate(WHEEL_BYTES)
 
 
 def timer_log_lost(directory: Path) -> None:
@@ -462,6 +463,6 @@ def test_units_that_share_a_slot_are_linked_in_their_order() -> None:
 
     wrong, _ = chains.add(np.arange(4) * 52, units((-1, 0), (0, 0), (-1, 5000), (52, 500)))
     assert wrong.tolist() == []
-    one_turn = timer_files.SLOTS * 1000
+    one_turn = SLOTS * 1000
     wrong, expected = chains.add(np.arange(4, 7) * 52, units((156, 0), (0, 5000), (-1, one_turn)))
     assert (wrong.tolist(), expected.tolist()) == ([1], [104])

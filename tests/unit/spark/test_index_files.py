@@ -13,9 +13,9 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 import numpy as np
 
+from epochmq_formats.index_file import HEADER_BYTES
 from epochmq_spark import drill_down
 from epochmq_spark.cut import VolumeCut
-from epochmq_spark.decode.index_entries import INDEX_HEADER_BYTES
 from epochmq_spark.frozen_volume import FrozenVolume
 from epochmq_spark.sources import index
 from epochmq_spark.sources.index import IndexFileScan
@@ -39,7 +39,7 @@ def written(path: Path, rng: random.Random, count: int = ENTRIES) -> tuple[list[
 def write(path: Path, entries: list[Entry], heads: list[int]) -> None:
     data = struct.pack(">qqqqii", 1, 2, 100, len(entries) * 100, SLOTS, len(entries))
     data += struct.pack(f">{SLOTS}i", *heads) + b"".join(struct.pack(">iqii", *one) for one in entries)
-    path.write_bytes(data.ljust(INDEX_HEADER_BYTES + SLOTS * 84, b"\0"))
+    path.write_bytes(data.ljust(HEADER_BYTES + SLOTS * 84, b"\0"))
 
 
 def found_broken(path: Path) -> set[int]:

@@ -19,9 +19,9 @@ from epochmq_broker.replication.offset_table_bodies import (
     decode_delay_offsets,
 )
 from epochmq_broker.services.delay_service import DelayService
-from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.services.timer.timer_service import TimerService
 from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
+from epochmq_formats.timer_checkpoint import TimerCheckpoint
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command, request

@@ -26,8 +26,8 @@ from epochmq_store.appender import (
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.commit_log import CommitLog
 from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.key_index import KeyIndex
+from epochmq_store.queue_extension import BitMapOf
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
 

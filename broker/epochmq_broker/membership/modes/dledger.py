@@ -22,8 +22,8 @@ from epochmq_protocol.replica_control import (
     SwitchoverRequestHeader,
     SwitchoverResponseHeader,
 )
-from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queue_extension import BitMapOf
 from epochmq_store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)

@@ -41,8 +41,8 @@ from epochmq_protocol.replica_control import (
     format_broker_ids,
 )
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_store.extension_unit import BitMapOf
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queue_extension import BitMapOf
 from epochmq_store.store_config import StoreConfig
 
 

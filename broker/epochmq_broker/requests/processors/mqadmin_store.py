@@ -12,6 +12,7 @@ from epochmq_broker.requests.processors.mqadmin_dependencies import MqadminDepen
 from epochmq_broker.tables.filters.bloom import bits_as_text
 from epochmq_broker.tables.filters.message_filter import MessageFilter, registered_filter, tag_filter
 from epochmq_broker.tables.subscriptions import is_tag_type
+from epochmq_formats.extension_unit import is_address
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import (
     ConsumeQueueData,
@@ -25,7 +26,6 @@ from epochmq_protocol.headers import ExportRocksDBConfigToJsonRequestHeader, Que
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.queue_extension import is_address
 
 UNITS_MAX = 10_000
 """The maximum number of consume-queue units in one response; in RocketMQ only the frame size limits it."""

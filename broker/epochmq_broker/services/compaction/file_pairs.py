@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from epochmq_broker.services.compaction.keyed_records import KeyedRecord, keyed_record
+from epochmq_formats.batch_unit import END_UNIT, UNIT, UNIT_BYTES, BatchUnit
 from epochmq_protocol.durable_files import sync_directory, sync_file
-from epochmq_store.batch_unit import UNIT, UNIT_BYTES, BatchUnit
 from epochmq_store.mapped_file import StoreDamagedError
 from epochmq_store.record import MAGIC_BLANK, SIZE_AND_MAGIC
 
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 
 END_BYTES: Final = 8
 """The header of the blank record at the end of a log file."""
-END_UNIT: Final = UNIT.pack(-1, 0, 0, 0, 0, 0, -1, 0)
 PHYSICAL_AT: Final = 28
 """Position of the physical offset in a record."""
 QUEUE_OFFSET_AT: Final = 20

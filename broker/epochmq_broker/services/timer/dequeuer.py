@@ -19,7 +19,7 @@ from epochmq_broker.services.timer.records import DueMessage
 from epochmq_broker.services.timer.timer_log import Unit
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerStore
-from epochmq_broker.services.timer.wheel import BLANK
+from epochmq_formats.timer_log import NO_UNIT
 from epochmq_store.page_residency import NotResidentError
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class TimerDequeuer:
         starts: list[tuple[int, int]] = []
         deletions: list[Unit] = []
         position = last
-        while position != BLANK:
+        while position != NO_UNIT:
             units = yield from self._units(position, PIECE_UNITS)
             if not units and position < self._timers.log.first:
                 break  # the unit has expired

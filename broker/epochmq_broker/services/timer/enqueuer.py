@@ -20,7 +20,7 @@ from epochmq_broker.services.timer.record_reader import RecordReader
 from epochmq_broker.services.timer.records import NEVER_ENQUEUED, TimerRecord, read_timer_record, wheel_time
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import BLANK_SLOTS, TimerStore, timer_queue
-from epochmq_broker.services.timer.wheel import WINDOW_SLOTS
+from epochmq_formats.timer_wheel import WINDOW_SLOTS
 from epochmq_protocol.javahash import java_hash
 from epochmq_store.mapped_file import DiskFullError
 from epochmq_store.message_store import MessageStore

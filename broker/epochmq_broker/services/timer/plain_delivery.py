@@ -23,11 +23,12 @@ from epochmq_broker.services.timer.records import (
     REAL_TOPIC,
     ROLL_TIMES,
 )
-from epochmq_broker.services.timer.timer_log import MAGIC_DELETE, MAGIC_ROLL, Unit
+from epochmq_broker.services.timer.timer_log import Unit
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.message_writer import TIMER_TOPIC, TOPIC_BYTES_MAX
+from epochmq_formats.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from epochmq_protocol import message_const as const
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.javahash import tags_code

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from epochmq_broker.services.timer.jobs import Wait
-from epochmq_broker.services.timer.timer_log import UNIT_BYTES
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerStore
+from epochmq_formats.timer_log import UNIT_BYTES
 from epochmq_protocol.javahash import java_hash
 from epochmq_store.page_residency import NotResidentError, PageResidency
 

@@ -1,34 +1,30 @@
-"""Keeps the timer log: a unit of 52 bytes for each message in the wheel, in files of one size (TimerLog).
+"""Keeps the timer log: a unit for each message in the wheel, in files of one size (TimerLog).
 
-A unit never spans two files: if a unit and 16 more bytes do not fit, the rest of the file is blank. Units
-refer to records of the commit log in the order in which the timer topic's queue has them."""
+`epochmq_formats.timer_log` defines the format. Units refer to records of the commit log in the order in which
+the timer topic's queue has them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from struct import Struct
 from typing import Final, NamedTuple
 
+from epochmq_formats.timer_log import (
+    BLANK_BYTES,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    UNIT,
+    UNIT_BYTES,
+    encode_blank,
+    is_blank,
+    is_unit,
+    units_end,
+)
 from epochmq_store.mapped_file import PAGE_BYTES, DiskFullError, MappedFile, MappedFileQueue
 from epochmq_store.page_residency import NotResidentError, PageResidency
 
 log = logging.getLogger(__name__)
-
-UNIT: Final = Struct(">iqiqiqiiq")
-"""Size, position of the slot's previous unit, magic, write time, delay in ms, physical offset and size of the
-record, hash code of the real topic, reserved."""
-UNIT_BYTES: Final = UNIT.size
-BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
-BLANK: Final = Struct(">iqi")  # the size of the rest of the file, 0, BLANK_MAGIC
-
-MAGIC_DEFAULT: Final = 1
-MAGIC_ROLL: Final = 2
-"""The message is not due at this time; it is stored again with a new unit."""
-MAGIC_DELETE: Final = 4
-"""The message deletes another one."""
-MAGIC_MAX: Final = 0xF
 
 RESERVE_BYTES: Final = 1 << 20
 """Disk space is reserved in chunks of this size before units are written."""
@@ -73,7 +69,7 @@ class TimerLog:
 
     def __init__(self, directory: Path, file_size: int) -> None:
         self.files = MappedFileQueue(directory, file_size, keep_fd=True, new_parent_dirs=2)
-        self._units_end = (file_size - BLANK.size) // UNIT_BYTES * UNIT_BYTES  # of a full file
+        self._units_end = units_end(file_size)
 
     @property
     def end(self) -> int:
@@ -119,16 +115,16 @@ class TimerLog:
         """Whether a valid unit ends at this position of a file, or the file starts there."""
         if at == 0 or at > self._units_end:
             return True
-        return _is_valid(UNIT.unpack(file.pread(at - UNIT_BYTES, UNIT_BYTES)))
+        return is_unit(UNIT.unpack(file.pread(at - UNIT_BYTES, UNIT_BYTES)))
 
     def _recover_file(self, file: MappedFile, at: int, visit: Callable[[Unit], None]) -> tuple[int, bool]:
         """(The end of the valid units in the file, whether the file is full)."""
         while at < self._units_end:
             data = file.pread(at, min(READ_BYTES, self._units_end - at))
             for fields in UNIT.iter_unpack(data[: len(data) - len(data) % UNIT_BYTES]):
-                if fields[2] == BLANK_MAGIC:
+                if is_blank(fields):
                     return file.size, True
-                if not _is_valid(fields):
+                if not is_unit(fields):
                     return at, False
                 visit(Unit(file.start + at, *fields[1:8]))
                 at += UNIT_BYTES
@@ -191,8 +187,8 @@ class TimerLog:
     def _finish(self, file: MappedFile) -> None:
         """Makes the rest of a file blank."""
         if file.wrote < file.size:
-            self._reserve(file, file.wrote + BLANK.size)
-            BLANK.pack_into(file.map, file.wrote, file.size - file.wrote, 0, BLANK_MAGIC)
+            self._reserve(file, file.wrote + BLANK_BYTES)
+            file.map[file.wrote : file.wrote + BLANK_BYTES] = encode_blank(file.size - file.wrote)
             file.wrote = file.size
 
     def _reserve(self, file: MappedFile, end: int) -> None:
@@ -215,7 +211,7 @@ class TimerLog:
         if residency is not None:
             residency.require(file, at, UNIT_BYTES)
         fields = UNIT.unpack_from(file.map, at)
-        return Unit(position, *fields[1:8]) if _is_valid(fields) else None
+        return Unit(position, *fields[1:8]) if is_unit(fields) else None
 
     def chain(self, position: int, count: int, residency: PageResidency | None) -> list[Unit]:
         """Up to `count` units of a slot from this position on, as they are linked: from the last to the
@@ -242,7 +238,7 @@ class TimerLog:
                     break
                 resident_from = start + page
             fields = unpack(log, position - start)
-            if not _is_valid(fields):
+            if not is_unit(fields):
                 break
             units.append(Unit(position, *fields[1:8]))
             if fields[1] >= position:
@@ -293,9 +289,3 @@ class TimerLog:
     def close(self) -> None:
         """Closes the files."""
         self.files.close()
-
-
-def _is_valid(fields: tuple[int, ...]) -> bool:
-    """Whether the fields are those of a unit. A record has a size; a unit whose end was not written lacks
-    it."""
-    return fields[0] == UNIT_BYTES and not fields[2] & ~MAGIC_MAX and fields[6] > 0

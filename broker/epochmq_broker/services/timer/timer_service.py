@@ -24,10 +24,10 @@ from epochmq_broker.services.timer.jobs import TimerJob, Work
 from epochmq_broker.services.timer.plain_delivery import PlainTimerDelivery
 from epochmq_broker.services.timer.record_reader import RecordReader
 from epochmq_broker.services.timer.recount import recount
-from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerFlush, TimerStore, timer_queue
 from epochmq_broker.writing.escape.message_sink import MessageSink
+from epochmq_formats.timer_checkpoint import TimerCheckpoint
 from epochmq_store.mapped_file import as_disk_full
 from epochmq_store.tail_state import CLEAN_TAIL
 from epochmq_store.worker_thread import WorkerBusyError, WorkerThread

@@ -22,18 +22,20 @@ from pathlib import Path
 from typing import Final
 
 from epochmq_broker.config.broker_config import BrokerConfig
-from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint, read_checkpoint, write_checkpoint
-from epochmq_broker.services.timer.timer_log import (
+from epochmq_broker.services.timer.timer_checkpoint import read_checkpoint, write_checkpoint
+from epochmq_broker.services.timer.timer_log import TimerLog, Unit
+from epochmq_broker.services.timer.wheel import Slot, TimerWheel
+from epochmq_broker.writing.message_writer import TIMER_TOPIC
+from epochmq_formats.timer_checkpoint import FILE_NAME, TimerCheckpoint
+from epochmq_formats.timer_log import (
     MAGIC_DEFAULT,
     MAGIC_DELETE,
     MAGIC_ROLL,
+    NO_UNIT,
     UNIT,
     UNIT_BYTES,
-    TimerLog,
-    Unit,
 )
-from epochmq_broker.services.timer.wheel import BLANK, WINDOW_SLOTS, Slot, TimerWheel
-from epochmq_broker.writing.message_writer import TIMER_TOPIC
+from epochmq_formats.timer_wheel import WINDOW_SLOTS
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.mapped_file import DiskFullError, MappedFile
 from epochmq_store.message_store import MessageStore
@@ -85,7 +87,7 @@ class TimerStore:
         self.read_time_ms = 0
         self.write_time_ms = 0
         self.pending = 0
-        self._path = config_dir / "timercheck"
+        self._path = config_dir / FILE_NAME
         self._precision_ms = precision_ms
 
     # Recovery
@@ -205,10 +207,10 @@ class TimerStore:
             deletes: bool) -> None:  # fmt: skip
         """Adds a message to the slot of this time. It entered the wheel at `enter_ms`; its record is at this
         physical offset. Raises DiskFullError or OSError; nothing has changed then."""
-        slot = self.wheel.slot(time_ms) or Slot(BLANK, BLANK, 0, 0)
+        slot = self.wheel.slot(time_ms) or Slot(NO_UNIT, NO_UNIT, 0, 0)
         magic = MAGIC_DEFAULT | (MAGIC_ROLL if rolls else 0) | (MAGIC_DELETE if deletes else 0)
         position = self.log.append(slot.last, magic, enter_ms, time_ms - enter_ms, offset, size, topic_hash)
-        first = position if slot.first == BLANK else slot.first
+        first = position if slot.first == NO_UNIT else slot.first
         weight = -1 if deletes else 1
         self.wheel.put(time_ms, Slot(first, position, slot.num + weight, slot.magic))
         if time_ms >= self.read_time_ms:
@@ -232,8 +234,8 @@ class TimerStore:
             key = time_ms // precision_ms
             slot = slots.get(key)
             if slot is None:
-                first, last, num, magic = self.wheel.slot(time_ms) or (BLANK, BLANK, 0, 0)
-                slot = slots[key] = [position if first == BLANK else first, last, num, magic]
+                first, last, num, magic = self.wheel.slot(time_ms) or (NO_UNIT, NO_UNIT, 0, 0)
+                slot = slots[key] = [position if first == NO_UNIT else first, last, num, magic]
             units.append(
                 pack(
                     UNIT_BYTES,
@@ -267,7 +269,7 @@ class TimerStore:
             time_ms = unit.time_ms
             slot = self.wheel.slot(time_ms)
             if slot is not None and slot.last == unit.position:
-                if unit.previous == BLANK:
+                if unit.previous == NO_UNIT:
                     self.wheel.clear(time_ms)
                 else:
                     num = slot.num - unit.weight

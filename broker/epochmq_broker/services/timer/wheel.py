@@ -1,8 +1,6 @@
 """Keeps the timer wheel: for each delivery time the first and last unit of the timer log (TimerWheel).
 
-The file `timerwheel` has 2 * 7 * 86,400 slots of 32 bytes, whatever their precision: time / precision (8
-bytes), position of the first unit (8), of the last unit (8), number of messages (4), magic (4). The slot of a
-time has the number (time / precision) mod slots. A slot with another time counts as empty.
+`epochmq_formats.timer_wheel` defines the format of the file `timerwheel`.
 
 The wheel is in memory, where pages without a slot take no space. A worker thread writes changed pages into
 the sparse file, so a full disk is an error of that thread, and never a SIGBUS."""
@@ -13,22 +11,14 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 from typing import Final, NamedTuple
 
+from epochmq_formats.timer_wheel import SLOT, SLOT_TIME, SLOTS, WHEEL_BYTES
 from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, sync_directory
 from epochmq_store.mapped_file import PAGE_BYTES, StoreDamagedError, data_ranges
 
-WINDOW_SLOTS: Final = 7 * 24 * 3600
-"""Half of the slots: messages may be due so many slots ahead, and the broker may be down for so long."""
-SLOTS: Final = 2 * WINDOW_SLOTS
-SLOT: Final = Struct(">qqqii")
-BLANK: Final = -1
-"""The position that stands for no unit."""
-
-_TIME = Struct(">q")
-_EMPTY = bytes(SLOT.size)
-_READ_BYTES = 1 << 20
+_EMPTY: Final = bytes(SLOT.size)
+_READ_BYTES: Final = 1 << 20
 
 
 class Slot(NamedTuple):
@@ -47,7 +37,7 @@ class TimerWheel:
     def __init__(self, path: Path, precision_ms: int) -> None:
         self.path = path
         self.precision_ms = precision_ms
-        self._bytes = SLOTS * SLOT.size
+        self._bytes = WHEEL_BYTES
         self._slots = mmap.mmap(-1, self._bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._used: set[int] = set()  # numbers of the pages with any slot
         self._dirty: set[int] = set()
@@ -136,7 +126,7 @@ class TimerWheel:
     def next_used(self, time_ms: int, end_ms: int, tries: int) -> int:
         """The first time from `time_ms` on, before `end_ms`, whose slot is not empty, or the time at which
         the search ended after `tries` slots."""
-        precision, slots, unpack = self.precision_ms, self._slots, _TIME.unpack_from
+        precision, slots, unpack = self.precision_ms, self._slots, SLOT_TIME.unpack_from
         first = time_ms // precision
         end = min(-(-end_ms // precision), first + tries)
         for key in range(first, end):

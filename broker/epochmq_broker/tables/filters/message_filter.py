@@ -22,10 +22,10 @@ from epochmq_broker.tables.filters.consumer_filters import (
 )
 from epochmq_broker.tables.filters.sql import SqlExpression
 from epochmq_broker.tables.subscriptions import is_tag_type, wanted_codes
+from epochmq_formats.extension_unit import ExtensionUnit
 from epochmq_protocol.bodies import SubscriptionData
 from epochmq_protocol.fastpath import find_property_bytes
 from epochmq_protocol.message import parse_properties
-from epochmq_store.extension_unit import ExtensionUnit
 
 RETRY_PREFIX = "%RETRY%"
 RETRY_TOPIC = "RETRY_TOPIC"

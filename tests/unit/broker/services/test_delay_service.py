@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.services.delay_service import DelayService, restore_message
+from epochmq_formats.extension_unit import is_address
 from epochmq_protocol import message as records
 from epochmq_protocol.message import MessageExt
-from epochmq_store.queue_extension import is_address
 from epochmq_store.statuses import RunningFlags
 from tests.unit.broker.kit import UNIQ_KEY, Bench, running, send_command, until
 

@@ -10,8 +10,8 @@ import pytest
 from epochmq_broker.broker import Broker
 from epochmq_broker.membership.acting.table_return import TableReturn
 from epochmq_broker.replication.offset_table_bodies import DelayOffsetTableBody
-from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint
 from epochmq_broker.services.timer.timer_service import TimerService
+from epochmq_formats.timer_checkpoint import TimerCheckpoint
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError

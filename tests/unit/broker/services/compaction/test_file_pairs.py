@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.services.compaction.file_pairs import END_UNIT, FileSizes, file_sizes
-from epochmq_store.batch_unit import UNIT_BYTES
+from epochmq_formats.batch_unit import UNIT_BYTES
 from epochmq_store.mapped_file import StoreDamagedError
 from tests.unit.broker.services.compaction.made_records import SIZES, file_pairs, keyed, offsets_of
 

@@ -14,10 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from epochmq_broker.services.timer.timer_checkpoint import TimerCheckpoint, read_checkpoint, write_checkpoint
-from epochmq_broker.services.timer.timer_log import BLANK_MAGIC, UNIT_BYTES, TimerLog
+from epochmq_broker.services.timer.timer_checkpoint import read_checkpoint, write_checkpoint
+from epochmq_broker.services.timer.timer_log import TimerLog
 from epochmq_broker.services.timer.timer_store import TimerStore
-from epochmq_broker.services.timer.wheel import BLANK, SLOTS, Slot, TimerWheel
+from epochmq_broker.services.timer.wheel import Slot, TimerWheel
+from epochmq_formats.timer_checkpoint import TimerCheckpoint
+from epochmq_formats.timer_log import NO_UNIT, UNIT_BYTES
+from epochmq_formats.timer_wheel import SLOTS
+from epochmq_protocol.message_const import BLANK_MAGIC
 from epochmq_protocol.topics import DataVersion
 from epochmq_store.mapped_file import StoreDamagedError
 
@@ -159,8 +163,8 @@ class TimerFiles(RuleBasedStateMachine):
             expected = by_time.get(time_ms, [])
             slot = timers.wheel.slot(time_ms)
             found: list[Message] = []
-            position = BLANK if slot is None else slot.last
-            while position != BLANK:
+            position = NO_UNIT if slot is None else slot.last
+            while position != NO_UNIT:
                 unit = timers.log.unit(position)
                 assert unit is not None
                 found.append((unit.offset, unit.time_ms, unit.deletes))
@@ -217,7 +221,7 @@ def test_a_kill_after_a_truncation_finds_the_units_that_came_after_it(seconds: i
 def test_a_file_that_is_full_ends_with_a_blank(tmp_path: Path) -> None:
     log = TimerLog(tmp_path, FILE_BYTES)
     for number in range(11):
-        position = log.append(BLANK, 1, NOW_MS, 0, number, 1, 0)
+        position = log.append(NO_UNIT, 1, NOW_MS, 0, number, 1, 0)
         assert position == (number * UNIT_BYTES if number < 10 else FILE_BYTES)
     first = (tmp_path / f"{0:020d}").read_bytes()
     assert struct.unpack(">iqi", first[10 * UNIT_BYTES : 10 * UNIT_BYTES + 16]) == (30, 0, BLANK_MAGIC)
