@@ -1,4 +1,4 @@
-"""Encodes and decodes the calls and log entries of DLedger 0.3.1.2.
+"""Encodes and decodes the calls of DLedger 0.3.1.2, and defines its log entries.
 
 A call is a remoting frame whose body is one of these objects in JSON. The remoting code of a response is
 always 200; the DLedger code is inside the body. Bodies of entries travel as base64, which is msgspec's form
@@ -6,7 +6,6 @@ of `bytes`."""
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum, StrEnum
 from functools import cache
 from typing import TypeVar
@@ -16,16 +15,6 @@ import msgspec
 from epochmq_protocol.errors import RemoteProtocolError
 
 ENTRY_MAGIC = 1
-FILLER_MAGIC = -1
-"""Marks the unused rest of a data file; an int with its size in bytes follows."""
-ENTRY_HEADER_SIZE = 48
-"""Bytes before an entry's body: the 44-byte header and the 4-byte body length
-(`DLedgerEntry.BODY_OFFSET`)."""
-FILLER_SIZE_MIN = 8
-INDEX_UNIT_SIZE = 32
-
-_ENTRY_HEADER = struct.Struct(">iiqqqiiii")
-_INDEX_UNIT = struct.Struct(">iqiqq")
 
 
 class DLedgerRequestCode(IntEnum):
@@ -142,56 +131,6 @@ class DLedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
 
     def __hash__(self) -> int:
         return hash((self.index, self.term, self.pos))
-
-
-def encode_entry(entry: DLedgerEntry) -> bytes:
-    """The entry's bytes in a data file (`DLedgerEntryCoder.encode`)."""
-    body = entry.body
-    return (
-        _ENTRY_HEADER.pack(
-            entry.magic,
-            ENTRY_HEADER_SIZE + len(body),
-            entry.index,
-            entry.term,
-            entry.pos,
-            entry.channel,
-            entry.chain_crc,
-            entry.body_crc,
-            len(body),
-        )
-        + body
-    )
-
-
-def decode_entry(data: bytes | memoryview, at: int = 0) -> DLedgerEntry:
-    """The entry at byte `at` of `data`. RemoteProtocolError: incomplete or malformed."""
-    if len(data) - at < ENTRY_HEADER_SIZE:
-        raise RemoteProtocolError(
-            f"entry header at {at}: {len(data) - at} bytes, expected {ENTRY_HEADER_SIZE}"
-        )
-    magic, size, index, term, pos, channel, chain_crc, body_crc, length = _ENTRY_HEADER.unpack_from(data, at)
-    if magic != ENTRY_MAGIC:
-        raise RemoteProtocolError(f"entry magic at {at}: {magic}, expected {ENTRY_MAGIC}")
-    if length < 0 or size != ENTRY_HEADER_SIZE + length or len(data) - at < size:
-        raise RemoteProtocolError(
-            f"entry at {at}: size {size}, body length {length}, but {len(data) - at} bytes"
-        )
-    body = bytes(data[at + ENTRY_HEADER_SIZE : at + size])
-    return DLedgerEntry(index, term, pos, body, size, magic, channel, chain_crc, body_crc)
-
-
-def encode_index_unit(entry: DLedgerEntry) -> bytes:
-    """The entry's 32 bytes in an index file: magic, pos, size, index, term
-    (`DLedgerEntryCoder.encodeIndex`)."""
-    return _INDEX_UNIT.pack(entry.magic, entry.pos, entry.size, entry.index, entry.term)
-
-
-def decode_index_unit(data: bytes | memoryview, at: int = 0) -> tuple[int, int, int, int, int]:
-    """(magic, pos, size, index, term) of the index unit at byte `at`."""
-    if len(data) - at < INDEX_UNIT_SIZE:
-        raise RemoteProtocolError(f"index unit at {at}: {len(data) - at} bytes, expected {INDEX_UNIT_SIZE}")
-    magic, pos, size, index, term = _INDEX_UNIT.unpack_from(data, at)
-    return magic, pos, size, index, term
 
 
 class RequestOrResponse(msgspec.Struct, kw_only=True, rename="camel"):

@@ -1,14 +1,7 @@
 """Encodes and decodes message records, properties, ids and batches (MessageDecoder, MessageExtEncoder,
 CommitLog).
 
-The layout of a record in the commit log and in the body of a pull response (offsets for IPv4 hosts):
-
-    0 total size | 4 magic | 8 body CRC | 12 queue id | 16 flag | 20 queue offset(8) | 28 physical offset(8) |
-    36 sysFlag | 40 born time(8) | 48 born host(8 or 20) | 56 store time(8) | 64 store host(8 or 20) |
-    72 reconsume times | 76 prepared transaction offset(8) | 84 body length, body |
-    topic length(1, V2: 2), topic | properties length(2), properties
-
-A host is the address (4 or 16 bytes) and the port as a 4-byte number. Properties remain the stored bytes.
+`epochmq_protocol.record_layout` defines the layout of a record. Properties remain the stored bytes.
 """
 
 from __future__ import annotations
@@ -28,23 +21,19 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import LocalProtocolError, RemoteProtocolError, RequestError
 from epochmq_protocol.message_const import *  # noqa: F403 (this module exports the constants)
 from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+from epochmq_protocol.record_layout import (
+    HEADS_BY_FLAG,
+    HOST_BYTES,
+    HOST_V6_BYTES,
+    HOST_V6_EXTRA_BYTES,
+    HOSTS_V6,
+    RECORD_OVERHEAD,
+    SYS_FLAG_AT,
+)
 
-FIXED_V4: Final = Struct(">iiiiiqqiq8sq8siqi")
-"""The record up to and including the body length, with two IPv4 hosts: total size, magic, CRC, queue id,
-flag, queue offset, physical offset, sysFlag, born time, born host, store time, store host, reconsume
-times, prepared offset, body length."""
-
-RECORD_OVERHEAD: Final = 91  # bytes of a V1 record with IPv4 hosts, without body, topic and properties
-
-_FIXED: Final[dict[int, Struct]] = {
-    0: FIXED_V4,
-    const.BORNHOST_V6_FLAG: Struct(">iiiiiqqiq20sq8siqi"),
-    const.STOREHOSTADDRESS_V6_FLAG: Struct(">iiiiiqqiq8sq20siqi"),
-    const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG: Struct(">iiiiiqqiq20sq20siqi"),
-}
-_V6_MASK: Final = const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG
-_NO_HOST: Final = bytes(8)
+_NO_HOST: Final = bytes(HOST_BYTES)
 _BATCH: Final = Struct(">iiiii")
+_BATCH_OVERHEAD: Final = _BATCH.size + 2
 
 _Buffer = bytes | bytearray | memoryview
 
@@ -86,9 +75,9 @@ def record_size(body: int, topic: int, properties: int, sys_flag: int = 0) -> in
     """The size of a record from the byte lengths of its parts; V2 for topics of more than 127 bytes."""
     size = RECORD_OVERHEAD + body + topic + properties + (topic > const.TOPIC_BYTES_MAX_V1)
     if sys_flag & const.BORNHOST_V6_FLAG:
-        size += 12
+        size += HOST_V6_EXTRA_BYTES
     if sys_flag & const.STOREHOSTADDRESS_V6_FLAG:
-        size += 12
+        size += HOST_V6_EXTRA_BYTES
     return size
 
 
@@ -105,9 +94,9 @@ def encode_record(message: MessageExt) -> bytes:
     hosts = _host_flag(born_host, const.BORNHOST_V6_FLAG) | _host_flag(
         store_host, const.STOREHOSTADDRESS_V6_FLAG
     )
-    sys_flag = message.sys_flag & ~_V6_MASK | hosts
+    sys_flag = message.sys_flag & ~HOSTS_V6 | hosts
     is_v2 = message.magic == MAGIC_V2 or topic_size > const.TOPIC_BYTES_MAX_V1
-    fixed = _FIXED[hosts]
+    fixed = HEADS_BY_FLAG[hosts]
     total = fixed.size + body_size + (2 if is_v2 else 1) + topic_size + 2 + properties_size
     try:
         head = fixed.pack(
@@ -142,9 +131,9 @@ def encode_record(message: MessageExt) -> bytes:
 
 
 def _host_flag(host: bytes, v6_flag: int) -> int:
-    if len(host) == 8:
+    if len(host) == HOST_BYTES:
         return 0
-    if len(host) == 20:
+    if len(host) == HOST_V6_BYTES:
         return v6_flag
     raise LocalProtocolError(f"host of {len(host)} bytes: expected 8 (IPv4) or 20 (IPv6)")
 
@@ -154,8 +143,8 @@ def decode_record(buffer: _Buffer, pos: int = 0, check_crc: bool = True) -> Mess
     or (with `check_crc`) a body that does not match its CRC."""
     if len(buffer) - pos < RECORD_OVERHEAD or pos < 0:
         raise _no_record(pos, f"{max(len(buffer) - pos, 0)} bytes left, expected at least {RECORD_OVERHEAD}")
-    sys_flag = int.from_bytes(buffer[pos + 36 : pos + 40], "big")
-    fixed = _FIXED[sys_flag & _V6_MASK]
+    sys_flag = int.from_bytes(buffer[pos + SYS_FLAG_AT : pos + SYS_FLAG_AT + 4], "big")
+    fixed = HEADS_BY_FLAG[sys_flag & HOSTS_V6]
     body_at = pos + fixed.size
     if body_at > len(buffer):
         raise _no_record(pos, "it ends inside its hosts")
@@ -358,7 +347,7 @@ def encode_batch(elements: Iterable[BatchElement]) -> bytes:
         body, properties = element.body, element.properties
         if len(properties) > const.PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(f"{len(properties)} property bytes: expected at most 32767")
-        total = 22 + len(body) + len(properties)
+        total = _BATCH_OVERHEAD + len(body) + len(properties)
         pieces += (
             _BATCH.pack(total, 0, 0, element.flag, len(body)),
             body,
@@ -374,10 +363,10 @@ def decode_batch(body: _Buffer, elements_max: int = 1_000_000) -> list[BatchElem
     elements: list[BatchElement] = []
     at, size = 0, len(body)
     while at < size:
-        if at + 22 > size or len(elements) >= elements_max:
+        if at + _BATCH_OVERHEAD > size or len(elements) >= elements_max:
             raise _bad_batch(len(elements), at, size)
         _, _, _, flag, body_size = _BATCH.unpack_from(body, at)
-        body_at = at + 20
+        body_at = at + _BATCH.size
         properties_at = body_at + body_size + 2
         if body_size < 0 or properties_at > size:
             raise _bad_batch(len(elements), at, size)

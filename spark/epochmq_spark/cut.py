@@ -9,7 +9,6 @@ offset in its header, the checkpoint."""
 from __future__ import annotations
 
 import base64
-import struct
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -17,20 +16,21 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_formats.index_file import ENTRY_BYTES, HEADER, HEADER_BYTES
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_formats.store_checkpoint import CONFIRM_PHY_OFFSET_AT, FIELD
 from epochmq_protocol import message, properties
-from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
+from epochmq_protocol.record_layout import SIZE_AND_MAGIC
 from epochmq_spark.decode.entry_units import ENTRY_UNIT
 from epochmq_spark.decode.epoch_file import parse_epoch_text
 from epochmq_spark.decode.index_entries import INDEX_ENTRY
 from epochmq_spark.decode.queue_units import UNIT
 
 Array = Any
-_RECORD_HEAD = struct.Struct(">iI")
-MAGICS = (0xDAA320A7, 0xDAA320AB, 0xCBD43194)  # of messages, and of the blank at the end of a segment
+MAGICS = (MAGIC_V1, MAGIC_V2, BLANK_MAGIC)  # of messages, and of the blank at the end of a segment
 HEADS_BYTES = 1 << 20  # of a segment read at a time
 RECORD_BYTES_MAX = 1 << 30
 
@@ -70,7 +70,7 @@ def last_record_end(file: BinaryIO, start: int, end: int) -> int:
             head = file.read(HEADS_BYTES)
             if len(head) < 8:
                 return end
-        size, magic = _RECORD_HEAD.unpack_from(head, at - base)
+        size, magic = SIZE_AND_MAGIC.unpack_from(head, at - base)
         if magic not in MAGICS or not 8 <= size <= RECORD_BYTES_MAX:
             return end
         if start + at + size > end:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, INDEX_UNIT_SIZE
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, INDEX_UNIT_SIZE
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import files, store_layout
 from epochmq_spark.checks.consume_queues import (

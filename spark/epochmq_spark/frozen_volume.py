@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_formats.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_spark import cut as cuts
 from epochmq_spark.cut import VolumeCut
 from epochmq_spark.decode.index_entries import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_protocol import properties
-from epochmq_protocol.dledger import INDEX_UNIT_SIZE
 from epochmq_spark import files
 from epochmq_spark.checks.log_extent import SavedPeerState
 from epochmq_spark.decode.entry_units import NO_UNIT_SIZE, decode_entry_units

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import msgspec
 
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
 from epochmq_spark import files
 
 _OFFSET_NAME = re.compile(r"\d{20}")

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from epochmq_formats.queue_unit import UNIT, UNIT_BYTES
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_store import record
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
@@ -23,7 +25,7 @@ from epochmq_store.key_index import BUILD_THRESHOLD, INDEX_BACKLOG_MAX, KeyIndex
 from epochmq_store.mapped_file import DiskFullError, MappedFile, SpaceNotReadyError
 from epochmq_store.queue_extension import BitMapOf
 from epochmq_store.statuses import PutStatus
-from epochmq_store.store_config import END_OF_FILE_BYTES, RECORD_OVERHEAD_BYTES, StoreConfig
+from epochmq_store.store_config import RECORD_OVERHEAD_BYTES, StoreConfig
 
 # (status, physical offset, queue offset, size in bytes); the numbers are valid when the status is PUT_OK.
 AppendResult = tuple[PutStatus, int, int, int]
@@ -35,9 +37,12 @@ ArrivalListener = Callable[[ConsumeQueue, int, int], None]
 INDEX_BACKLOG_PER_TICK: Final = 8192  # messages; after a failure each tick enters so many of the backlog
 
 _OK: Final = PutStatus.PUT_OK
-_HEAD: Final = record.HEAD_V4
-_V6_FLAGS: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
-_PROPERTIES_MAX: Final = record.PROPERTIES_MAX_BYTES
+_HOST_BYTES: Final = record_layout.HOST_BYTES
+_HEAD: Final = record_layout.HEAD_V4
+_V6_FLAGS: Final = record_layout.HOSTS_V6
+_PREPARED: Final = const.TRANSACTION_PREPARED_TYPE
+_ROLLBACK: Final = const.TRANSACTION_ROLLBACK_TYPE
+_PROPERTIES_MAX: Final = const.PROPERTIES_BYTES_MAX
 _LENGTHS: Final = tuple(size.to_bytes(2, "big") for size in range(_PROPERTIES_MAX + 1))
 
 
@@ -132,7 +137,7 @@ class Appender:
         self._max_body = config.max_message_size
         self._max_record = min(
             config.max_message_size + RECORD_OVERHEAD_BYTES,
-            config.mapped_file_size_commit_log - END_OF_FILE_BYTES,
+            config.mapped_file_size_commit_log - record_layout.BLANK_BYTES,
         )
         self._smallest_limit = min(self._max_record, self._max_body, _PROPERTIES_MAX)
         self._index_enabled = config.message_index_enable
@@ -157,8 +162,8 @@ class Appender:
         if store_host is None:
             store_host = self.store_host
         head = _HEAD
-        if len(born_host) != 8 or len(store_host) != 8 or sys_flag & _V6_FLAGS:
-            head = record.HEADS[len(born_host), len(store_host)]
+        if len(born_host) != _HOST_BYTES or len(store_host) != _HOST_BYTES or sys_flag & _V6_FLAGS:
+            head = record_layout.HEADS[len(born_host), len(store_host)]
             sys_flag = with_host_flags(sys_flag, born_host, store_host)
             size += head.size - _HEAD.size
         if size > self._smallest_limit and (
@@ -166,7 +171,7 @@ class Appender:
         ):
             return too_large_status(properties_size), -1, -1, 0
         # Messages of the transaction types PREPARED and ROLLBACK get no unit, and offset 0.
-        queued = not sys_flag & 4
+        queued = not sys_flag & _PREPARED
         file = self.log.file
         if (
             file is None
@@ -219,7 +224,7 @@ class Appender:
             queue.buffer_position = position + UNIT_BYTES
             queue.max_offset = offset + 1
             queue.max_physical = physical + size
-        if (uniq_key or keys) and self._index_enabled and sys_flag & 12 != 12:
+        if (uniq_key or keys) and self._index_enabled and sys_flag & _ROLLBACK != _ROLLBACK:
             self._add_to_index_backlog((queue.hasher, uniq_key, keys, physical, now))
             if len(self._index_backlog) >= BUILD_THRESHOLD:
                 self.build_index()
@@ -256,7 +261,7 @@ class Appender:
             return self.rejection, -1, -1, 0
         if self._property_crc:
             properties = record.with_crc_space(properties)
-        hosts = record.HEADS[len(born_host), len(store_host or self.store_host)]
+        hosts = record_layout.HEADS[len(born_host), len(store_host or self.store_host)]
         size = queue.record_overhead + len(body) + len(properties) + hosts.size - _HEAD.size
         if size > self._smallest_limit and (size > self._max_body or len(properties) > _PROPERTIES_MAX):
             return too_large_status(len(properties)), -1, -1, 0
@@ -299,14 +304,14 @@ class Appender:
         time and consecutive queue offsets. Transaction types are MESSAGE_ILLEGAL."""
         if self.rejection is not None:
             return self.rejection, [], -1, 0
-        if sys_flag & record.TRANSACTION_MASK or not messages:
+        if sys_flag & const.TRANSACTION_ROLLBACK_TYPE or not messages:
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
         if self._property_crc:
             messages = [
                 message._replace(properties=record.with_crc_space(message.properties)) for message in messages
             ]
         store_host = self.store_host
-        head = record.HEADS[len(born_host), len(store_host)]
+        head = record_layout.HEADS[len(born_host), len(store_host)]
         sys_flag = with_host_flags(sys_flag, born_host, store_host)
         overhead = queue.record_overhead + head.size - _HEAD.size
         sizes = [overhead + len(message.body) + len(message.properties) for message in messages]
@@ -324,7 +329,7 @@ class Appender:
     ) -> BatchAppendResult:  # fmt: skip
         """Stores checked messages, each as one record of these sizes."""
         total = sum(sizes)
-        if total > self.log.files.file_size - END_OF_FILE_BYTES:
+        if total > self.log.files.file_size - record_layout.BLANK_BYTES:
             return PutStatus.MESSAGE_ILLEGAL, [], -1, 0
         made = self._make_room(None if isinstance(queue, BatchConsumeQueue) else queue, total)
         if isinstance(made, PutStatus):
@@ -437,10 +442,10 @@ class Appender:
 def with_host_flags(sys_flag: int, born_host: bytes, store_host: bytes) -> int:
     """Sets the two bits that tell the size of the hosts, whatever the sender set."""
     sys_flag &= ~_V6_FLAGS
-    if len(born_host) == 20:
-        sys_flag |= record.BORN_HOST_V6
-    if len(store_host) == 20:
-        sys_flag |= record.STORE_HOST_V6
+    if len(born_host) == record_layout.HOST_V6_BYTES:
+        sys_flag |= const.BORNHOST_V6_FLAG
+    if len(store_host) == record_layout.HOST_V6_BYTES:
+        sys_flag |= const.STOREHOSTADDRESS_V6_FLAG
     return sys_flag
 
 

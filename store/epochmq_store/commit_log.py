@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_store import record
 from epochmq_store.log_paths import MultiPathMappedFileQueue
 from epochmq_store.mapped_file import (
@@ -18,7 +20,6 @@ from epochmq_store.mapped_file import (
     MappedFileQueue,
     StoreDamagedError,
 )
-from epochmq_store.store_config import END_OF_FILE_BYTES
 
 RESERVE_BYTES = 32 << 20  # space is reserved in chunks of this size
 AHEAD_BYTES = 4 * RESERVE_BYTES  # so much space is reserved after the written bytes
@@ -104,7 +105,7 @@ class CommitLog:
         file = self.file
         if file is None:
             return self.add_file(0, size)
-        if file.wrote + size + END_OF_FILE_BYTES > file.size:
+        if file.wrote + size + record_layout.BLANK_BYTES > file.size:
             if file.wrote < file.size:
                 self._write_blank_record(file)
             return self.add_file(file.start + file.size, size)
@@ -130,14 +131,14 @@ class CommitLog:
     def _write_blank_record(self, file: MappedFile) -> None:
         """Marks the rest of the file as unused."""
         remaining = file.size - file.wrote
-        if remaining >= END_OF_FILE_BYTES:
-            self._reserve(file, file.wrote + END_OF_FILE_BYTES)
-            record.SIZE_AND_MAGIC.pack_into(file.map, file.wrote, remaining, record.MAGIC_BLANK)
+        if remaining >= record_layout.BLANK_BYTES:
+            self._reserve(file, file.wrote + record_layout.BLANK_BYTES)
+            record_layout.SIZE_AND_MAGIC.pack_into(file.map, file.wrote, remaining, const.BLANK_MAGIC)
         file.wrote = file.size
 
     def _reserve(self, file: MappedFile, end: int) -> None:
         """Reserves the bytes up to `end`, and requests the next chunk and the next file in advance."""
-        end = min(end + END_OF_FILE_BYTES, file.size)
+        end = min(end + record_layout.BLANK_BYTES, file.size)
         if end > file.reserved:
             if self.preallocator is not None:
                 self.preallocator.wait_reserved()
@@ -153,7 +154,7 @@ class CommitLog:
                 self.preallocator.prepare_file(self.files.path_of(start), start, file.size)
         # The next request for space comes long before the reserved space ends, so that the preallocator has
         # time to reserve more.
-        file.unchecked_until = min(file.reserved - END_OF_FILE_BYTES, end + RESERVE_BYTES // 4)
+        file.unchecked_until = min(file.reserved - record_layout.BLANK_BYTES, end + RESERVE_BYTES // 4)
 
     def writable_file_at(self, start: int, size: int) -> MappedFile:
         """The file for the next bytes of another replica's log, with space reserved for `size` of them or up
@@ -192,10 +193,10 @@ class CommitLog:
             return None
         at = offset - file.start
         if size is None:
-            if at + record.SIZE_AND_MAGIC.size > file.wrote:
+            if at + record_layout.SIZE_AND_MAGIC.size > file.wrote:
                 return None
-            size, magic = record.SIZE_AND_MAGIC.unpack_from(file.map, at)
-            if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+            size, magic = record_layout.SIZE_AND_MAGIC.unpack_from(file.map, at)
+            if magic not in (const.MAGIC_V1, const.MAGIC_V2):
                 return None
         if size <= 0 or at + size > file.wrote:
             return None
@@ -218,7 +219,7 @@ class CommitLog:
     def store_timestamp(self, offset: int) -> int:
         """Store time, epoch ms, of the record at this offset, -1 when the log does not have it."""
         file = self.files.find(offset)
-        if file is None or offset - file.start + record.HEAD_V4.size > file.wrote:
+        if file is None or offset - file.start + record_layout.HEAD_V4.size > file.wrote:
             return -1
         return record.store_timestamp_at(file.map, offset - file.start)
 
@@ -277,8 +278,8 @@ class CommitLog:
             return
         before = self.files.files[at - 1]
         for after in self.files.files[at:]:
-            _, magic = record.SIZE_AND_MAGIC.unpack(after.pread(0, record.SIZE_AND_MAGIC.size))
-            if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+            _, magic = record_layout.SIZE_AND_MAGIC.unpack(after.pread(0, record_layout.SIZE_AND_MAGIC.size))
+            if magic not in (const.MAGIC_V1, const.MAGIC_V2):
                 continue
             if flushed_until is None or record.store_timestamp_at(after.map, 0) <= flushed_until:
                 raise StoreDamagedError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from epochmq_protocol import message_const as const
 from epochmq_protocol.topics import is_lmq
 from epochmq_store import record
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
@@ -64,7 +65,7 @@ class CommitLogDispatcher:
         """Dispatches one message; a repetition changes nothing. Raises DiskFullError or OSError."""
         if message.in_consume_queue:
             queue = self._queues.get((message.topic, message.queue_id))
-            is_batch = message.sys_flag & record.INNER_BATCH != 0
+            is_batch = message.sys_flag & const.INNER_BATCH_FLAG != 0
             if queue is None or is_batch:
                 queue = self._queues.for_record(message.topic, message.queue_id, is_inner_batch=is_batch)
             if queue is not None:

@@ -25,7 +25,7 @@ from epochmq_formats.queue_unit import (
     UNIT_BYTES,
     positions_and_sizes,
 )
-from epochmq_store import record
+from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC
 from epochmq_store.galloping_search import first_that
 from epochmq_store.page_residency import NotResidentError, PageResidency
 from epochmq_store.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
@@ -92,7 +92,7 @@ class ConsumeQueue:
         self.topic = topic
         self.queue_id = queue_id
         self.magic, self.topic_field, self.record_overhead, self.hasher = topic_values(topic)
-        self.is_schedule = topic == record.SCHEDULE_TOPIC
+        self.is_schedule = topic == RMQ_SYS_SCHEDULE_TOPIC
         self.extension = extension
         # Whether the code in a unit is something else than the tag code that the append path gets.
         self.has_special_codes = self.is_schedule or extension is not None

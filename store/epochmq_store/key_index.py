@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from epochmq_protocol import javahash
+from epochmq_protocol.message_const import TRANSACTION_ROLLBACK_TYPE
 from epochmq_store.index_file import IndexEntry, IndexFile
 from epochmq_store.key_hash import MASK, POWER_2, POWER_4, KeyHasher, pair_hashes, prefix_hashes
 from epochmq_store.mapped_file import DiskFullError, StoreDamagedError
 from epochmq_store.page_residency import PageResidency
-from epochmq_store.record import TRANSACTION_MASK, TRANSACTION_ROLLBACK, DispatchRequest
+from epochmq_store.record import DispatchRequest
 
 UNIQ_KEY_SIZE: Final = 32  # characters, of a client with an IPv4 address
 BUILD_THRESHOLD: Final = 256  # messages; a backlog of this length is entered into the files
@@ -95,7 +96,7 @@ class KeyIndex:
         cannot be written, the backlog grows. Raises DiskFullError or OSError at INDEX_BACKLOG_MAX."""
         if message.physical_offset < self.end_physical:
             return
-        if message.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        if message.sys_flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
             return
         if message.uniq_key is None and message.keys is None:
             return

@@ -9,6 +9,8 @@ from typing import Final
 
 from epochmq_formats.extension_unit import ADDRESS_MAX, ExtensionUnit
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_store import batch_reads, record
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.batch_reads import BatchGet
@@ -31,7 +33,7 @@ FAST_GET_MAX: Final = 1024
 EXTENSION_BELOW: Final = ADDRESS_MAX + 1
 
 _HEAD_BYTES: Final = 256
-_TAIL_BYTES: Final = record.PROPERTIES_MAX_BYTES + 512
+_TAIL_BYTES: Final = const.PROPERTIES_BYTES_MAX + 512
 
 
 def _ends(unit: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
@@ -391,11 +393,11 @@ class MessageReader:
             return
         at = offset - file.start
         if size is None:
-            if at + record.SIZE_AND_MAGIC.size > file.wrote:
+            if at + record_layout.SIZE_AND_MAGIC.size > file.wrote:
                 return
-            guard.require(file, at, record.SIZE_AND_MAGIC.size)
-            size, magic = record.SIZE_AND_MAGIC.unpack_from(file.map, at)
-            if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+            guard.require(file, at, record_layout.SIZE_AND_MAGIC.size)
+            size, magic = record_layout.SIZE_AND_MAGIC.unpack_from(file.map, at)
+            if magic not in (const.MAGIC_V1, const.MAGIC_V2):
                 return
         size = min(size, file.wrote - at)
         if size > 0:
@@ -410,7 +412,7 @@ class MessageReader:
     def _stored_at(self, physical: int) -> int:
         """Store time, epoch ms, of the record at this physical offset, -1 when the log does not have it."""
         if self.resident_only is not None:
-            self._require(physical, record.HEAD_V4.size)
+            self._require(physical, record_layout.HEAD_V4.size)
         return self._log.store_timestamp(physical)
 
     def _limits(self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int) -> tuple[int, int]:

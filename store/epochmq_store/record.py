@@ -6,51 +6,41 @@ The append path and the parser derive the fields of consume queue and index by t
 
 from __future__ import annotations
 
-import struct
 from mmap import mmap
 from typing import Final, NamedTuple
 
 from epochmq_protocol import javahash
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.message import crc_property
-from epochmq_protocol.message_const import PROPERTY_CRC32
+from epochmq_protocol.message_const import (
+    BLANK_MAGIC,
+    BORNHOST_V6_FLAG,
+    MAGIC_V1,
+    MAGIC_V2,
+    PROPERTY_CRC32,
+    TOPIC_BYTES_MAX_V1,
+    TRANSACTION_PREPARED_TYPE,
+)
+from epochmq_protocol.record_layout import (
+    BODY_SIZE_BYTES,
+    HEAD_V4,
+    HEADS_BY_FLAG,
+    HOST_V6_EXTRA_BYTES,
+    HOSTS_V6,
+    INT,
+    LENGTH,
+    LONG,
+    MAGIC_AT,
+    SIZE_AND_MAGIC,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG,
+    SYS_FLAG_AT,
+)
+from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC
 
-MAGIC_V1: Final = -626843481
-MAGIC_V2: Final = -626843477
-MAGIC_BLANK: Final = -875286124
-
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-
-BORN_HOST_V6: Final = 0x10
-STORE_HOST_V6: Final = 0x20
-HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-INNER_BATCH: Final = 0x80
-TRANSACTION_MASK: Final = 0xC
-TRANSACTION_PREPARED: Final = 0x4
-TRANSACTION_ROLLBACK: Final = 0xC
-
-PROPERTIES_MAX_BYTES: Final = 32767
-V1_TOPIC_MAX: Final = 127
 CRC_PROPERTY_BYTES: Final = 20
 CRC_PROPERTY_SPACE: Final = bytes(CRC_PROPERTY_BYTES)
 _CRC_PROPERTY_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
-
-# The fields before the body: TOTALSIZE, MAGIC, BODYCRC, QUEUEID, FLAG, QUEUEOFFSET, PHYSICALOFFSET,
-# SYSFLAG, BORNTIMESTAMP, BORNHOST, STORETIMESTAMP, STOREHOST, RECONSUMETIMES, PREPARED TRANSACTION OFFSET,
-# body length. The key is the size in bytes of the two hosts (8 for IPv4 with port, 20 for IPv6).
-HEADS: Final = {
-    (born, store): struct.Struct(f">iiIiiqqiq{born}sq{store}siqi") for born in (8, 20) for store in (8, 20)
-}
-HEAD_V4: Final = HEADS[8, 8]
-_SYS_FLAG_FIELD: Final = 7
-HEAD_BYTES: Final = {hosts: head.size for hosts, head in HEADS.items()}
-SIZE_AND_MAGIC: Final = struct.Struct(">ii")
-_SYS_FLAG: Final = struct.Struct(">i")
-_LENGTH: Final = struct.Struct(">h")
-POSITION_AT: Final = 28  # `MessageDecoder.PHY_POS_POSITION`
-SYS_FLAG_AT: Final = 36
-STORE_TIMESTAMP_AT: Final = 56  # plus 12 when the born host is IPv6
-_LONG: Final = struct.Struct(">q")
 
 BLANK: Final = "blank"  # the result of `parse` at a blank record, the unused end of a file
 
@@ -86,7 +76,7 @@ class DispatchRequest(NamedTuple):
     @property
     def in_consume_queue(self) -> bool:
         """Whether the message gets a unit. Messages of the transaction types PREPARED and ROLLBACK do not."""
-        return not self.sys_flag & TRANSACTION_PREPARED  # ROLLBACK contains this bit, COMMIT does not
+        return not self.sys_flag & TRANSACTION_PREPARED_TYPE  # ROLLBACK contains this bit, COMMIT does not
 
 
 def property_value(properties: bytes, name: bytes) -> bytes | None:
@@ -172,14 +162,14 @@ def parse(
     if end - at < SIZE_AND_MAGIC.size:
         return None
     size, magic = SIZE_AND_MAGIC.unpack_from(log, at)
-    if magic == MAGIC_BLANK:
+    if magic == BLANK_MAGIC:
         return BLANK
     if (magic != MAGIC_V1 and magic != MAGIC_V2) or size < HEAD_V4.size + 3 or size > end - at:
         return None
     head, fields = HEAD_V4, HEAD_V4.unpack_from(log, at)
-    flags = fields[_SYS_FLAG_FIELD]
+    flags = fields[SYS_FLAG]
     if flags & HOSTS_V6:
-        head = HEADS[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
+        head = HEADS_BY_FLAG[flags & HOSTS_V6]
         if size < head.size + 3:
             return None
         fields = head.unpack_from(log, at)
@@ -199,13 +189,13 @@ def parse(
         topic_size = log[position]
         position += 1
     else:
-        topic_size = _LENGTH.unpack_from(log, position)[0]
+        topic_size = LENGTH.unpack_from(log, position)[0]
         position += 2
-    if not 0 <= topic_size <= min(limit - position - 2, V1_TOPIC_MAX if magic == MAGIC_V1 else limit):
+    if not 0 <= topic_size <= min(limit - position - 2, TOPIC_BYTES_MAX_V1 if magic == MAGIC_V1 else limit):
         return None
     topic = _topics[log[position : position + topic_size]]
     position += topic_size
-    properties_size = _LENGTH.unpack_from(log, position)[0]
+    properties_size = LENGTH.unpack_from(log, position)[0]
     position += 2
     if position + max(properties_size, 0) != limit:
         return None
@@ -215,7 +205,7 @@ def parse(
         properties = log[position:limit]
         tags_code = tags_code_of(properties)
         uniq_key, keys = keys_of(properties)
-        if topic == SCHEDULE_TOPIC:
+        if topic == RMQ_SYS_SCHEDULE_TOPIC:
             delivery = delay_tags_code(properties, store_timestamp, delays_ms)
             tags_code = tags_code if delivery is None else delivery
     return DispatchRequest(
@@ -237,31 +227,39 @@ def properties_at(log: mmap | bytes, at: int, size: int) -> bytes:
     here."""
     if size < HEAD_V4.size + 3 or at + size > len(log):
         return b""
-    magic = _SYS_FLAG.unpack_from(log, at + 4)[0]
-    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
-    head = HEAD_BYTES[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
+    magic = INT.unpack_from(log, at + MAGIC_AT)[0]
+    flags = INT.unpack_from(log, at + SYS_FLAG_AT)[0]
     limit = at + size
-    position = at + head
-    position += max(_SYS_FLAG.unpack_from(log, position - 4)[0], 0)  # the body
+    position = at + HEADS_BY_FLAG[flags & HOSTS_V6].size
+    position += max(INT.unpack_from(log, position - BODY_SIZE_BYTES)[0], 0)  # the body
     if magic not in (MAGIC_V1, MAGIC_V2) or position + 4 > limit:
         return b""
     if magic == MAGIC_V1:
         position += 1 + log[position]
     else:
-        position += 2 + max(_LENGTH.unpack_from(log, position)[0], 0)
+        position += 2 + max(LENGTH.unpack_from(log, position)[0], 0)
     return log[position + 2 : limit]
 
 
 def body_at(log: mmap | bytes, at: int) -> bytes:
     """The body of the record at this position. The caller knows that a whole record starts here."""
-    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
-    start = at + HEAD_BYTES[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
-    return log[start : start + _SYS_FLAG.unpack_from(log, start - 4)[0]]
+    start = at + _head_bytes(log, at)
+    return log[start : start + body_size_at(log, at)]
+
+
+def body_size_at(log: mmap | bytes, at: int) -> int:
+    """The size of the body of the record at this position. The caller knows that a record starts here."""
+    size: int = INT.unpack_from(log, at + _head_bytes(log, at) - BODY_SIZE_BYTES)[0]
+    return size
+
+
+def _head_bytes(log: mmap | bytes, at: int) -> int:
+    return HEADS_BY_FLAG[INT.unpack_from(log, at + SYS_FLAG_AT)[0] & HOSTS_V6].size
 
 
 def store_timestamp_at(log: mmap | bytes, at: int) -> int:
     """Store time, epoch ms, of the record at this position. The caller knows that a record starts here."""
-    flags = _SYS_FLAG.unpack_from(log, at + SYS_FLAG_AT)[0]
-    shift = 12 if flags & BORN_HOST_V6 else 0
-    value: int = _LONG.unpack_from(log, at + STORE_TIMESTAMP_AT + shift)[0]
+    flags = INT.unpack_from(log, at + SYS_FLAG_AT)[0]
+    shift = HOST_V6_EXTRA_BYTES if flags & BORNHOST_V6_FLAG else 0
+    value: int = LONG.unpack_from(log, at + STORE_TIMESTAMP_AT + shift)[0]
     return value

@@ -20,6 +20,8 @@ from typing import Final
 
 from msgspec import Struct
 
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_store import record
 from epochmq_store.checkpoint import Checkpoint
 from epochmq_store.commit_log import CommitLog
@@ -75,7 +77,7 @@ class ReadAhead:
     def is_written(self, at: int) -> bool:
         """Whether the position given to the last `read` has the beginning of a record, and not of a hole,
         which a mapping must not touch."""
-        return any(self._bytes[at - self._start : at - self._start + record.SIZE_AND_MAGIC.size])
+        return any(self._bytes[at - self._start : at - self._start + record_layout.SIZE_AND_MAGIC.size])
 
 
 def read_bytes(file: MappedFile, at: int, count: int) -> bytes:
@@ -209,11 +211,11 @@ class Recovery:
         if file is None:
             return
         at = offset - file.start
-        head = read_bytes(file, at, record.HEAD_V4.size)
-        if len(head) < record.HEAD_V4.size:
+        head = read_bytes(file, at, record_layout.HEAD_V4.size)
+        if len(head) < record_layout.HEAD_V4.size:
             return
-        size, _ = record.SIZE_AND_MAGIC.unpack_from(head)
-        if record.HEAD_V4.size < size <= self._ahead.margin:
+        size, _ = record_layout.SIZE_AND_MAGIC.unpack_from(head)
+        if record_layout.HEAD_V4.size < size <= self._ahead.margin:
             read_bytes(file, at, size)
 
     def _trim_unbacked_tails(self) -> None:
@@ -271,9 +273,9 @@ def crash_recovery_start(config: StoreConfig, log: CommitLog, checkpoint: Checkp
     safe = config.message_index_enable and config.message_index_safe
     until = checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp
     for file in reversed(log.files.files):
-        head = file.pread(log.header_bytes_at(file.start), record.HEAD_V4.size)
-        _, magic = record.SIZE_AND_MAGIC.unpack_from(head)
-        if magic not in (record.MAGIC_V1, record.MAGIC_V2):
+        head = file.pread(log.header_bytes_at(file.start), record_layout.HEAD_V4.size)
+        _, magic = record_layout.SIZE_AND_MAGIC.unpack_from(head)
+        if magic not in (const.MAGIC_V1, const.MAGIC_V2):
             continue
         if 0 < record.store_timestamp_at(head, 0) <= until:
             return file

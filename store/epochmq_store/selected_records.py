@@ -6,11 +6,11 @@ the length of its body and its properties, straight from the mapped file.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Container, Iterable
 from typing import Final, NamedTuple
 
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE
+from epochmq_protocol.record_layout import BODY_SIZE, HOSTS_V6, MAGIC, SYS_FLAG, fields_of_head
 from epochmq_protocol.topics import is_lmq
 from epochmq_store import record
 from epochmq_store.consume_queue import ConsumeQueue
@@ -20,9 +20,7 @@ from epochmq_store.statuses import GetStatus
 Select = Callable[[bytes], bool]
 """Whether a message with these stored properties is selected."""
 
-_HEAD: Final = struct.Struct(">4xi28xi44xi")
-"""Of a record with IPv4 hosts: magic, sysFlag, length of the body."""
-_V6_FLAGS: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
+_HEAD: Final = fields_of_head(MAGIC, SYS_FLAG, BODY_SIZE)
 
 
 class SelectedRecords(NamedTuple):
@@ -54,7 +52,7 @@ def select_records(
     """Selects up to `count_max` records of `bytes_max` bytes among these units of the queue. The first is
     selected whatever its size, unless the caller `had` one already. Records at the physical offsets
     `excluded` are not read."""
-    head_size, read_head, v6_flags = _HEAD.size, _HEAD.unpack_from, _V6_FLAGS
+    head_size, read_head, v6_flags = _HEAD.size, _HEAD.unpack_from, HOSTS_V6
     properties_after_body = queue.record_overhead
     # The records of a light message queue have another topic.
     magic_wanted = 0 if is_lmq(queue.topic) else queue.magic

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from epochmq_formats import batch_unit, queue_unit
 
-END_OF_FILE_BYTES = 8  # the header of a blank record, for which each log file keeps space at its end
 RECORD_OVERHEAD_BYTES = 64 * 1024  # a record may exceed its largest body by so much (MessageExtEncoder)
 
 

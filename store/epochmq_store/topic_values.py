@@ -3,12 +3,11 @@ records that follow from its name."""
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from epochmq_protocol import javahash
-from epochmq_store import record
+from epochmq_protocol import javahash, record_layout
+from epochmq_protocol import message_const as const
 from epochmq_store.key_hash import KeyHasher
 
 CACHED_TOPICS_MAX: Final = 4096
@@ -30,14 +29,14 @@ class TopicValues(NamedTuple):
 def topic_values(topic: str) -> TopicValues:
     """The values of this topic."""
     name = topic.encode()
-    v2 = len(topic) > record.V1_TOPIC_MAX
-    field = (struct.pack(">H", len(name)) if v2 else bytes((min(len(name), 255),))) + name
+    v2 = len(topic) > const.TOPIC_BYTES_MAX_V1
+    field = (len(name).to_bytes(2) if v2 else bytes((min(len(name), 255),))) + name
     # For a topic whose length the format cannot express the overhead is larger than any limit, so that the
     # size check rejects the record.
-    legal = len(name) <= (record.PROPERTIES_MAX_BYTES if v2 else record.V1_TOPIC_MAX)
+    legal = len(name) <= (const.PROPERTIES_BYTES_MAX if v2 else const.TOPIC_BYTES_MAX_V1)
     return TopicValues(
-        record.MAGIC_V2 if v2 else record.MAGIC_V1,
+        const.MAGIC_V2 if v2 else const.MAGIC_V1,
         field,
-        record.HEAD_V4.size + len(field) + 2 if legal else 1 << 40,
+        record_layout.HEAD_V4.size + len(field) + 2 if legal else 1 << 40,
         KeyHasher(javahash.topic_seed(topic)),
     )

@@ -14,8 +14,11 @@ from epochmq_broker.membership.dledger.first_record import encode_members_record
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.state_files import load_committed, load_vote, save_checkpoint, save_vote
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, decode_entry
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_protocol.checksum import CRC_MASK, crc32
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, MEMBERS_CHANNEL, decode_entry
+from epochmq_protocol.dledger import MEMBERS_CHANNEL
 from epochmq_store import record
 from tests.interop.java_env import compile_java, run_java
 from tests.interop.test_store_interop import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
@@ -95,10 +98,11 @@ def files_equal(one: Path, other: Path) -> bool:
 def barrier(term: int) -> bytes:
     """A record that neither consume queues nor the index take: that of a rolled-back transaction."""
     topic, text, properties = b"SELF_TEST_TOPIC", f"term {term}".encode(), b"WAIT\x01true\x02"
-    size = record.HEAD_V4.size + len(text) + 1 + len(topic) + 2 + len(properties)
-    head = record.HEAD_V4.pack(
-        size, record.MAGIC_V1, crc32(text) & CRC_MASK, 0, 0, 0, 0,
-        record.TRANSACTION_ROLLBACK, 1_700_000_000_000, V4, 1_700_000_000_000, STORE_HOST, 0, 0, len(text),
+    size = record_layout.HEAD_V4.size + len(text) + 1 + len(topic) + 2 + len(properties)
+    head = record_layout.HEAD_V4.pack(
+        size, const.MAGIC_V1, crc32(text) & CRC_MASK, 0, 0, 0, 0,
+        const.TRANSACTION_ROLLBACK_TYPE, 1_700_000_000_000, V4, 1_700_000_000_000, STORE_HOST, 0, 0,
+        len(text),
     )  # fmt: skip
     return head + text + bytes([len(topic)]) + topic + len(properties).to_bytes(2, "big") + properties
 

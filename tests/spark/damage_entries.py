@@ -6,7 +6,7 @@ import random
 import struct
 from pathlib import Path
 
-from epochmq_protocol.dledger import INDEX_UNIT_SIZE
+from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from tests.spark.damage_kit import (
     InjectedDamage,
     Record,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
 from epochmq_protocol import message
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file, parse_epoch_file
 
 

@@ -16,7 +16,7 @@ from epochmq_broker.membership.dledger.first_record import encode_first_record
 from epochmq_broker.membership.dledger.leader_appender import LeaderAppender
 from epochmq_dledger.store import state_files
 from epochmq_dledger.store.block_log import BlockLog
-from epochmq_protocol.dledger import INDEX_UNIT_SIZE
+from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_store import PutStatus
 from epochmq_store.record import POSITION_AT
 from tests.spark.seeded_groups import SETTINGS, random_message, write_consumer_offsets

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from epochmq_protocol.dledger import ENTRY_MAGIC, FILLER_SIZE_MIN
+from epochmq_formats.dledger_log import FILLER_SIZE_MIN
+from epochmq_protocol.dledger import ENTRY_MAGIC
 from tests.support.cluster import START_TIMEOUT_S, Settings
 from tests.support.group_processes import ElectingGroup, Factory, Member, Places, our_nameserver, own_places
 from tests.support.group_traffic import (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, DLedgerEntry
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN
+from epochmq_protocol.dledger import DLedgerEntry
 
 
 class LogFullError(Exception):

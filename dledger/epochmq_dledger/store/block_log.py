@@ -20,15 +20,16 @@ from epochmq_dledger.store.entry_block import (
 )
 from epochmq_dledger.store.entry_encoding import BodyCheck
 from epochmq_dledger.store.file_log import INDEX_FILE_SIZE, FileLog
-from epochmq_protocol.dledger import (
+from epochmq_formats.dledger_log import (
     ENTRY_HEADER_SIZE,
+    ENTRY_INDEX_AT,
+    ENTRY_SIZE_AT,
     FILLER_SIZE_MIN,
     INDEX_UNIT_SIZE,
-    DLedgerEntry,
     decode_entry,
-    decode_members_body,
-    encode_members,
+    decode_index_unit,
 )
+from epochmq_protocol.dledger import DLedgerEntry, decode_members_body, encode_members
 from epochmq_protocol.errors import RemoteProtocolError
 
 _PIECE_BYTES = 2 * ENTRY_BYTES_MAX
@@ -94,7 +95,9 @@ class BlockLog(FileLog):
         RemoteProtocolError: they do not follow the last entry, have a greater term, or are damaged, and the
         log has not changed. Other errors as `append`."""
         # The size in the first header says where the block belongs.
-        pos = next_pos(self.end_pos, int.from_bytes(data[4:8], "big"), self._file_size)
+        pos = next_pos(
+            self.end_pos, int.from_bytes(data[ENTRY_SIZE_AT:ENTRY_INDEX_AT], "big"), self._file_size
+        )
         index, term = self.end_index + 1, self.end_term
         block = leading_entries(data, pos, self._file_size, index=index, term=term, check=self._check)
         rest = self._file_size - pos % self._file_size - len(data)
@@ -112,7 +115,7 @@ class BlockLog(FileLog):
     def _check_members(self, block: EntryBlock) -> None:
         """RemoteProtocolError: a membership entry of a block is malformed."""
         for index in block.members:
-            at = int.from_bytes(block.units[(index - block.first_index) * INDEX_UNIT_SIZE + 4 :][:8], "big")
+            at = decode_index_unit(block.units, (index - block.first_index) * INDEX_UNIT_SIZE)[1]
             self.members_of(decode_entry(memoryview(block.data), at - block.pos).body)
 
     def read_block(self, first_index: int, bytes_max: int) -> bytes:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from epochmq_dledger.store.entry_encoding import durable_index_at_write
 from epochmq_dledger.store.segments import Segments
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, DLedgerEntry
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
+from epochmq_protocol.dledger import ENTRY_MAGIC, DLedgerEntry
 
 _READ_BYTES = 1 << 20
 _MAGIC = ENTRY_MAGIC.to_bytes(4, "big")

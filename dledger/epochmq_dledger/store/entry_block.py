@@ -8,29 +8,25 @@ are equal. The owner of the log checks the bodies (`BodyCheck`).
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from epochmq_dledger.core.raft_log import next_pos
 from epochmq_dledger.store.entry_encoding import BodyCheck, crc_of, is_valid_header
-from epochmq_protocol.dledger import (
+from epochmq_formats.dledger_log import (
+    ENTRY_HEADER,
     ENTRY_HEADER_SIZE,
-    ENTRY_MAGIC,
     FILLER_SIZE_MIN,
-    MEMBERS_CHANNEL,
-    DLedgerEntry,
+    INDEX_UNIT,
     encode_entry,
     encode_index_unit,
 )
+from epochmq_protocol.dledger import ENTRY_MAGIC, MEMBERS_CHANNEL, DLedgerEntry
+from epochmq_protocol.record_layout import LONG
 
 ENTRY_BYTES_MAX = 4 << 20
 """The largest entry, header included, that a peer of DLedger can encode
 (`DLedgerMmapFileStore.localEntryBuffer`)."""
-
-_HEADER = struct.Struct(">iiqqqiiii")
-_UNIT = struct.Struct(">iqiqq")
-_LONG = struct.Struct(">q")
 
 
 class EntryBlock(NamedTuple):
@@ -84,7 +80,7 @@ def encode_blocks(
     written into the body there, as 8 bytes (`AppendHook`). ValueError: a body does not fit into an entry or
     a file, or has no place for its position."""
     size_max = min(ENTRY_BYTES_MAX, file_size - FILLER_SIZE_MIN) - ENTRY_HEADER_SIZE
-    size_min = 0 if position_at is None else position_at + _LONG.size
+    size_min = 0 if position_at is None else position_at + LONG.size
     blocks: list[EntryBlock] = []
     parts: list[bytes] = []
     units: list[bytes] = []
@@ -99,8 +95,8 @@ def encode_blocks(
         if at != pos:
             blocks.append(_block(start_index, term, start, parts, units, position_at))
             parts, units, start_index, start = [], [], index, at
-        parts += (_HEADER.pack(ENTRY_MAGIC, size, index, term, at, channel, 0, 0, length), body)
-        units.append(_UNIT.pack(ENTRY_MAGIC, at, size, index, term))
+        parts += (ENTRY_HEADER.pack(ENTRY_MAGIC, size, index, term, at, channel, 0, 0, length), body)
+        units.append(INDEX_UNIT.pack(ENTRY_MAGIC, at, size, index, term))
         pos = at + size
         index += 1
     if parts:
@@ -121,7 +117,7 @@ def _block(
         at = 0
         for body in parts[1::2]:
             at += ENTRY_HEADER_SIZE
-            _LONG.pack_into(data, at + position_at, pos + at)
+            LONG.pack_into(data, at + position_at, pos + at)
             at += len(body)
     return EntryBlock(first_index, len(units), term, pos, data, b"".join(units))
 
@@ -144,7 +140,7 @@ def leading_entries(
     units: list[bytes] = []
     members: list[int] = []
     while length - at >= ENTRY_HEADER_SIZE:
-        fields = _HEADER.unpack_from(data, at)
+        fields = ENTRY_HEADER.unpack_from(data, at)
         magic, size, entry_index, entry_term, entry_pos, channel, chain, crc, body_size = fields
         if (
             magic != ENTRY_MAGIC
@@ -168,7 +164,7 @@ def leading_entries(
             first = entry_index
         if channel == MEMBERS_CHANNEL:
             members.append(entry_index)
-        units.append(_UNIT.pack(magic, entry_pos, size, entry_index, entry_term))
+        units.append(INDEX_UNIT.pack(magic, entry_pos, size, entry_index, entry_term))
         expected, term = entry_index + 1, entry_term
         at += size
     return EntryBlock(first, len(units), term, pos, data[:at], b"".join(units), tuple(members))

@@ -15,16 +15,14 @@ DLedger and earlier releases write 0 in both fields; 0 is not checked.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
+from epochmq_formats.dledger_log import CHAIN_CHECK, CHAIN_CRC_AT, ENTRY_HEADER_SIZE, ENTRY_HEADER_UNSIGNED
 from epochmq_protocol.checksum import crc32
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, DLedgerEntry
+from epochmq_protocol.dledger import ENTRY_MAGIC, DLedgerEntry
 
-_HEADER = struct.Struct(">iiqqqiIIi")
-_pack_header = _HEADER.pack_into
-_pack_check = struct.Struct(">H").pack_into
-_CHECK_AT = 36
+_pack_header = ENTRY_HEADER_UNSIGNED.pack_into
+_pack_check = CHAIN_CHECK.pack_into
 LAG_MAX = 0xFFFF
 
 BodyCheck = Callable[[bytes, int, int, int], bool]
@@ -62,7 +60,7 @@ class EntryEncoder:
             crc32(body) if size else 0,
             size,
         )
-        _pack_check(head, _CHECK_AT, crc32(head) & 0xFFFF)
+        _pack_check(head, CHAIN_CRC_AT, crc32(head) & 0xFFFF)
         return head + body
 
 
@@ -71,14 +69,14 @@ def is_valid_header(head: bytes, pos: int, room: int) -> bool:
     bytes."""
     if len(head) < ENTRY_HEADER_SIZE:
         return False
-    magic, size, index, _, own_pos, _, chain, _, length = _HEADER.unpack_from(head)
+    magic, size, index, _, own_pos, _, chain, _, length = ENTRY_HEADER_UNSIGNED.unpack_from(head)
     if magic != ENTRY_MAGIC or own_pos != pos or length < 0 or index < 0:
         return False
     if size != ENTRY_HEADER_SIZE + length or size > room:
         return False
     if chain == 0:
         return True
-    bare = head[:_CHECK_AT] + b"\0\0" + head[_CHECK_AT + 2 : ENTRY_HEADER_SIZE]
+    bare = head[:CHAIN_CRC_AT] + b"\0\0" + head[CHAIN_CRC_AT + CHAIN_CHECK.size : ENTRY_HEADER_SIZE]
     return bool(crc32(bare) & 0xFFFF == chain >> 16)
 
 

@@ -24,7 +24,8 @@ from epochmq_dledger.store.entry_encoding import EntryEncoder
 from epochmq_dledger.store.log_files import LogFiles, index_unit_of
 from epochmq_dledger.store.segments import Erasure, UnsyncedFiles
 from epochmq_dledger.store.truncation_mark import TruncationMark
-from epochmq_protocol.dledger import FILLER_SIZE_MIN, INDEX_UNIT_SIZE, DLedgerEntry, encode_index_unit
+from epochmq_formats.dledger_log import FILLER_SIZE_MIN, INDEX_UNIT_SIZE, encode_index_unit
+from epochmq_protocol.dledger import DLedgerEntry
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
 _RECOVERED_FILES = 3

@@ -6,25 +6,23 @@ unit of 32 bytes for each entry.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from epochmq_dledger.store.entry_encoding import BodyCheck, crc_of, is_valid_header
 from epochmq_dledger.store.segments import Segments, UnsyncedFiles
-from epochmq_protocol.dledger import (
+from epochmq_formats.dledger_log import (
     ENTRY_HEADER_SIZE,
+    ENTRY_HEADER_START,
+    FILLER,
     FILLER_MAGIC,
     FILLER_SIZE_MIN,
     INDEX_UNIT_SIZE,
-    DLedgerEntry,
     decode_entry,
     decode_index_unit,
 )
+from epochmq_protocol.dledger import DLedgerEntry
 from epochmq_protocol.errors import RemoteProtocolError
-
-_FILLER = struct.Struct(">ii")
-_HEADER_START = struct.Struct(">iiqqq")
 
 IndexUnit = tuple[int, int, int, int, int]
 """(magic, position, size, index, term) of an entry."""
@@ -72,7 +70,7 @@ class LogFiles:
         head = self.data.read(pos, ENTRY_HEADER_SIZE)
         if not is_valid_header(head, pos, self.file_size - pos % self.file_size):
             return None
-        _, size, index, term, _ = _HEADER_START.unpack_from(head)
+        _, size, index, term, _ = ENTRY_HEADER_START.unpack_from(head)
         if not with_body:
             return DLedgerEntry(index, term, pos, b"", size)
         try:
@@ -117,8 +115,8 @@ class LogFiles:
 
     def _read_filler(self, pos: int) -> tuple[int, int]:
         """The magic number at byte `pos`, and the size after it."""
-        head = self.data.read(pos, _FILLER.size)
-        magic, size = _FILLER.unpack(head) if len(head) == _FILLER.size else (0, 0)
+        head = self.data.read(pos, FILLER.size)
+        magic, size = FILLER.unpack(head) if len(head) == FILLER.size else (0, 0)
         return magic, size
 
     def read_index_unit(self, index: int) -> IndexUnit | None:
@@ -150,7 +148,7 @@ class LogFiles:
         size = end_pos - pos
         if size >= FILLER_SIZE_MIN:
             assert size < self.file_size
-            self.data.write(pos, _FILLER.pack(FILLER_MAGIC, size))
+            self.data.write(pos, FILLER.pack(FILLER_MAGIC, size))
 
     def take_unsynced(self, *, with_index: bool) -> UnsyncedFiles:
         """The files to sync: data files, and index files on request."""

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from epochmq_formats.dledger_log import ENTRY_FIELDS, ENTRY_HEADER, ENTRY_HEADER_SIZE
 from epochmq_protocol import message
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
 from epochmq_protocol.errors import EpochMQError
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
@@ -20,7 +19,6 @@ LISTED_MAX = 200  # findings of one kind, audit block and replica that are liste
 TAIL_KINDS = ("log.tail-not-common", "log.unacknowledged-tail")
 """Findings about records beyond the common end: of a broker that stopped, and of one that was killed."""
 
-_HEADER = struct.Struct(">iiqqqiiii")
 _FIELDS = (
     ("body", "body"), ("topic", "topic"), ("properties", "properties"), ("queue_id", "queue id"),
     ("flag", "flag"), ("queue_offset", "queue offset"), ("sys_flag", "sysFlag"),
@@ -142,9 +140,9 @@ def difference(left: RecordCopy, right: RecordCopy) -> str:
 def _difference_of_headers(left: bytes, right: bytes) -> str:
     if ENTRY_HEADER_SIZE not in (len(left), len(right)) or len(left) != len(right):
         return "kinds of log"
-    ours, theirs = _HEADER.unpack(left), _HEADER.unpack(right)
-    names = ("magic", "size", "index", "term", "position", "channel", "chain checksum", "body checksum")
-    return ", ".join(name for name, one, other in zip(names, ours, theirs, strict=False) if one != other)
+    ours, theirs = ENTRY_HEADER.unpack(left), ENTRY_HEADER.unpack(right)
+    compared = zip(ENTRY_FIELDS[:-1], ours, theirs, strict=False)
+    return ", ".join(name for (name, _), one, other in compared if one != other)
 
 
 def columns_of_message(copy: RecordCopy) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from epochmq_protocol.dledger import ENTRY_MAGIC, INDEX_UNIT_SIZE
+from epochmq_formats.dledger_log import INDEX_FIELDS, INDEX_UNIT_SIZE
+from epochmq_protocol.dledger import ENTRY_MAGIC
+from epochmq_spark.decode.field_types import dtype_of
 from epochmq_spark.decode.queue_units import QueueUnits
 
-ENTRY_UNIT: Final = np.dtype(
-    [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
-)
+ENTRY_UNIT: Final = dtype_of(INDEX_FIELDS)
 NO_UNIT_SIZE: Final = -1
 """The size of a unit whose magic number is wrong, or that has the index of another entry."""
 

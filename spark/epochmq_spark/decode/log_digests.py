@@ -12,12 +12,16 @@ from typing import Any, Final
 import numba as nb
 import numpy as np
 
+from epochmq_protocol.message_const import INNER_BATCH_FLAG, TRANSACTION_PREPARED_TYPE
+from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.digest import Bytes, mix, xxh64
 
 BLOCK_BITS: Final = 20
 BUCKET_BITS: Final = 12
-SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
+SCHEDULE_TOPIC: Final = RMQ_SYS_SCHEDULE_TOPIC.encode()
+WITHOUT_UNIT: Final = TRANSACTION_PREPARED_TYPE | INNER_BATCH_FLAG
+"""Messages with one of these flags have no unit: they are prepared or rolled back, or of a batch."""
 _INT: Final = np.int64
 _INT_MAX: Final = np.iinfo(_INT).max
 
@@ -99,7 +103,7 @@ def _add_units(
     for at in range(start, len(rows)):
         row = rows[at]
         flags = row[w.SYS_FLAG]
-        if row[w.MAGIC] == w.BLANK or flags & 0x84:  # prepared or rolled back; of a batch
+        if row[w.MAGIC] == w.BLANK or flags & WITHOUT_UNIT:
             continue
         topic, queue, offset = row[w.TOPIC_HASH], row[w.QUEUE_ID], row[w.QUEUE_OFFSET]
         number = offset >> BUCKET_BITS

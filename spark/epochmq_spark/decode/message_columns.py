@@ -1,7 +1,7 @@
 # pure: bytes of records to columns
 """Decodes the parts of messages that the walk does not: times, hosts, properties and bodies.
 
-`epochmq_protocol.message` defines the layout of a record."""
+`epochmq_protocol.record_layout` defines the layout of a record."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ import numpy as np
 import pyarrow as pa
 
 from epochmq_protocol import message
+from epochmq_protocol.message_const import BORNHOST_V6_FLAG
+from epochmq_protocol.record_layout import (
+    BORN_HOST_AT,
+    BORN_TIMESTAMP_AT,
+    HEAD_BYTES,
+    HOST_BYTES,
+    HOST_V6_BYTES,
+    STORE_HOST_AT,
+    STORE_TIMESTAMP_AT,
+)
 from epochmq_spark.decode import walk as w
 
-BORN_TIME_AT: Final = 40
-BORN_V6: Final = 0x10
-HOST_BYTES, HOST_V6_BYTES = 8, 20
+_BEHIND_HOSTS: Final = HEAD_BYTES - STORE_HOST_AT - HOST_BYTES
+"""The bytes of the head behind the store host: reconsume times, prepared offset and body length."""
 TIME_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999, the last one that Spark and Python can show."""
 
@@ -35,7 +44,7 @@ def born_times(data: Array, rows: Array) -> Array:
     times = np.zeros(len(rows), np.int64)
     chosen = np.flatnonzero(rows[:, w.MAGIC] != w.BLANK)
     if len(chosen):
-        places = rows[chosen, w.POSITION][:, None] + np.arange(BORN_TIME_AT, BORN_TIME_AT + 8)
+        places = rows[chosen, w.POSITION][:, None] + np.arange(BORN_TIMESTAMP_AT, BORN_HOST_AT)
         times[chosen] = np.ascontiguousarray(data[places]).view(">i8")[:, 0]
     return times
 
@@ -59,10 +68,10 @@ def hosts(data: Array, rows: Array) -> tuple[list[str | None], list[str | None]]
             born.append(None)
             stored.append(None)
             continue
-        at = position + BORN_TIME_AT + 8
-        end = at + (HOST_V6_BYTES if flags & BORN_V6 else HOST_BYTES)
-        # Behind the store host: reconsume times, prepared offset and body length, 16 bytes.
-        for out, start, stop in ((born, at, end), (stored, end + 8, body_at - 16)):
+        at = position + BORN_HOST_AT
+        end = at + (HOST_V6_BYTES if flags & BORNHOST_V6_FLAG else HOST_BYTES)
+        store_host_at = end + STORE_HOST_AT - STORE_TIMESTAMP_AT
+        for out, start, stop in ((born, at, end), (stored, store_host_at, body_at - _BEHIND_HOSTS)):
             raw = bytes(data[start:stop])
             if raw not in known:
                 known[raw] = host_text(raw)

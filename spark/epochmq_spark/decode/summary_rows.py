@@ -48,7 +48,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
 from epochmq_spark import schemas
 from epochmq_spark.decode import log_digests as d
 from epochmq_spark.decode import walk as w

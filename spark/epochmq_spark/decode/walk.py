@@ -7,12 +7,12 @@ own physical offset and the sizes of its parts are consistent. A span is a seque
 between them. Where a span does not start at the end of the previous one, bytes are missing, or the log has
 ended and zeros or old records follow.
 
-`epochmq_protocol.message` defines the format of a record. The rest of a segment after its last message is one
-blank record, which counts as a record here.
+`epochmq_protocol.record_layout` defines the format of a record. The rest of a segment after its last message
+is one blank record, which counts as a record here.
 
-In a data file of DLedger each record is the body of an entry, behind its header (`epochmq_protocol.dledger`),
-and a filler takes the place of the blank record. There the digest of a record covers the header, too, and a
-span also ends where the index of an entry is not the next one or its term is lower."""
+In a data file of DLedger each record is the body of an entry, behind its header, and a filler takes the place
+of the blank record (`epochmq_formats.dledger_log`). There the digest of a record covers the header, too, and
+a span also ends where the index of an entry is not the next one or its term is lower."""
 
 from __future__ import annotations
 
@@ -21,14 +21,46 @@ from typing import Any, Final
 import numba as nb
 import numpy as np
 
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, FILLER_MAGIC, FILLER_SIZE_MIN
+from epochmq_formats.dledger_log import BODY_SIZE_AT as ENTRY_BODY_SIZE_AT
+from epochmq_formats.dledger_log import (
+    ENTRY_HEADER_SIZE,
+    ENTRY_INDEX_AT,
+    ENTRY_POSITION_AT,
+    ENTRY_SIZE_AT,
+    ENTRY_TERM_AT,
+    FILLER_MAGIC,
+    FILLER_SIZE_MIN,
+)
+from epochmq_protocol.dledger import ENTRY_MAGIC
+from epochmq_protocol.message_const import (
+    BLANK_MAGIC,
+    BORNHOST_V6_FLAG,
+    MAGIC_V1,
+    MAGIC_V2,
+    STOREHOSTADDRESS_V6_FLAG,
+    TRANSACTION_ROLLBACK_TYPE,
+)
+from epochmq_protocol.record_layout import (
+    BLANK_BYTES,
+    BODY_CRC_AT,
+    BODY_SIZE_BYTES,
+    HEAD_BYTES,
+    HOST_V6_EXTRA_BYTES,
+    MAGIC_AT,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_OVERHEAD,
+    STORE_TIMESTAMP_AT,
+    SYS_FLAG_AT,
+)
 from epochmq_spark.decode.digest import Bytes, crc32, mix, xxh64
 from epochmq_spark.decode.memory_loads import big_i64, big_u32, little_u64
 
-V1: Final = 0xDAA320A7
-V2: Final = 0xDAA320AB
-BLANK: Final = 0xCBD43194
-SIZE_MIN: Final = 91
+V1: Final = MAGIC_V1 & 0xFFFFFFFF
+V2: Final = MAGIC_V2 & 0xFFFFFFFF
+BLANK: Final = BLANK_MAGIC & 0xFFFFFFFF
+SIZE_MIN: Final = RECORD_OVERHEAD
 _FILLER: Final = FILLER_MAGIC & 0xFFFFFFFF
 _P31_4: Final = 31**4
 _P31_8: Final = 31**8 & 0xFFFFFFFF
@@ -68,10 +100,10 @@ def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) 
     and magic, and to the positions and sizes of body, topic and properties."""
     left = end_of_file - at
     parts[:] = 0
-    if len(data) - at < 8:
+    if len(data) - at < BLANK_BYTES:
         return BAD_SIZE
     size = big_u32(data, at)
-    magic = big_u32(data, at + 4)
+    magic = big_u32(data, at + MAGIC_AT)
     parts[0] = size
     parts[1] = magic
     if magic == BLANK:
@@ -80,18 +112,18 @@ def check_record(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) 
         return BAD_MAGIC
     if size < SIZE_MIN or size > len(data) - at:
         return BAD_SIZE
-    if big_i64(data, at + 28) != base + at:
+    if big_i64(data, at + PHYSICAL_OFFSET_AT) != base + at:
         return BAD_OFFSET
-    flags = big_u32(data, at + 36)
-    body_at = at + 88
-    if flags & 0x10:
-        body_at += 12
-    if flags & 0x20:
-        body_at += 12
+    flags = big_u32(data, at + SYS_FLAG_AT)
+    body_at = at + HEAD_BYTES
+    if flags & BORNHOST_V6_FLAG:
+        body_at += HOST_V6_EXTRA_BYTES
+    if flags & STOREHOSTADDRESS_V6_FLAG:
+        body_at += HOST_V6_EXTRA_BYTES
     end = at + size
     if body_at > end:
         return BAD_SIZE
-    body_size = big_i32(data, body_at - 4)
+    body_size = big_i32(data, body_at - BODY_SIZE_BYTES)
     topic_at = body_at + body_size + (1 if magic == V1 else 2)
     if body_size < 0 or topic_at + 2 > end:
         return BAD_SIZE
@@ -119,7 +151,7 @@ def check_entry(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -
     if len(data) - at < FILLER_SIZE_MIN:
         return BAD_SIZE
     magic = big_u32(data, at)
-    size = big_u32(data, at + 4)
+    size = big_u32(data, at + ENTRY_SIZE_AT)
     parts[0] = size
     parts[1] = magic
     if magic == _FILLER:
@@ -129,10 +161,10 @@ def check_entry(data: Bytes, at: int, base: int, end_of_file: int, parts: Any) -
         return BAD_MAGIC
     if size < ENTRY_HEADER_SIZE + SIZE_MIN or size > len(data) - at:
         return BAD_SIZE
-    if big_i64(data, at + 24) != base + at:
+    if big_i64(data, at + ENTRY_POSITION_AT) != base + at:
         return BAD_OFFSET
     body_size = size - ENTRY_HEADER_SIZE
-    if big_u32(data, at + 44) != body_size:
+    if big_u32(data, at + ENTRY_BODY_SIZE_AT) != body_size:
         return BAD_SIZE
     fault = check_record(data, at + ENTRY_HEADER_SIZE, base, end_of_file, parts)
     if fault == 0 and (parts[0] != body_size or parts[1] == BLANK):
@@ -273,19 +305,20 @@ def _record(data: Bytes, at: int, header: int, base: int, parts: Any, row: Any) 
     row[DIGEST] = np.int64(xxh64(data, at - header, min(at + size, len(data)), np.uint64(base + at)))
     row[CRC_OK] = 1
     if header:
-        row[ENTRY_INDEX] = big_i64(data, at - header + 8)
-        row[ENTRY_TERM] = big_i64(data, at - header + 16)
+        row[ENTRY_INDEX] = big_i64(data, at - header + ENTRY_INDEX_AT)
+        row[ENTRY_TERM] = big_i64(data, at - header + ENTRY_TERM_AT)
     if magic == BLANK:
         return
     row[BODY_AT], row[BODY_SIZE], row[TOPIC_AT], row[TOPIC_SIZE] = parts[2], parts[3], parts[4], parts[5]
     row[PROPERTIES_AT], row[PROPERTIES_SIZE] = parts[6], parts[7]
     crc = np.int64(crc32(data, parts[2], parts[2] + parts[3])) & 0x7FFFFFFF
-    row[CRC_OK] = 1 if crc == big_u32(data, at + 8) else 0
-    row[QUEUE_ID] = big_i32(data, at + 12)
-    row[QUEUE_OFFSET] = big_i64(data, at + 20)
-    flags = big_u32(data, at + 36)
+    row[CRC_OK] = 1 if crc == big_u32(data, at + BODY_CRC_AT) else 0
+    row[QUEUE_ID] = big_i32(data, at + QUEUE_ID_AT)
+    row[QUEUE_OFFSET] = big_i64(data, at + QUEUE_OFFSET_AT)
+    flags = big_u32(data, at + SYS_FLAG_AT)
     row[SYS_FLAG] = np.int64(np.int32(flags))
-    row[STORE_TIME] = big_i64(data, at + (68 if flags & 0x10 else 56))
+    shift = HOST_V6_EXTRA_BYTES if flags & BORNHOST_V6_FLAG else 0
+    row[STORE_TIME] = big_i64(data, at + STORE_TIMESTAMP_AT + shift)
     _properties(data, parts[6], parts[6] + parts[7], row)
     if row[TAGS_SIZE]:
         row[TAGS_CODE] = np.int64(
@@ -360,8 +393,8 @@ def walk(
             continue
         is_entry = header > 0 and parts[1] != BLANK
         if is_entry and state[OPEN] and state[LAST_INDEX] >= 0:
-            follows = big_i64(data, at + 8) == state[LAST_INDEX] + 1
-            if not follows or big_i64(data, at + 16) < state[LAST_TERM]:
+            follows = big_i64(data, at + ENTRY_INDEX_AT) == state[LAST_INDEX] + 1
+            if not follows or big_i64(data, at + ENTRY_TERM_AT) < state[LAST_TERM]:
                 spans[span, SPAN_STOP] = BAD_ORDER
                 state[OPEN] = 0
         if state[OPEN] == 0:
@@ -409,7 +442,7 @@ def key_hashes(data: Bytes, rows: Any, count: int, base: int, hashes: Any, posit
     topic_size, topic_hash, seed = np.int64(-1), np.int64(0), np.int64(0)
     for at in range(count):
         row = rows[at]
-        if row[MAGIC] == BLANK or row[SYS_FLAG] & 0xC == 0xC:
+        if row[MAGIC] == BLANK or row[SYS_FLAG] & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
             continue
         if row[UNIQ_SIZE] == 0 and row[KEYS_SIZE] == 0:
             continue

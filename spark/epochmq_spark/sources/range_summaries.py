@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from epochmq_protocol.dledger import INDEX_UNIT_SIZE
+from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_spark import files
 from epochmq_spark.decode.entry_units import decode_entry_units
 from epochmq_spark.decode.log_digests import LogDigests

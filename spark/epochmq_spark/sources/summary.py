@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from epochmq_protocol.dledger import INDEX_UNIT_SIZE
+from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_spark import schemas, store_layout
 from epochmq_spark.sources.file_ranges import (
     ENTRY_INDEX_FILE,

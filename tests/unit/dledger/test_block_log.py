@@ -16,16 +16,14 @@ from epochmq_dledger.recovery import PeerRecovery, RecoveredPeer
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.segments import Segments, sync_and_close
 from epochmq_dledger.store.snapshot_file import SnapshotFile
-from epochmq_protocol.dledger import (
+from epochmq_formats.dledger_log import (
     ENTRY_HEADER_SIZE,
     FILLER_MAGIC,
-    MEMBERS_CHANNEL,
-    DLedgerEntry,
     decode_entry,
     encode_entry,
     encode_index_unit,
-    encode_members,
 )
+from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, encode_members
 from epochmq_protocol.errors import RemoteProtocolError
 from tests.unit.dledger.test_disk_faults import room
 from tests.unit.dledger.test_file_log import FILE_SIZE, INDEX_FILE_SIZE, cut, same

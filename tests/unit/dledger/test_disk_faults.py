@@ -16,7 +16,8 @@ from epochmq_dledger.core.raft_log import LogFullError, MemoryLog, make_entry
 from epochmq_dledger.store import segments
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_protocol.dledger import DLedgerEntry, encode_entry
+from epochmq_formats.dledger_log import encode_entry
+from epochmq_protocol.dledger import DLedgerEntry
 from tests.unit.dledger.test_file_log import FILE_SIZE, INDEX_FILE_SIZE, cut, grow, opened, same
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from epochmq_dledger.store.entry_encoding import is_valid_header
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
+from epochmq_protocol.dledger import ENTRY_MAGIC
 
 POSITION, ROOM = 400, 1000
 FIELDS = ("magic", "size", "index", "term", "position", "channel", "chain", "crc", "length")

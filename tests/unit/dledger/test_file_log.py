@@ -11,7 +11,8 @@ from epochmq_dledger.core.raft_log import LogFullError, MemoryLog, make_entry
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.state_files import SavedVote, load_committed, load_vote, save_checkpoint, save_vote
-from epochmq_protocol.dledger import DLedgerEntry, encode_entry
+from epochmq_formats.dledger_log import encode_entry
+from epochmq_protocol.dledger import DLedgerEntry
 from tests.support.descriptors import open_files_in
 
 FILE_SIZE = 1024

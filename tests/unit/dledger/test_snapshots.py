@@ -16,7 +16,8 @@ from epochmq_dledger.core.types import Snapshot
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.snapshot_file import MAGIC, SnapshotFile, open_snapshot
-from epochmq_protocol.dledger import DLedgerEntry, encode_entry
+from epochmq_formats.dledger_log import encode_entry
+from epochmq_protocol.dledger import DLedgerEntry
 from tests.unit.dledger.raft_group import RaftGroup, RunningPeer, until
 
 FILE_SIZE = 1024

@@ -34,6 +34,7 @@ from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_dledger.results import AppendResult, RaftOperationError
 from epochmq_dledger.store.block_log import BlockLog
+from epochmq_protocol import record_layout
 from epochmq_protocol.dledger import DLedgerRequestCode, DLedgerResponseCode
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.client import RemotingClient
@@ -154,7 +155,7 @@ class CommitLogPeer:
             folder,
             settings.file_size,
             data_folder=data_folder(config),
-            position_at=record.POSITION_AT,
+            position_at=record_layout.PHYSICAL_OFFSET_AT,
             check=is_record,
             first_body=lambda term: encode_first_record(
                 term, store.appender.store_host, int(time.time() * 1000)

@@ -11,20 +11,19 @@ and expire first. The first data file begins where the last plain one ends, at t
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from epochmq_broker.membership.dledger.log_folders import end_of_files
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, ENTRY_MAGIC, FILLER_MAGIC
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_MAGIC
+from epochmq_protocol import record_layout
+from epochmq_protocol.dledger import ENTRY_MAGIC
 from epochmq_store import record
 from epochmq_store.commit_log import CommitLog
 from epochmq_store.mapped_file import MappedFile, StoreDamagedError
 
 log = logging.getLogger(__name__)
-
-_MAGIC = struct.Struct(">i")
 
 
 class CommittedLog(CommitLog):
@@ -136,9 +135,9 @@ class CommittedLog(CommitLog):
     ) -> record.DispatchRequest | str | None:
         if file.start < self._divided:
             return super().parse_next(file, at, delays_ms, check_crc=check_crc)
-        if at + _MAGIC.size > file.wrote:
+        if at + record_layout.INT.size > file.wrote:
             return None
-        (magic,) = _MAGIC.unpack_from(file.map, at)
+        (magic,) = record_layout.INT.unpack_from(file.map, at)
         if magic == FILLER_MAGIC or file.size - at < ENTRY_HEADER_SIZE:
             return record.BLANK
         if magic != ENTRY_MAGIC:

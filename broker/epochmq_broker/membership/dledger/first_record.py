@@ -8,14 +8,15 @@ nor the index take. A membership entry is such a record, too; the entry's channe
 
 from __future__ import annotations
 
-from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.dledger import decode_members_body, encode_members
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.message import MessageExt, encode_record, format_properties
+from epochmq_protocol.message_const import PROPERTY_WAIT_STORE_MSG_OK, TRANSACTION_ROLLBACK_TYPE
+from epochmq_protocol.record_layout import PHYSICAL_OFFSET_AT, SYS_FLAG_AT
 from epochmq_protocol.topics import RMQ_SYS_SELF_TEST_TOPIC
 from epochmq_store import record
 
-_TOPIC = RMQ_SYS_SELF_TEST_TOPIC.encode()
-_PROPERTIES = b"WAIT\x01true\x02"
+_PROPERTIES = format_properties({PROPERTY_WAIT_STORE_MSG_OK: "true"})
 
 
 def encode_first_record(term: int, store_host: bytes, now_ms: int) -> bytes:
@@ -30,7 +31,7 @@ def encode_members_record(peers: dict[str, str], store_host: bytes, now_ms: int)
 
 def decode_members_record(data: bytes) -> dict[str, str]:
     """The voters that a record names. RemoteProtocolError: malformed."""
-    position = int.from_bytes(data[record.POSITION_AT : record.POSITION_AT + 8], "big")
+    position = int.from_bytes(data[PHYSICAL_OFFSET_AT:SYS_FLAG_AT], "big")
     found = record.parse(data, 0, len(data), position, (), check_crc=True)
     if not isinstance(found, record.DispatchRequest):
         raise RemoteProtocolError(f"{len(data)} bytes, expected a record that names the voters")
@@ -38,14 +39,15 @@ def decode_members_record(data: bytes) -> dict[str, str]:
 
 
 def _encode(body: bytes, store_host: bytes, now_ms: int) -> bytes:
-    head = record.HEADS[len(store_host), len(store_host)]
-    flags = record.TRANSACTION_ROLLBACK
-    if len(store_host) == 20:
-        flags |= record.BORN_HOST_V6 | record.STORE_HOST_V6
-    size = head.size + len(body) + 1 + len(_TOPIC) + 2 + len(_PROPERTIES)
-    packed = head.pack(
-        size, record.MAGIC_V1, crc32(body) & CRC_MASK, 0, 0, 0, 0, flags, now_ms, store_host, now_ms,
-        store_host, 0, 0, len(body),
-    )  # fmt: skip
-    lengths = bytes((len(_TOPIC),)), len(_PROPERTIES).to_bytes(2, "big")
-    return b"".join((packed, body, lengths[0], _TOPIC, lengths[1], _PROPERTIES))
+    return encode_record(
+        MessageExt(
+            RMQ_SYS_SELF_TEST_TOPIC,
+            body,
+            _PROPERTIES,
+            sys_flag=TRANSACTION_ROLLBACK_TYPE,
+            born_timestamp=now_ms,
+            born_host=store_host,
+            store_timestamp=now_ms,
+            store_host=store_host,
+        )
+    )

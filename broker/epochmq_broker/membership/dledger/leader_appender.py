@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from epochmq_broker.membership.dledger.turn_batch import TurnBatch
 from epochmq_dledger.store.entry_block import ENTRY_BYTES_MAX
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_protocol.checksum import CRC_MASK, crc32
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN
 from epochmq_store import record
 from epochmq_store.appender import (
     Appender,
@@ -30,8 +31,6 @@ from epochmq_store.key_index import KeyIndex
 from epochmq_store.queue_extension import BitMapOf
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
-
-_LENGTH: Final = struct.Struct(">H")
 
 
 class LeaderAppender(Appender):
@@ -81,12 +80,12 @@ class LeaderAppender(Appender):
         if self.rejection is not None:
             return self.rejection, -1, -1, 0
         store_host = store_host or self.store_host
-        head = record.HEADS[len(born_host), len(store_host)]
-        size = queue.record_overhead + len(body) + len(properties) + head.size - record.HEAD_V4.size
+        head = record_layout.HEADS[len(born_host), len(store_host)]
+        size = queue.record_overhead + len(body) + len(properties) + head.size - record_layout.HEAD_V4.size
         if size > self._smallest_limit and (
             size > self._max_record
             or len(body) > self._max_body
-            or len(properties) > record.PROPERTIES_MAX_BYTES
+            or len(properties) > const.PROPERTIES_BYTES_MAX
         ):
             return too_large_status(len(properties)), -1, -1, 0
         status, places, offset, size = self._append_all(
@@ -111,7 +110,7 @@ class LeaderAppender(Appender):
             self.submit_soon()
         now = self._last_append_ms = max(int(self._clock() * 1000), self._last_append_ms, self.last_timestamp)
         # Messages of the transaction types PREPARED and ROLLBACK get no unit, and offset 0.
-        queued = not sys_flag & 4
+        queued = not sys_flag & const.TRANSACTION_PREPARED_TYPE
         first = self._offsets.get(queue, queue.max_offset) if queued else 0
         offset = first
         places: list[int] = []
@@ -126,7 +125,7 @@ class LeaderAppender(Appender):
                     ),
                     body,
                     queue.topic_field,
-                    _LENGTH.pack(len(properties)),
+                    record_layout.LENGTH.pack(len(properties)),
                     properties,
                 )
             )  # fmt: skip

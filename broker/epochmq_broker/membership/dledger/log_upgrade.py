@@ -25,12 +25,13 @@ from epochmq_broker.membership.dledger.plain_log import (
     read_last_file,
     reject_if_in_use,
 )
+from epochmq_protocol import record_layout
 from epochmq_protocol.durable_files import sync_directory
-from epochmq_store import clean_queues_marker, record
+from epochmq_store import clean_queues_marker
 from epochmq_store.lock_file import LockFile
 from epochmq_store.mapped_file import StoreDamagedError, file_name
 from epochmq_store.message_store import LOOPBACK_HOST, MessageStore
-from epochmq_store.store_config import END_OF_FILE_BYTES, StoreConfig
+from epochmq_store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +126,7 @@ def _undo(config: BrokerConfig, settings: StoreConfig, on_step: Callable[[str], 
 def _erase_blank_record(path: Path, at: int) -> None:
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        os.pwrite(fd, bytes(END_OF_FILE_BYTES), at)
+        os.pwrite(fd, bytes(record_layout.BLANK_BYTES), at)
         os.fdatasync(fd)
     finally:
         os.close(fd)
@@ -148,4 +149,4 @@ def reject_divided_log(settings: StoreConfig) -> None:
 
 def _begins_with_entry(path: Path) -> bool:
     with path.open("rb") as file:
-        return any(file.read(record.SIZE_AND_MAGIC.size))
+        return any(file.read(record_layout.SIZE_AND_MAGIC.size))

@@ -15,6 +15,8 @@ from msgspec import Struct
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.membership.dledger.log_folders import data_folder, log_files, peer_folder
 from epochmq_dledger.store.state_files import load_committed
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import backup_of
 from epochmq_protocol.epoch_entries import EpochEntry, parse_epoch_file
@@ -22,7 +24,7 @@ from epochmq_protocol.errors import EpochMQError
 from epochmq_store import record
 from epochmq_store.abort_file import AbortFile
 from epochmq_store.mapped_file import data_ranges
-from epochmq_store.store_config import END_OF_FILE_BYTES, RECORD_OVERHEAD_BYTES, StoreConfig
+from epochmq_store.store_config import RECORD_OVERHEAD_BYTES, StoreConfig
 from epochmq_store.tail_state import CLEAN_TAIL, TailState
 
 _READ_BYTES = 8 << 20
@@ -155,7 +157,7 @@ def read_last_file(files: Sequence[tuple[int, Path]], settings: StoreConfig) -> 
     """Reads the last file with a record, the first file without any. Raises OSError."""
     for start, path in reversed(files):
         with path.open("rb") as file:
-            if start == files[0][0] or any(os.pread(file.fileno(), record.SIZE_AND_MAGIC.size, 0)):
+            if start == files[0][0] or any(os.pread(file.fileno(), record_layout.SIZE_AND_MAGIC.size, 0)):
                 return _read_file(path, file.fileno(), start, settings)
     raise AssertionError("there is a first file")
 
@@ -178,11 +180,11 @@ def _read_file(path: Path, fd: int, start: int, settings: StoreConfig) -> LastFi
         if not used or found == record.BLANK:
             break
     is_closed = found == record.BLANK
-    header = os.pread(fd, END_OF_FILE_BYTES, at)
-    blank = record.SIZE_AND_MAGIC.pack(size - at, record.MAGIC_BLANK)
+    header = os.pread(fd, record_layout.BLANK_BYTES, at)
+    blank = record_layout.SIZE_AND_MAGIC.pack(size - at, const.BLANK_MAGIC)
     # A kill may have torn the blank record of an earlier upgrade.
     is_torn_blank = all(byte in (0, expected) for byte, expected in zip(header, blank, strict=False))
-    rest = at + END_OF_FILE_BYTES if is_closed or is_torn_blank else at
+    rest = at + record_layout.BLANK_BYTES if is_closed or is_torn_blank else at
     return LastFile(path, start, start + at, is_closed, checksum, _is_zero(fd, rest, size))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from epochmq_dledger.core.raft_log import next_pos
-from epochmq_protocol.dledger import ENTRY_HEADER_SIZE
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
 
 BATCH_BYTES_MAX: Final = 16 << 20
 """Further records of the same turn are rejected."""

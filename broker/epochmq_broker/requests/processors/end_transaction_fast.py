@@ -30,7 +30,8 @@ from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.headers_base import Int, Long
 from epochmq_protocol.javahash import tags_code
-from epochmq_protocol.message import FIXED_V4, parse_properties
+from epochmq_protocol.message import parse_properties
+from epochmq_protocol.record_layout import HEAD_V4
 from epochmq_protocol.topics import is_lmq
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
 from epochmq_store.consume_queue import ConsumeQueue
@@ -140,7 +141,7 @@ class FastEndTransaction:
         (
             _, magic, crc, half_queue_id, flag, half_offset, stored_offset, sys_flag, born_timestamp,
             born_host, _, store_host, reconsume_times, _, body_size,
-        ) = FIXED_V4.unpack_from(record)  # fmt: skip
+        ) = HEAD_V4.unpack_from(record)  # fmt: skip
         if (
             magic != const.MAGIC_V1
             or half_offset != fields.tran_state_table_offset
@@ -205,7 +206,7 @@ class FastEndTransaction:
             record = self._store.reader.read_resident(offset) if offset >= 0 else None
         except NotResidentError:
             raise FastPathMiss from None
-        if record is None or len(record) < FIXED_V4.size + len(_TOPIC_FIELD) + 2:
+        if record is None or len(record) < HEAD_V4.size + len(_TOPIC_FIELD) + 2:
             raise FastPathMiss
         return record
 
@@ -244,12 +245,12 @@ def _split(record: bytes, sys_flag: int, body_size: int) -> tuple[bytes, bytes]:
     inconsistent sizes."""
     if sys_flag & SPECIAL_FLAGS or body_size < 0:
         raise FastPathMiss
-    topic_at = FIXED_V4.size + body_size
+    topic_at = HEAD_V4.size + body_size
     properties_at = topic_at + len(_TOPIC_FIELD) + 2
     size = int.from_bytes(record[properties_at - 2 : properties_at], "big")
     if record[topic_at : properties_at - 2] != _TOPIC_FIELD or properties_at + size != len(record):
         raise FastPathMiss
-    return record[FIXED_V4.size : topic_at], record[properties_at:]
+    return record[HEAD_V4.size : topic_at], record[properties_at:]
 
 
 def _response(opaque: int) -> bytes:

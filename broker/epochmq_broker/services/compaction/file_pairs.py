@@ -15,7 +15,6 @@ from __future__ import annotations
 import bisect
 import logging
 import os
-import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -23,19 +22,23 @@ from typing import Final, NamedTuple
 from epochmq_broker.services.compaction.keyed_records import KeyedRecord, keyed_record
 from epochmq_formats.batch_unit import END_UNIT, UNIT, UNIT_BYTES, BatchUnit
 from epochmq_protocol.durable_files import sync_directory, sync_file
+from epochmq_protocol.message_const import BLANK_MAGIC
+from epochmq_protocol.record_layout import (
+    BLANK_BYTES,
+    LONG,
+    PHYSICAL_OFFSET,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET,
+    SIZE,
+    SIZE_AND_MAGIC,
+    fields_of_head,
+)
 from epochmq_store.mapped_file import StoreDamagedError
-from epochmq_store.record import MAGIC_BLANK, SIZE_AND_MAGIC
 
 log = logging.getLogger(__name__)
 
-END_BYTES: Final = 8
-"""The header of the blank record at the end of a log file."""
-PHYSICAL_AT: Final = 28
-"""Position of the physical offset in a record."""
-QUEUE_OFFSET_AT: Final = 20
 NO_MESSAGE: Final = -1
-_LONG: Final = struct.Struct(">q")
-_OFFSETS: Final = struct.Struct(">qq")
+_PLACE: Final = fields_of_head(SIZE, QUEUE_OFFSET, PHYSICAL_OFFSET)
 _READ_BYTES: Final = 1 << 20
 _NAME_DIGITS: Final = 20
 _FILES_PER_LOG_MIN: Final = 5
@@ -96,12 +99,12 @@ class _Run:
         pair, size = self._pair, len(record.data)
         at = pair.end + len(self.records)
         used = pair.units * UNIT_BYTES + len(self.units)
-        if used + UNIT_BYTES >= self._sizes.queue or at + size + END_BYTES > self._sizes.log:
+        if used + UNIT_BYTES >= self._sizes.queue or at + size + BLANK_BYTES > self._sizes.log:
             return False
         start = len(self.records)
         self.records += record.data
         physical = pair.start + at
-        _LONG.pack_into(self.records, start + PHYSICAL_AT, physical)
+        LONG.pack_into(self.records, start + PHYSICAL_OFFSET_AT, physical)
         self.units += UNIT.pack(
             *BatchUnit(physical, size, record.tags_code, record.store_timestamp, record.queue_offset, 1)
         )
@@ -208,18 +211,16 @@ class FilePairs:
 
     def _is_record(self, pair: FilePair, unit: BatchUnit) -> bool:
         data = self.read(pair, unit.physical - pair.start, unit.size)
-        if len(data) < PHYSICAL_AT + 8:
+        if len(data) < _PLACE.size:
             return False
-        size, _ = SIZE_AND_MAGIC.unpack_from(data)
-        base, physical = _OFFSETS.unpack_from(data, QUEUE_OFFSET_AT)
-        return (size, base, physical) == (unit.size, unit.base, unit.physical)
+        return bool(_PLACE.unpack_from(data) == (unit.size, unit.base, unit.physical))
 
     def _rebuild_units(self, pair: FilePair) -> None:
         """Builds a queue file from its log file."""
         log.warning("%s is built again from its log file", self.queue_directory / pair.name)
         units = bytearray()
         for record in records_of_file(self.log_directory / pair.name, pair.start):
-            physical = _LONG.unpack_from(record.data, PHYSICAL_AT)[0]
+            physical = LONG.unpack_from(record.data, PHYSICAL_OFFSET_AT)[0]
             units += UNIT.pack(
                 *BatchUnit(
                     physical,
@@ -292,7 +293,7 @@ class FilePairs:
             if record.queue_offset <= newest:
                 continue
             newest = record.queue_offset
-            if len(record.data) + END_BYTES > self.sizes.log:
+            if len(record.data) + BLANK_BYTES > self.sizes.log:
                 log.error(
                     "the message at queue offset %d has %d bytes and does not fit into a file of %s",
                     record.queue_offset,
@@ -322,7 +323,7 @@ class FilePairs:
     def _write_end(self, pair: FilePair) -> None:
         """Marks a pair as complete."""
         _write_at(self.queue_directory / pair.name, pair.units * UNIT_BYTES, END_UNIT)
-        blank = SIZE_AND_MAGIC.pack(self.sizes.log - pair.end, MAGIC_BLANK)
+        blank = SIZE_AND_MAGIC.pack(self.sizes.log - pair.end, BLANK_MAGIC)
         _write_at(self.log_directory / pair.name, pair.end, blank)
 
     def _add_pair(self, start: int) -> FilePair:
@@ -398,7 +399,7 @@ def records_of_file(path: Path, start: int) -> Iterator[KeyedRecord]:
             if len(head) < SIZE_AND_MAGIC.size:
                 return
             size, magic = SIZE_AND_MAGIC.unpack(head)
-            if magic == MAGIC_BLANK or size <= SIZE_AND_MAGIC.size:
+            if magic == BLANK_MAGIC or size <= SIZE_AND_MAGIC.size:
                 return
             data = head + file.read(size - len(head))
             found = keyed_record(data, at)

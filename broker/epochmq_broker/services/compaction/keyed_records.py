@@ -4,13 +4,9 @@ time."""
 
 from __future__ import annotations
 
-import struct
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from epochmq_store import record
-from epochmq_store.record import BORN_HOST_V6, HEAD_BYTES, STORE_HOST_V6, SYS_FLAG_AT
-
-_INT: Final = struct.Struct(">i")
 
 
 class KeyedRecord(NamedTuple):
@@ -43,6 +39,4 @@ def key_of(data: bytes) -> bytes:
 
 def has_body(data: bytes) -> bool:
     """Whether the body of a record has bytes. A message without deletes its key."""
-    flags = _INT.unpack_from(data, SYS_FLAG_AT)[0]
-    head = HEAD_BYTES[20 if flags & BORN_HOST_V6 else 8, 20 if flags & STORE_HOST_V6 else 8]
-    return bool(_INT.unpack_from(data, head - 4)[0] > 0)
+    return record.body_size_at(data, 0) > 0

@@ -29,8 +29,8 @@ from epochmq_protocol.headers import (
     PullMessageResponseHeader,
     UnregisterClientRequestHeader,
 )
+from epochmq_protocol.record_layout import LONG, PHYSICAL_OFFSET_AT, SIZE_AND_MAGIC
 from epochmq_protocol.transport.request_client import RequestClient
-from epochmq_store.record import SIZE_AND_MAGIC
 
 TIMEOUT_MS: Final = 30_000
 PULL_COUNT: Final = 32
@@ -38,7 +38,6 @@ LITE_PULL_FLAG: Final = 1 << 4
 INT_MAX: Final = (1 << 31) - 1
 IDLE_PULLS_MAX: Final = 16
 """After so many pulls in succession without a message the fetch fails."""
-_PHYSICAL: Final = slice(28, 36)
 
 Deliver = Callable[[list[KeyedRecord]], Awaitable[None]]
 
@@ -120,7 +119,7 @@ def split_records(body: bytes) -> list[KeyedRecord]:
         if not SIZE_AND_MAGIC.size < size <= len(body) - at:
             break
         data = body[at : at + size]
-        record = keyed_record(data, int.from_bytes(data[_PHYSICAL], "big"))
+        record = keyed_record(data, LONG.unpack_from(data, PHYSICAL_OFFSET_AT)[0])
         if record is not None:
             split.append(record)
         at += size

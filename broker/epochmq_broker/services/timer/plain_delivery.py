@@ -32,7 +32,21 @@ from epochmq_formats.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from epochmq_protocol import message_const as const
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.javahash import tags_code
-from epochmq_protocol.message import FIXED_V4, parse_properties
+from epochmq_protocol.message import parse_properties
+from epochmq_protocol.record_layout import (
+    BODY_CRC,
+    BODY_SIZE,
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    FLAG,
+    HEAD_V4,
+    MAGIC,
+    PHYSICAL_OFFSET,
+    RECONSUME_TIMES,
+    SIZE,
+    STORE_HOST,
+    SYS_FLAG,
+)
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.mapped_file import MappedFile
 from epochmq_store.message_store import MessageStore
@@ -60,11 +74,8 @@ SPECIAL_FLAGS: Final = (
 
 _TOPIC_FIELD: Final = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
 _PROPERTIES_AT: Final = len(_TOPIC_FIELD) + 2
-_SIZE_MIN: Final = FIXED_V4.size + _PROPERTIES_AT
+_SIZE_MIN: Final = HEAD_V4.size + _PROPERTIES_AT
 _SPECIAL_MAGIC: Final = MAGIC_ROLL | MAGIC_DELETE
-_SIZE, _MAGIC, _CRC, _FLAG, _PHYSICAL, _SYS_FLAG, _BORN_TIMESTAMP, _BORN_HOST = 0, 1, 2, 4, 6, 7, 8, 9
-_STORE_HOST, _RECONSUME_TIMES, _BODY_SIZE = 11, 12, 14
-"""Fields of FIXED_V4."""
 _SEPARATOR: Final = b"\x02"
 
 
@@ -111,12 +122,12 @@ class PlainTimerDelivery:
                 body=message.body,
                 properties=message.stored
                 + f"{ENQUEUE_MS}\x01{unit.write_time_ms}\x02{DEQUEUE_MS}\x01{present}\x02".encode(),
-                flag=head[_FLAG],
-                sys_flag=head[_SYS_FLAG],
-                born_timestamp=head[_BORN_TIMESTAMP],
-                born_host=head[_BORN_HOST],
-                store_host=head[_STORE_HOST],
-                reconsume_times=head[_RECONSUME_TIMES],
+                flag=head[FLAG],
+                sys_flag=head[SYS_FLAG],
+                born_timestamp=head[BORN_TIMESTAMP],
+                born_host=head[BORN_HOST],
+                store_host=head[STORE_HOST],
+                reconsume_times=head[RECONSUME_TIMES],
                 tags_code=tags_code(tags) if tags else 0,
                 uniq_key=get("UNIQ_KEY"),
                 keys=get("KEYS"),
@@ -167,12 +178,12 @@ def _read(file: MappedFile, unit: Unit) -> _PlainMessage | None:
     at, size, log = unit.offset - file.start, unit.size, file.map
     if unit.magic & _SPECIAL_MAGIC or not 0 <= at <= at + size <= file.wrote or size < _SIZE_MIN:
         return None
-    head = FIXED_V4.unpack_from(log, at)
-    body_at = at + FIXED_V4.size
-    topic_at = body_at + head[_BODY_SIZE]
-    if head[_SIZE] != size or head[_MAGIC] != const.MAGIC_V1 or head[_PHYSICAL] != unit.offset:
+    head = HEAD_V4.unpack_from(log, at)
+    body_at = at + HEAD_V4.size
+    topic_at = body_at + head[BODY_SIZE]
+    if head[SIZE] != size or head[MAGIC] != const.MAGIC_V1 or head[PHYSICAL_OFFSET] != unit.offset:
         return None
-    if head[_SYS_FLAG] & SPECIAL_FLAGS or head[_BODY_SIZE] < 0:
+    if head[SYS_FLAG] & SPECIAL_FLAGS or head[BODY_SIZE] < 0:
         return None
     tail = log[topic_at : at + size]
     stored = tail[_PROPERTIES_AT:]
@@ -190,7 +201,7 @@ def _read(file: MappedFile, unit: Unit) -> _PlainMessage | None:
         properties.get(OUT_MS) != str(unit.time_ms)
         or not 0 < len(properties.get(REAL_TOPIC, "")) <= TOPIC_BYTES_MAX
         or not properties.get(REAL_QUEUE_ID, "").isdecimal()
-        or crc32(body) & CRC_MASK != head[_CRC]
+        or crc32(body) & CRC_MASK != head[BODY_CRC]
     ):
         return None
     return _PlainMessage(head, body, stored, properties)

@@ -10,20 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from struct import Struct
 from typing import Final
 
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import NewUnit, TimerStore
 from epochmq_broker.writing.message_writer import TIMER_TOPIC
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_protocol.javahash import java_hash
-from epochmq_store import record as layout
 from epochmq_store.message_store import MessageStore
 
-_HEAD: Final = Struct(">ii20xqiq8xq20xi")
-"""Of a record with IPv4 hosts: size, magic, physical offset, sysFlag, born time, store time, length of the
-body."""
-_V6_FLAGS: Final = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
+_HEAD: Final = record_layout.fields_of_head(
+    record_layout.SIZE,
+    record_layout.MAGIC,
+    record_layout.PHYSICAL_OFFSET,
+    record_layout.SYS_FLAG,
+    record_layout.BORN_TIMESTAMP,
+    record_layout.STORE_TIMESTAMP,
+    record_layout.BODY_SIZE,
+)
 _TOPIC_FIELD: Final = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
 _OUT_MS: Final = b"\x02TIMER_OUT_MS\x01"
 _REAL_TOPIC: Final = b"\x02REAL_TOPIC\x01"
@@ -61,9 +66,9 @@ class PlainEntries:
                 break
             at = physical - start
             size_there, magic, physical_there, flags, born_ms, stored_ms, body = read(log, at)
-            if size_there != size or physical_there != physical or magic != layout.MAGIC_V1:
+            if size_there != size or physical_there != physical or magic != const.MAGIC_V1:
                 break
-            if flags & _V6_FLAGS or not 0 <= body < size:
+            if flags & record_layout.HOSTS_V6 or not 0 <= body < size:
                 break
             tail = log[at + head_size + body : at + size]
             if not (tail.startswith(_TOPIC_FIELD) and tail.endswith(b"\x02")) or _DELETE_KEY in tail:

@@ -7,13 +7,14 @@ included: RocketMQ encodes the properties before it removes these (TimerMessageS
 from __future__ import annotations
 
 from mmap import mmap
-from struct import Struct
 from typing import Final
 
 from msgspec import Struct as Record
 
 from epochmq_broker.writing.message_writer import TIMER_TOPIC, InnerMessage, copy_of_record
 from epochmq_protocol import message as records
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_store import record as layout
 
@@ -28,7 +29,6 @@ DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
 
-_SYS_FLAG = Struct(">i")
 _TOPIC = TIMER_TOPIC.encode()
 _LONG_DIGITS = 19
 
@@ -48,19 +48,20 @@ class TimerRecord(Record, frozen=True, gc=False):
 def read_timer_record(log: mmap | bytes, at: int, size: int, physical: int) -> TimerRecord | None:
     """Reads the record of `size` bytes at this position of a log file. None if it is not a message of the
     timer topic with a delivery time and a real topic, at this physical offset."""
-    if size < layout.HEAD_V4.size + 3 or at + size > len(log):
+    if size < record_layout.HEAD_V4.size + 3 or at + size > len(log):
         return None
-    flags = _SYS_FLAG.unpack_from(log, at + layout.SYS_FLAG_AT)[0]
-    head = layout.HEADS[20 if flags & layout.BORN_HOST_V6 else 8, 20 if flags & layout.STORE_HOST_V6 else 8]
+    flags = record_layout.INT.unpack_from(log, at + record_layout.SYS_FLAG_AT)[0]
+    head = record_layout.HEADS_BY_FLAG[flags & record_layout.HOSTS_V6]
     if size < head.size + 3:
         return None
     fields = head.unpack_from(log, at)
-    if fields[0] != size or fields[6] != physical or fields[1] not in (layout.MAGIC_V1, layout.MAGIC_V2):
+    magic, body_size = fields[record_layout.MAGIC], fields[record_layout.BODY_SIZE]
+    if fields[record_layout.SIZE] != size or fields[record_layout.PHYSICAL_OFFSET] != physical:
         return None
-    position = at + head.size + fields[14]
-    if fields[14] < 0 or position + 3 > at + size:
+    position = at + head.size + body_size
+    if magic not in (const.MAGIC_V1, const.MAGIC_V2) or body_size < 0 or position + 3 > at + size:
         return None
-    position += 1 if fields[1] == layout.MAGIC_V1 else 2
+    position += 1 if magic == const.MAGIC_V1 else 2
     end = position + len(_TOPIC)
     if log[position:end] != _TOPIC or log[position - 1] != len(_TOPIC):
         return None
@@ -71,10 +72,10 @@ def read_timer_record(log: mmap | bytes, at: int, size: int, physical: int) -> T
         return None
     return TimerRecord(
         int(out_ms),
-        fields[10],
+        fields[record_layout.STORE_TIMESTAMP],
         real_topic.decode("utf-8", "replace"),
         layout.property_value(properties, b"TIMER_DEL_UNIQKEY\x01") is not None,
-        fields[8],
+        fields[record_layout.BORN_TIMESTAMP],
     )
 
 
