@@ -177,7 +177,7 @@ def promote(
     """Make a replica the master.
 
     The replica first catches up completely. Sends wait for a moment during the switchover; none fails."""
-    from epochmq.verbs import replica_control as verb
+    from epochmq.verbs import promote_fence_drain as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
@@ -198,7 +198,7 @@ def fence(
 
     It does so until --off, also after a restart, and keeps its role. While a master is fenced, the whole
     group accepts no messages."""
-    from epochmq.verbs import replica_control as verb
+    from epochmq.verbs import promote_fence_drain as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
@@ -220,7 +220,7 @@ def drain(
 
     If it is the master, another replica becomes master. Then it leaves the SyncStateSet until --off and only
     copies the log."""
-    from epochmq.verbs import replica_control as verb
+    from epochmq.verbs import promote_fence_drain as verb
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)

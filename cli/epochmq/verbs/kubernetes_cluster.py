@@ -10,14 +10,13 @@ from typing import Any
 
 from epochmq.verbs.target import KubernetesTarget
 from epochmq_operator.kube.api import Api
-from epochmq_operator.kube.cluster_status import observe_namespace, readiness_of, report
+from epochmq_operator.kube.cluster_status import observe_namespace, report
 from epochmq_operator.kube.connection import ClusterConnection, from_kubeconfig, in_cluster
-from epochmq_operator.kube.replica_control import call_replica, find_replica
-from epochmq_operator.local.errors import ReplicaControlError
+from epochmq_operator.kube.pod_commands import call_replica
 from epochmq_operator.local.readiness import int_or_none
-from epochmq_operator.local.replica_control import PromotionResult
-from epochmq_operator.local.status import PodStatus, ReplicaStatus, StatusReport
+from epochmq_operator.named_replica import PromotionResult, ReplicaControlError, find_replica
 from epochmq_operator.pods import Component
+from epochmq_operator.status_model import PodStatus, ReplicaStatus, StatusReport
 from epochmq_protocol.errors import EpochMQError
 
 
@@ -108,6 +107,3 @@ def _call_sidecar(
     connection: ClusterConnection, namespace: str, replica: ReplicaStatus, operation: str, timeout_s: float
 ) -> dict[str, Any]:
     return asyncio.run(call_replica(connection, namespace, replica.pod, operation, timeout_s))
-
-
-__all__ = ["drain", "fence", "pods", "promote", "read_status", "readiness_of"]

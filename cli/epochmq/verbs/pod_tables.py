@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -11,16 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.state_directory import PodPhase, PodRecord
-from epochmq_operator.local.status import (
-    BrokerGroupStatus,
-    ControllerGroupStatus,
-    GroupPhase,
-    ObservedLocalPod,
-    PodStatus,
-    ReplicaStatus,
-    StatusReport,
-)
+from epochmq_operator.local.state_directory import PodRecord
+from epochmq_operator.local.status import ObservedLocalPod
 from epochmq_operator.pod_rendering import (
     BROKER_PORT,
     CONTROLLER_PORT,
@@ -29,6 +21,16 @@ from epochmq_operator.pod_rendering import (
 )
 from epochmq_operator.pods import Component
 from epochmq_operator.resources import GroupMode
+from epochmq_operator.status_model import (
+    BrokerGroupStatus,
+    ControllerGroupStatus,
+    ControllerStatus,
+    GroupPhase,
+    PodPhase,
+    PodStatus,
+    ReplicaStatus,
+    StatusReport,
+)
 
 REMOTING_PORTS = {
     Component.NAMESERVER: NAMESERVER_PORT,
@@ -52,7 +54,8 @@ STYLES = {
 
 @dataclass(frozen=True, slots=True)
 class PodRow:
-    """A row of the pod table."""
+    """A row of the pod table. `since_ms`: milliseconds since 1970, 0 while unknown. `statistics` are those of
+    a broker's runtime information (RocketMQ's runtimeInfo), empty without any."""
 
     pod: str
     component: Component
@@ -62,7 +65,8 @@ class PodRow:
     reason: str
     restarts: int
     since_ms: int
-    readiness: Readiness
+    role: str
+    statistics: Mapping[str, str]
 
 
 def row_of(observed: ObservedLocalPod) -> PodRow:
@@ -78,13 +82,15 @@ def row_of(observed: ObservedLocalPod) -> PodRow:
         (record.reason if record and record.reason else observed.readiness.reason),
         record.restarts if record else 0,
         record.since_ms if record else 0,
-        observed.readiness,
+        _probed_role(pod.component, pod.port("remoting"), observed.readiness),
+        observed.readiness.runtime_info,
     )
 
 
-def row_of_status(pod: PodStatus, component: Component, readiness: Readiness) -> PodRow:
+def row_of_status(pod: PodStatus, component: Component) -> PodRow:
     """The row of a pod on a cluster, for `epochmq status`."""
-    return PodRow(pod.pod, component, pod.address, pod.pid, pod.phase, pod.reason, pod.restarts, 0, readiness)
+    role = _reported_role(pod, component)
+    return PodRow(pod.pod, component, pod.address, pod.pid, pod.phase, pod.reason, pod.restarts, 0, role, {})
 
 
 def print_groups(console: Console, report: StatusReport) -> None:
@@ -121,7 +127,8 @@ def row_of_record(record: PodRecord, readiness: Readiness) -> PodRow:
         record.reason,
         record.restarts,
         record.since_ms,
-        readiness,
+        _probed_role(record.component, remoting_address(record), readiness),
+        readiness.runtime_info,
     )
 
 
@@ -144,13 +151,13 @@ def pod_table(rows: Sequence[PodRow], width: int, now_ms: int | None = None) -> 
             phase.append(f" ({row.reason})", style="dim")
         table.add_row(
             row.pod,
-            _role(row),
+            row.role,
             row.address,
             str(row.pid) if row.pid else "-",
             phase,
             *([duration(now_ms - row.since_ms) if row.since_ms else "-"] if has_age else []),
             str(row.restarts),
-            *(_statistics(row.readiness.runtime_info) if has_statistics else ()),
+            *(_statistics(row.statistics) if has_statistics else ()),
         )
     return table
 
@@ -190,7 +197,7 @@ def _plain_table(*titles: str) -> Table:
     return table
 
 
-def _statistics(statistics: dict[str, str]) -> list[str]:
+def _statistics(statistics: Mapping[str, str]) -> list[str]:
     rates = [_rate(statistics.get(key)) for key in ("putTps", "getTransferredTps")]
     return rates + [_today(statistics, kind) for kind in ("Put", "Get")]
 
@@ -273,8 +280,17 @@ def _or_dash(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _role(row: PodRow) -> str:
-    readiness = row.readiness
+def _reported_role(pod: PodStatus, component: Component) -> str:
+    """The role of a pod as its status has it; its component while the role is unknown."""
+    if not isinstance(pod, ControllerStatus | ReplicaStatus) or pod.role is None:
+        return str(component)
+    if isinstance(pod, ReplicaStatus) and pod.dledger_address is not None and pod.epoch is not None:
+        return f"{pod.role} (term {pod.epoch})"
+    return pod.role
+
+
+def _probed_role(component: Component, address: str, readiness: Readiness) -> str:
+    """The role of a pod as a probe of it says."""
     if readiness.controller is not None:
         return readiness.controller.role
     if role := readiness.dledger_role:
@@ -282,10 +298,10 @@ def _role(row: PodRow) -> str:
         return f"{role} (term {term})" if term else role
     if role := readiness.runtime_info.get("groupRole"):
         return role
-    if row.component is not Component.BROKER or readiness.broker_id is None:
-        return str(row.component)
+    if component is not Component.BROKER or readiness.broker_id is None:
+        return str(component)
     if readiness.group is not None:
-        return "master" if readiness.group.master_address == row.address else "slave"
+        return "master" if readiness.group.master_address == address else "slave"
     return "master" if readiness.broker_id == MASTER_BROKER_ID else "slave"
 
 
@@ -297,7 +313,7 @@ def _rate(text: str | None) -> str:
         return ""
 
 
-def _today(statistics: dict[str, str], kind: str) -> str:
+def _today(statistics: Mapping[str, str], kind: str) -> str:
     try:
         now, morning = (int(statistics[f"msg{kind}TotalToday{when}"]) for when in ("Now", "Morning"))
     except (KeyError, ValueError):

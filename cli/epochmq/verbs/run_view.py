@@ -15,8 +15,9 @@ from rich.text import Text
 from epochmq.verbs.next_steps import nameservers_in, next_steps
 from epochmq.verbs.pod_tables import pod_table, remoting_address, row_of_record
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
+from epochmq_operator.local.state_directory import PodRecord, StateDirectory
 from epochmq_operator.resources import Resources
+from epochmq_operator.status_model import PodPhase
 
 REDRAW_S = 0.25
 

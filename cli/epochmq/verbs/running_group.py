@@ -13,9 +13,9 @@ from typing import Any
 
 from epochmq_operator.audits.cut import GroupCut, cut_of, dledger_cut_of
 from epochmq_operator.local import status
-from epochmq_operator.local.errors import ReplicaControlError
 from epochmq_operator.local.state_directory import StateDirectory
-from epochmq_operator.local.status import BrokerGroupStatus, LocalObservation, ReplicaStatus
+from epochmq_operator.local.status import LocalObservation
+from epochmq_operator.named_replica import ReplicaControlError
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedControllerState,
@@ -24,6 +24,7 @@ from epochmq_operator.plans.reported_states import (
     ReportedState,
 )
 from epochmq_operator.resources import GroupMode
+from epochmq_operator.status_model import BrokerGroupStatus, ReplicaStatus
 
 CUT_WAIT_S = 30.0
 """How long a cut may wait for a master."""

@@ -11,7 +11,7 @@ from epochmq.exits import ExitCode, print_error
 from epochmq.verbs.target import KubernetesTarget
 
 if TYPE_CHECKING:
-    from epochmq_operator.local.status import StatusReport
+    from epochmq_operator.status_model import StatusReport
 
 
 def run(state: Path, target: KubernetesTarget | None, *, as_json: bool) -> int:
@@ -59,9 +59,7 @@ def _run_on_cluster(target: KubernetesTarget, *, as_json: bool) -> int:
         from epochmq.verbs import pod_tables
 
         console = Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_WITHOUT_TERMINAL)
-        rows = [
-            pod_tables.row_of_status(pod, kind, kubernetes_cluster.readiness_of(pod)) for pod, kind in pods
-        ]
+        rows = [pod_tables.row_of_status(pod, component) for pod, component in pods]
         console.print(pod_tables.pod_table(rows, console.width))
         pod_tables.print_groups(console, report)
     if not pods and not report.broker_groups and not report.controller_groups:

@@ -1,6 +1,5 @@
-"""Observes what runs in a namespace of a cluster, and reports it in the shape of `local/status.py`, which
-`epochmq status` prints. The requests to replicas go through the API server, so that everybody with access to
-pods can make them."""
+"""Observes what runs in a namespace of a cluster, and reports it as `epochmq status` prints it. The requests
+to replicas go through the API server, so that everybody with access to pods can make them."""
 
 from __future__ import annotations
 
@@ -14,19 +13,6 @@ from epochmq_operator.kube.api import Api
 from epochmq_operator.kube.connection import ClusterConnection
 from epochmq_operator.kube.sidecar_client import open_sidecar_client
 from epochmq_operator.kube.sidecar_credentials import SidecarCredentials
-from epochmq_operator.local.readiness import ControllerRaftState, Readiness
-from epochmq_operator.local.replica_groups import ListedReplica, ListedReplicaGroup
-from epochmq_operator.local.state_directory import PodPhase
-from epochmq_operator.local.status import (
-    ActingMasterStatus,
-    BrokerGroupStatus,
-    ControllerGroupStatus,
-    ControllerStatus,
-    GroupPhase,
-    PodStatus,
-    ReplicaStatus,
-    StatusReport,
-)
 from epochmq_operator.manifests import MANAGED_BY, MANAGER, claim_name
 from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL, address
 from epochmq_operator.plans.group_status import ResourcePhase
@@ -44,11 +30,23 @@ from epochmq_operator.pod_rendering import (
     BROKER_HA_PORT,
     BROKER_PORT,
     CONTROLLER_PORT,
-    MASTER_BROKER_ID,
     NAMESERVER_PORT,
 )
 from epochmq_operator.pods import Component
 from epochmq_operator.resources import GroupMode
+from epochmq_operator.status_model import (
+    ActingMasterStatus,
+    BrokerGroupStatus,
+    ControllerGroupStatus,
+    ControllerStatus,
+    GroupPhase,
+    ListedReplica,
+    ListedReplicaGroup,
+    PodPhase,
+    PodStatus,
+    ReplicaStatus,
+    StatusReport,
+)
 
 PROGRESSING_PHASES = (ResourcePhase.CREATING, ResourcePhase.SCALING, ResourcePhase.UPDATING)
 PORTS = {
@@ -353,27 +351,3 @@ def _replica(
         escaped=sum(one.escaped for one in member.escape) if member is not None else None,
         escape_waiting=sum(one.waiting for one in member.escape) if member is not None else None,
     )
-
-
-def readiness_of(pod: PodStatus) -> Readiness:
-    """The readiness that the table of pods shows."""
-    if isinstance(pod, ControllerStatus) and pod.role is not None:
-        return Readiness(
-            pod.ready,
-            pod.reason,
-            controller=ControllerRaftState(pod.role, None, pod.term, pod.committed_index),
-        )
-    if isinstance(pod, ReplicaStatus) and pod.role is not None:
-        leads = pod.role == "master"
-        shown = {"groupRole": pod.role} if pod.role in ("acting", "isolated") else {}
-        if pod.dledger_address is not None:
-            shown = {"dledgerRole": pod.role, "dledgerServes": str(leads).lower()}
-            if pod.epoch is not None:
-                shown["dledgerTerm"] = str(pod.epoch)
-        return Readiness(
-            pod.ready,
-            pod.reason,
-            broker_id=MASTER_BROKER_ID if leads else pod.broker_id,
-            runtime_info=shown,
-        )
-    return Readiness(pod.ready, pod.reason)

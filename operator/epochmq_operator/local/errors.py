@@ -15,7 +15,3 @@ class NetworkError(EpochMQError):
 
 class NotReadyError(EpochMQError):
     """A started pod is not ready. The message names each such pod, the reason, and the end of its log."""
-
-
-class ReplicaControlError(EpochMQError):
-    """A replica could not be controlled; the message says why, and what the present state is."""

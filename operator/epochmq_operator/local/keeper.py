@@ -15,7 +15,7 @@ from epochmq_operator.local.network import port_in_use
 from epochmq_operator.local.process import identify
 from epochmq_operator.local.readiness import Readiness
 from epochmq_operator.local.restart_history import RestartHistory
-from epochmq_operator.local.state_directory import PodPhase, PodRecord, StateDirectory
+from epochmq_operator.local.state_directory import PodRecord, StateDirectory
 from epochmq_operator.local.tasks import owned_task, wait_first
 from epochmq_operator.pods import (
     BrokerProbe,
@@ -23,6 +23,7 @@ from epochmq_operator.pods import (
     Pod,
     PodSidecar,
 )
+from epochmq_operator.status_model import PodPhase
 from epochmq_protocol.durable_files import replace_file
 
 CommandOf = Callable[[Pod], Sequence[str]]

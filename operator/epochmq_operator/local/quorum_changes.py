@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from epochmq_operator.local.keeper import PodKeeper
-from epochmq_operator.local.state_directory import PodPhase, QuorumRecord, StateDirectory
+from epochmq_operator.local.state_directory import QuorumRecord, StateDirectory
 from epochmq_operator.pod_rendering import (
     broker_pod_name,
     controller_pod_name,
@@ -35,6 +35,7 @@ from epochmq_operator.quorum_steps import (
     next_quorum_step,
 )
 from epochmq_operator.resources import ControllerGroup, GroupResource, Resources, is_raft_group
+from epochmq_operator.status_model import PodPhase
 from epochmq_protocol import properties
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError

@@ -6,18 +6,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from epochmq_operator.local.replica_groups import (
-    PROBE_TIMEOUT_MS,
-    ListedReplicaGroup,
-    fetch_replica_group,
-    find_leader,
-)
+from epochmq_operator.local.replica_groups import PROBE_TIMEOUT_MS, fetch_replica_group, find_leader
 from epochmq_operator.pods import (
     BrokerProbe,
     ControllerProbe,
     NameserverProbe,
     Probe,
 )
+from epochmq_operator.status_model import ListedReplicaGroup
 from epochmq_protocol import fastjson
 from epochmq_protocol.admin_api.operations import TAKEOVER_ENTRIES_MAX
 from epochmq_protocol.codes import RequestCode, ResponseCode

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from epochmq_operator.status_model import ListedReplica, ListedReplicaGroup
 from epochmq_protocol.bodies import BrokerReplicasInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RemoteProtocolError
@@ -17,28 +18,6 @@ NAMES_AFTER, NAMES = "brokerNamesAfter", "brokerNames"
 """Fields of our extension that lists a controller's groups (`docs/controller.md`)."""
 PAGES_MAX = 20
 """A controller lists 500 names a page."""
-
-
-class ListedReplica(msgspec.Struct, kw_only=True, rename="camel"):
-    """A replica as a controller's response lists it. `alive`: its heartbeats reach the leader."""
-
-    broker_id: int
-    address: str | None
-    alive: bool
-    in_sync: bool
-
-
-class ListedReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
-    """A replica group as a controller's response lists it. `master_id` and `master_address` are null without
-    a master."""
-
-    broker_name: str
-    master_id: int | None
-    master_address: str | None
-    master_epoch: int
-    sync_state_set_epoch: int
-    sync_state_set: list[int]
-    replicas: list[ListedReplica]
 
 
 async def find_leader(client: RemotingClient, controllers: Sequence[str]) -> str:

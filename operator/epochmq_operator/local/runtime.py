@@ -19,17 +19,12 @@ import msgspec
 
 from epochmq_operator.local.errors import NotReadyError, StateError
 from epochmq_operator.local.process import is_alive, send_signal
-from epochmq_operator.local.state_directory import (
-    LogKind,
-    PodPhase,
-    PodRecord,
-    StateDirectory,
-    digest_of,
-)
+from epochmq_operator.local.state_directory import LogKind, PodRecord, StateDirectory, digest_of
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
 from epochmq_operator.local.tasks import owned_task, wait_first
 from epochmq_operator.pod_rendering import broker_pod_name
 from epochmq_operator.resources import GroupResource, Resources, show_value
+from epochmq_operator.status_model import PodPhase
 
 READY_WAIT_S = 60.0
 DOWN_WAIT_S = 90.0

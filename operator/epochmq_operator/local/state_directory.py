@@ -39,23 +39,10 @@ from epochmq_operator.pod_rendering import (
 )
 from epochmq_operator.pods import Component
 from epochmq_operator.resources import KINDS, Resources
+from epochmq_operator.status_model import PodPhase
 from epochmq_protocol.durable_files import replace_file, sync_directory
 
 T = TypeVar("T")
-
-
-class PodPhase(StrEnum):
-    """The phase of a pod. `Waiting`: for the pods it depends on. `Starting`: its process runs and was not
-    ready yet. `Unready`: it was ready and does not respond now. `BackOff`: its process ended and is started
-    again after a delay."""
-
-    WAITING = "Waiting"
-    STARTING = "Starting"
-    READY = "Ready"
-    UNREADY = "Unready"
-    BACK_OFF = "BackOff"
-    STOPPING = "Stopping"
-    STOPPED = "Stopped"
 
 
 class PodRecord(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=False):

@@ -25,14 +25,7 @@ from epochmq_operator.local.pod_placements import addresses_for, render_all, run
 from epochmq_operator.local.process import current, is_alive, send_signal
 from epochmq_operator.local.quorum_changes import QuorumChanges, QuorumChangesContext, initial_quorums
 from epochmq_operator.local.readiness import Readiness, probe_pod
-from epochmq_operator.local.state_directory import (
-    NetworkFile,
-    PodPhase,
-    PodRecord,
-    PodsFile,
-    StateDirectory,
-    digest_of,
-)
+from epochmq_operator.local.state_directory import NetworkFile, PodRecord, PodsFile, StateDirectory, digest_of
 from epochmq_operator.pods import (
     START_ORDER,
     WAITS_FOR,
@@ -41,6 +34,7 @@ from epochmq_operator.pods import (
 )
 from epochmq_operator.resources import Resources
 from epochmq_operator.restart_order import BrokerInTurn, next_restarts
+from epochmq_operator.status_model import PodPhase
 from epochmq_protocol.transport import RemotingClient
 
 log = logging.getLogger(__name__)

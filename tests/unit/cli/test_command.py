@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -18,19 +17,28 @@ from epochmq.app import run
 from epochmq.exits import ExitCode, UsageError, exit_code_of
 from epochmq.processes import run_process
 from epochmq.verbs.next_steps import next_steps, typed_command
-from epochmq.verbs.pod_tables import PodRow, broker_groups_table, duration, master_slave_table, pod_table
+from epochmq.verbs.pod_tables import (
+    PodRow,
+    broker_groups_table,
+    duration,
+    master_slave_table,
+    pod_table,
+    row_of_record,
+    row_of_status,
+)
 from epochmq.verbs.target import NameserverTarget
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.replica_groups import ListedReplicaGroup
-from epochmq_operator.local.state_directory import PodPhase
-from epochmq_operator.local.status import (
+from epochmq_operator.local.state_directory import PodRecord
+from epochmq_operator.pods import Component
+from epochmq_operator.resources import GroupMode, load_resources
+from epochmq_operator.status_model import (
     ActingMasterStatus,
     BrokerGroupStatus,
     GroupPhase,
+    ListedReplicaGroup,
+    PodPhase,
     ReplicaStatus,
 )
-from epochmq_operator.pods import Component
-from epochmq_operator.resources import GroupMode, load_resources
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, ConnectError, RequestError
 
@@ -211,8 +219,18 @@ def test_a_duration_is_short(seconds: float, text: str) -> None:
 
 
 def row(phase: PodPhase, reason: str = "", statistics: dict[str, str] | None = None) -> PodRow:
-    readiness = Readiness(phase is PodPhase.READY, broker_id=0, runtime_info=statistics or {})
-    return PodRow("a-broker-0", Component.BROKER, "127.1.2.3:10911", 42, phase, reason, 1, 1000, readiness)
+    return PodRow(
+        "a-broker-0",
+        Component.BROKER,
+        "127.1.2.3:10911",
+        42,
+        phase,
+        reason,
+        1,
+        1000,
+        "master",
+        statistics or {},
+    )
 
 
 def drawn(rows: list[PodRow], width: int) -> str:
@@ -322,10 +340,29 @@ def test_the_role_of_a_replica_is_that_of_the_controllers() -> None:
         sync_state_set=[1],
         replicas=[],
     )
-    for address, registered, role in (("127.1.2.3:10911", 2, "master"), ("127.1.2.4:10911", 0, "slave")):
-        readiness = Readiness(True, broker_id=registered, group=kept)
-        shown = dataclasses.replace(row(PodPhase.READY), address=address, readiness=readiness)
+    for address, registered, role in (("127.1.2.3", 2, "master"), ("127.1.2.4", 0, "slave")):
+        record = PodRecord(
+            pod="a-broker-0",
+            group="a",
+            component=Component.BROKER,
+            address=address,
+            phase=PodPhase.READY,
+            reason="",
+            since_ms=1000,
+        )
+        shown = row_of_record(record, Readiness(True, broker_id=registered, group=kept))
         assert drawn([shown], 80).splitlines()[1].split()[1] == role
+
+
+def test_the_role_of_a_pod_on_a_cluster_is_that_of_its_status() -> None:
+    peer = msgspec.structs.replace(
+        replica(0, "master", 900), dledger_address="127.1.2.0:10900", ha_address=None
+    )
+    roles = [
+        row_of_status(pod, Component.BROKER).role
+        for pod in (peer, replica(1, "acting", 9), replica(2, None, None))
+    ]
+    assert roles == ["master (term 4)", "acting", "broker"]
 
 
 def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

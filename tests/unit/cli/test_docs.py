@@ -10,16 +10,6 @@ import pytest
 
 from epochmq.app import app
 from epochmq.exits import ExitCode
-from epochmq_operator.local.replica_groups import ListedReplica, ListedReplicaGroup
-from epochmq_operator.local.state_directory import PodPhase
-from epochmq_operator.local.status import (
-    BrokerGroupStatus,
-    ControllerGroupStatus,
-    ControllerStatus,
-    GroupPhase,
-    ReplicaStatus,
-    StatusReport,
-)
 from epochmq_operator.pod_rendering import (
     BROKER_HA_PORT,
     BROKER_PORT,
@@ -35,6 +25,17 @@ from epochmq_operator.resources import (
     ControllerGroupSpec,
     ObjectMetadata,
     load_resources,
+)
+from epochmq_operator.status_model import (
+    BrokerGroupStatus,
+    ControllerGroupStatus,
+    ControllerStatus,
+    GroupPhase,
+    ListedReplica,
+    ListedReplicaGroup,
+    PodPhase,
+    ReplicaStatus,
+    StatusReport,
 )
 from epochmq_spark.verdict import AuditVerdict
 

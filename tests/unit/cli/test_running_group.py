@@ -10,10 +10,15 @@ import pytest
 
 from epochmq.verbs import running_group
 from epochmq_operator.audits.cut import GroupCut, cut_of
-from epochmq_operator.local.replica_groups import ListedReplica, ListedReplicaGroup
-from epochmq_operator.local.state_directory import PodPhase
-from epochmq_operator.local.status import BrokerGroupStatus, GroupPhase, ReplicaStatus
 from epochmq_operator.resources import GroupMode
+from epochmq_operator.status_model import (
+    BrokerGroupStatus,
+    GroupPhase,
+    ListedReplica,
+    ListedReplicaGroup,
+    PodPhase,
+    ReplicaStatus,
+)
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file
 
 EPOCHS = format_epoch_file([EpochEntry(1, 0), EpochEntry(2, 500)]).encode()

@@ -19,18 +19,14 @@ from epochmq_operator.local import keeper, runtime
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.process import ProcessIdentity, current, identify, is_alive
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.state_directory import (
-    PodPhase,
-    PodRecord,
-    PodsFile,
-    StateDirectory,
-)
+from epochmq_operator.local.state_directory import PodRecord, PodsFile, StateDirectory
 from epochmq_operator.local.supervisor import Supervisor, end_leftovers
 from epochmq_operator.pods import (
     Component,
     Pod,
 )
 from epochmq_operator.resources import Resources, load_resources
+from epochmq_operator.status_model import PodPhase
 
 POD = """
 import os, signal, sys, time

@@ -17,7 +17,7 @@ from epochmq_operator.local import quorum_changes
 from epochmq_operator.local.keeper import PodKeeper
 from epochmq_operator.local.quorum_changes import QuorumChanges, QuorumChangesContext, initial_quorums
 from epochmq_operator.local.readiness import ControllerRaftState, Readiness
-from epochmq_operator.local.state_directory import PodPhase, QuorumRecord, StateDirectory
+from epochmq_operator.local.state_directory import QuorumRecord, StateDirectory
 from epochmq_operator.pod_rendering import (
     component_name,
     pods_of,
@@ -28,6 +28,7 @@ from epochmq_operator.pods import (
     PodPlacement,
 )
 from epochmq_operator.resources import Resources, load_resources, with_member_count
+from epochmq_operator.status_model import PodPhase
 from epochmq_protocol import properties
 from epochmq_protocol.transport import RemotingClient
 from epochmq_protocol.transport.group_members import GroupMembers, MemberChange

@@ -11,7 +11,7 @@ from rich.console import Console
 from epochmq.verbs.pod_tables import print_groups
 from epochmq_operator.kube.cluster_status import ObservedNamespace, report
 from epochmq_operator.kube.connection import ClusterConnection
-from epochmq_operator.local.status import StatusReport
+from epochmq_operator.status_model import StatusReport
 
 
 def status_of_group(phase: str | None) -> StatusReport:

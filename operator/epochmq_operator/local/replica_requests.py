@@ -7,12 +7,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from epochmq_operator.local.errors import ReplicaControlError
-from epochmq_operator.local.replica_groups import ListedReplicaGroup
+from epochmq_operator import named_replica
 from epochmq_operator.local.state_directory import StateDirectory
-from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, observe, report
+from epochmq_operator.local.status import observe, report
+from epochmq_operator.named_replica import PromotionResult, ReplicaControlError
 from epochmq_operator.pod_rendering import inner_client_credentials
 from epochmq_operator.resources import GroupMode
+from epochmq_operator.status_model import BrokerGroupStatus, ListedReplicaGroup, ReplicaStatus
 from epochmq_protocol import fastjson
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -48,47 +49,19 @@ class ChosenReplica:
         return next((one for one in self.group.replicas if one.role == "master"), None)
 
 
-@dataclass(frozen=True, slots=True)
-class PromotionResult:
-    """The result of a switchover. `held_ms`: how long sends were held, or in the mode DLedger rejected; None
-    if the replica already was the master. In the mode DLedger `epoch` is the term."""
-
-    pod: str
-    broker_id: int
-    epoch: int
-    held_ms: int | None
-    rejects: bool = False
-    """Whether sends were rejected, not held, meanwhile."""
-
-
-async def find_replica(state: StateDirectory, name: str) -> ChosenReplica:
+async def choose_replica(state: StateDirectory, name: str) -> ChosenReplica:
     """The replica GROUP/REPLICA, where REPLICA is the pod's name or its ordinal. ReplicaControlError if there
     is none."""
     seen = await observe(state)
-    groups = {group.name: group for group in report(state, seen).broker_groups}
-    wanted, slash, which = name.partition("/")
-    if not slash or not which:
-        raise ReplicaControlError(
-            f"{name}: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"
-        )
-    if wanted not in groups:
-        running = ", ".join(groups) or "none"
-        raise ReplicaControlError(
-            f"broker group {wanted} does not run in {state.path}; running groups: {running}"
-        )
-    group = groups[wanted]
-    for replica in group.replicas:
-        if which in (replica.pod, replica.pod.rpartition("-")[2]):
-            spec = next(one for one in seen.resources.broker_groups if one.name == wanted)
-            return ChosenReplica(group, replica, seen.reported_group(spec), inner_client_credentials(spec))
-    pods = ", ".join(replica.pod for replica in group.replicas)
-    raise ReplicaControlError(f"{wanted} has no replica {which}; its replicas are {pods}")
+    group, replica = named_replica.find_replica(report(state, seen), name)
+    spec = next(spec for spec in seen.resources.broker_groups if spec.name == group.name)
+    return ChosenReplica(group, replica, seen.reported_group(spec), inner_client_credentials(spec))
 
 
 async def promote(state: StateDirectory, name: str, timeout_s: float) -> PromotionResult:
     """Makes this replica the master without a failed send; returns when every nameserver lists it as the
     master."""
-    chosen = await find_replica(state, name)
+    chosen = await choose_replica(state, name)
     async with RemotingClient(credentials=chosen.credentials) as client:
         return await _promote(client, chosen, timeout_s)
 
@@ -137,7 +110,7 @@ async def _routed(client: RemotingClient, group: BrokerGroupStatus, address: str
 
 async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
     """Fences or unfences the replica: a fenced replica takes no messages, also after a restart."""
-    chosen = await find_replica(state, name)
+    chosen = await choose_replica(state, name)
     async with RemotingClient(credentials=chosen.credentials) as client:
         await _ask(
             client,
@@ -155,7 +128,7 @@ async def drain(
     SyncStateSet but continues to copy the log. Returns the replica, and the switchover's result if there was
     one. `on=False` undoes it; that returns when the replica is in the SyncStateSet. In the mode DLedger a
     drained replica leaves the leadership to the others."""
-    chosen = await find_replica(state, name)
+    chosen = await choose_replica(state, name)
     is_dledger = chosen.group.mode is GroupMode.DLEDGER
     if chosen.group.controller_group is None and not is_dledger:
         raise ReplicaControlError(
@@ -171,7 +144,7 @@ async def drain(
         )
 
     async def state_changed() -> bool:
-        now = await find_replica(state, name)
+        now = await choose_replica(state, name)
         return now.replica.drained is on and (not on or now.replica.role == "slave")
 
     if is_dledger:
@@ -179,7 +152,7 @@ async def drain(
         return chosen.replica, moved
 
     async def membership_changed() -> bool:
-        now = await find_replica(state, name)
+        now = await choose_replica(state, name)
         return now.reported_group is not None and now.replica.in_sync is not on
 
     what = f"{chosen.replica.pod} is {'out of' if on else 'in'} the SyncStateSet"

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from epochmq.exits import ExitCode
 from epochmq.verbs.target import KubernetesTarget
-from epochmq_operator.local import replica_control
-from epochmq_operator.local.errors import ReplicaControlError
+from epochmq_operator.local import replica_requests
 from epochmq_operator.local.state_directory import StateDirectory
-from epochmq_operator.local.status import ReplicaStatus
+from epochmq_operator.named_replica import PromotionResult, ReplicaControlError
+from epochmq_operator.status_model import ReplicaStatus
 
 
 def promote(
@@ -24,7 +24,7 @@ def promote(
 
         result = promote_on_cluster(target, name, timeout_s)
     else:
-        result = asyncio.run(replica_control.promote(_running_directory(state), name, timeout_s))
+        result = asyncio.run(replica_requests.promote(_running_directory(state), name, timeout_s))
     return _print(_describe(result), _promotion_document(result), as_json=as_json)
 
 
@@ -35,7 +35,7 @@ def fence(state: Path, target: KubernetesTarget | None, name: str, *, on: bool, 
 
         replica = fence_on_cluster(target, name, on=on)
     else:
-        replica = asyncio.run(replica_control.fence(_running_directory(state), name, on=on))
+        replica = asyncio.run(replica_requests.fence(_running_directory(state), name, on=on))
     role = f" ({replica.role})" if replica.role else ""
     state_text = "accepts no messages until it is unfenced" if on else "accepts messages again"
     return _print(
@@ -60,7 +60,7 @@ def drain(
         replica = drain_on_cluster(target, name, timeout_s, on=on)
     else:
         directory = _running_directory(state)
-        replica, promotion = asyncio.run(replica_control.drain(directory, name, timeout_s, on=on))
+        replica, promotion = asyncio.run(replica_requests.drain(directory, name, timeout_s, on=on))
     lines = [_describe(promotion)] if promotion is not None else []
     if replica.dledger_address is not None:
         lines.append(f"{replica.pod} {_DRAINED_PEER if on else 'may become the master again'}")
@@ -88,7 +88,7 @@ def _replica_document(replica: ReplicaStatus) -> dict[str, object]:
     return {"pod": replica.pod, "brokerId": replica.broker_id, "role": replica.role}
 
 
-def _promotion_document(result: replica_control.PromotionResult) -> dict[str, object]:
+def _promotion_document(result: PromotionResult) -> dict[str, object]:
     return {
         "pod": result.pod,
         "brokerId": result.broker_id,
@@ -104,7 +104,7 @@ def _running_directory(state: Path) -> StateDirectory:
     return directory
 
 
-def _describe(result: replica_control.PromotionResult) -> str:
+def _describe(result: PromotionResult) -> str:
     if result.held_ms is None:
         return f"{result.pod} (id {result.broker_id}) is already the master, of epoch {result.epoch}"
     held = "rejected" if result.rejects else "held"

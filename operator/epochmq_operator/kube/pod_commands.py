@@ -1,5 +1,5 @@
-"""Controls replicas on a cluster: promote, fence, drain. The command runs in the replica's pod and calls the
-replica over its local socket. Whoever may run commands in a pod needs no token."""
+"""Runs commands in the pods of replicas to control them: promote, fence, drain. A command calls the replica
+over its local socket. Whoever may run commands in a pod needs no token."""
 
 from __future__ import annotations
 
@@ -12,33 +12,11 @@ from kubernetes.client import ApiException
 from kubernetes.stream import stream
 
 from epochmq_operator.kube.connection import ClusterConnection
-from epochmq_operator.local.errors import ReplicaControlError
-from epochmq_operator.local.status import BrokerGroupStatus, ReplicaStatus, StatusReport
+from epochmq_operator.named_replica import ReplicaControlError
 from epochmq_operator.pods import Component
 
 _stream: Any = stream  # it carries no types
 ERROR_CHANNEL = 3
-
-
-def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, ReplicaStatus]:
-    """The replica GROUP/REPLICA, where REPLICA is the pod's name or its ordinal. ReplicaControlError if there
-    is none."""
-    wanted, slash, which = name.partition("/")
-    if not slash or not which:
-        raise ReplicaControlError(
-            f"{name}: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"
-        )
-    group = next((one for one in status.broker_groups if one.name == wanted), None)
-    if group is None:
-        there = ", ".join(one.name for one in status.broker_groups) or "none"
-        raise ReplicaControlError(
-            f"broker group {wanted} does not exist in {status.state}; existing groups: {there}"
-        )
-    for replica in group.replicas:
-        if which in (replica.pod, replica.pod.rpartition("-")[2]):
-            return group, replica
-    pods = ", ".join(replica.pod for replica in group.replicas)
-    raise ReplicaControlError(f"{wanted} has no replica {which}; its replicas are {pods}")
 
 
 async def call_replica(

@@ -1,0 +1,49 @@
+"""Finds the replica that a person names for `epochmq promote`, `fence` or `drain`, and has the result of a
+promotion: the same on this machine and on a cluster."""
+
+# pure: plain data in, data out.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epochmq_operator.status_model import BrokerGroupStatus, ReplicaStatus, StatusReport
+from epochmq_protocol.errors import EpochMQError
+
+
+class ReplicaControlError(EpochMQError):
+    """A replica could not be controlled; the message says why, and what the present state is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromotionResult:
+    """The result of a switchover. `held_ms`: how long sends were held, or in the mode DLedger rejected; None
+    if the replica already was the master. In the mode DLedger `epoch` is the term."""
+
+    pod: str
+    broker_id: int
+    epoch: int
+    held_ms: int | None
+    rejects: bool = False
+    """Whether sends were rejected, not held, meanwhile."""
+
+
+def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, ReplicaStatus]:
+    """The group and the replica of the name GROUP/REPLICA, where REPLICA is the name or the ordinal of a pod.
+    ReplicaControlError if there is none."""
+    group_name, slash, pod = name.partition("/")
+    if not slash or not pod:
+        raise ReplicaControlError(
+            f"{name}: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"
+        )
+    group = next((group for group in status.broker_groups if group.name == group_name), None)
+    if group is None:
+        running = ", ".join(group.name for group in status.broker_groups) or "none"
+        raise ReplicaControlError(
+            f"broker group {group_name} does not run in {status.state}; running groups: {running}"
+        )
+    for replica in group.replicas:
+        if pod in (replica.pod, replica.pod.rpartition("-")[2]):
+            return group, replica
+    pods = ", ".join(replica.pod for replica in group.replicas)
+    raise ReplicaControlError(f"{group_name} has no replica {pod}; its replicas are {pods}")
