@@ -233,6 +233,7 @@ def _assert_no_growth(count: int) -> None:
     assert [decode(frame[4:]).code for frame in GOOD_FRAMES]
 
 
+@pytest.mark.long
 def test_thirty_thousand_bad_frames_raise_only_protocol_errors() -> None:
     _assert_no_growth(30_000)
 

@@ -6,11 +6,12 @@ import itertools
 import random
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
+import numpy as np
 
 from epochmq_protocol import message
 from epochmq_spark.decode import walk as w

@@ -183,6 +183,7 @@ def test_any_stored_status_can_be_reconciled(status: object) -> None:
     assert api.status(ORDERS)["phase"] == "Ready"
 
 
+@pytest.mark.long
 def test_a_hundred_groups_converge_and_then_nothing_is_written_by_plans() -> None:
     api = FakeApi()
     for number in range(100):

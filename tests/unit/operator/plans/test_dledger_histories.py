@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -107,7 +108,7 @@ def test_a_set_that_is_deleted_before_an_added_member_is_recorded_comes_back() -
     history.teardown()
 
 
-TestLedgerHistory = LedgerHistory.TestCase
+TestLedgerHistory = pytest.mark.long(LedgerHistory.TestCase)
 TestLedgerHistory.settings = settings(
     max_examples=25,
     stateful_step_count=20,

@@ -376,6 +376,7 @@ def changed(history: str, stop: int | None) -> tuple[FakeApi, int]:
     return api, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("history", HISTORIES)
 def test_an_operator_killed_after_any_effect_of_a_change_finishes_it(history: str) -> None:
     _, total = changed(history, None)

@@ -145,6 +145,7 @@ def check_fields(interference: Interference, *, every: int) -> int:
     return count
 
 
+@pytest.mark.long
 def test_fields_of_owned_objects_return_from_wrong_values(interference: Interference) -> None:
     assert check_fields(interference, every=SHORT_STEP) > 100
 
@@ -175,6 +176,7 @@ def test_any_two_objects_that_are_deleted_come_back(interference: Interference, 
         interference.check(f"without {pair}", replaced=replaced)
 
 
+@pytest.mark.long
 def test_any_two_pods_and_volumes_that_are_deleted_come_back(interference: Interference) -> None:
     api = interference.api
     kinds = ("Pod", "PersistentVolumeClaim")

@@ -113,6 +113,7 @@ def test_the_first_change_of_an_earlier_group_gives_its_controllers_the_credenti
     assert sizes(api) == [3, 4, 5]
 
 
+@pytest.mark.long
 def test_an_operator_killed_during_a_change_finishes_it() -> None:
     """After every so many-th effect: the steps of the members are tested after each one in
     `test_controller_members`."""

@@ -8,6 +8,7 @@ import copy
 import re
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -320,9 +321,9 @@ def _settings(examples: int) -> settings:
     )
 
 
-TestUpdateHistory = UpdateHistory.TestCase
+TestUpdateHistory = pytest.mark.long(UpdateHistory.TestCase)
 TestUpdateHistory.settings = _settings(40)
-TestOwnControllersHistory = OwnControllersHistory.TestCase
+TestOwnControllersHistory = pytest.mark.long(OwnControllersHistory.TestCase)
 TestOwnControllersHistory.settings = _settings(15)
 
 

@@ -116,6 +116,7 @@ async def test_a_killed_broker_has_everything_that_it_acknowledged(tmp_path: Pat
         assert texts_of(bench) == [*numbered(500), "next"]
 
 
+@pytest.mark.long
 async def test_a_second_kill_loses_no_unit_that_the_first_start_took_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
