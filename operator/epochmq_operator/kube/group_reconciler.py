@@ -6,10 +6,11 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
+from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies, labelled_resource
 from epochmq_operator.plans.effects import ReconciliationResult
-from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, is_deleting
+from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, is_deleting, ref_of, status_of
 from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.plan_steps import PlanState, StepKind
 from epochmq_operator.plans.reconciliation import reconcile
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.plans.reported_states import ReportedState
@@ -42,16 +43,41 @@ class GroupReconciler(Reconciler):
         self._limit.record(ref, resource, result)
         return result
 
+    def object_changed(self, manifest: Manifest) -> None:
+        """Wakes also the controllers of a broker group that changed, if that concerns them, and the broker
+        groups of controllers that changed, of which a pod is one."""
+        ref = ref_of(manifest)
+        if ref.kind == "BrokerGroup" and self._concerns_controllers(ref, manifest):
+            self._wake(_controllers_of(ref, manifest))
+        super().object_changed(manifest)
+        controllers = labelled_resource(manifest) if ref.kind == "Pod" else ref
+        if controllers is not None and controllers.kind == "ControllerGroup":
+            for other in self._users_of(controllers):
+                self._wake(other)
+
+    def _concerns_controllers(self, group: Ref, manifest: Manifest) -> bool:
+        """Whether the controllers have one user more or fewer, or wait until the brokers of their groups list
+        another controller."""
+        if (group in self._workers) != (self.cache.get(group) is not None):
+            return True
+        controllers = self.cache.get(_controllers_of(group, manifest))
+        plan = PlanState.of(status_of(controllers or {}))
+        return plan is not None and plan.step_kind is StepKind.ADMIT
+
+    def _users_of(self, controllers: Ref) -> list[Ref]:
+        """The broker groups under these controllers."""
+        return [
+            ref
+            for ref, group in self.cache.all("BrokerGroup")
+            if ref.namespace == controllers.namespace and controller_group_of(group) == controllers.name
+        ]
+
     async def _observe(self, ref: Ref, resource: Manifest, rejection: str) -> ObservedState:
         states: dict[str, ReportedState] = {}
         for group in self._groups_to_ask(ref, resource):
             states.update(await self.replicas.states(group))
         can_reload = await self.replicas.can_reload(ref)
-        users = [
-            other.name
-            for other, found in self.cache.all("BrokerGroup")
-            if other.namespace == ref.namespace and controller_group_of(found) == ref.name
-        ]
+        users = [group.name for group in self._users_of(ref)]
         # This is a view of the cache, which changes only between awaits; plans do not await.
         objects = self.cache.namespace(ref.namespace)
         return ObservedState(
@@ -69,5 +95,9 @@ class GroupReconciler(Reconciler):
         if is_deleting(resource):
             return []
         if ref.kind == "BrokerGroup":
-            return [ref, Ref("ControllerGroup", ref.namespace, controller_group_of(resource))]
+            return [ref, _controllers_of(ref, resource)]
         return [ref]
+
+
+def _controllers_of(group: Ref, manifest: Manifest) -> Ref:
+    return Ref("ControllerGroup", group.namespace, controller_group_of(manifest))

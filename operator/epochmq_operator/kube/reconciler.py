@@ -25,12 +25,9 @@ from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import (
     Manifest,
     Ref,
-    controller_group_of,
     metadata,
     ref_of,
-    status_of,
 )
-from epochmq_operator.plans.plan_steps import PlanState
 
 REQUEUE_MAX_S = 15.0
 """The longest time between two reconciliations of a resource, and so between two requests to its replicas."""
@@ -55,6 +52,13 @@ class ReconcilerDependencies:
     metrics: OperatorMetrics
     liveness: Liveness
     workers: int
+
+
+def labelled_resource(manifest: Manifest) -> Ref | None:
+    """The resource that an object belongs to by its labels; None without them."""
+    labels = metadata(manifest).get("labels") or {}
+    kind, name = labels.get(KIND_LABEL), labels.get(GROUP_LABEL)
+    return Ref(kind, ref_of(manifest).namespace, name) if kind and name else None
 
 
 class Reconciler(abc.ABC):
@@ -93,38 +97,12 @@ class Reconciler(abc.ABC):
                 self._tasks = None
 
     def object_changed(self, manifest: Manifest) -> None:
-        """Wakes the workers of all resources that this object concerns. Call it on the event loop."""
+        """Wakes the worker of the resource that this object is or belongs to. A subclass wakes others that it
+        concerns, too. Call it on the event loop."""
         ref = ref_of(manifest)
-        if ref.kind in self.kinds:
-            if ref.kind == "BrokerGroup" and (ref in self._workers) != (self.cache.get(ref) is not None):
-                # The controllers have one user more or fewer.
-                self._wake(Ref("ControllerGroup", ref.namespace, controller_group_of(manifest)))
-            self._wake(ref)
-            self._wake_waiting_controllers(ref, manifest)
-            if ref.kind == "ControllerGroup":
-                self._wake_users(ref)
-            return
-        labels = metadata(manifest).get("labels") or {}
-        kind, name = labels.get(KIND_LABEL), labels.get(GROUP_LABEL)
-        if kind in self.kinds and name:
-            owner = Ref(kind, ref.namespace, name)
-            self._wake(owner)
-            if kind == "ControllerGroup" and ref.kind == "Pod":
-                self._wake_users(owner)
-
-    def _wake_waiting_controllers(self, ref: Ref, manifest: Manifest) -> None:
-        """Wakes the controllers of a broker group that wait until its brokers list another one."""
-        if ref.kind != "BrokerGroup":
-            return
-        controllers = Ref("ControllerGroup", ref.namespace, controller_group_of(manifest))
-        plan = PlanState.of(status_of(self.cache.get(controllers) or {}))
-        if plan is not None and plan.step.startswith("admit-"):
-            self._wake(controllers)
-
-    def _wake_users(self, controllers: Ref) -> None:
-        for ref, found in self.cache.all("BrokerGroup"):
-            if ref.namespace == controllers.namespace and controller_group_of(found) == controllers.name:
-                self._wake(ref)
+        resource = ref if ref.kind in self.kinds else labelled_resource(manifest)
+        if resource is not None and resource.kind in self.kinds:
+            self._wake(resource)
 
     def _wake(self, ref: Ref) -> None:
         if self._tasks is None:

@@ -91,7 +91,7 @@ from epochmq_operator.plans.observed_state import (
 )
 from epochmq_operator.plans.own_controllers import ControllersOfGroup, own_controllers
 from epochmq_operator.plans.pinned_image import pinned_image, with_image
-from epochmq_operator.plans.plan_steps import PlanState, PlanStep, was_created
+from epochmq_operator.plans.plan_steps import PlanState, PlanStep, StepKind, was_created
 from epochmq_operator.plans.quorum_members import (
     REPLICAS,
     QuorumMembers,
@@ -313,7 +313,7 @@ def _unfinished_change(observed: ObservedState, controllers: str) -> str:
     blocked = status.get("phase") in WAITING_PHASES
     if plan is None or plan.finished or blocked or plan.name == "heal":
         return ""
-    if plan.step.startswith("admit-"):
+    if plan.step_kind is StepKind.ADMIT:
         return ""  # These wait until the brokers list another controller.
     return f"ControllerGroup {controllers} comes first: {plan.message}"
 
@@ -442,12 +442,13 @@ def _object_steps(
 
 def _grow(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
     return PlanStep(
-        f"grow-{size}",
+        StepKind.GROW,
         False,
         "AddingReplica",
         f"adds {observed_group.set_name}-{size - 1}",
         _unsafe_to_scale(observed_group),
         target=size,
+        subject=str(size),
     )
 
 
@@ -475,14 +476,16 @@ def _join(observed_group: ObservedBrokerGroup, size: int) -> PlanStep:
     name = f"{observed_group.set_name}-{size - 1}"
     ready = pod is not None and pod.ready
     done = ready and name in observed_group.replica_group.in_sync_pods
-    return PlanStep(f"join-{size}", done, "AwaitingReplica", f"waits until {name} is ready and in sync")
+    return PlanStep(
+        StepKind.JOIN, done, "AwaitingReplica", f"waits until {name} is ready and in sync", subject=str(size)
+    )
 
 
 def _ready(observed_group: ObservedBrokerGroup) -> PlanStep:
     unready = unready_pods(observed_group.pods, observed_group.set_name)
     masterless = observed_group.replica_group.known and observed_group.replica_group.master_id is None
     return PlanStep(
-        "ready",
+        StepKind.READY,
         not unready and not masterless,
         "AwaitingReady",
         f"waits until every replica is ready and one is the master: {'; '.join(unready[:LISTED_PODS_MAX])}",
@@ -501,21 +504,23 @@ def _leave(observed: ObservedState, observed_group: ObservedBrokerGroup) -> Plan
     elected = observed_group.group.is_under_controllers
     message = f"waits until {', '.join(leaving)} has gone" if leaving else "waits for the SyncStateSet"
     return PlanStep(
-        f"leave-{observed_group.count + 1}",
+        StepKind.LEAVE,
         not leaving and not (elected and members > observed_group.count),
         "AwaitingRemoval",
         message,
+        subject=str(observed_group.count + 1),
     )
 
 
 def _shrink(observed_group: ObservedBrokerGroup, size: int, waits_for: str = "") -> PlanStep:
     return PlanStep(
-        f"shrink-{size}",
+        StepKind.SHRINK,
         False,
         "RemovingReplica",
         f"removes {observed_group.set_name}-{size}, whose volume stays",
         waits_for,
         target=size,
+        subject=str(size),
     )
 
 

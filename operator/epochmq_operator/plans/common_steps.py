@@ -22,7 +22,7 @@ from epochmq_operator.plans.objects import (
     status_of,
 )
 from epochmq_operator.plans.observed_state import ObservedPod, ObservedState, claims_of_set
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.plans.renderer import ApplicableManifests
 from epochmq_operator.resources import REPLICAS_MAX
 
@@ -34,10 +34,6 @@ BLOCKED_PHASE = "Blocked"
 """The phase of a group whose plan only a person can continue."""
 PENDING_PHASE = "UpdatePending"
 """The phase of a group whose update may not restart pods now."""
-WAITING_UPDATE = "approval"
-"""The name of the step of an update that may not restart pods now."""
-WAITING_TURN = "turn"
-"""The name of the step of an update that waits until fewer other groups are being updated."""
 REVERTING = "RevertingDrift"
 """The reason of a step that only reverts what others changed."""
 
@@ -97,7 +93,7 @@ def objects_step(compared: ComparedObjects, sets: ComparedObjects) -> PlanStep:
     if not done and not any(one.state is ObjectState.MISSING for one in compared.all):
         message = compared.why
     return PlanStep(
-        "objects",
+        StepKind.OBJECTS,
         done,
         REVERTING if compared.drifted else "ApplyingObjects",
         message,
@@ -133,7 +129,7 @@ def sets_step(observed: ObservedState, compared: ComparedObjects, created: bool)
     message = "starts the replicas" if missing and not created else compared.why
     changed = compared.changed
     reason = REVERTING if compared.drifted else "StartingReplicas"
-    return PlanStep("replicas", done, reason, message, waits_for, blocked, changed, compared.effects)
+    return PlanStep(StepKind.REPLICAS, done, reason, message, waits_for, blocked, changed, compared.effects)
 
 
 def _is_unnoticed(stateful_set: Manifest | None) -> bool:
@@ -161,7 +157,7 @@ def unused_config_maps_step(observed: ObservedState, manifests: Sequence[Manifes
         key=lambda one: one.ref,
     )
     return PlanStep(
-        "configurations",
+        StepKind.CONFIGURATIONS,
         not unused,
         "RemovingConfigurations",
         "removes former configurations: " + ", ".join(one.ref.name for one in unused),
@@ -173,7 +169,7 @@ def waiting_update_step(rendered: ApplicableManifests, *, started: bool = False)
     """The step that is done when no update waits for a maintenance window, a person, or its turn among the
     groups. `started`: pods have still to be restarted for an update that began before."""
     return PlanStep(
-        WAITING_TURN if rendered.waits_for_turn else WAITING_UPDATE,
+        StepKind.TURN if rendered.waits_for_turn else StepKind.APPROVAL,
         not (rendered.held or started),
         "Update",
         "waits until the update may restart pods",
@@ -192,7 +188,7 @@ def immutable_changes_step(immutable_changes: Sequence[str]) -> PlanStep:
     """The step that is done when no change of an immutable field is wanted. A person has to take the change
     back, so the step is blocked."""
     return PlanStep(
-        "held",
+        StepKind.HELD,
         not immutable_changes,
         "Change",
         "changes immutable fields",

@@ -45,7 +45,7 @@ from epochmq_operator.plans.observed_state import (
     pods_of_set,
 )
 from epochmq_operator.plans.pinned_image import pinned_image, with_image
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.plans.quorum_members import (
     CONTROLLERS,
     QuorumMembers,
@@ -184,7 +184,7 @@ def controller_steps(
     if change is not None and members.comes_first(change):
         yield change
     yield PlanStep(
-        "ready",
+        StepKind.READY,
         not observed_group.unready_pods and not observed_group.leaderless,
         "AwaitingReady",
         "waits until every controller is ready and one leads",

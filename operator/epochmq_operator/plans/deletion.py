@@ -28,7 +28,7 @@ from epochmq_operator.plans.objects import (
     owner_of,
 )
 from epochmq_operator.plans.observed_state import ObservedState
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.pod_rendering import component_name
 from epochmq_operator.pods import Component
 
@@ -45,7 +45,7 @@ def guard_step(resource: Manifest, *, wanted: bool) -> PlanStep:
     version = str(metadata(resource).get("resourceVersion", ""))
     effect = SetFinalizers((*others, FINALIZER) if wanted else others, version)
     message = "adds the deletion guard" if wanted else "removes the deletion guard"
-    return PlanStep("guard", present == wanted, "Guarding", message, effects=(effect,))
+    return PlanStep(StepKind.GUARD, present == wanted, "Guarding", message, effects=(effect,))
 
 
 def deletion_steps(observed: ObservedState, *, guarded: bool) -> Iterator[PlanStep]:
@@ -54,7 +54,7 @@ def deletion_steps(observed: ObservedState, *, guarded: bool) -> Iterator[PlanSt
     resource = observed.resource
     name, kind = str(metadata(resource).get("name", "")), str(resource.get("kind", ""))
     yield PlanStep(
-        "confirm",
+        StepKind.CONFIRM,
         not guarded or annotation(resource, CONFIRM_DELETION) == name,
         "DeletionUnconfirmed",
         "waits for the confirmation of the deletion",
@@ -65,7 +65,7 @@ def deletion_steps(observed: ObservedState, *, guarded: bool) -> Iterator[PlanSt
     if kind == "BrokerGroup":
         yield _delete_stateful_set_step(
             observed,
-            "brokers",
+            StepKind.BROKERS,
             "StoppingReplicas",
             "stops the replicas",
             Component.BROKER,
@@ -74,7 +74,7 @@ def deletion_steps(observed: ObservedState, *, guarded: bool) -> Iterator[PlanSt
     else:
         yield _delete_stateful_set_step(
             observed,
-            "controllers",
+            StepKind.CONTROLLERS,
             "StoppingControllers",
             "stops the controllers",
             Component.CONTROLLER,
@@ -82,12 +82,16 @@ def deletion_steps(observed: ObservedState, *, guarded: bool) -> Iterator[PlanSt
     others = tuple(one for one in finalizers(resource) if one != FINALIZER)
     version = str(metadata(resource).get("resourceVersion", ""))
     yield PlanStep(
-        "release", False, "Released", "removes the finalizer", effects=(SetFinalizers(others, version),)
+        StepKind.RELEASE,
+        False,
+        "Released",
+        "removes the finalizer",
+        effects=(SetFinalizers(others, version),),
     )
 
 
 def _delete_stateful_set_step(
-    observed: ObservedState, step: str, reason: str, message: str, component: Component
+    observed: ObservedState, kind: StepKind, reason: str, message: str, component: Component
 ) -> PlanStep:
     name = str(metadata(observed.resource).get("name", ""))
     stateful_set = component_name(name, component)
@@ -102,7 +106,7 @@ def _delete_stateful_set_step(
         effects = (
             Delete(Ref("StatefulSet", observed.namespace, stateful_set), str(metadata(present).get("uid"))),
         )
-    return PlanStep(step, not mine and not left, reason, message, effects=effects)
+    return PlanStep(kind, not mine and not left, reason, message, effects=effects)
 
 
 def _pod_of(pod: Manifest, stateful_set: str) -> bool:
@@ -119,7 +123,11 @@ def _delete_controllers_step(observed: ObservedState, name: str) -> PlanStep:
             Delete(Ref("ControllerGroup", observed.namespace, name), str(metadata(present).get("uid"))),
         )
     return PlanStep(
-        "controllers", not mine, "StoppingControllers", "stops the group's controllers", effects=effects
+        StepKind.CONTROLLERS,
+        not mine,
+        "StoppingControllers",
+        "stops the group's controllers",
+        effects=effects,
     )
 
 

@@ -14,7 +14,6 @@ from epochmq_operator.plans.common_steps import (
     BLOCKED_PHASE,
     PENDING_PHASE,
     TARGET,
-    WAITING_UPDATE,
 )
 from epochmq_operator.plans.conditions import Condition, ConditionType, timestamp
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
@@ -22,7 +21,7 @@ from epochmq_operator.plans.hibernation import hibernation_status
 from epochmq_operator.plans.known_controllers import KNOWN_CONTROLLERS
 from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.pinned_image import PINNED_IMAGE
-from epochmq_operator.plans.plan_steps import PlanProgress
+from epochmq_operator.plans.plan_steps import PlanProgress, StepKind
 from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
@@ -61,12 +60,16 @@ PHASES: Mapping[str, ResourcePhase] = {
 """The phase while a plan of this name is unfinished."""
 
 
+UNDEGRADING_STEPS = (StepKind.MEMBERS, StepKind.PEERS, StepKind.HELD, StepKind.APPROVAL, StepKind.RELOAD)
+"""The steps that leave availability and redundancy as they are, also while they are blocked."""
+
+
 def phase_of(progress: PlanProgress, *, ready: bool, paused: bool, hibernated: bool = False) -> ResourcePhase:
     """The summary phase."""
     if paused:
         return ResourcePhase.PAUSED
     if progress.unfinished and progress.state is not None:
-        if progress.step is not None and progress.step.name == WAITING_UPDATE:
+        if progress.step is not None and progress.step.kind is StepKind.APPROVAL:
             return ResourcePhase.UPDATE_PENDING
         if progress.step is not None and progress.step.blocked:
             return ResourcePhase.DELETING if progress.state.name == "delete" else ResourcePhase.BLOCKED
@@ -107,12 +110,7 @@ def degraded(progress: PlanProgress, wrong: list[str], rejection: str, *, create
     is being created. `rejection` is the API server's response to the operator's last write."""
     if rejection:
         return Condition(ConditionType.DEGRADED, True, "Refused", rejection)
-    if (
-        progress.step is not None
-        and progress.step.blocked
-        and progress.step.name not in ("members", "peers", "held", WAITING_UPDATE)
-        and not progress.step.name.startswith("reload-")
-    ):
+    if progress.step is not None and progress.step.blocked and progress.step.kind not in UNDEGRADING_STEPS:
         return Condition(
             ConditionType.DEGRADED, True, f"{progress.step.reason}Blocked", progress.step.waits_for
         )

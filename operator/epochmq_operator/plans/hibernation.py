@@ -17,7 +17,7 @@ from typing import Any
 
 from epochmq_operator.plans.objects import Manifest, metadata, status_of
 from epochmq_operator.plans.observed_state import ObservedReplicaGroup, ObservedState
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.resources import REPLICAS_MAX, BrokerGroup
 
 HIBERNATION = "hibernation"
@@ -103,18 +103,21 @@ def _stopped(observed: ObservedState, group: HibernatingGroup) -> PlanStep:
     # The last replica stays in the SyncStateSet, because it has every message.
     done = not leaving and not (group.elected and members > max(len(group.names), 1))
     what = f"{', '.join(leaving)} has gone" if leaving else "the SyncStateSet has the running replicas only"
-    return PlanStep(f"stopped-{len(group.names)}", done, "Hibernating", f"waits until {what}")
+    return PlanStep(
+        StepKind.STOPPED, done, "Hibernating", f"waits until {what}", subject=str(len(group.names))
+    )
 
 
 def _stop(group: HibernatingGroup) -> PlanStep:
     *remaining, chosen = group.names
     return PlanStep(
-        f"stop-{chosen}",
+        StepKind.STOP,
         False,
         "Hibernating",
         f"stops {chosen}, whose volume stays",
         _unsafe_to_stop(group, remaining, chosen),
         target=len(remaining),
+        subject=chosen,
     )
 
 
@@ -136,19 +139,20 @@ def _started(group: HibernatingGroup) -> PlanStep:
     """Waits for the replica that was started last. It may not be ready, because too few are in sync."""
     last, known = group.names[-1], group.replica_group
     done = known.master_id is not None and (last in known.in_sync_pods or len(group.names) == 1)
-    return PlanStep(f"started-{last}", done, "Resuming", f"waits until {last} is in sync")
+    return PlanStep(StepKind.STARTED, done, "Resuming", f"waits until {last} is in sync", subject=last)
 
 
 def _start(group: HibernatingGroup) -> PlanStep:
     chosen = group.possible[len(group.names)]
     waits = group.elected and not group.has_leader
     return PlanStep(
-        f"start-{chosen}",
+        StepKind.START,
         False,
         "Resuming",
         f"starts {chosen}",
         "the controllers report no leader" if waits else "",
         target=len(group.names) + 1,
+        subject=chosen,
     )
 
 

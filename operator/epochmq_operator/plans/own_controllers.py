@@ -34,7 +34,7 @@ from epochmq_operator.plans.objects import (
     status_of,
 )
 from epochmq_operator.plans.observed_state import ObservedState
-from epochmq_operator.plans.plan_steps import PlanState, PlanStep
+from epochmq_operator.plans.plan_steps import PlanState, PlanStep, StepKind
 from epochmq_operator.plans.renderer import Differences
 from epochmq_operator.resources import API_VERSION, BrokerGroup
 
@@ -81,16 +81,23 @@ class ControllersOfGroup:
         reason, message = "EnsuringControllers", f"ensures that ControllerGroup {self.name} exists"
         if not self.own:
             done = self.usable
-            return PlanStep("controllers", done, reason, message, self.missing, blocked=not done)
+            return PlanStep(StepKind.CONTROLLERS, done, reason, message, self.missing, blocked=not done)
         if self._is_of_user(self._present(observed)):
-            return PlanStep("controllers", self.usable, reason, message, self.missing)
+            return PlanStep(StepKind.CONTROLLERS, self.usable, reason, message, self.missing)
         found = compare_object(observed, differences, self.own, self.owner)
         done = found.state is ObjectState.UP_TO_DATE and self.usable
         compared = ComparedObjects((found,))
         waits_for = compared.waits_for or ("" if found.state is not ObjectState.UP_TO_DATE else self.missing)
         blocked = bool(compared.foreign)
         return PlanStep(
-            "controllers", done, reason, message, waits_for, blocked, compared.changed, compared.effects
+            StepKind.CONTROLLERS,
+            done,
+            reason,
+            message,
+            waits_for,
+            blocked,
+            compared.changed,
+            compared.effects,
         )
 
     def count_step(self, observed: ObservedState) -> PlanStep | None:
@@ -103,17 +110,17 @@ class ControllersOfGroup:
         message = f"changes the number of controllers to {self.wanted}"
         changing = plan is not None and not plan.finished and plan.name == MEMBERSHIP
         if status.get(TARGET) == self.wanted and not changing:
-            return PlanStep("members", True, "Membership", message)
+            return PlanStep(StepKind.MEMBERS, True, "Membership", message)
         if self._is_of_user(present):
             waits_for = (
                 f"ControllerGroup {self.name} was created by a user, who decides its number of controllers: "
                 f"scale it to {self.wanted}, or set spec.controllers.replicas to its number"
             )
-            return PlanStep("members", False, "Membership", message, waits_for, blocked=True)
+            return PlanStep(StepKind.MEMBERS, False, "Membership", message, waits_for, blocked=True)
         now = plan.message if plan is not None else ""
         waits_for = f"ControllerGroup {self.name}: {now or 'its reconciliation'}"
         blocked = status.get("phase") == BLOCKED_PHASE
-        return PlanStep("members", False, "Membership", message, waits_for, blocked=blocked)
+        return PlanStep(StepKind.MEMBERS, False, "Membership", message, waits_for, blocked=blocked)
 
     def _present(self, observed: ObservedState) -> Manifest | None:
         return observed.object("ControllerGroup", self.name)

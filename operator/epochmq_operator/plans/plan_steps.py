@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from epochmq_operator.plans.conditions import timestamp
@@ -20,6 +21,42 @@ from epochmq_operator.plans.effects import CreateEvent, Effect, EventType
 DONE = "done"
 CREATE = "create"
 DELETE = "delete"
+
+
+class StepKind(StrEnum):
+    """What a step does; `docs/develop/operator.md` lists them in their order. The last three belong to the
+    deletion of a group."""
+
+    GUARD = "guard"
+    CONTROLLERS = "controllers"
+    OBJECTS = "objects"
+    REPLICAS = "replicas"
+    RELOAD = "reload"
+    JOIN = "join"
+    GROW = "grow"
+    READY = "ready"
+    STOP = "stop"
+    STOPPED = "stopped"
+    START = "start"
+    STARTED = "started"
+    LEAVE = "leave"
+    RESTART = "restart"
+    APPROVAL = "approval"
+    TURN = "turn"
+    SHRINK = "shrink"
+    CONFIGURATIONS = "configurations"
+    EXPAND = "expand"
+    VOLUMES = "volumes"
+    MEMBERS = "members"
+    PEERS = "peers"
+    HELD = "held"
+    ADD = "add"
+    ADMIT = "admit"
+    FOUNDERS = "founders"
+    REMOVE = "remove"
+    CONFIRM = "confirm"
+    BROKERS = "brokers"
+    RELEASE = "release"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +68,10 @@ class PlanStep:
     records this number of replicas in the status; the steps before it then bring the objects up to date.
     `recorded_after` are fields of the status that are recorded after the effects, if these succeed.
     `occurrence` distinguishes steps of one name in one plan, each of which makes its own Event. `event` is
-    the type of the Event of a step that starts."""
+    the type of the Event of a step that starts. `subject` is the pod, the claim or the number of replicas
+    that the step is about; empty for the whole group."""
 
-    name: str
+    kind: StepKind
     done: bool
     reason: str
     message: str
@@ -45,6 +83,12 @@ class PlanStep:
     recorded_after: Mapping[str, Any] = field(default_factory=dict)
     occurrence: str = ""
     event: EventType = EventType.NORMAL
+    subject: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in the status and in Events: the kind, and the subject if there is one."""
+        return f"{self.kind}-{self.subject}" if self.subject else str(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +117,12 @@ class PlanState:
         if not all(type(number) is int for number in numbers.values()):
             return None
         return cls(**texts, **numbers)
+
+    @property
+    def step_kind(self) -> StepKind | None:
+        """The kind of the present step; None after the last step, and for a step of another release."""
+        kind = self.step.partition("-")[0]
+        return StepKind(kind) if kind in StepKind.__members__.values() else None
 
     def document(self) -> dict[str, Any]:
         """The value for the status."""

@@ -31,7 +31,7 @@ from epochmq_operator.plans.observed_state import (
     ObservedState,
     claims_of_set,
 )
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.pod_rendering import BROKER_DLEDGER_PORT, CONTROLLER_PORT, component_name
 from epochmq_operator.pods import Component
 from epochmq_operator.quorum_steps import (
@@ -58,7 +58,7 @@ LISTED_MAX = 3
 @dataclass(frozen=True, slots=True)
 class QuorumKind:
     """A kind of Raft group: the component of its members, their port for each other, the configuration keys
-    that name them, what one member and all of them are called, the name of the step that waits, and the
+    that name them, what one member and all of them are called, the step that waits, and the
     reasons of the Events about a member that is started or removed."""
 
     component: Component
@@ -67,7 +67,7 @@ class QuorumKind:
     joins_key: str
     noun: str
     whole: str
-    waiting: str
+    waiting: StepKind
     adding: str
     removing: str
 
@@ -79,7 +79,7 @@ CONTROLLERS = QuorumKind(
     "joinControllerGroup",
     "controller",
     "the quorum",
-    "members",
+    StepKind.MEMBERS,
     "AddingController",
     "RemovingController",
 )
@@ -90,7 +90,7 @@ REPLICAS = QuorumKind(
     "joinDLedgerGroup",
     "replica",
     "the group",
-    "peers",
+    StepKind.PEERS,
     "AddingReplica",
     "RemovingReplica",
 )
@@ -180,7 +180,7 @@ class QuorumMembers:
     def comes_first(self, step: PlanStep) -> bool:
         """Whether a step of the change comes before all members are ready: the one that is to go may be the
         one that is not ready."""
-        return self.incomplete or step.name.startswith("remove-")
+        return self.incomplete or step.kind is StepKind.REMOVE
 
     @property
     def voters(self) -> tuple[ObservedPod | None, ...]:
@@ -243,7 +243,9 @@ class QuorumMembers:
                 name = self._pod_name(running - 1)
                 if not observed.can_reload:
                     return self._no_credentials()
-                return PlanStep(f"add-{name}", False, self.kind.adding, f"starts {name}", target=running)
+                return PlanStep(
+                    StepKind.ADD, False, self.kind.adding, f"starts {name}", target=running, subject=name
+                )
             case AddMember(ordinal):
                 return self._admit(observed, ordinal)
             case RemoveMember(ordinal):
@@ -255,23 +257,25 @@ class QuorumMembers:
         name = self._pod_name(ordinal)
         late = late_groups(observed, ordinal + 1)
         return PlanStep(
-            f"admit-{name}",
+            StepKind.ADMIT,
             False,
             "AddingMember",
             f"makes {name} a member of {self.kind.whole}",
             f"the brokers of {', '.join(late[:LISTED_MAX])} do not list {name} yet" if late else "",
             effects=self._change(observed, member_id(ordinal), self._address(ordinal)),
+            subject=name,
         )
 
     def _remove(self, observed: ObservedState, ordinal: int) -> PlanStep:
         name = self._pod_name(ordinal)
         return PlanStep(
-            f"remove-{name}",
+            StepKind.REMOVE,
             False,
             self.kind.removing,
             f"removes {name} from {self.kind.whole}; its volume stays",
             effects=self._change(observed, member_id(ordinal), None),
             recorded_after={TARGET: min(len(self.pods), ordinal)},
+            subject=name,
         )
 
     def _record_founders(self, observed: ObservedState) -> PlanStep:
@@ -279,7 +283,7 @@ class QuorumMembers:
         ordinals = (ordinal_of(member) for member in self.quorum.members)
         ordinal = min(one for one in ordinals if one is not None)
         return PlanStep(
-            "founders",
+            StepKind.FOUNDERS,
             False,
             "RecordingMembers",
             "records that the Raft log names the members",
@@ -330,7 +334,7 @@ class QuorumMembers:
             return step  # Others have no vote before the Raft log names them.
         before = len(claims.ordinals)
         return PlanStep(
-            step.name,
+            step.kind,
             False,
             step.reason,
             step.message,
@@ -338,4 +342,5 @@ class QuorumMembers:
             f"{self.wanted}: a majority of another number may lack committed entries; set "
             f"spec.replicas to {before}, or delete the claims of {self._set_name}",
             blocked=True,
+            subject=step.subject,
         )

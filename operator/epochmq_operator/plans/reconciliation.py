@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from epochmq_operator.plans import group_status
 from epochmq_operator.plans.broker_steps import broker_steps, observed_broker_group
-from epochmq_operator.plans.common_steps import WAITING_TURN, WAITING_UPDATE
 from epochmq_operator.plans.conditions import Condition, ConditionType, merge_conditions
 from epochmq_operator.plans.controller_steps import controller_steps, observed_controller_group
 from epochmq_operator.plans.deletion import deletion_steps, finalizers, guard_step
@@ -36,6 +35,7 @@ from epochmq_operator.plans.plan_steps import (
     PlanProgress,
     PlanState,
     PlanStep,
+    StepKind,
     advance,
     was_created,
 )
@@ -48,34 +48,37 @@ UNFINISHED_DELAY_S = 1.0
 FAULTS_MAX = 5
 IDLE_DELAY_S = 10.0
 """The delay while nothing is to be done. The operator learns what replicas report only when it asks them."""
-PLAN_NAMES: Mapping[str, str] = {
-    "grow": "scale-up",
-    "join": "scale-up",
-    "leave": "scale-down",
-    "shrink": "scale-down",
-    "members": "membership",
-    "peers": "membership",
-    "add": "membership",
-    "admit": "membership",
-    "remove": "membership",
-    "founders": "membership",
-    "guard": "update",
-    "expand": "expand-volumes",
-    "stop": "hibernate",
-    "stopped": "hibernate",
-    "start": "resume",
-    "started": "resume",
-    "volumes": "expand-volumes",
-    "held": "update",
-    WAITING_UPDATE: "update",
-    WAITING_TURN: "update",
-    "restart": "update",
-    "reload": "update",
-    "configurations": "update",
-    "ready": "heal",
-    "controllers": "repair",
-    "objects": "repair",
-    "replicas": "repair",
+PLAN_NAMES: Mapping[StepKind, str] = {
+    StepKind.GROW: "scale-up",
+    StepKind.JOIN: "scale-up",
+    StepKind.LEAVE: "scale-down",
+    StepKind.SHRINK: "scale-down",
+    StepKind.MEMBERS: "membership",
+    StepKind.PEERS: "membership",
+    StepKind.ADD: "membership",
+    StepKind.ADMIT: "membership",
+    StepKind.REMOVE: "membership",
+    StepKind.FOUNDERS: "membership",
+    StepKind.GUARD: "update",
+    StepKind.EXPAND: "expand-volumes",
+    StepKind.STOP: "hibernate",
+    StepKind.STOPPED: "hibernate",
+    StepKind.START: "resume",
+    StepKind.STARTED: "resume",
+    StepKind.VOLUMES: "expand-volumes",
+    StepKind.HELD: "update",
+    StepKind.APPROVAL: "update",
+    StepKind.TURN: "update",
+    StepKind.RESTART: "update",
+    StepKind.RELOAD: "update",
+    StepKind.CONFIGURATIONS: "update",
+    StepKind.READY: "heal",
+    StepKind.CONTROLLERS: "repair",
+    StepKind.OBJECTS: "repair",
+    StepKind.REPLICAS: "repair",
+    StepKind.CONFIRM: DELETE,
+    StepKind.BROKERS: DELETE,
+    StepKind.RELEASE: DELETE,
 }
 """The name of a plan that begins with this step."""
 
@@ -194,7 +197,7 @@ def _plan_name(undone: PlanStep | None, *, created: bool) -> str:
         return ""
     if not created:
         return CREATE
-    return "update" if undone.changed else PLAN_NAMES.get(undone.name.partition("-")[0], "update")
+    return "update" if undone.changed else PLAN_NAMES[undone.kind]
 
 
 def _selector(manifests: Iterable[Manifest], stateful_set: str) -> str:

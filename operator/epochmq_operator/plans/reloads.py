@@ -24,7 +24,7 @@ from epochmq_operator.manifests.restart_digest import restart_digest_of
 from epochmq_operator.plans.effects import ReloadConfiguration
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of
 from epochmq_operator.plans.observed_state import ObservedPod, ObservedState, observed_pod
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_operator.pods import Component
 from epochmq_protocol import properties
@@ -206,7 +206,7 @@ def reload_steps(
     config = properties.parse(file)
     rejected = chosen.state is ReloadState.REJECTED
     yield PlanStep(
-        f"reload-{pod.name}",
+        StepKind.RELOAD,
         False,
         RELOADING,
         f"applies the configuration to {pod.name} without a restart{_changes(observed, pod, config)}",
@@ -216,6 +216,7 @@ def reload_steps(
             ReloadConfiguration(Ref("Pod", observed.namespace, pod.name), pod.uid, target.config_map, config),
         ),
         occurrence=f"{pod.uid}/{target.config_map}",
+        subject=pod.name,
     )
 
 

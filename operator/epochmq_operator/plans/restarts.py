@@ -20,7 +20,7 @@ from epochmq_operator.manifests.kept_templates import image_of, mounted_config_m
 from epochmq_operator.plans.effects import Delete
 from epochmq_operator.plans.objects import Manifest, Ref
 from epochmq_operator.plans.observed_state import ObservedPod, ObservedState
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.plans.reloads import listed_keys
 
 RESTARTING = "RestartingPod"
@@ -82,13 +82,14 @@ def restart_step(observed: ObservedState, stateful_set: str, chosen: ObservedPod
     """The step that restarts this pod of a StatefulSet, and says why."""
     why = _reason(observed, observed.object("StatefulSet", stateful_set) or {}, chosen)
     return PlanStep(
-        f"restart-{chosen.name}",
+        StepKind.RESTART,
         False,
         RESTARTING,
         f"restarts {chosen.name}: {why}",
         waits_for,
         effects=(Delete(Ref("Pod", observed.namespace, chosen.name), chosen.uid),),
         occurrence=chosen.uid,
+        subject=chosen.name,
     )
 
 

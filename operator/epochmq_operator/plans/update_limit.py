@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from epochmq_operator.plans.effects import PatchStatus, ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, status_of
-from epochmq_operator.plans.plan_steps import CREATE, DELETE, PlanState
+from epochmq_operator.plans.plan_steps import CREATE, DELETE, PlanState, StepKind
 from epochmq_operator.plans.reconciliation import is_paused
 
 PARALLEL_UPDATES = 5
@@ -24,9 +24,9 @@ def is_updating(resource: Manifest) -> bool:
     plan = PlanState.of(status_of(resource))
     if plan is None or plan.finished or plan.name in (CREATE, DELETE) or is_paused(resource):
         return False
-    if plan.step.startswith("restart-") or plan.step == "replicas":
+    if plan.step_kind in (StepKind.RESTART, StepKind.REPLICAS):
         return True
-    return plan.name == "update" and plan.step == "ready"
+    return plan.name == "update" and plan.step_kind is StepKind.READY
 
 
 class UpdateLimit:

@@ -19,7 +19,7 @@ from typing import Any
 from epochmq_operator.plans.effects import Apply
 from epochmq_operator.plans.objects import Manifest, is_deleting, metadata, ref_of, spec_of, status_of
 from epochmq_operator.plans.observed_state import ObservedState, claims_of_set
-from epochmq_operator.plans.plan_steps import PlanStep
+from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.resources.quantities import parse_quantity
 
 LISTED_CLAIMS_MAX = 3
@@ -50,12 +50,13 @@ def volume_steps(observed: ObservedState, stateful_sets: Iterable[Manifest], siz
         chosen = smaller[0]
         request = _request(chosen.manifest)
         yield PlanStep(
-            f"expand-{chosen.name}",
+            StepKind.EXPAND,
             False,
             "ExpandingVolume",
             f"raises the size of {chosen.name} from {request} to {size}",
             effects=(Apply(_expanded(chosen.manifest, size)),),
             occurrence=f"{metadata(chosen.manifest).get('uid')}/{size}",
+            subject=chosen.name,
         )
     growing = [one for one in claims if 0 < one.capacity < wanted]
     if growing:
@@ -65,7 +66,7 @@ def volume_steps(observed: ObservedState, stateful_sets: Iterable[Manifest], siz
         )
         more = f" and {len(growing) - LISTED_CLAIMS_MAX} more" if len(growing) > LISTED_CLAIMS_MAX else ""
         yield PlanStep(
-            "volumes", False, "AwaitingVolumes", f"waits until the volumes have {size}: {names}{more}"
+            StepKind.VOLUMES, False, "AwaitingVolumes", f"waits until the volumes have {size}: {names}{more}"
         )
 
 
