@@ -38,7 +38,6 @@ PURE = (
     "operator/epochmq_operator/pod_rendering.py",
     "operator/epochmq_operator/pods.py",
     "operator/epochmq_operator/quorum_steps.py",
-    "operator/epochmq_operator/restart_order.py",
 )
 # Modules inside a pure package that do I/O.
 DRIVERS = (

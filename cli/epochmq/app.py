@@ -128,9 +128,9 @@ def down(state: StateOption = STATE_DEFAULT) -> None:
     """Stop what `up` started.
 
     Stops brokers first, then controllers, then nameservers. Their data is kept."""
-    from epochmq.verbs import down as verb
+    from epochmq.verbs import up as verb
 
-    _exit_with(lambda: verb.run(state))
+    _exit_with(lambda: verb.stop(state))
 
 
 @app.command()

@@ -154,7 +154,7 @@ class Pod:
     """Everything that a runtime needs to run one pod. `args` are the arguments of the command `epochmq`. A
     running pod needs no restart if its new `Pod` equals the old one. The pod waits (`WAITS_FOR`) for pods of
     its own group and of the group `depends_on`. `restarts_in_turn`: changed pods of the group restart one
-    after another (`restart_order`). `sidecar` is None where the placement has no `admin`."""
+    after another (`local/restart_rules.py`). `sidecar` is None where the placement has no `admin`."""
 
     name: str
     group: str

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from epochmq_formats.index_file import HEADER_BYTES
 from epochmq_formats.store_checkpoint import CONFIRM_PHY_OFFSET_AT, FIELD
 from epochmq_protocol.epoch_entries import OFFSET_MAX
-from epochmq_spark import files, log_spans, saved_peer_state, store_layout, verdict, volume_client
+from epochmq_spark import drill_down, files, log_spans, saved_peer_state, store_layout, verdict, volume_client
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
@@ -19,13 +20,41 @@ from epochmq_spark.checks.terms import TermEntries, set_terms
 from epochmq_spark.decode.index_entries import index_header
 from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
 from epochmq_spark.findings import finding
-from epochmq_spark.shared_listings import SharedListings
+
+if TYPE_CHECKING:
+    from pyspark import Broadcast
+    from pyspark.sql import SparkSession
 
 Row = dict[str, Any]
 ReplicaKey = tuple[str, str]  # group, replica
 EPOCH_STARTS_MAX = 1000
 REMAINS_COMPARED_MAX = 100  # runs of old records of a replica that are compared with other replicas
 RECORD_HEAD_BYTES = 64  # of a record up to its store time: size, checksum, queue offset, born time and host
+
+
+@dataclass
+class SharedListings:
+    """The listings of one audit. That of a large store takes as many requests as it has directories, so only
+    the driver lists it; the tasks get the listings with `share`."""
+
+    run_id: str = field(default_factory=lambda: uuid4().hex)
+    listings: Broadcast[drill_down.Listings] | None = None
+
+    def share(self, spark: SparkSession, listings: drill_down.Listings) -> None:
+        """Gives the tasks the listings. The driver, which reads a few records itself, uses them, too."""
+        self.listings = spark.sparkContext.broadcast(listings)
+        drill_down.start_task(self.run_id, lambda: listings)
+
+    def start_task(self) -> None:
+        """Prepares a task. Tasks of one audit in one process share what they cache."""
+        listings = self.listings
+        drill_down.start_task(self.run_id, dict if listings is None else lambda: listings.value)
+
+    def release(self) -> None:
+        """Frees the listings in the executors, and in the driver what it has cached."""
+        if self.listings is not None:
+            self.listings.unpersist()
+        drill_down.clear_caches()
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""Implements `epochmq up`: runs resources on this machine, by its own supervisor or the one that runs."""
+"""Implements `epochmq up` and `down`: runs resources on this machine, by its own supervisor or the one that
+runs, and stops them."""
 
 from __future__ import annotations
 
@@ -44,6 +45,15 @@ def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin
         if not detach:
             return _run_in_foreground(directory, wanted, applying, timeout_s)
         return _run_detached(directory, wanted, applying, timeout_s)
+
+
+def stop(state: Path) -> int:
+    """Implements `epochmq down`: stops all pods of the run. It is no error if none runs."""
+    if runtime.down(StateDirectory(state), lambda text: print(text, flush=True)):
+        print(f"stopped; the data stays under {state / 'volumes'}")
+    else:
+        print(f"nothing runs in {state}")
+    return ExitCode.OK
 
 
 def _load(files: list[Path]) -> Resources:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections import OrderedDict
@@ -14,7 +15,6 @@ from epochmq_operator.kube.api import Api, ApiError, object_path
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.replica_observer import ReplicaObserver
-from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER, OBJECT_KINDS
 from epochmq_operator.plans.conditions import timestamp
 from epochmq_operator.plans.effects import (
@@ -53,6 +53,20 @@ log = structlog.get_logger()
 class ObjectFoundError(EpochMQError):
     """An object that was to be created exists already, without the operator's label. It is in the cache now:
     the next reconciliation decides whose it is."""
+
+
+class WorkerState:
+    """What the worker of one resource remembers between two reconciliations. `rejection` is the API server's
+    response to the last write, if that was rejected. No decision depends on the other fields: they only say
+    when the worker reconciles again, and which objects it loads before."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        self.pause_s = 1.0
+        self.failures = 0
+        self.rejection = ""
+        self.confirmed_s = time.monotonic()
+        self.unlabelled_objects: set[Ref] = set()
 
 
 class EffectWriter:

@@ -16,7 +16,6 @@ from epochmq_operator.entities.entity_reconciliation import ENTITY_FINALIZER
 from epochmq_operator.kube.api import Api, ApiError
 from epochmq_operator.kube.audit_reconciler import AuditReconciler
 from epochmq_operator.kube.broker_client import BrokerClient
-from epochmq_operator.kube.comparison_cache import ComparisonCache
 from epochmq_operator.kube.config import OperatorConfig, load_config
 from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, from_kubeconfig, in_cluster
 from epochmq_operator.kube.entity_reconciler import EntityReconciler
@@ -31,6 +30,7 @@ from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import open_sidecar_client
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
 from epochmq_operator.manifests import MANAGED_BY, MANAGER, OBJECT_KINDS, differences
+from epochmq_operator.plans.compared_objects import ComparisonCache
 from epochmq_operator.plans.deletion import finalizers
 from epochmq_operator.plans.objects import FINALIZER, Manifest, Ref, ref_of
 from epochmq_operator.plans.renderer import Renderer

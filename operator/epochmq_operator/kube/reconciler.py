@@ -12,14 +12,13 @@ from dataclasses import dataclass
 import structlog
 
 from epochmq_operator.kube.api import Api, ApiError, object_path
-from epochmq_operator.kube.effect_writer import EffectWriter, ObjectFoundError
+from epochmq_operator.kube.effect_writer import EffectWriter, ObjectFoundError, WorkerState
 from epochmq_operator.kube.lease_holder import LeadershipLostError
 from epochmq_operator.kube.liveness import RECONCILIATION_LIMIT_S, Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import MembershipRejectionError
-from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import (

@@ -14,7 +14,7 @@ from pathlib import Path
 from epochmq_operator.local.network import port_in_use
 from epochmq_operator.local.process import identify
 from epochmq_operator.local.readiness import Readiness
-from epochmq_operator.local.restart_history import RestartHistory
+from epochmq_operator.local.restart_rules import RestartHistory
 from epochmq_operator.local.state_directory import PodRecord, StateDirectory
 from epochmq_operator.local.tasks import owned_task, wait_first
 from epochmq_operator.pods import (
@@ -95,7 +95,7 @@ class PodKeeper:
             self._kill.set()
 
     def replace_addresses(self, pod: Pod) -> None:
-        """Replaces the pod by one that differs in addresses only (`address_changes`). Its configuration is
+        """Replaces the pod by one that differs in addresses only (`changed_addresses`). Its configuration is
         written at the next start of the process."""
         self.pod = pod
         if isinstance(pod.probe, BrokerProbe):

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from epochmq_operator.local import network
-from epochmq_operator.local.address_changes import ACCEPTED_KEYS, changed_addresses
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.keeper import GRACE_S, CommandOf, PodKeeper, Prober, command_of
 from epochmq_operator.local.pod_placements import addresses_for, render_all, running_resources
 from epochmq_operator.local.process import current, is_alive, send_signal
 from epochmq_operator.local.quorum_changes import QuorumChanges, QuorumChangesContext, initial_quorums
 from epochmq_operator.local.readiness import Readiness, probe_pod
+from epochmq_operator.local.restart_rules import ACCEPTED_KEYS, BrokerInTurn, changed_addresses, next_restarts
 from epochmq_operator.local.state_directory import NetworkFile, PodRecord, PodsFile, StateDirectory, digest_of
 from epochmq_operator.pods import (
     START_ORDER,
@@ -33,7 +33,6 @@ from epochmq_operator.pods import (
     Pod,
 )
 from epochmq_operator.resources import Resources
-from epochmq_operator.restart_order import BrokerInTurn, next_restarts
 from epochmq_operator.status_model import PodPhase
 from epochmq_protocol.transport import RemotingClient
 

@@ -6,9 +6,8 @@ differences(desired, observed)                         # where an object differs
 keep_immutable_fields(desired, observed)               # the manifest with immutable fields as observed
 """
 
-from epochmq_operator.manifests.differences import differences
+from epochmq_operator.manifests.differences import differences, keep_immutable_fields
 from epochmq_operator.manifests.group import render_kubernetes_pods, render_manifests
-from epochmq_operator.manifests.immutable_fields import keep_immutable_fields
 from epochmq_operator.manifests.names import (
     MANAGED_BY,
     MANAGER,

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from epochmq_operator.manifests.settings import JsonObject
 from epochmq_operator.resources.quantities import parse_quantity
 
 ITEM_KEYS = ("mountPath", "name", "topologyKey", "uid")
@@ -21,6 +22,8 @@ the volume's."""
 QUANTITIES = frozenset({"requests", "limits"})
 """Fields with quantities, which the API server rewrites: 1024Mi becomes 1Gi."""
 SHOWN_MAX = 60
+IMMUTABLE_FIELDS = ("selector", "serviceName", "podManagementPolicy", "volumeClaimTemplates")
+"""Fields of a StatefulSet's spec that the API server does not allow to change."""
 
 
 def differences(desired: Mapping[str, Any], observed: Mapping[str, Any]) -> tuple[str, ...]:
@@ -89,3 +92,30 @@ def _shown(value: Any) -> str:
         return "not set"
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…"
+
+
+def keep_immutable_fields(
+    desired: Mapping[str, Any], observed: Mapping[str, Any]
+) -> tuple[JsonObject, tuple[str, ...]]:
+    """The manifest as it can be applied, with immutable fields as observed, and one line for each change that
+    this drops, such as another StatefulSet's selector. Another size of volumes has no line: the claims grow
+    (`plans.volumes`). Manifests of other kinds are returned unchanged."""
+    if desired.get("kind") != "StatefulSet":
+        return dict(desired), ()
+    wanted, there = desired["spec"], observed.get("spec") or {}
+    held = {name: there[name] for name in IMMUTABLE_FIELDS if name in wanted and name in there}
+    if not differences({"spec": {name: wanted[name] for name in held}}, {"spec": held}):
+        return dict(desired), ()
+    compared = [{"spec": {name: _without_sizes(one[name]) for name in held}} for one in (wanted, there)]
+    return {**desired, "spec": {**wanted, **held}}, differences(*compared)
+
+
+def _without_sizes(field: Any) -> Any:
+    """The field; claim templates without the sizes of volumes, because the claims themselves can grow."""
+    if not isinstance(field, list):
+        return field
+    found = []
+    for claim in field:
+        spec = {key: value for key, value in (claim.get("spec") or {}).items() if key != "resources"}
+        found.append({**claim, "spec": spec})
+    return found

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,8 @@ from epochmq_operator.plans.renderer import Differences
 from epochmq_operator.resources import GroupResource
 
 LISTED_MAX = 3
+REMEMBERED_MAX = 20_000
+"""The most objects whose comparison a `ComparisonCache` remembers."""
 HEADLESS = "None"
 """The clusterIP of a Service that has none."""
 
@@ -200,3 +203,30 @@ def _listed(compared: Iterable[ComparedObject]) -> str:
     found = list(compared)
     more = f" and {len(found) - LISTED_MAX} more" if len(found) > LISTED_MAX else ""
     return "; ".join(one.why for one in found[:LISTED_MAX]) + more
+
+
+class ComparisonCache:
+    """Compares objects, which would be nearly all the work of an idle operator, and remembers the versions of
+    those without differences. The version of a manifest is the digest that is applied with it; that of an
+    observed object is its resourceVersion."""
+
+    def __init__(self, differences: Differences) -> None:
+        self._differences = differences
+        self._same: OrderedDict[Ref, tuple[str, str, str]] = OrderedDict()
+
+    def __call__(self, wanted: Manifest, observed: Manifest) -> Sequence[str]:
+        """The differences, one line each."""
+        digest, meta = annotation(wanted, APPLIED), metadata(observed)
+        version, uid = meta.get("resourceVersion"), meta.get("uid")
+        if not digest or not isinstance(version, str) or not isinstance(uid, str):
+            return self._differences(wanted, observed)
+        ref, versions = ref_of(wanted), (digest, uid, version)
+        if self._same.get(ref) == versions:
+            return ()
+        lines = self._differences(wanted, observed)
+        if not lines:
+            self._same[ref] = versions
+            self._same.move_to_end(ref)
+            while len(self._same) > REMEMBERED_MAX:
+                self._same.popitem(last=False)
+        return lines

@@ -17,13 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_operator.local import network
-from epochmq_operator.local.address_changes import changed_addresses
 from epochmq_operator.local.errors import NetworkError, StateError
 from epochmq_operator.local.network import allocate, candidates
 from epochmq_operator.local.pod_placements import addresses_for, render_all
 from epochmq_operator.local.process import ProcessIdentity, current, identify, is_alive, send_signal
 from epochmq_operator.local.quorum_changes import initial_quorums
-from epochmq_operator.local.restart_history import DELAY_FIRST_S, DELAY_MAX_S, STEADY_AFTER_S, RestartHistory
+from epochmq_operator.local.restart_rules import (
+    DELAY_FIRST_S,
+    DELAY_MAX_S,
+    STEADY_AFTER_S,
+    RestartHistory,
+    changed_addresses,
+)
 from epochmq_operator.local.runtime import (
     check_controller_groups_exist,
     check_data_matches_mode,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from epochmq_operator.restart_order import BrokerInTurn, next_restarts
+from epochmq_operator.local.restart_rules import BrokerInTurn, next_restarts
 
 SIZE = 3
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from epochmq_operator.kube.comparison_cache import ComparisonCache
+from epochmq_operator.plans.compared_objects import ComparisonCache
 from epochmq_operator.plans.objects import Owner, with_owner
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from epochmq_operator.kube import reconciler as reconciler_module
 from epochmq_operator.kube.api import ApiError, object_path
-from epochmq_operator.kube.effect_writer import EffectWriter
+from epochmq_operator.kube.effect_writer import EffectWriter, WorkerState
 from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
@@ -21,7 +21,6 @@ from epochmq_operator.kube.reconciler import REPORTED_REJECTIONS, Reconciler, Re
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import MembershipRejectionError
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
-from epochmq_operator.kube.worker_state import WorkerState
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, MANAGED_BY
 from epochmq_operator.plans.effects import Apply, ChangeQuorumMembers, PatchStatus, ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, ref_of, status_of
