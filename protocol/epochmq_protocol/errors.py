@@ -9,6 +9,8 @@
 - `RetryableError` (`CallTimeoutError`, `ConnectError`, `ConnectionClosedError`): try the call again,
   elsewhere or later. After a timeout or a closed connection the outcome is unknown: the peer may have handled
   the request.
+- `InvariantError`: the state of an object contradicts a rule that its class states. A bug here, or damaged
+  memory: do not continue with that object.
 """
 
 from __future__ import annotations
@@ -80,6 +82,32 @@ class ConnectError(RetryableError):
 
 class ConnectionClosedError(RetryableError):
     """The connection was lost before the response. The peer may have handled the request."""
+
+
+class InvariantError(EpochMQError, AssertionError):
+    """The state of an object contradicts a rule that its class states beside the field
+    (`check_invariants`).
+
+    Such checks are assertions that production keeps on, at role changes and after recovery: a broker that is
+    about to lead with a wrong state must not. `owner` names the class, `invariant` the rule, and `values` the
+    fields that break it."""
+
+    def __init__(self, owner: str, invariant: str, /, **values: object) -> None:
+        super().__init__(owner, invariant)
+        self.owner = owner
+        self.invariant = invariant
+        self.values = values
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.values.items())
+        return f"{self.owner}: {self.invariant}; found {shown}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _restored_invariant_error, (self.owner, self.invariant, self.values)
+
+
+def _restored_invariant_error(owner: str, invariant: str, values: dict[str, object]) -> InvariantError:
+    return InvariantError(owner, invariant, **values)
 
 
 class FastPathMiss(EpochMQError):  # noqa: N818 (a signal, not an error)

@@ -103,6 +103,11 @@ class Host:
             self.held.append((action, args))
         else:
             action(*args)
+            self.check_invariants()
+
+    def check_invariants(self) -> None:
+        """Called after everything that the machine has handled: production's classes check the rules at
+        their fields (InvariantError)."""
 
     def later(self, delay_ms: float, action: Callable[..., None], *args: Any) -> None:
         """Runs an action on the machine after a time on its own clock, if the process still lives then."""
@@ -252,6 +257,7 @@ class World:
             target.held.append((action, args))
         else:
             action(*args)
+            target.check_invariants()
 
     def call(
         self, source: Host, target: Host, action: Callable[..., None], back: Callable[..., None], *args: Any

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from epochmq_dledger.core.node import RaftNode
-from epochmq_dledger.core.raft_log import BodyLog, LogFullError, RaftLog
+from epochmq_dledger.core.raft_log import BodyLog, LogFullError, RaftLog, check_terms
 from epochmq_dledger.core.types import (
     Alarm,
     ApplyCommitted,
@@ -78,6 +78,8 @@ class PeerHost(Host):
         """The committed index of the last checkpoint."""
         self.committed = -1
         self.node: RaftNode | None = None
+        self.core_before = (0, -1, -1)
+        """Term, committed index and end of the log at the last check of this life."""
         self.inbox: deque[RaftInput] = deque()
         self.proposals: list[Proposal] = []
         self.stepping = False
@@ -128,6 +130,7 @@ class PeerHost(Host):
         index."""
         super().die()
         self.node = None
+        self.core_before = (0, -1, -1)
         self.proposals.clear()
         end, durable = self.log.end_index, self.log.durable_end
         if isinstance(self.log, StoredLog):
@@ -159,6 +162,7 @@ class PeerHost(Host):
                 except OSError as error:
                     self.disk_failed(error)
                     return
+                self.check_core()
                 for effect in effects:
                     if self.effects_left is not None:
                         self.effects_left -= 1
@@ -177,11 +181,29 @@ class PeerHost(Host):
                 f"{self.name} counts {self.node.member.synced_index} as synced, but the disk holds entries "
                 f"durably only up to {self.log.durable_end}"
             )
-        if self.node.member.committed_index > self.log.end_index:
-            self.world.fail(f"{self.name} has committed entries that are not in its log")
         if self.log.end_index > self.log.durable_end and not self.syncing and self.log.is_writable:
             self.sync()
         self.arm()
+
+    def check_core(self) -> None:
+        """Checks the rules that the core states at its fields, and those that span two of its steps: term and
+        committed index do not fall while the process runs."""
+        node = self.node
+        if node is None:
+            return
+        node.check_invariants()
+        member = node.member
+        now = (member.term, member.committed_index, member.log.end_index)
+        if now == self.core_before:
+            return
+        term, committed, end_index = self.core_before
+        self.core_before = now
+        if now[0] < term or now[1] < committed:
+            self.world.fail(
+                f"{self.name} goes back from term {term} and committed index {committed} to {now[:2]}"
+            )
+        if now[2] != end_index:
+            check_terms(member.log, min(end_index, now[2]))
 
     def submit(self, proposal: Proposal) -> None:
         """Proposes as `DLedgerPeer.submit` does: proposals of one turn of the event loop are fed together."""
@@ -295,6 +317,7 @@ class PeerHost(Host):
             return
         early = node.next_deadline_ms() > self.clock()
         effects = node.step(Tick(), self.clock())
+        self.check_core()
         if early and effects:
             self.world.fail(f"{self.name}: nothing was due, but a tick caused {effects[0]}")
         for effect in effects:

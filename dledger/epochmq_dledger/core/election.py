@@ -32,6 +32,7 @@ from epochmq_protocol.dledger import (
     VoteResponse,
     VoteResult,
 )
+from epochmq_protocol.errors import InvariantError
 
 REVOTE_MS = 20
 """When enough Java voters were not ready, a candidate asks again after this time. They need up to 10 ms
@@ -58,8 +59,12 @@ class Election:
         """When this peer last heard from its leader."""
         self.next_candidacy_ms = now_ms + int(member.jitter() * member.settings.vote_interval_min_ms)
         self.candidacy = Candidacy.NONE
+        """Invariant: NONE unless this peer is a candidate, a voter, and recovers no lost data."""
         self.candidacy_term = -1
+        """Invariant: while it asks for votes, the present term; for pre-votes, the next one."""
         self.vote_results: dict[str, VoteResult] = {}
+        """The responses of one candidacy. Invariant: of voters only, this peer's own among them; so one
+        response counts once, and a learner's never."""
         self.increase_term = False
         """Whether the next candidacy beside Java peers moves to a new term."""
         self.barred_term = member.term if member.voted_for == member.settings.self_id else None
@@ -372,3 +377,37 @@ class Election:
         else:
             self.increase_term = True
             self._schedule_candidacy(now_ms, 0)
+
+    # Invariants ---------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the candidacy contradicts the rules at its fields. O(voters)."""
+        candidacy, member = self.candidacy, self.member
+        if candidacy is Candidacy.NONE:
+            return
+        if member.role is not RaftRole.CANDIDATE or not member.is_voter or member.rejoin is not None:
+            raise InvariantError(
+                "Election",
+                "only a candidate that is a voter and has lost no data asks for votes",
+                candidacy=candidacy.value,
+                role=member.role.value,
+                voters=member.voters,
+                rejoins=member.rejoin is not None,
+            )
+        expected = member.term + (candidacy is Candidacy.PRE_VOTE)
+        if self.candidacy_term != expected:
+            raise InvariantError(
+                "Election",
+                "votes are asked for in the present term, pre-votes for the next one",
+                candidacy=candidacy.value,
+                candidacy_term=self.candidacy_term,
+                term=member.term,
+            )
+        results = self.vote_results
+        if member.settings.self_id not in results or any(peer not in member.voters for peer in results):
+            raise InvariantError(
+                "Election",
+                "responses of voters count, and this peer's own",
+                responses=sorted(results),
+                voters=member.voters,
+            )

@@ -27,7 +27,7 @@ from epochmq_protocol.dledger import (
     PushEntryResponse,
     PushType,
 )
-from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.errors import InvariantError, RemoteProtocolError
 
 PENDING_RESPONSES_MAX = 4096
 """Responses that wait until entries are durable. The leader's own limit of pushes in flight is lower."""
@@ -51,13 +51,17 @@ class Follower:
         self.member = member
         self.election = election
         self.matched_term = -1
+        """Invariant: matched_term <= term."""
         self.matched_index = -1
-        """Up to this index the log equals that of the leader of `matched_term`."""
+        """Up to this index the log equals that of the leader of `matched_term`. Invariant: -1 <=
+        matched_index <= log.end_index."""
         self.leader_committed_index = -1
         """Up to this index the leader of `matched_term` has committed its log, as its pushes say."""
         self.pending_responses: deque[PendingPushResponse] = deque()
+        """Invariant: at most PENDING_RESPONSES_MAX."""
         self._deferred: deque[tuple[int, PushEntryRequest]] = deque()
-        """Pushes that arrived while the log was not writable."""
+        """Pushes that arrived while the log was not writable. Invariants: none while it is; at most
+        DEFERRED_MAX."""
 
     def on_push(self, call: int, request: PushEntryRequest, now_ms: int) -> None:
         """Handles one push of any type."""
@@ -352,3 +356,28 @@ class Follower:
             response.index = entries[0].index if entries else -1
             response.count = len(entries)
         member.reply(call, request, response, after_erasure=code is DLedgerResponseCode.DISK_FULL)
+
+    # Invariants ---------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state contradicts the rules at its fields. O(1)."""
+        member = self.member
+        end_index = member.log.end_index
+        if self.matched_term > member.term or not -1 <= self.matched_index <= end_index:
+            raise InvariantError(
+                "Follower",
+                "matched_term <= term, and -1 <= matched_index <= log.end_index",
+                matched_term=self.matched_term,
+                term=member.term,
+                matched_index=self.matched_index,
+                end_index=end_index,
+            )
+        deferred, pending = len(self._deferred), len(self.pending_responses)
+        if pending > PENDING_RESPONSES_MAX or deferred > (DEFERRED_MAX if member.is_erasing else 0):
+            raise InvariantError(
+                "Follower",
+                "waiting responses are bounded, and pushes wait only for a log that is not writable",
+                pending_responses=pending,
+                deferred=deferred,
+                is_erasing=member.is_erasing,
+            )

@@ -14,6 +14,7 @@ from collections import deque
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.types import OperationFailed, ReadReady
 from epochmq_protocol.dledger import DLedgerResponseCode
+from epochmq_protocol.errors import InvariantError
 
 
 class HeartbeatRounds:
@@ -31,7 +32,8 @@ class HeartbeatRounds:
         self._sent_ms: deque[int] = deque()
         """When each round that may still get responses started. The last one is `member.heartbeat_round`."""
         self._reads: deque[tuple[int, int]] = deque()
-        """(token of the caller, number of the round that must be confirmed), in the order of rounds."""
+        """(token of the caller, number of the round that must be confirmed). Invariants: in the order of
+        rounds; none waits for a later round than the next one; at most `RaftSettings.pending_max`."""
 
     @property
     def number(self) -> int:
@@ -89,3 +91,19 @@ class HeartbeatRounds:
         for token, _ in self._reads:
             self.member.emit(OperationFailed(token, DLedgerResponseCode.NOT_LEADER))
         self._reads.clear()
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the reads contradict the rules at `_reads`. O(1)."""
+        reads = self._reads
+        if reads and (
+            not reads[0][1] <= reads[-1][1] <= self.number + 1
+            or len(reads) > self.member.settings.pending_max
+        ):
+            raise InvariantError(
+                "HeartbeatRounds",
+                "reads wait in the order of rounds, and for the next round at most",
+                first=reads[0][1],
+                last=reads[-1][1],
+                round=self.number,
+                reads=len(reads),
+            )

@@ -165,6 +165,14 @@ class Leader(LeaderState):
             self.member.emit(OperationFailed(pending.token, DLedgerResponseCode.TERM_CHANGED))
         self.rounds.abort()
 
+    # Invariants ---------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if any part of this leadership contradicts its rules. O(peers)."""
+        super().check_invariants()
+        self.rounds.check_invariants()
+        self.membership_change.check_invariants()
+
     # Time ---------------------------------------------------------------------------------------------------
 
     def advance(self, now_ms: int) -> None:

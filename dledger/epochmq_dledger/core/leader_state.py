@@ -14,6 +14,7 @@ from epochmq_dledger.core.peer_progress import PeerProgress
 from epochmq_dledger.core.raft_log import LogFullError, make_entry
 from epochmq_dledger.core.types import OperationFailed, ProposalCommitted, RaftRole
 from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode
+from epochmq_protocol.errors import InvariantError
 
 
 class PendingProposal(msgspec.Struct, frozen=True):
@@ -32,10 +33,14 @@ class LeaderState:
         self.member = member
         self.term = member.term
         self.peers = {name: PeerProgress(name) for name in member.other_voters}
+        """All peers that receive the log. Invariants: this peer is not among them, for its own share of a
+        quorum is `MemberState.synced_index`; those that count (`is_voter`) are exactly the other voters, so
+        that no learner or removed peer is part of a quorum."""
         self.contact_ms = now_ms
         """The latest moment at which a quorum certainly followed this leader. The election counts as one."""
         self.next_heartbeat_ms = now_ms
         self.pending: deque[PendingProposal] = deque()
+        """Invariants: indexes rise strictly; the first one is not committed, the last one is in the log."""
         self.transferring_until_ms: int | None = None
 
     @property
@@ -115,3 +120,46 @@ class LeaderState:
         while self.pending and self.pending[0].index <= member.committed_index:
             pending = self.pending.popleft()
             member.emit(ProposalCommitted(pending.token, pending.index, pending.pos, self.term))
+
+    # Invariants ---------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state contradicts the rules at its fields. O(peers)."""
+        member, end_index = self.member, self.member.log.end_index
+        if self.is_over:
+            raise InvariantError(
+                "LeaderState",
+                "a leadership lasts as long as its term and role",
+                term=self.term,
+                member_term=member.term,
+                role=member.role.value,
+            )
+        voters, self_id, counted = member.voters, member.settings.self_id, 0
+        for name, peer in self.peers.items():
+            peer.check_invariants(end_index)
+            counted += peer.is_voter
+            if peer.is_voter is not (name in voters) or name == self_id:
+                raise InvariantError(
+                    "LeaderState",
+                    "the peers that count are the other voters",
+                    peer=name,
+                    is_voter=peer.is_voter,
+                    voters=voters,
+                )
+        if counted != len(voters) - (self_id in voters):
+            raise InvariantError(
+                "LeaderState",
+                "every other voter has a progress",
+                peers=sorted(self.peers),
+                voters=voters,
+            )
+        pending = self.pending
+        if pending and not member.committed_index < pending[0].index <= pending[-1].index <= end_index:
+            raise InvariantError(
+                "LeaderState",
+                "committed_index < first pending <= last pending <= end of the log",
+                committed_index=member.committed_index,
+                first=pending[0].index,
+                last=pending[-1].index,
+                end_index=end_index,
+            )

@@ -34,7 +34,7 @@ from epochmq_protocol.dledger import (
     decode_members,
     encode_members,
 )
-from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.errors import InvariantError, RemoteProtocolError
 
 
 class MemberState:
@@ -64,14 +64,21 @@ class MemberState:
         self.body_log = body_log
         self.jitter = jitter
         self.term = max(term, log.end_term, 0)
+        """Never falls. Invariant: log.end_term <= term."""
         self.voted_for = voted_for if self.term == term else None
+        """Invariant: one vote per term (Raft §5.2). `save_vote` checks it at every change."""
         self.role = RaftRole.CANDIDATE
+        """Invariant: a peer that recovers lost data (`rejoin`) does not lead."""
         self.leader: str | None = None
+        """Invariant: this peer exactly while it leads, another one while it follows, None for a
+        candidate."""
         self.committed_index = min(committed, log.end_index)
+        """Never falls. Invariant: -1 <= committed_index <= log.end_index."""
         self.synced_index = log.end_index
+        """Invariant: -1 <= synced_index <= log.end_index."""
         self.snapshot = snapshot
-        """The latest durable snapshot. Its last entry is in the log; earlier entries may have been
-        dropped."""
+        """The latest durable snapshot. Earlier entries may have been dropped. Invariant: its last entry is in
+        the log and committed: log.begin_index <= snapshot.index <= committed_index."""
         initial = [peer for peer in settings.peers if not settings.joining or peer != settings.self_id]
         saved = recovered_memberships(saved_memberships, log, body_log) if body_log is not None else []
         in_snapshot = None
@@ -81,7 +88,7 @@ class MemberState:
         self.rejoin: Rejoin | None = None
         """Set while this peer recovers lost data: it has no vote."""
         self.learner: str | None = None
-        """A peer that this leader is adding to the group. It does not vote yet."""
+        """A peer that this leader is adding to the group. Invariant: it is no voter."""
         self.features: dict[str, int] = {}
         """The protocol extensions that each peer supports, by its latest message."""
         self.group_features = 0
@@ -327,7 +334,15 @@ class MemberState:
 
     def save_vote(self, term: int, voted_for: str | None) -> None:
         """Moves to a newer term, or votes in this one. A vote that was cast in a term never changes."""
-        assert term > self.term or (term == self.term and self.voted_for in (None, voted_for))
+        if not (term > self.term or (term == self.term and self.voted_for in (None, voted_for))):
+            raise InvariantError(
+                "MemberState",
+                "terms rise, and a peer votes once in a term",
+                term=self.term,
+                voted_for=self.voted_for,
+                new_term=term,
+                new_vote=voted_for,
+            )
         self.term = term
         self.voted_for = voted_for
         self.emit(SaveVote(term, voted_for))
@@ -350,3 +365,73 @@ class MemberState:
         if index > self.committed_index:
             self.committed_index = index
             self.emit(ApplyCommitted(index))
+
+    # Invariants ---------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state contradicts the rules at its fields. O(voters)."""
+        log, committed_index = self.log, self.committed_index
+        begin, end, end_term = log.begin_index, log.end_index, log.end_term
+        if not -1 <= begin <= end or (begin < 0 <= end):
+            raise InvariantError(
+                "MemberState", "-1 <= log.begin_index <= log.end_index", begin_index=begin, end_index=end
+            )
+        if end_term > self.term:
+            raise InvariantError("MemberState", "log.end_term <= term", end_term=end_term, term=self.term)
+        if not -1 <= committed_index <= end:
+            raise InvariantError(
+                "MemberState",
+                "-1 <= committed_index <= log.end_index",
+                committed_index=committed_index,
+                end_index=end,
+            )
+        if not -1 <= self.synced_index <= end:
+            raise InvariantError(
+                "MemberState",
+                "-1 <= synced_index <= log.end_index",
+                synced_index=self.synced_index,
+                end_index=end,
+            )
+        if self.snapshot is not None and not begin <= self.snapshot.index <= committed_index:
+            raise InvariantError(
+                "MemberState",
+                "log.begin_index <= snapshot.index <= committed_index",
+                begin_index=begin,
+                snapshot_index=self.snapshot.index,
+                committed_index=committed_index,
+            )
+        self._check_role()
+        membership = self.membership
+        membership.check_invariants()
+        if membership.index > end and not membership.begins_log:
+            raise InvariantError(
+                "MemberState",
+                "the entry that names the voters is in the log",
+                membership_index=membership.index,
+                end_index=end,
+            )
+
+    def _check_role(self) -> None:
+        role, leader, self_id = self.role, self.leader, self.settings.self_id
+        if role is RaftRole.LEADER:
+            is_consistent = leader == self_id
+        elif role is RaftRole.FOLLOWER:
+            is_consistent = leader is not None and leader != self_id
+        else:
+            is_consistent = leader is None
+        if not is_consistent:
+            raise InvariantError(
+                "MemberState",
+                "the known leader fits the role",
+                role=role.value,
+                leader=leader,
+                self_id=self_id,
+            )
+        if self.rejoin is not None and role is RaftRole.LEADER:
+            raise InvariantError(
+                "MemberState", "a peer that recovers lost data does not lead", role=role.value, term=self.term
+            )
+        if self.learner is not None and self.learner in self.voters:
+            raise InvariantError(
+                "MemberState", "a learner is no voter", learner=self.learner, voters=self.voters
+            )

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from epochmq_dledger.core.raft_log import BodyLog, RaftLog
 from epochmq_dledger.core.types import SavedMembership
 from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, decode_members
+from epochmq_protocol.errors import InvariantError
 
 MEMBERS_MAX = 9
 """More voters make a group slower and no safer."""
@@ -41,6 +42,10 @@ class Membership:
         self._decode = decode
         self._initial = tuple(initial)
         self._history = [_NONE]
+        """The voters now, last, and before them those that a truncation could restore. Invariants: never
+        empty; indexes rise strictly; two that the log names in succession differ by at most one voter, so
+        that their majorities have a peer in common; no more than MEMBERS_MAX voters. (The settings may have
+        changed since the log named voters first.)"""
         if snapshot is not None:
             self._history = [SavedMembership(snapshot[0], -1, snapshot[1])]
         elif saved:
@@ -99,6 +104,42 @@ class Membership:
         if addresses is not None or self._history != [_NONE]:
             self._history = [SavedMembership(entry.index, entry.term, addresses, begins_log=True)]
         self._update_voters()
+
+    @property
+    def begins_log(self) -> bool:
+        """Whether the voters are those with which a block log begins anew. A crash may then have left the
+        former log, which can end before their entry."""
+        return self._history[-1].begins_log
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the memberships contradict the rules at `_history`."""
+        history = self._history
+        if not history:
+            raise InvariantError("Membership", "there is always a membership", history=history)
+        if len(history) > 1:
+            before = history[0]
+            for one in history[1:]:
+                if one.index <= before.index:
+                    raise InvariantError(
+                        "Membership",
+                        "indexes of memberships rise strictly",
+                        index=one.index,
+                        before=before.index,
+                    )
+                old, new = before.peers, one.peers
+                if old is not None and new is not None and len(old.keys() ^ new.keys()) > 1:
+                    raise InvariantError(
+                        "Membership",
+                        "two memberships in succession differ by at most one voter",
+                        before=sorted(old),
+                        after=sorted(new),
+                    )
+                before = one
+        addresses = history[-1].peers
+        if addresses is not None and not 0 < len(addresses) <= MEMBERS_MAX:
+            raise InvariantError(
+                "Membership", f"a group has 1 to {MEMBERS_MAX} voters", voters=sorted(addresses)
+            )
 
     def forget_before(self, committed_index: int) -> None:
         """Forgets memberships that a truncation can no longer restore."""

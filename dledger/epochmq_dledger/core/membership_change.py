@@ -23,6 +23,7 @@ from epochmq_protocol.dledger import (
     MEMBERS_CHANNEL,
     DLedgerResponseCode,
 )
+from epochmq_protocol.errors import InvariantError
 
 
 class LearnerCatchUp(msgspec.Struct):
@@ -44,6 +45,8 @@ class MembershipChange:
         self.leader = leader
         self.member = leader.member
         self.catching_up: LearnerCatchUp | None = None
+        """Invariant: names `MemberState.learner`, which the leader sends the log; None exactly while there is
+        none. So a group changes by one peer at a time."""
 
     def request(self, event: ChangeMembers, now_ms: int) -> None:
         """Starts a change. A change that is already in effect succeeds at once."""
@@ -184,3 +187,15 @@ class MembershipChange:
         """Fails a pending change: the leadership is over."""
         if self.catching_up is not None:
             self._drop_learner(DLedgerResponseCode.NOT_LEADER)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the change contradicts the rule at `catching_up`. O(1)."""
+        learner = self.catching_up.event.peer if self.catching_up is not None else None
+        if learner != self.member.learner or (learner is not None and learner not in self.leader.peers):
+            raise InvariantError(
+                "MembershipChange",
+                "the peer that catches up is the learner, and receives the log",
+                catching_up=learner,
+                learner=self.member.learner,
+                peers=sorted(self.leader.peers),
+            )

@@ -9,7 +9,7 @@ from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.peer_progress import InstallSnapshotState
-from epochmq_dledger.core.raft_log import BodyLog, RaftLog
+from epochmq_dledger.core.raft_log import BodyLog, RaftLog, check_terms
 from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.snapshot_receiver import SnapshotReceiver
 from epochmq_dledger.core.takeover import TakeoverHandler
@@ -54,6 +54,11 @@ from epochmq_protocol.dledger import (
     VoteRequest,
     VoteResponse,
 )
+from epochmq_protocol.errors import InvariantError
+
+RECOVERED_TERMS_CHECKED = 256
+"""How many entries at the end of a recovered log must have terms that do not fall. Those before them are the
+log store's concern, and were checked when they were the last ones."""
 
 _RESPONSES: dict[type[RequestOrResponse], type[RequestOrResponse]] = {
     HeartBeatRequest: HeartBeatResponse,
@@ -117,6 +122,9 @@ class RaftNode:
         self.takeover = TakeoverHandler(self.member, self.election)
         self.transfer = TransferHandler(self.member, self.election)
         self.leader: Leader | None = None
+        """Invariant: set exactly while the role is LEADER."""
+        self.check_invariants()
+        check_terms(log, log.end_index - RECOVERED_TERMS_CHECKED)
 
     @property
     def role(self) -> RaftRole:
@@ -212,6 +220,24 @@ class RaftNode:
             self.transfer.on_leadership_over(now_ms)
         if self.leader is None and self.member.role is RaftRole.LEADER:
             self.leader = Leader(self.member, now_ms)
+            self.check_invariants()
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state of any part contradicts the rules at its fields. O(voters): the
+        core calls it at its start and when it begins to lead, a simulation after every step."""
+        member, leader = self.member, self.leader
+        member.check_invariants()
+        self.election.check_invariants()
+        self.follower.check_invariants()
+        if (leader is not None) is not (member.role is RaftRole.LEADER):
+            raise InvariantError(
+                "RaftNode",
+                "there is a leadership exactly while the role is LEADER",
+                role=member.role.value,
+                term=member.term,
+            )
+        if leader is not None:
+            leader.check_invariants()
 
     def _propose(self, proposals: tuple[Proposal, ...], now_ms: int) -> None:
         if self.leader is not None:

@@ -8,6 +8,7 @@ from collections import deque
 import msgspec
 
 from epochmq_dledger.core.types import Snapshot
+from epochmq_protocol.errors import InvariantError
 
 
 class PausedState(msgspec.Struct):
@@ -45,13 +46,44 @@ class InFlightPush(msgspec.Struct, frozen=True):
 
 
 class AppendState(msgspec.Struct):
-    """The leader sends entries; `next_index` is the next one."""
+    """The leader sends entries."""
 
     next_index: int
+    """The next entry to send. Invariant, for a peer that is counted: match_index < next_index <= end of the
+    leader's log + 1."""
     in_flight: deque[InFlightPush]
+    """In the order of entries. Invariant: the last one ends before `next_index`."""
     entries: int = 0
+    """Entries in flight. Invariant: the sum over `in_flight`; 0 exactly while that is empty."""
     size: int = 0
+    """Bytes in flight, likewise."""
     pushed_ms: int = 0
+
+    def check_invariants(self, match_index: int, end_index: int) -> None:
+        """Raises InvariantError if the fields contradict each other. O(1)."""
+        in_flight = self.in_flight
+        if not match_index < self.next_index <= end_index + 1:
+            raise InvariantError(
+                "AppendState",
+                "match_index < next_index <= end of the leader's log + 1",
+                match_index=match_index,
+                next_index=self.next_index,
+                end_index=end_index,
+            )
+        if not in_flight:
+            if self.entries or self.size:
+                raise InvariantError(
+                    "AppendState", "nothing is in flight without a push", entries=self.entries, size=self.size
+                )
+        elif in_flight[-1].last != self.next_index - 1 or self.entries < in_flight[-1].count:
+            raise InvariantError(
+                "AppendState",
+                "the pushes in flight end before next_index, and entries is their sum",
+                last=in_flight[-1].last,
+                next_index=self.next_index,
+                entries=self.entries,
+                last_count=in_flight[-1].count,
+            )
 
 
 class InstallSnapshotState(msgspec.Struct):
@@ -66,8 +98,8 @@ ReplicationState = PausedState | CompareState | TruncateState | AppendState | In
 
 
 class PeerProgress:
-    """One peer's progress. `match_index`: the peer holds the leader's log durably up to this index. A learner
-    or a removed peer (`is_voter` False) receives the log, but is not counted."""
+    """One peer's progress. A learner or a removed peer (`is_voter` False) receives the log, but is not
+    counted."""
 
     def __init__(self, name: str, *, is_voter: bool = True) -> None:
         self.name = name
@@ -76,6 +108,9 @@ class PeerProgress:
         """A removed peer receives the log until then, so that it learns of its removal."""
         self.state: ReplicationState = PausedState()
         self.match_index = -1
+        """The peer holds the leader's log durably up to this index. Invariant: -1 <= match_index <= end of
+        the leader's log. (A removed peer may have been emptied since: it is not counted, and gets a new
+        progress if it is added again.)"""
         self.contact_ms = -1
         """When the latest acknowledged heartbeat was *sent*: at that moment the peer followed this leader."""
         self.heartbeat_round = 0
@@ -90,3 +125,18 @@ class PeerProgress:
     def snapshot_bytes_sent(self) -> int:
         """Bytes of a snapshot that the peer has received."""
         return self.state.offset if isinstance(self.state, InstallSnapshotState) else 0
+
+    def check_invariants(self, end_index: int) -> None:
+        """Raises InvariantError if the progress contradicts its rules, for a leader whose log ends at
+        `end_index`. O(1)."""
+        if not -1 <= self.match_index <= end_index:
+            raise InvariantError(
+                "PeerProgress",
+                "-1 <= match_index <= end of the leader's log",
+                peer=self.name,
+                match_index=self.match_index,
+                end_index=end_index,
+            )
+        state = self.state
+        if isinstance(state, AppendState):
+            state.check_invariants(self.match_index if self.is_voter else -1, end_index)

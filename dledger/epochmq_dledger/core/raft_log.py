@@ -7,6 +7,7 @@ from typing import Protocol
 
 from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN
 from epochmq_protocol.dledger import DLedgerEntry
+from epochmq_protocol.errors import InvariantError
 
 
 class LogFullError(Exception):
@@ -23,6 +24,9 @@ class RaftLog(Protocol):
 
     Indexes run from `begin_index` to `end_index`, both -1 while the log is empty. `end_pos` is the byte after
     the last entry.
+
+    Invariants: -1 <= begin_index <= end_index; begin_index is -1 exactly while end_index is; terms do not
+    fall along the log (Raft §5.3).
     """
 
     is_writable: bool
@@ -109,6 +113,19 @@ def make_entry(
     """Makes the entry that a leader appends after a log that ends at `end_pos`."""
     size = ENTRY_HEADER_SIZE + len(body)
     return DLedgerEntry(index, term, next_pos(end_pos, size, file_size), body, size, channel=channel)
+
+
+def check_terms(log: RaftLog, first_index: int) -> None:
+    """Raises InvariantError if terms fall between the entry before `first_index` and the end of the log."""
+    begin = max(first_index, log.begin_index + 1)
+    before = log.term(begin - 1)
+    for index in range(begin, log.end_index + 1):
+        term = log.term(index)
+        if term < before:
+            raise InvariantError(
+                "RaftLog", "terms do not fall along the log", index=index, term=term, term_before=before
+            )
+        before = term
 
 
 class MemoryLog:
