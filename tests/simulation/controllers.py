@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from epochmq_controller.replica_groups import rules
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
 from epochmq_controller.replica_groups.requests import ControllerRequest, GetNextBrokerIdRequest
 from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
 from epochmq_controller.replica_groups.state_machine_types import (
@@ -63,6 +64,8 @@ class ControllerHost(PeerHost):
         self.state_machine_timer_at = float("inf")
         self.asks: dict[int, tuple[Call, ControllerRequest | None]] = {}
         self.proving: set[int] = set()
+        self.epochs_before: dict[str, tuple[ReplicaGroup, tuple[int, int]]] = {}
+        """The groups, and their epochs at the last check."""
 
     # Life ---------------------------------------------------------------------------------------------------
 
@@ -142,6 +145,7 @@ class ControllerHost(PeerHost):
             while self.state_machine_inbox and self.state_machine is not None:
                 event = self.state_machine_inbox.popleft()
                 effects = self.state_machine.step(event, self.clock())
+                self.check_state_machine()
                 if isinstance(event, EntryApplied):
                     self.world.check_applied(self, self.state_machine, event)
                 for effect in effects:
@@ -150,6 +154,18 @@ class ControllerHost(PeerHost):
             self.deciding = False
         if self.state_machine is not None:
             self.arm_state_machine()
+
+    def check_state_machine(self) -> None:
+        """Checks the rules that the state machine's parts state at their fields; and that the epochs of a
+        group do not fall while it exists."""
+        assert self.state_machine is not None
+        self.state_machine.check_invariants()
+        for name, group in self.state_machine.groups.groups.items():
+            now = (group.master_epoch, group.sync_state_set_epoch)
+            known, before = self.epochs_before.get(name, (group, now))
+            if known is group and (now[0] < before[0] or now[1] < before[1]):
+                self.world.fail(f"{self.name}: the epochs of group {name} fall from {before} to {now}")
+            self.epochs_before[name] = group, now
 
     def perform(self, effect: ControllerEffect) -> None:
         """Carries out one effect of the state machine."""

@@ -61,6 +61,7 @@ class OneWayStream:
         if self.queue:
             world.at(max(0.0, self.queue[0][0] - world.now), self._arrive)
         action(*args)
+        target.check_invariants()
 
 
 class SimulatedHAConnection:

@@ -19,7 +19,7 @@ from epochmq_broker.membership.controlled.identity import BrokerIdApplication, B
 from epochmq_broker.membership.controlled.state_machine import ReplicaStateMachine
 from epochmq_broker.membership.controlled.write_lease import WriteLease
 from epochmq_broker.replication.ha import log_doubt
-from epochmq_broker.replication.ha.ack_quorum import replicated_until, required_copies
+from epochmq_broker.replication.ha.ack_quorum import check_acknowledged, replicated_until, required_copies
 from epochmq_broker.replication.ha.epochs import (
     Epochs,
     begin_epoch,
@@ -89,6 +89,8 @@ class GroupBroker(SimulatedLogHost):
         self.lease = WriteLease()
         self.role = Role.IDLE
         self.sync_state: SyncState | None = None
+        self.sync_before: tuple[SyncState | None, int, int] = (None, 0, 0)
+        """The mastership, its confirm offset and set epoch at the last check."""
         self.connections: list[SimulatedHAConnection] = []
         self.client_connection: SimulatedHAConnection | None = None
         self.master_address: str | None = None
@@ -151,6 +153,25 @@ class GroupBroker(SimulatedLogHost):
             self.offsets_kept = self.all_offsets()
         self._boot()
 
+    def check_invariants(self) -> None:
+        """Checks the rules that production's classes state at their fields; and that the confirm offset of a
+        mastership advances only to what every member has."""
+        if not self.up:
+            return
+        self.lease.check_invariants(self.clock())
+        self.epochs.check_invariants(self.log.end)
+        self.doubt.check_invariants()
+        sync = self.sync_state
+        if sync is None:
+            return
+        sync.check_invariants()
+        known, confirmed, set_epoch = self.sync_before
+        if sync is known:
+            sync.check_advance(confirmed)
+            if sync.set_epoch < set_epoch:
+                self.world.fail(f"{self.name} goes back from set epoch {set_epoch} to {sync.set_epoch}")
+        self.sync_before = sync, sync.confirm_offset, sync.set_epoch
+
     def disconnect(self, controller: ControllerHost) -> None:
         """Breaks its connection to a controller; the next heartbeat makes a new one."""
         self.world.close(self, controller, self.channels[controller.name])
@@ -171,6 +192,7 @@ class GroupBroker(SimulatedLogHost):
                 self.world.steps += 1
                 for effect in self.core.step(self.inbox.popleft(), self.clock()):
                     self.carry_out(effect)
+                self.check_invariants()
         finally:
             self.stepping = False
         due = self.world_time(max(self.core.next_deadline_ms(), self.clock() + 1))
@@ -457,7 +479,9 @@ class GroupBroker(SimulatedLogHost):
         flush and for replicas."""
         sync = self.sync_state
         assert sync is not None
-        if self.is_flushed(end) and end <= replicated_until(need, sync, self.settings.min_in_sync_replicas):
+        least = self.settings.min_in_sync_replicas
+        if self.is_flushed(end) and end <= replicated_until(need, sync, least):
+            check_acknowledged(end, need, sync, least)
             self.world.acknowledge_message(self, number, end)
         elif len(self.waiters) < WAITERS_MAX:
             self.waiters.append((need, end, number))
@@ -502,11 +526,11 @@ class GroupBroker(SimulatedLogHost):
         if sync is None or not self.lease.is_open(self.clock()):
             return
         left: deque[tuple[int, int, int]] = deque()
+        least = self.settings.min_in_sync_replicas
         for waiter in self.waiters:
             need, end, number = waiter
-            if self.is_flushed(end) and end <= replicated_until(
-                need, sync, self.settings.min_in_sync_replicas
-            ):
+            if self.is_flushed(end) and end <= replicated_until(need, sync, least):
+                check_acknowledged(end, need, sync, least)
                 self.world.acknowledge_message(self, number, end)
             else:
                 left.append(waiter)

@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from epochmq_protocol.errors import InvariantError
+
 DRIFT = 0.05
 """The clocks of two machines differ in speed by at most this fraction. Real ones stay within 0.0005."""
 
@@ -57,6 +59,8 @@ class GrantedLease:
     holder: int
     epoch: int
     ends_ms: float
+    """Measured from the arrival of the request, which was sent before. Invariant: at most
+    `LeaseTable.lease_bound_ms` from now, and not after `LeaseTable.last_end_ms`."""
 
 
 class LeaseTable:
@@ -68,12 +72,15 @@ class LeaseTable:
         self.lease_bound_ms = duration_ms * (1 + DRIFT) + leap_ms
         self.unknown_leases_until_ms = leads_since_ms + self.lease_bound_ms
         self.last_end_ms = self.unknown_leases_until_ms
-        """After this moment no lease is held."""
+        """After this moment no lease is held. Invariant: not before `unknown_leases_until_ms`, nor before the
+        end of any lease."""
         self.granted: dict[str, GrantedLease] = {}
+        """By group: so at most one broker of a group holds a lease that this leader granted."""
         self.fenced_epochs: dict[str, int] = {}
         """Up to this master epoch a group's masters have confirmed that they accept no more writes."""
         self.electing: set[str] = set()
-        """Groups in an election. They get no lease."""
+        """Groups in an election. They get no lease. Invariant: a group whose master is another broker than
+        the holder of its lease had no unfenced lease when it elected (`check_holder`)."""
 
     def grant(self, name: str, holder: int, epoch: int, arrived_ms: float) -> bool:
         """Grants a lease that was requested at `arrived_ms`. The caller has confirmed its leadership since,
@@ -118,3 +125,44 @@ class LeaseTable:
     def drop_expired(self, now_ms: float) -> None:
         """Drops leases that have ended."""
         self.granted = {name: one for name, one in self.granted.items() if one.ends_ms > now_ms}
+
+    def check_invariants(self, now_ms: float) -> None:
+        """Raises InvariantError if the leases contradict the rules at their fields. O(leases)."""
+        bound_ms = now_ms + self.lease_bound_ms
+        if not self.unknown_leases_until_ms <= min(self.last_end_ms, bound_ms):
+            raise InvariantError(
+                "LeaseTable",
+                "leases of earlier leaders end within one bound of the beginning of this leadership",
+                unknown_leases_until_ms=self.unknown_leases_until_ms,
+                last_end_ms=self.last_end_ms,
+                now_ms=now_ms,
+            )
+        for name, lease in self.granted.items():
+            if lease.ends_ms > bound_ms or lease.ends_ms > self.last_end_ms:
+                raise InvariantError(
+                    "LeaseTable",
+                    "a lease is measured from the arrival of its request",
+                    group=name,
+                    ends_ms=lease.ends_ms,
+                    last_end_ms=self.last_end_ms,
+                    now_ms=now_ms,
+                    lease_bound_ms=self.lease_bound_ms,
+                )
+
+    def check_holder(self, name: str, master_id: int | None, now_ms: float) -> None:
+        """Raises InvariantError if a group has got another master while the holder of its lease may still
+        write."""
+        lease = self.granted.get(name)
+        if lease is None or master_id is None or lease.holder == master_id or lease.ends_ms <= now_ms:
+            return
+        if not self.is_fenced(name, lease.epoch):
+            raise InvariantError(
+                "LeaseTable",
+                "no other broker is master while the holder of a lease may write",
+                group=name,
+                holder=lease.holder,
+                epoch=lease.epoch,
+                ends_ms=lease.ends_ms,
+                master_id=master_id,
+                now_ms=now_ms,
+            )

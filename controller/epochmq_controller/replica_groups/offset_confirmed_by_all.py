@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from epochmq_protocol.errors import InvariantError
+
 
 @dataclass
 class OffsetConfirmedByAll:
@@ -20,7 +22,8 @@ class OffsetConfirmedByAll:
 
     latest: int = -1
     previous: int = -1
-    """The offset that was known before the latest report."""
+    """The offset that was known before the latest report. Invariant: -1 <= previous <= latest; neither
+    falls under one mastership."""
 
     def record(self, offset: int) -> None:
         """Records that every member has the log up to `offset`."""
@@ -31,3 +34,13 @@ class OffsetConfirmedByAll:
         """Whether a log that ends at `max_offset` lacks bytes that every member had before the latest
         report."""
         return max_offset < self.previous
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the offsets contradict each other. O(1)."""
+        if not -1 <= self.previous <= self.latest:
+            raise InvariantError(
+                "OffsetConfirmedByAll",
+                "-1 <= previous <= latest",
+                previous=self.previous,
+                latest=self.latest,
+            )

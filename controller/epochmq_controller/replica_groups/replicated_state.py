@@ -17,6 +17,7 @@ from epochmq_controller.replica_groups.events import (
     ElectMasterEvent,
     UpdateBrokerAddressEvent,
 )
+from epochmq_protocol.errors import InvariantError
 
 
 @dataclass
@@ -34,14 +35,24 @@ class ReplicaGroup:
     cluster_name: str
     broker_name: str
     next_broker_id: int = 1
+    """Invariant: greater than the number of replicas; each registration increments it."""
     replicas: dict[int, RegisteredReplica] = field(default_factory=dict)
     master_epoch: int = 0
+    """Never falls while the group exists. Each election, also one without a result, increments it."""
     sync_state_set_epoch: int = 0
+    """Never falls while the group exists. Invariant: 0 exactly while the SyncStateSet is empty."""
     sync_state_set: frozenset[int] = frozenset()
+    """The replicas that have every acknowledged message. Invariants: not empty once a master was elected; a
+    subset of `replicas`. (Java's controllers elect a first master that is not registered.)"""
     master_id: int | None = None
+    """Invariant: in the SyncStateSet, unless an administrator has removed the dead master's id: then the next
+    scan replaces it."""
     former_members: frozenset[int] = frozenset()
     """Until the first change of the SyncStateSet after an election: its other members of before, which had
-    every acknowledged message. Derived from the events, so Java's controllers need not know it."""
+    every acknowledged message. Derived from the events, so Java's controllers need not know it.
+
+    Invariants: disjoint from the SyncStateSet; a subset of `replicas`; empty unless the SyncStateSet is one
+    replica, which was elected and which none has joined."""
 
     @property
     def master_address(self) -> str | None:
@@ -49,16 +60,79 @@ class ReplicaGroup:
         replica = self.replicas.get(self.master_id) if self.master_id is not None else None
         return replica.address if replica is not None else None
 
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the group contradicts the rules at its fields. O(replicas)."""
+        name, members, replicas = self.broker_name, self.sync_state_set, self.replicas
+        if self.next_broker_id <= len(replicas):
+            raise InvariantError(
+                "ReplicaGroup",
+                "next_broker_id is greater than the number of replicas",
+                group=name,
+                next_broker_id=self.next_broker_id,
+                replicas=sorted(replicas),
+            )
+        if bool(members) is not (self.sync_state_set_epoch > 0) or (members and self.master_epoch < 1):
+            raise InvariantError(
+                "ReplicaGroup",
+                "the SyncStateSet is empty exactly before the first election",
+                group=name,
+                sync_state_set=sorted(members),
+                sync_state_set_epoch=self.sync_state_set_epoch,
+                master_epoch=self.master_epoch,
+            )
+        if not members <= replicas.keys():
+            raise InvariantError(
+                "ReplicaGroup",
+                "the SyncStateSet is a subset of the replicas",
+                group=name,
+                sync_state_set=sorted(members),
+                replicas=sorted(replicas),
+            )
+        if self.master_id in replicas and self.master_id not in members:
+            raise InvariantError(
+                "ReplicaGroup",
+                "the master is in the SyncStateSet",
+                group=name,
+                master_id=self.master_id,
+                sync_state_set=sorted(members),
+            )
+        self._check_former_members()
+
+    def _check_former_members(self) -> None:
+        former, members = self.former_members, self.sync_state_set
+        if former and (former & members or len(members) != 1 or not former <= self.replicas.keys()):
+            raise InvariantError(
+                "ReplicaGroup",
+                "former members are the replicas that a new master without any other member has replaced",
+                group=self.broker_name,
+                former_members=sorted(former),
+                sync_state_set=sorted(members),
+                replicas=sorted(self.replicas),
+            )
+
 
 class ReplicaGroups:
     """All groups, by broker name."""
 
     def __init__(self) -> None:
         self.groups: dict[str, ReplicaGroup] = {}
+        """Invariant: the key is the group's `broker_name`."""
 
     def get(self, broker_name: str) -> ReplicaGroup | None:
         """The group of this name, None if there is none."""
         return self.groups.get(broker_name)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if a group contradicts its rules. O(replicas of all groups)."""
+        for name, group in self.groups.items():
+            if group.broker_name != name:
+                raise InvariantError(
+                    "ReplicaGroups",
+                    "the key of a group is its name",
+                    key=name,
+                    broker_name=group.broker_name,
+                )
+            group.check_invariants()
 
     def apply(self, event: ControllerEvent) -> None:
         """Applies one committed event. An event that no longer fits, such as one of a removed group, changes

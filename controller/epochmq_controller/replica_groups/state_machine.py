@@ -43,7 +43,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     SnapshotRestored,
     TimeAdvanced,
 )
-from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.errors import InvariantError, RemoteProtocolError
 
 
 class ControllerStateMachine:
@@ -88,6 +88,12 @@ class ControllerStateMachine:
     def alive(self, cluster: str, name: str, broker_id: int) -> ReplicaLiveInfo | None:
         """What the heartbeats of a live replica say, None for a dead one."""
         return self._state.alive(cluster, name, broker_id)
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the groups, leases or confirmed offsets contradict their rules."""
+        self._state.check_invariants()
+        for confirmed in self._confirmed.values():
+            confirmed.check_invariants()
 
     # Steps --------------------------------------------------------------------------------------------------
 
@@ -193,6 +199,13 @@ class ControllerStateMachine:
         state.leases = LeaseTable(state.settings.lease_ms, state.settings.clock_step_ms, state.clock.ms)
         self._scan_masters_ms = state.now_ms
         state.log(f"this controller leads since term {term}, with {len(state.groups.groups)} groups")
+        try:
+            state.groups.check_invariants()
+        except InvariantError as error:
+            # Every controller has applied the same events and holds the same groups, so none would lead if
+            # this one refused. The rules at the fields also hold for events of RocketMQ's controllers, except
+            # that those elect a first master that is not registered.
+            state.log(f"the replicated state breaks a rule: {error}", is_warning=True)
 
     # Replicas -----------------------------------------------------------------------------------------------
 

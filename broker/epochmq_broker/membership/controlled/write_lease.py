@@ -17,6 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from epochmq_protocol.errors import InvariantError
+
 RENEWALS_PER_LEASE: Final = 2
 """How often a master that holds a lease renews it during a lease. The leading controller of many groups pays
 for each renewal."""
@@ -35,6 +37,11 @@ class WriteLease:
     epoch: int | None = None
     """The master epoch of the lease; None while this broker is not a master."""
     until_ms: float = 0.0
+    """When the lease ends. Invariant: 0 while this broker is not a master; otherwise measured from
+    `sent_ms`, and never shortened under one epoch."""
+    sent_ms: float = 0.0
+    """When the request of the present lease was *sent*. Invariant: not in the future, so a lease lasts no
+    longer than its length from the moment at which the controller can have known of it."""
     duration_ms: int = 0
     """The length of the latest granted lease; 0 before the first."""
     leader_grants: bool | None = None
@@ -43,11 +50,11 @@ class WriteLease:
 
     def begin(self, epoch: int) -> None:
         """Starts a mastership, or continues it under another epoch, without a lease."""
-        self.epoch, self.until_ms, self.fenced = epoch, 0.0, False
+        self.epoch, self.until_ms, self.sent_ms, self.fenced = epoch, 0.0, 0.0, False
 
     def end(self) -> None:
         """Ends the mastership."""
-        self.epoch, self.until_ms, self.fenced = None, 0.0, False
+        self.epoch, self.until_ms, self.sent_ms, self.fenced = None, 0.0, 0.0, False
 
     def fence(self) -> None:
         """Forbids writes under this epoch for good."""
@@ -56,8 +63,8 @@ class WriteLease:
     def record_grant(self, epoch: int, sent_ms: float, lease_ms: int) -> None:
         """Records a lease of `lease_ms` that was requested at `sent_ms`."""
         self.duration_ms, self.leader_grants = lease_ms, True
-        if epoch == self.epoch:
-            self.until_ms = max(self.until_ms, sent_ms + lease_ms)
+        if epoch == self.epoch and sent_ms + lease_ms > self.until_ms:
+            self.until_ms, self.sent_ms = sent_ms + lease_ms, sent_ms
 
     def is_open(self, now_ms: float) -> bool:
         """Whether the broker may write at `now_ms`."""
@@ -79,3 +86,18 @@ class WriteLease:
             return max(soonest_ms, requested_ms + self.duration_ms / REQUESTS_PER_LEASE)
         late_ms = self.until_ms - self.duration_ms * LATE_SHARE
         return max(soonest_ms, min(requested_ms + self.duration_ms / RENEWALS_PER_LEASE, late_ms))
+
+    def check_invariants(self, now_ms: float) -> None:
+        """Raises InvariantError if the lease contradicts the rules at its fields. O(1)."""
+        if self.epoch is None and (self.until_ms or self.sent_ms):
+            raise InvariantError(
+                "WriteLease", "only a master holds a lease", epoch=self.epoch, until_ms=self.until_ms
+            )
+        if self.sent_ms > now_ms or self.until_ms < self.sent_ms:
+            raise InvariantError(
+                "WriteLease",
+                "a lease begins when its request was sent",
+                sent_ms=self.sent_ms,
+                until_ms=self.until_ms,
+                now_ms=now_ms,
+            )

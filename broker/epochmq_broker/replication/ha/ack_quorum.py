@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_broker.replication.ha.sync_state import SyncState
+from epochmq_protocol.errors import InvariantError
 
 ALL_MEMBERS = -1
 """Stands for every broker that may be in the SyncStateSet."""
@@ -55,3 +56,22 @@ def replicated_until(copies: int, sync: SyncState, least: int = 1) -> int:
         if copies == ALL_MEMBERS
         else sync.offset_reached_by(copies)
     )
+
+
+def check_acknowledged(offset: int, copies: int, sync: SyncState, least: int = 1) -> None:
+    """Raises InvariantError if a send that ends at `offset` is acknowledged with too few copies. The
+    invariants: `copies` logs have it, the master's included; with `ALL_MEMBERS` the log of every broker that
+    may be a member, and at least `least` logs. Arguments as for `replicated_until`."""
+    is_everywhere = copies != ALL_MEMBERS or sync.replicated_to_all(offset)
+    needed = least if copies == ALL_MEMBERS else copies
+    if not is_everywhere or sync.replicated_to(offset) < needed or offset > sync.end:
+        raise InvariantError(
+            "required_copies",
+            "an acknowledged message is in as many logs as its send waits for",
+            offset=offset,
+            copies="all members" if copies == ALL_MEMBERS else copies,
+            least=least,
+            end=sync.end,
+            members=sorted(sync.members_or_proposed),
+            acknowledged={one.broker_id: one.ack_offset for one in sync.replicas.values()},
+        )

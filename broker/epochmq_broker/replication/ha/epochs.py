@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from epochmq_protocol.epoch_entries import OFFSET_MAX, EpochEntry, truncation_point
-from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.errors import EpochMQError, InvariantError
 
 
 class Epochs:
@@ -26,6 +26,9 @@ class Epochs:
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
         self._entries: list[EpochEntry] = []
+        """Invariants: numbers and start offsets rise strictly; each epoch ends where the next one starts, so
+        that the entries cover the log from the first start offset to its end; the last one has no end of its
+        own, and starts at most at the end of the log."""
         for entry in entries:
             self.append(entry)
 
@@ -73,6 +76,25 @@ class Epochs:
         changed = len(kept) != len(self._entries)
         self._entries = kept
         return changed
+
+    def check_invariants(self, log_end: int | None = None) -> None:
+        """Raises InvariantError if the entries contradict each other or, with `log_end`, the log. O(1) for
+        the last two entries, which are the only ones that change."""
+        entries = self._entries
+        if not entries:
+            return
+        last = entries[-1]
+        before = entries[-2] if len(entries) > 1 else None
+        if last.start_offset < 0 or (
+            before is not None and not (before.epoch < last.epoch and before.start_offset < last.start_offset)
+        ):
+            raise InvariantError(
+                "Epochs", "numbers and start offsets of epochs rise strictly", before=before, last=last
+            )
+        if log_end is not None and last.start_offset > log_end:
+            raise InvariantError(
+                "Epochs", "the last epoch starts at most at the end of the log", last=last, log_end=log_end
+            )
 
     def end_of(self, entry: EpochEntry) -> int:
         """The offset where an entry's epoch ends; OFFSET_MAX for the last epoch."""

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 import msgspec
 
 from epochmq_protocol.epoch_entries import EpochEntry
+from epochmq_protocol.errors import InvariantError
 from epochmq_store.tail_state import TailState
 
 
@@ -36,16 +37,26 @@ class LogDoubt(msgspec.Struct, frozen=True, rename="camel"):
     gives_up: bool = False
     """The next mastership that the broker hears of is from before the loss, and is to be given up."""
     given_up_epoch: int = 0
-    """The broker becomes master only under an epoch newer than this one."""
+    """The broker becomes master only under an epoch newer than this one. Never falls until the doubt ends."""
     verify_all: bool = False
-    """The whole log is compared with the master's, confirmed bytes included."""
+    """The whole log is compared with the master's, confirmed bytes included. Invariant: only of a broker that
+    gives up, or has given up, the mastership from before the loss."""
     unflushed_from: int | None = None
-    """From this offset on, bytes may not have been flushed when the power failed."""
+    """From this offset on, bytes may not have been flushed when the power failed. Invariant: likewise, and
+    not negative."""
 
     @property
     def is_open(self) -> bool:
         """Whether anything remains to be resolved by comparing with the group."""
         return self.in_doubt or self.gives_up or self.verify_all or self.unflushed_from is not None
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the doubt contradicts the rules at its fields. O(1)."""
+        has_loss = self.verify_all or self.unflushed_from is not None
+        if (has_loss and not self.gives_up and self.given_up_epoch < 1) or (self.unflushed_from or 0) < 0:
+            raise InvariantError(
+                "LogDoubt", "a broker whose log has lost bytes gives up the mastership of before", doubt=self
+            )
 
 
 def doubt_after_start(

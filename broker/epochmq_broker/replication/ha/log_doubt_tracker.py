@@ -94,6 +94,7 @@ class LogDoubtTracker:
                 store.clear_log_doubt()
         except OSError as error:
             log.error("%s could not be written: %s", file.path, error)
+        self._epochs.epochs.check_invariants(store.max_phy_offset)
 
     async def stop(self) -> None:
         """Waits until a doubt that is being cleared has ended."""

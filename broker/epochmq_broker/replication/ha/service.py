@@ -233,6 +233,8 @@ class HAService:
             sync = self._make_sync_state(
                 broker_id, members, set_epoch, last.start_offset, min(self._confirmed.value, end)
             )
+            sync.check_invariants()
+            self.epochs.epochs.check_invariants(end)
             self._start_serving(sync, epochs=self.epochs)
             log.info(
                 "this broker is the master of epoch %d from offset %d on, SyncStateSet %s",

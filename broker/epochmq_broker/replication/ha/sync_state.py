@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from epochmq_protocol.errors import InvariantError
+
 
 @dataclass
 class ConnectedReplica:
@@ -35,11 +37,14 @@ class ConnectedReplica:
     broker_id: int
     async_learner: bool = False
     ack_offset: int = -1
-    """The end offset that it reported last; -1 before its first report."""
+    """The end offset that it reported last; -1 before its first report. Invariant: -1 <= ack_offset <= end of
+    the master's log."""
     sent_end: int = -1
-    """The end offset of the master's log when the last block was sent to it."""
+    """The end offset of the master's log when the last block was sent to it. Invariant: at most the present
+    end."""
     sent_ms: int = 0
     connections: int = 1
+    """Invariant: at least 1; without any the replica is dropped."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,16 @@ class SyncState:
 
     self_id: int
     epoch_start: int
-    """The start offset of this mastership's epoch."""
+    """The start offset of this mastership's epoch. Invariant: at most `end`."""
     members: frozenset[int]
+    """The SyncStateSet, as the controllers said last. Invariants: not empty; contains the master."""
     set_epoch: int
+    """Never falls during a mastership: `adopt` ignores a set that is not newer."""
     confirm_offset: int
+    """Never falls during a mastership. Invariants: at most `end`; whenever it advances while it depends on
+    replicas, at most the reported end offset of every broker that may be a member (`_advance`)."""
     end: int
-    """The end offset of the master's own log."""
+    """The end offset of the master's own log. Never falls during a mastership."""
     not_caught_up_max_ms: int
     since_ms: int
     all_ack: bool = False
@@ -69,9 +78,11 @@ class SyncState:
     replicas: dict[int, ConnectedReplica] = field(default_factory=dict)
     caught_up_ms: dict[int, int] = field(default_factory=dict)
     proposed: frozenset[int] | None = None
-    """The members of the proposal whose fate is unknown; None if there is none."""
+    """The members of the proposal whose fate is unknown; None if there is none. Invariant: contains the
+    master."""
     highest_ack: int = -1
-    """The highest end offset that a replica has reported."""
+    """The highest end offset that a replica has reported. Invariant: at least every `ack_offset`, at most
+    `end`."""
     flushed: int | None = None
     """The flushed offset of the own log, if only flushed bytes count (SYNC_FLUSH); None: all bytes count."""
     durable: int | None = None
@@ -277,3 +288,64 @@ class SyncState:
         """How many logs, the master's included, lack fewer than `gap` bytes (RocketMQ's `inSyncReplicasNums`
         without a controller)."""
         return 1 + sum(self.end - replica.ack_offset < gap for replica in self.replicas.values())
+
+    # Invariants ---------------------------------------------------------------------------------------------
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the state contradicts the rules at its fields. O(replicas)."""
+        if self.self_id not in self.members or (
+            self.proposed is not None and self.self_id not in self.proposed
+        ):
+            raise InvariantError(
+                "SyncState",
+                "the SyncStateSet contains the master, as does every proposal",
+                self_id=self.self_id,
+                members=sorted(self.members),
+                proposed=self.proposed,
+            )
+        end = self.end
+        if not (self.confirm_offset <= end and self.epoch_start <= end and self.highest_ack <= end):
+            raise InvariantError(
+                "SyncState",
+                "confirm_offset, epoch_start and highest_ack are at most the end of the log",
+                confirm_offset=self.confirm_offset,
+                epoch_start=self.epoch_start,
+                highest_ack=self.highest_ack,
+                end=end,
+            )
+        for broker_id, replica in self.replicas.items():
+            if not (
+                -1 <= replica.ack_offset <= self.highest_ack
+                and replica.sent_end <= end
+                and replica.connections > 0
+                and replica.broker_id == broker_id
+            ):
+                raise InvariantError(
+                    "SyncState",
+                    "a connected replica has reported at most highest_ack, and was sent at most the log",
+                    broker_id=broker_id,
+                    replica=replica,
+                    highest_ack=self.highest_ack,
+                    end=end,
+                )
+
+    def check_advance(self, confirmed_before: int) -> None:
+        """Raises InvariantError if the confirm offset has fallen, or has advanced beyond what every broker
+        that may be a member has reported. For a caller that knows the offset before one event."""
+        confirmed = self.confirm_offset
+        if confirmed < confirmed_before:
+            raise InvariantError(
+                "SyncState",
+                "the confirm offset never falls during a mastership",
+                confirm_offset=confirmed,
+                before=confirmed_before,
+            )
+        if confirmed > confirmed_before and self.waits_for_replicas and not self.replicated_to_all(confirmed):
+            raise InvariantError(
+                "SyncState",
+                "the confirm offset advances to what every member has reported",
+                confirm_offset=confirmed,
+                before=confirmed_before,
+                members=sorted(self.members_or_proposed),
+                acknowledged={one.broker_id: one.ack_offset for one in self.replicas.values()},
+            )
