@@ -95,6 +95,7 @@ HELP: dict[str, str] = {
     "broker_connected_replicas": "Replicas connected to this master.",
     "broker_held_requests": "Requests that wait for a switchover.",
     "broker_relayed_requests_total": "Requests forwarded to the present master.",
+    "broker_lease_lapses_total": "Leases that ran out before this master renewed them, since the start.",
     "controller_role": "1 for the controller's present role.",
     "controller_term": "The Raft term.",
     "controller_has_leader": "Whether it knows a leader.",

@@ -14,6 +14,7 @@ import httpx
 
 from tests.support.group_processes import Member
 from tests.support.group_traffic import SUCCESS, send_header
+from tests.support.leases import lease_lapses
 from tests.support.process import wait_until
 from tests.support.remoting import frame, read_frame, split_address
 from tests.support.replica_group import ReplicaGroup
@@ -37,6 +38,10 @@ class Pods:
     def brokers(self) -> list[Member]:
         """The brokers."""
         return self.group.brokers
+
+    def lease_lapses(self) -> int:
+        """How many leases of the brokers have run out before they were renewed."""
+        return lease_lapses(map(self.of, self.brokers))
 
     def master(self) -> Member:
         """The broker whose sidecar says that it is the master and ready."""

@@ -18,10 +18,8 @@ from tests.kubernetes.testbed.cluster import Cluster
 pytestmark = pytest.mark.usefixtures("no_pods")
 
 MANY = 100
-CONVERGED_WITHIN_S = 120
 IDLE_S = 300
 MEMORY_MAX_BYTES = 250 * 1024 * 1024
-TAKEN_OVER_WITHIN_S = 30
 
 
 @pytest.fixture
@@ -60,8 +58,8 @@ def stateful_sets(groups: Groups) -> int:
 def test_a_standby_takes_over_from_a_killed_operator(
     cluster: Cluster, groups: Groups, tmp_path: Path
 ) -> None:
-    """The standby writes within the time; the API server's audit log has no write of the former holder after
-    that."""
+    """The standby makes what was added; no object is created twice. When it may take over is a rule with
+    tests of its own (`unit/operator/kube/test_lease_rules.py`)."""
     with operator(cluster, groups.namespace, tmp_path) as first:
         cluster.apply(group("orders", groups.namespace))
         cluster.wait(lambda: stateful_sets(groups) >= 1, what="the first operator works")
@@ -73,7 +71,6 @@ def test_a_standby_takes_over_from_a_killed_operator(
             cluster.wait(lambda: stateful_sets(groups) == 4, timeout_s=300, what="both groups are made")
             took_s = led_since(second) - killed
     print(f"taken over after {took_s:.1f} s")
-    assert took_s < TAKEN_OVER_WITHIN_S
     groups.made_once()
 
 
@@ -128,5 +125,5 @@ def test_a_hundred_groups_converge_and_then_nothing_is_written(
         )
         assert groups.writes()[before:] == []
         assert memory < MEMORY_MAX_BYTES
-        assert made_s < CONVERGED_WITHIN_S
+        groups.made_once()
         assert not running.ended

@@ -4,21 +4,19 @@ group recovers by itself. Prints for how long nothing was acknowledged."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.kubernetes.operator_process import Groups, Operator
 from tests.kubernetes.pod_faults import PodFaults
 from tests.kubernetes.traffic import Traffic
-from tests.support.stalls import unless_stalled
 
 pytestmark = pytest.mark.soak
 
 APART = {"nameserver": {"embedded": False}}
 """Nameservers in pods of their own, so that a nameserver can be killed alone."""
-RESUMED_S = 1.5
-"""Outside Kubernetes writes resume within half a second after a master's end; Kubernetes adds a second."""
+RESUMED_MAX_S = 20
+"""Less than the time for which Java caches a name. Writes resume after one or two seconds."""
 KILLS = 4
 
 
@@ -41,20 +39,16 @@ def pod_faults(groups: Groups, started: Operator, clients: str) -> Iterator[PodF
     assert made.ids() == ids
 
 
-def test_writes_resume_although_every_broker_has_a_new_address(pod_faults: PodFaults, tmp_path: Path) -> None:
+def test_writes_resume_although_every_broker_has_a_new_address(pod_faults: PodFaults) -> None:
     """Java caches a resolved name for half a minute: a client that got names would look for the next master
     at its former address."""
     before = {name: pod_faults.pod(name).status.pod_ip for name in pod_faults.brokers}
     for name in pod_faults.brokers:
         pod_faults.delete(name)
     assert all(pod_faults.pod(name).status.pod_ip != address for name, address in before.items())
-
-    def resumes_after_a_kill(_: int) -> None:
-        record = pod_faults.kill(pod_faults.master(), "broker")
-        assert record.silence_s < RESUMED_S, record
-
     for _ in range(KILLS):
-        unless_stalled(tmp_path, resumes_after_a_kill)
+        record = pod_faults.kill(pod_faults.master(), "broker")
+        assert record.silence_s < RESUMED_MAX_S, record
 
 
 def test_every_pod_is_deleted_in_turn(pod_faults: PodFaults) -> None:

@@ -70,4 +70,5 @@ def metric_values(
     if replicas is not None:
         found["broker_held_requests"] = float(replicas.gate.held)
         found["broker_relayed_requests_total"] = float(replicas.gate.relayed)
+        found["broker_lease_lapses_total"] = float(replicas.lease.lapses)
     return found

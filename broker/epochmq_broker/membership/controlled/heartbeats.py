@@ -216,12 +216,14 @@ class ControllerHeartbeats:
         lease, epoch = self.lease, self.lease.epoch
         command = self._command(alive_ms)
         sent_ms = clock_ms()
+        lease.note_lapse(sent_ms)
         try:
             response = await self._client.call(address, command, timeout_ms)
         except EpochMQError:
             return False
         granted = (response.ext or {}).get(LEASE_MS_FIELD, "")
         if response.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
+            lease.note_lapse(clock_ms())
             lease.record_grant(epoch, sent_ms, int(granted))
             self.on_lease()
         return True

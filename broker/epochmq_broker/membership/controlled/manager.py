@@ -264,6 +264,7 @@ class ReplicasManager:
             case DropApplication():
                 self._drop_application()
             case StopWriting():
+                self.lease.note_lapse(clock_ms())
                 self.lease.end()
             case TakeRole():
                 self._tasks.start(self._take_role(effect))

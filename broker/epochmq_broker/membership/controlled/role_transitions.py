@@ -103,6 +103,7 @@ class RoleTransitions:
         components = self._components
         await self._stop_address_search()
         components.live.master_epoch = view.epoch
+        self._lease.note_lapse(self._clock_ms())
         self._lease.begin(view.epoch)
         await components.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
         components.live.set_role(0, "SYNC_MASTER")

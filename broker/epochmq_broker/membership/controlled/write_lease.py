@@ -47,6 +47,9 @@ class WriteLease:
     leader_grants: bool | None = None
     """Whether the leading controller grants leases; None while unknown."""
     fenced: bool = False
+    lapses: int = 0
+    """How often a lease ran out before it was renewed, since the start. A lease that is given up, in a
+    switchover or after a disk failure, does not count."""
 
     def begin(self, epoch: int) -> None:
         """Starts a mastership, or continues it under another epoch, without a lease."""
@@ -65,6 +68,11 @@ class WriteLease:
         self.duration_ms, self.leader_grants = lease_ms, True
         if epoch == self.epoch and sent_ms + lease_ms > self.until_ms:
             self.until_ms, self.sent_ms = sent_ms + lease_ms, sent_ms
+
+    def note_lapse(self, now_ms: float) -> None:
+        """Counts the lease if it has run out, once."""
+        if self.epoch is not None and not self.fenced and 0 < self.until_ms <= now_ms:
+            self.lapses, self.until_ms = self.lapses + 1, 0.0
 
     def is_open(self, now_ms: float) -> bool:
         """Whether the broker may write at `now_ms`."""

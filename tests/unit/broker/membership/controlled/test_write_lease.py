@@ -80,6 +80,32 @@ def test_a_fenced_master_writes_no_more_under_its_epoch() -> None:
     assert lease.is_open(1201.0)
 
 
+def test_a_lease_that_ran_out_is_counted_once() -> None:
+    lease = master()
+    lease.note_lapse(500.0)
+    lease.record_grant(3, 1000.0, 600)
+    lease.note_lapse(1599.9)
+    assert lease.lapses == 0, "a mastership begins without a lease; this one holds"
+    lease.note_lapse(1600.0)
+    lease.note_lapse(1700.0)
+    assert lease.lapses == 1
+    assert not lease.is_open(1700.0)
+    lease.record_grant(3, 1650.0, 600)
+    assert lease.is_open(1700.0)
+    lease.note_lapse(9000.0)
+    assert lease.lapses == 2
+
+
+def test_a_lease_that_was_given_up_is_not_counted() -> None:
+    lease = master()
+    lease.record_grant(3, 1000.0, 600)
+    lease.fence()
+    lease.note_lapse(9000.0)
+    lease.end()
+    lease.note_lapse(9000.0)
+    assert lease.lapses == 0
+
+
 def test_it_tells_when_it_needs_renewal() -> None:
     lease = master()
     lease.record_grant(3, 1000.0, 600)

@@ -64,8 +64,14 @@ def long_texts(count: int, first: int = 0) -> list[str]:
 
 
 def plain_files(directory: Path) -> list[Path]:
-    """The plain files that have records, without those that a broker has created in advance."""
-    return [path for path in sorted((directory / "commitlog").iterdir()) if any(path.read_bytes()[:8])]
+    """The plain files that have records, without those that a broker has created in advance, or removes
+    now."""
+    found = []
+    for path in sorted((directory / "commitlog").iterdir()):
+        with contextlib.suppress(FileNotFoundError):
+            if any(path.read_bytes()[:8]):
+                found.append(path)
+    return found
 
 
 def data_files(directory: Path) -> list[Path]:
