@@ -206,11 +206,11 @@ class Broker:
             )
         )
         self.registration.on_response.append(self.mode.registered)
-        self.handlers = self.processors.handlers(self.mode)
+        self.pipeline = self.processors.pipeline(self.mode)
         self.ports = ClientPorts(
             config,
-            self.processors,
-            self.handlers,
+            self.pipeline,
+            self.processors.latencies,
             tables.clients.channel_closed,
             FastFailure(live),
             self.mode.isolation,
@@ -363,7 +363,7 @@ class Broker:
             self.ports.metric_samples,
             self.ports.certificates,
         )
-        return BrokerAdminApi(components, InProcessCalls(self.handlers))
+        return BrokerAdminApi(components, InProcessCalls(self.pipeline.in_process))
 
     # periodic work
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.membership.acting.isolation import IsolationGate
 from epochmq_broker.requests.fast_failure import FastFailure
-from epochmq_broker.requests.request_latencies import watermarks
-from epochmq_broker.requests.request_processors import RequestProcessors
+from epochmq_broker.requests.fast_handler import Port
+from epochmq_broker.requests.pipeline import RequestPipeline
+from epochmq_broker.requests.request_latencies import RequestLatencies, watermarks
 from epochmq_broker.tables.metric_tables import Sample
-from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_protocol.transport.server_certificates import ServerCertificates
 from epochmq_protocol.transport.settings import ServerSettings
@@ -28,48 +29,39 @@ class ClientPorts:
     def __init__(
         self,
         config: BrokerConfig,
-        processors: RequestProcessors,
-        handlers: Mapping[int, RequestHandler],
+        pipeline: RequestPipeline,
+        latencies: RequestLatencies,
         on_close: Callable[[RemotingConnection], None],
         fast_failure: FastFailure,
         isolation: IsolationGate | None = None,
     ) -> None:
         """`isolation`: the gate of a broker that may start isolated."""
         self._config = config
-        self._processors = processors
+        self._pipeline = pipeline
+        self._latencies = latencies
         settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
         tls_mode = TlsMode(config.tls_server_mode)
         external_mode = TlsMode(config.external_tls_mode or config.tls_server_mode)
         self.certificates = ServerCertificates.for_ports(_tls_settings(config), tls_mode, external_mode)
 
-        def server(
-            handlers: Mapping[int, RequestHandler],
-            fast: Mapping[bytes, FastRequestHandler],
-            tls_mode: TlsMode = tls_mode,
-        ) -> RemotingServer:
+        def server(port: Port, tls_mode: TlsMode = tls_mode) -> RemotingServer:
             return RemotingServer(
-                handlers if isolation is None else isolation.guard(handlers),
-                default=processors.default_handler(),
+                pipeline.handlers(port),
+                default=pipeline.default,
                 settings=settings,
-                fast=fast if isolation is None or not isolation.is_closed else {},
+                fast=pipeline.fast_handlers(port),
                 tls=self.certificates,
                 tls_mode=tls_mode,
                 on_close=on_close,
                 late=fast_failure,
-                timer=processors.latencies,
+                timer=latencies,
             )
 
-        self.main = server(processors.main_port_handlers(handlers), processors.main_port_fast_handlers())
-        self.vip = server(processors.vip_port_handlers(handlers), processors.vip_port_fast_handlers())
-        self.external: RemotingServer | None = None
-        if config.external_listen_port:
-            self.external = server(
-                processors.main_port_handlers(handlers),
-                processors.main_port_fast_handlers(),
-                external_mode,
-            )
+        self.main = server(Port.MAIN)
+        self.vip = server(Port.VIP)
+        self.external = server(Port.MAIN, external_mode) if config.external_listen_port else None
         if isolation is not None:
-            isolation.on_open.append(self._use_fast_paths)
+            isolation.on_open.append(self._use_fast_handlers)
 
     @property
     def _servers(self) -> list[RemotingServer]:
@@ -78,7 +70,7 @@ class ClientPorts:
     def metric_samples(self) -> Iterator[Sample | None]:
         """The samples of RocketMQ's metrics of requests, and None where the caller should pause for other
         work."""
-        yield from self._processors.latencies.samples()
+        yield from self._latencies.samples()
         running: list[int] = []
         waiting: list[int] = []
         for server in self._servers:
@@ -96,12 +88,11 @@ class ClientPorts:
         if self.external is not None:
             await self.external.start(config.bind_address, config.external_listen_port)
 
-    def _use_fast_paths(self) -> None:
-        """The isolation has ended. The fast paths have no gate: they serve nothing before."""
-        self.main.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
-        self.vip.dispatcher.use_fast_handlers(self._processors.vip_port_fast_handlers())
-        if self.external is not None:
-            self.external.dispatcher.use_fast_handlers(self._processors.main_port_fast_handlers())
+    def _use_fast_handlers(self) -> None:
+        """The isolation has ended: the fast handlers, which did not run before, serve clients' requests."""
+        for server in self._servers:
+            port = Port.VIP if server is self.vip else Port.MAIN
+            server.dispatcher.use_fast_handlers(self._pipeline.fast_handlers(port))
 
     async def stop(self) -> None:
         """Finishes the requests in flight within `STOP_GRACE_S`, and closes the ports."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
-from epochmq_broker.requests.processor_codes import PROCESSOR_CODES
+from epochmq_broker.requests.request_rules import PROCESSORS, processor_codes
 from epochmq_protocol.codes import RequestCode
 
 _LIMITS: Final[dict[str, Callable[[BrokerConfig], int]]] = {
@@ -26,7 +26,7 @@ _LIMITS: Final[dict[str, Callable[[BrokerConfig], int]]] = {
 """Processor → the limit of its queue; `admin` has the limit for all codes without a processor."""
 UNLIMITED: Final = frozenset(
     [
-        *(code for name, codes in PROCESSOR_CODES.items() if name not in _LIMITS for code in codes),
+        *(code for name in PROCESSORS if name not in _LIMITS for code in processor_codes(name)),
         # from controllers and brokers
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
         RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE,
@@ -40,7 +40,7 @@ def wait_limits_ms(config: BrokerConfig) -> dict[int, int]:
     if not config.broker_fast_failure_enable:
         return {}
     limits: dict[int, int] = {
-        code: limit(config) for name, limit in _LIMITS.items() for code in PROCESSOR_CODES[name]
+        code: limit(config) for name, limit in _LIMITS.items() for code in processor_codes(name)
     }
     admin: Iterable[int] = (code for code in RequestCode if code not in UNLIMITED)
     return dict.fromkeys(admin, config.wait_time_mills_in_admin_broker_queue) | limits

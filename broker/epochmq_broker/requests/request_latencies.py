@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from epochmq_broker.requests.processor_codes import PROCESSOR_CODES
+from epochmq_broker.requests.request_rules import ADMIN, PROCESSORS, rule_of
 from epochmq_broker.tables.metric_tables import HISTOGRAMS_MAX, Histogram, Sample
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import response_code
@@ -117,12 +117,11 @@ def watermarks(running: Iterable[int], waiting: Iterable[int]) -> Iterator[Sampl
     """How many requests each of RocketMQ's processors has. `running`: the codes of requests that are being
     served, `waiting`: of those that are served, and wait for a flush, for replicas or for the disk. Waiting
     sends belong to `async_put`."""
-    found: Counter[str] = Counter(dict.fromkeys([*PROCESSOR_CODES, "async_put", "admin"], 0))
-    processors = {int(code): name for name, codes in PROCESSOR_CODES.items() for code in codes}
+    found: Counter[str] = Counter(dict.fromkeys([*PROCESSORS, "async_put", ADMIN], 0))
     for code in running:
-        found[processors.get(code, "admin")] += 1
+        found[rule_of(code).processor] += 1
     for code in waiting:
-        name = processors.get(code, "admin")
+        name = rule_of(code).processor
         found["async_put" if name == "send" else name] += 1
     for name, count in found.items():
         yield "processor_watermark", count, {"processor": name}

@@ -1,8 +1,7 @@
-"""Builds the processors of a broker, and maps request codes to their handlers."""
+"""Builds the processors of a broker, and its request pipeline from their handlers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from epochmq_broker.auth.access_control import AccessControl
@@ -10,14 +9,13 @@ from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.membership.acting.lock_quorum import LockQuorum
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
-from epochmq_broker.membership.controlled.request_gate import RequestGate
 from epochmq_broker.membership.modes.group_mode import GroupMode
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
+from epochmq_broker.requests.pipeline import RequestPipeline, ordered_gates
 from epochmq_broker.requests.processors.acting_master import ActingMasterProcessor
 from epochmq_broker.requests.processors.auth_admin import AuthAdminProcessor
-from epochmq_broker.requests.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.requests.processors.client import ClientProcessor
 from epochmq_broker.requests.processors.cold_control import ColdControlProcessor
 from epochmq_broker.requests.processors.end_transaction import EndTransactionProcessor
@@ -55,7 +53,7 @@ from epochmq_broker.tables.static_topics.remote_queues import RemoteQueues
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_broker.writing.topic_routes import TopicRoutes
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_protocol.transport.connection import FastRequestHandler, RequestHandler
+from epochmq_protocol.transport.connection import RequestHandler
 from epochmq_store.message_store import MessageStore
 
 
@@ -92,12 +90,10 @@ class RequestProcessors:
 
     def __init__(self, components: ProcessorDependencies) -> None:
         self._components = components
-        self._unverified: Mapping[int, RequestHandler] = {}
-        self._gate: RequestGate | None = None
         self.latencies = RequestLatencies()
         live, store, writer, tables = components.live, components.store, components.writer, components.tables
         store_host = components.store_host
-        self.fast_send = FastSend(
+        self._fast_send = FastSend(
             live,
             store,
             writer,
@@ -108,10 +104,10 @@ class RequestProcessors:
             components.transactions.metrics,
             self.latencies,
         )
-        self.fast_end_transaction = FastEndTransaction(
+        self._fast_end_transaction = FastEndTransaction(
             live, store, writer, tables.topics, tables.stats, components.transactions, self.latencies
         )
-        self.fast_pop_ack = FastPopAck(
+        self._fast_pop_ack = FastPopAck(
             live, store, writer, tables.topics, tables.stats, components.pop, self.latencies
         )
         self.static_pulls = StaticPulls(tables.static_topics, components.remote_queues, tables.offsets)
@@ -174,11 +170,11 @@ class RequestProcessors:
         )
         tables.clients.on_group_end.append(lambda group: tables.filters.unregister(group, now_ms()))
 
-    def handlers(
+    def pipeline(
         self,
         mode: GroupMode,
-    ) -> dict[int, RequestHandler]:
-        """Request code → handler, of everything but pulls, which only the main port serves."""
+    ) -> RequestPipeline:
+        """All handlers behind their gates."""
         components, tables = self._components, self._components.tables
         live, store, writer = components.live, components.store, components.writer
         mqadmin = MqadminDependencies(
@@ -210,8 +206,7 @@ class RequestProcessors:
         )
         replica_group = ReplicaGroupProcessor(live, components.ha, mode)
         acting_master = ActingMasterProcessor(mode)
-        self._unverified = {**replica_group.unverified_handlers(), **acting_master.unverified_handlers()}
-        handlers: dict[int, RequestHandler] = {
+        common: dict[int, RequestHandler] = {
             **mqadmin_handlers(mqadmin),
             **static_topics.handlers(),
             **MessageRequestModeProcessor(
@@ -241,15 +236,33 @@ class RequestProcessors:
             ).handlers(),
             **self._client.handlers(),
         }
-        retrier = ColdReadRetrier(store.reader, components.cold_reads)
-        retried = static_topics.translate(retrier.wrap(handlers))
-        gate = self._gate = mode.gate
-        if gate is None:
-            return retried
-        components.pop.hand_out_only_if(lambda: gate.is_open)
-        # A request that has to wait for the disk passes the gate again before it runs again: a switchover may
-        # have begun meanwhile.
-        return retried | gate.guard_relayed(retried) | retrier.wrap(gate.guard_held(handlers, retried))
+        if (gate := mode.gate) is not None:
+            components.pop.hand_out_only_if(lambda: gate.is_open)
+        gates = ordered_gates(
+            live=live,
+            isolation=mode.isolation,
+            access=components.access,
+            unverified={**replica_group.unverified_handlers(), **acting_master.unverified_handlers()},
+            handover=gate,
+            static_topics=static_topics,
+            cold_reads=ColdReadRetrier(store.reader, components.cold_reads),
+        )
+        return RequestPipeline(
+            gates,
+            common=common,
+            main_only={
+                **self.pull.handlers(),
+                **self.pop.handlers(),
+                **self.pop_queries.handlers(),
+            },
+            fast=[
+                self._fast_send.declaration(),
+                self._fast_end_transaction.declaration(),
+                self.pull.fast_declaration(),
+                self._fast_pop_ack.declaration(),
+            ],
+            default=components.access.unsupported if components.access.enabled else None,
+        )
 
     def start_polling(self) -> None:
         """Lets requests wait for messages from now on; needs a running loop."""
@@ -273,48 +286,3 @@ class RequestProcessors:
         """Runs the waiting POPs again, because this broker is the master no longer."""
         self.pop.polling.release()
         self.pop_queries.polling.release()
-
-    def main_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """The handlers of the main port outside the fast paths: `common`, pulls and POPs, limited to requests
-        for this broker, behind the access control."""
-        components = self._components
-        queries = ColdReadRetrier(components.store.reader, components.cold_reads).wrap(
-            self.pop_queries.handlers()
-        )
-        pops = self.pop.handlers()
-        if self._gate is not None:
-            pops = self._gate.guard_held(pops, pops)
-        return self._guarded({**common, **self.pull.handlers(), **pops, **queries})
-
-    def vip_port_handlers(self, common: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """The handlers of the VIP port outside the fast paths: `common`, limited to requests for this
-        broker, behind the access control."""
-        return self._guarded(common)
-
-    def _guarded(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        mine = reject_requests_for_others(handlers, self._components.live)
-        return self._components.access.guard(mine, self._unverified)
-
-    def default_handler(self) -> RequestHandler | None:
-        """The handler of requests that no other serves; None without access control."""
-        access = self._components.access
-        return access.unsupported if access.enabled else None
-
-    def main_port_fast_handlers(self) -> dict[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler, of sends, ends of transactions, pulls and acknowledgements.
-        Access control needs the whole header, so there is no fast path while it is enabled."""
-        if self._components.access.enabled:
-            return {}
-        return {
-            **self.fast_send.fast(),
-            **self.fast_end_transaction.fast(),
-            **self.pull.fast(),
-            **self.fast_pop_ack.fast(),
-        }
-
-    def vip_port_fast_handlers(self) -> Mapping[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler, of sends and ends of transactions; none while access control is
-        enabled."""
-        if self._components.access.enabled:
-            return {}
-        return {**self.fast_send.fast(), **self.fast_end_transaction.fast()}

@@ -12,6 +12,8 @@ from typing import Any
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config.broker_config import from_properties
+from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
+from epochmq_broker.requests.pipeline import RequestPipeline
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import Command, FrameSplitter, decode, encode, request
@@ -120,14 +122,26 @@ class Peer:
         self.connection.connection_lost(None)
 
 
+def without_isolation(pipeline: RequestPipeline) -> RequestPipeline:
+    """The pipeline of a broker that is not isolated."""
+    return RequestPipeline(
+        [gate for gate in pipeline.gates if gate.name is not GateName.ISOLATION],
+        common=pipeline.served[Port.VIP],
+        main_only=pipeline.served[Port.MAIN],
+        fast=pipeline.fast,
+        default=pipeline.default,
+    )
+
+
 class Bench:
-    """A broker and two dispatchers: `fast` as in production, `ordinary` without the fast paths."""
+    """A broker and two dispatchers: `fast` as in production, `ordinary` without the fast paths. An isolated
+    master serves them."""
 
     def __init__(self, directory: Path, settings: Mapping[str, str]) -> None:
         loaded = from_properties(SMALL | {"storePathRootDir": str(directory)} | dict(settings))
         self.broker = Broker(loaded)
-        handlers = self.broker.processors.main_port_handlers(self.broker.handlers)
-        fast = self.broker.processors.main_port_fast_handlers()
+        pipeline = without_isolation(self.broker.pipeline)
+        handlers, fast = pipeline.handlers(Port.MAIN), pipeline.fast_handlers(Port.MAIN)
         bounds: dict[str, int] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
         self.fast = RequestDispatcher(handlers, default=None, fast=fast, **bounds)
         self.ordinary = RequestDispatcher(handlers, default=None, fast={}, **bounds)
@@ -135,6 +149,11 @@ class Bench:
     def peer(self, *, ordinary: bool = False, address: tuple[str, int] = PEER) -> Peer:
         """Returns a new client."""
         return Peer(self.ordinary if ordinary else self.fast, address)
+
+    def fast_handler(self, code: int) -> FastHandler:
+        """Returns the fast handler of a request code."""
+        (found,) = (one for one in self.broker.pipeline.fast if code in one.codes)
+        return found
 
     def record(self, topic: str, queue_id: int, offset: int) -> MessageExt:
         """Returns the record at a queue's offset."""

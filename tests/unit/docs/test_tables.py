@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
+from epochmq_broker.requests.fast_handler import Port
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.nameserver.processor import NamesrvProcessor
 from epochmq_operator.pod_rendering import REPLICATION_DEFAULTS
@@ -56,9 +57,7 @@ async def test_the_request_codes_are_those_that_are_served(tmp_path: Path) -> No
     rows = re.findall(r"^\| ([^|]+) \| (\d[^|]*) \|$", (DOCS / "rocketmq.md").read_text(), re.MULTILINE)
     broker, lacking, nameserver, controller, clients, nobody = (numbers(cell) for _, cell in rows)
     async with running(tmp_path, {}) as bench:
-        served = set(map(int, bench.broker.processors.main_port_handlers(bench.broker.handlers))) & set(
-            RequestCode
-        )
+        served = set(map(int, bench.broker.pipeline.handlers(Port.MAIN))) & set(RequestCode)
     assert (lacking, clients) == (WITHOUT_THE_FEATURE, TO_CLIENTS)
     assert broker | lacking == served
     assert served <= REGISTERED, "the broker serves a code that RocketMQ's does not"

@@ -8,39 +8,15 @@ and of administrators are served.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from epochmq_broker.config.broker_config import BrokerConfig
-from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
-REJECTED_CODES: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.END_TRANSACTION,
-        RequestCode.RECALL_MESSAGE,
-        RequestCode.PULL_MESSAGE,
-        RequestCode.LITE_PULL_MESSAGE,
-        RequestCode.QUERY_CONSUMER_OFFSET,
-        RequestCode.UPDATE_CONSUMER_OFFSET,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.POP_MESSAGE,
-        RequestCode.PEEK_MESSAGE,
-        RequestCode.NOTIFICATION,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.BATCH_ACK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-    }
-)
 REMARK: Final = "the master is isolated: it takes back the tables of its group before it serves clients"
 
 
@@ -68,14 +44,9 @@ class IsolationGate:
             for notify in self.on_open:
                 notify()
 
-    def guard(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """Returns the handlers, with the gate in front of those of clients' requests."""
-        return {
-            code: self._guarded(handler) if code in REJECTED_CODES else handler
-            for code, handler in handlers.items()
-        }
+    def guard(self, handler: RequestHandler) -> RequestHandler:
+        """Returns the handler of clients' requests with the gate in front of it."""
 
-    def _guarded(self, handler: RequestHandler) -> RequestHandler:
         def guarded(
             connection: RemotingConnection, command: Command
         ) -> Command | Awaitable[Command | None] | None:

@@ -14,39 +14,16 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from typing import Final, Protocol
 
+from epochmq_broker.membership.controlled.handover import Handover
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, EpochMQError, RequestError
 from epochmq_protocol.frame import FLAG_RESPONSE, Command
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_protocol.transport.request_client import RequestClient
 
-HELD_CODES: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.END_TRANSACTION,
-        RequestCode.ACK_MESSAGE,
-        RequestCode.BATCH_ACK_MESSAGE,
-        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
-        RequestCode.RECALL_MESSAGE,
-    }
-)
-"""Requests that need a master which may write; they are held, and relayed later."""
-HELD_ONLY_CODES: Final = frozenset({RequestCode.POP_MESSAGE})
-"""Requests that change what the new master gets. They are held, and rejected while others are relayed:
-a relayed long poll would exceed the time of a relay."""
-RELAYED_CODES: Final = HELD_CODES | {
-    RequestCode.QUERY_CONSUMER_OFFSET,
-    RequestCode.UPDATE_CONSUMER_OFFSET,
-    RequestCode.LOCK_BATCH_MQ,
-    RequestCode.UNLOCK_BATCH_MQ,
-}
-"""Requests that only the master can serve; they are relayed."""
 RELAYED: Final = "relayedBy"
 """The ext field of a relayed request: the address of the relaying broker."""
 
@@ -139,28 +116,16 @@ class RequestGate:
 
     # Requests
 
-    def guard_relayed(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """Returns those handlers that are relayed and never held, with the gate in front of them."""
-        return {
-            code: self._guarded(handler, handler, is_held=False)
-            for code, handler in handlers.items()
-            if code in RELAYED_CODES - HELD_CODES
-        }
-
-    def guard_held(
-        self, handlers: Mapping[int, RequestHandler], after_hold: Mapping[int, RequestHandler]
-    ) -> dict[int, RequestHandler]:
-        """Returns those handlers that are held during a switchover, with the gate in front of them. A request
-        that was held and is served here runs in its handler of `after_hold`."""
-        return {
-            code: self._guarded(handler, after_hold[code], is_held=True)
-            for code, handler in handlers.items()
-            if code in HELD_CODES | HELD_ONLY_CODES
-        }
-
-    def _guarded(
-        self, handler: RequestHandler, after_hold: RequestHandler, *, is_held: bool
+    def guard(
+        self, handler: RequestHandler, handover: Handover, after_hold: RequestHandler | None = None
     ) -> RequestHandler:
+        """Returns the handler with the gate in front of it; the same handler for `SERVED`. A request that was
+        held and is served here runs in `after_hold`, by default in the same handler."""
+        if handover is Handover.SERVED:
+            return handler
+        is_held = handover is not Handover.RELAYED
+        then = after_hold or handler
+
         def guarded(
             connection: RemotingConnection, command: Command
         ) -> Command | Awaitable[Command | None] | None:
@@ -169,12 +134,16 @@ class RequestGate:
             if self.phase is GatePhase.RELAYING and time.monotonic() > self._until_s:
                 self.open()
                 return handler(connection, command)
-            return self._hold_or_relay(after_hold, connection, command)
+            return self._hold_or_relay(then, handover, connection, command)
 
         return guarded
 
     async def _hold_or_relay(
-        self, handler: RequestHandler, connection: RemotingConnection, command: Command
+        self,
+        handler: RequestHandler,
+        handover: Handover,
+        connection: RemotingConnection,
+        command: Command,
     ) -> Command | None:
         """Holds the request as long as requests are held, then serves it here, relays or rejects it."""
         loop = asyncio.get_running_loop()
@@ -184,7 +153,7 @@ class RequestGate:
         while True:
             if self.phase is GatePhase.HOLDING:
                 await self._wait_until_released(command, deadline_s - loop.time())
-            elif self.phase is GatePhase.RELAYING and command.code in HELD_ONLY_CODES:
+            elif self.phase is GatePhase.RELAYING and handover is Handover.HELD_ONLY:
                 raise RequestError(
                     ResponseCode.SYSTEM_BUSY, f"the broker at {self._master} is the master now"
                 )

@@ -9,13 +9,13 @@ memory. A test checks that both paths store the same record and respond the same
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.fast_handler import FastHandler, GateName
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.request_latencies import COMMITS, ONEWAY_COMMITS, RequestLatencies
 from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
@@ -25,7 +25,7 @@ from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, TOPIC_BYTES_MAX, MessageWriter
 from epochmq_protocol import message_const as const
 from epochmq_protocol.checksum import CRC_MASK, crc32
-from epochmq_protocol.codes import CURRENT_VERSION
+from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.headers_base import Int, Long
@@ -33,7 +33,7 @@ from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import parse_properties
 from epochmq_protocol.record_layout import HEAD_V4
 from epochmq_protocol.topics import is_lmq
-from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
+from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
@@ -118,9 +118,14 @@ class FastEndTransaction:
         self._codes: dict[str, int] = {}
         self._generation = topics.generation
 
-    def fast(self) -> Mapping[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler."""
-        return {b'{"code":37,': self.end_transaction}
+    def declaration(self) -> FastHandler:
+        """The handler. The writer may not write while requests are held or relayed."""
+        return FastHandler(
+            codes=(RequestCode.END_TRANSACTION,),
+            starts=(b'{"code":37,',),
+            serve=self.end_transaction,
+            satisfies=frozenset({GateName.BROKER_NAME, GateName.HOLD, GateName.COLD_READS}),
+        )
 
     def end_transaction(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         """Commits one transaction (`FastRequestHandler`)."""

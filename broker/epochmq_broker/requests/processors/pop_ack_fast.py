@@ -10,13 +10,13 @@ same.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.request_latencies import ACKS, ONEWAY_ACKS, RequestLatencies
 from epochmq_broker.services.pop.checkpoints import is_plain
@@ -32,7 +32,7 @@ from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.headers_base import LONG_MAX, Int, Long
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.pop_records import ACK_TAG
-from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
+from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 
@@ -119,9 +119,15 @@ class FastPopAck:
         self._config = live.current
         self._topics_seen = topics.generation
 
-    def fast(self) -> Mapping[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler."""
-        return {HEADER_START: self.ack}
+    def declaration(self) -> FastHandler:
+        """The handler. The writer may not write while requests are held or relayed."""
+        return FastHandler(
+            codes=(RequestCode.ACK_MESSAGE,),
+            starts=(HEADER_START,),
+            serve=self.ack,
+            satisfies=frozenset({GateName.BROKER_NAME, GateName.HOLD, GateName.COLD_READS}),
+            ports=(Port.MAIN,),
+        )
 
     def ack(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         """Acknowledges one message (`FastRequestHandler`)."""

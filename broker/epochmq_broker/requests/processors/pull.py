@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.processors.filtered_gets import FilteredGets
 from epochmq_broker.requests.processors.pull_fast import RESPONDED, FastPull, is_sent_in_place
@@ -62,7 +63,7 @@ from epochmq_protocol.frame import (
 from epochmq_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
-from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection, RequestHandler
+from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.memory_limit import memory_bytes
 from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
@@ -148,9 +149,15 @@ class PullProcessor:
         """Request code → handler, for headers that the fast path does not support."""
         return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
 
-    def fast(self) -> Mapping[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler."""
-        return {b'{"code":11,': self.fast_pull, b'{"code":361': self.fast_pull}
+    def fast_declaration(self) -> FastHandler:
+        """The fast handler, for both codes."""
+        return FastHandler(
+            codes=(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE),
+            starts=(b'{"code":11,', b'{"code":361'),
+            serve=self.fast_pull,
+            satisfies=frozenset({GateName.BROKER_NAME}),
+            ports=(Port.MAIN,),
+        )
 
     def fast_pull(self, connection: RemotingConnection, header: bytes, body: bytes) -> bytes | None:
         """Serves a pull from its header's bytes. Raises FastPathMiss for headers that it does not support."""

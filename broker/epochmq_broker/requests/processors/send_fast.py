@@ -11,11 +11,11 @@ the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
 from msgspec import Struct
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.requests.fast_handler import FastHandler, GateName
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.processors.send import (
     DELAY,
@@ -138,9 +138,14 @@ class FastSend:
         self._name = live.current.broker_name
         live.on_change.append(self._reconfigured)
 
-    def fast(self) -> Mapping[bytes, FastRequestHandler]:
-        """Start of a JSON header → handler."""
-        return {b'{"code":310': self._handler()}
+    def declaration(self) -> FastHandler:
+        """The handler. The writer may not write while requests are held or relayed."""
+        return FastHandler(
+            codes=(RequestCode.SEND_MESSAGE_V2,),
+            starts=(b'{"code":310',),
+            serve=self._handler(),
+            satisfies=frozenset({GateName.BROKER_NAME, GateName.HOLD, GateName.COLD_READS}),
+        )
 
     def _handler(self) -> FastRequestHandler:
         """The handler as a closure: its own variables are the cheapest to access."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -81,21 +82,8 @@ class StaticTopicProcessor:
     # requests about logical queues
 
     def translate(self, handlers: Mapping[int, RequestHandler]) -> dict[int, RequestHandler]:
-        """The handlers, with those about offsets extended to static topics."""
-        translated: dict[int, _Serve] = {
-            RequestCode.QUERY_CONSUMER_OFFSET: _query_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: _update_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _search,
-            RequestCode.GET_MAX_OFFSET: _max_offset,
-            RequestCode.GET_MIN_OFFSET: _min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: _earliest_time,
-        }
-        return {
-            code: self._translated(handlers, code, translated[RequestCode(code)])
-            if code in translated
-            else handler
-            for code, handler in handlers.items()
-        }
+        """These handlers of `TRANSLATED_CODES`, extended to static topics."""
+        return {code: self._translated(handlers, code, _TRANSLATED[code]) for code in handlers}
 
     def _translated(self, handlers: Mapping[int, RequestHandler], code: int, serve: _Serve) -> RequestHandler:
         table = self._static.table
@@ -277,3 +265,15 @@ async def _earliest_time(logical: _LogicalRequest) -> Command:
     if answer.code != ResponseCode.SUCCESS:
         raise RequestError(ResponseCode.SYSTEM_ERROR, answer.remark or "unknown remote error")
     return logical.answer(timestamp=int((answer.ext or {})["timestamp"]))
+
+
+_TRANSLATED: Final[dict[int, _Serve]] = {
+    RequestCode.QUERY_CONSUMER_OFFSET: _query_offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _update_offset,
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _search,
+    RequestCode.GET_MAX_OFFSET: _max_offset,
+    RequestCode.GET_MIN_OFFSET: _min_offset,
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _earliest_time,
+}
+TRANSLATED_CODES: Final = frozenset(_TRANSLATED)
+"""Requests about offsets in a logical queue. They ask the physical queues with the same codes."""

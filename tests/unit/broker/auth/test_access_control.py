@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_broker.requests.fast_handler import Port
 from epochmq_protocol.bodies import HeartbeatData, LockBatchRequestBody, to_json
 from epochmq_protocol.bodies_client import ConsumerData
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -185,19 +186,19 @@ async def test_a_stateful_strategy_remembers_results_for_a_connection(tmp_path: 
 
 async def test_without_the_keys_nothing_is_checked_and_the_fast_paths_serve(tmp_path: Path) -> None:
     async with running(tmp_path) as bench:
-        assert len(bench.broker.processors.main_port_fast_handlers()) > 0
+        assert len(bench.broker.pipeline.fast_handlers(Port.MAIN)) > 0
         add_topics(bench, "orders")
         assert bench.peer().call(send_command("orders")).code == ResponseCode.SUCCESS
 
 
 async def test_with_the_keys_there_is_no_fast_path_on_either_port(tmp_path: Path) -> None:
     async with running(tmp_path, ENABLED) as bench:
-        assert not bench.broker.processors.main_port_fast_handlers()
-        assert not bench.broker.processors.vip_port_fast_handlers()
-        vip = bench.broker.processors.vip_port_handlers(bench.broker.handlers)
+        assert not bench.broker.pipeline.fast_handlers(Port.MAIN)
+        assert not bench.broker.pipeline.fast_handlers(Port.VIP)
+        vip = bench.broker.pipeline.handlers(Port.VIP)
         peer = bench.peer()
-        assert set(vip) <= set(bench.broker.processors.main_port_handlers(bench.broker.handlers))
-        default = bench.broker.processors.default_handler()
+        assert set(vip) <= set(bench.broker.pipeline.handlers(Port.MAIN))
+        default = bench.broker.pipeline.default
         assert default is not None
         with pytest.raises(Exception, match=r"username cannot be null\."):
             default(peer.connection, command(4711))

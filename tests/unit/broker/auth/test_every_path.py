@@ -11,6 +11,7 @@ import pytest
 
 from epochmq_broker.auth.access_rules import ACCESS_RULES
 from epochmq_broker.auth.acls import ResourceType
+from epochmq_broker.requests.fast_handler import Port
 from epochmq_protocol.bodies import (
     BatchAck,
     BatchAckMessageRequestBody,
@@ -137,7 +138,7 @@ UNCHECKED: Final = frozenset(
 def paths(bench: Bench) -> dict[int, tuple[Build, bool]]:
     """(builder, whether a permission is needed) of every request that the broker serves and checks."""
     found: dict[int, tuple[Build, bool]] = {}
-    for code in bench.broker.processors.main_port_handlers(bench.broker.handlers):
+    for code in bench.broker.pipeline.handlers(Port.MAIN):
         if code in UNCHECKED:
             continue
         if code in SPECIAL:

@@ -150,7 +150,7 @@ async def test_both_paths_store_the_same_records_and_respond_the_same(bench: Ben
 
 def is_taken(bench: Bench, command: Command) -> bool:
     """Whether the fast path serves a send."""
-    (handler,) = bench.broker.processors.fast_send.fast().values()
+    handler = bench.fast_handler(RequestCode.SEND_MESSAGE_V2).serve
     _, header, body = split(encode(command)[4:])
     try:
         handler(bench.peer().connection, header, body)
@@ -252,7 +252,7 @@ async def test_ids_that_need_escaping_are_returned_unchanged(bench: Bench) -> No
 
 
 async def test_the_key_of_the_fast_path_is_the_start_of_a_header(bench: Bench) -> None:
-    (start,) = bench.broker.processors.fast_send.fast()
+    (start,) = bench.fast_handler(RequestCode.SEND_MESSAGE_V2).starts
     _, header, _ = split(encode(send_command("BenchmarkTest"))[4:])
     assert header.startswith(start)
     assert start == b'{"code":%d' % RequestCode.SEND_MESSAGE_V2

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.config.broker_config import from_properties
-from epochmq_broker.membership.acting.isolation import REMARK, IsolationGate, starts_isolated
+from epochmq_broker.membership.acting.isolation import REMARK, starts_isolated
+from epochmq_broker.requests.fast_handler import GateName
+from epochmq_broker.requests.pipeline import compose
 from epochmq_protocol.bodies import HARuntimeInfo, LockBatchRequestBody, from_json, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
@@ -93,12 +95,12 @@ async def test_a_slave_is_open_from_the_start(tmp_path: Path) -> None:
         assert answer.code == 0
 
 
-def test_a_gate_leaves_other_requests_alone() -> None:
+async def test_the_gate_leaves_other_requests_alone(bench: Bench) -> None:
     def handler(connection: object, command: Command) -> None:
         return None
 
-    gate = IsolationGate(closed=True)
-    guarded = gate.guard({RequestCode.GET_BROKER_CONFIG: handler, RequestCode.SEND_MESSAGE: handler})
+    (gate,) = (one for one in bench.broker.pipeline.gates if one.name is GateName.ISOLATION)
+    guarded = compose([gate], {RequestCode.GET_BROKER_CONFIG: handler, RequestCode.SEND_MESSAGE: handler})
     assert guarded[RequestCode.GET_BROKER_CONFIG] is handler
     assert guarded[RequestCode.SEND_MESSAGE] is not handler
 

@@ -10,13 +10,9 @@ from typing import Any, cast
 import pytest
 
 from epochmq_broker.membership.controlled import request_gate as module
-from epochmq_broker.membership.controlled.request_gate import (
-    HELD_CODES,
-    RELAYED,
-    RELAYED_CODES,
-    GatePhase,
-    RequestGate,
-)
+from epochmq_broker.membership.controlled.handover import Handover
+from epochmq_broker.membership.controlled.request_gate import RELAYED, GatePhase, RequestGate
+from epochmq_broker.requests.request_rules import codes_where, rule_of
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import CallTimeoutError, ConnectError, RequestError
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, request, response
@@ -26,6 +22,8 @@ from tests.unit.broker.replication.ha.broker_node import until
 MASTER, SELF = "10.0.0.2:10911", "10.0.0.1:10911"
 SEND, COMMIT, PULL = RequestCode.SEND_MESSAGE_V2, RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.PULL_MESSAGE
 POP = RequestCode.POP_MESSAGE
+HELD_CODES = codes_where(lambda rule: rule.handover is Handover.HELD)
+RELAYED_CODES = HELD_CODES | codes_where(lambda rule: rule.handover is Handover.RELAYED)
 NOBODY = cast(RemotingConnection, None)
 
 
@@ -64,10 +62,10 @@ class GateHarness:
         self.elsewhere = FakeRemoteBroker()
         self.gate = RequestGate(self.elsewhere, SELF)
         self.here: list[Command] = []
-        handlers = dict.fromkeys((*RELAYED_CODES, PULL, POP), self._handle)
-        self.handlers = (
-            handlers | self.gate.guard_relayed(handlers) | self.gate.guard_held(handlers, handlers)
-        )
+        self.handlers = {
+            code: self.gate.guard(self._handle, rule_of(code).handover)
+            for code in (*RELAYED_CODES, PULL, POP)
+        }
 
     def _handle(self, connection: RemotingConnection, command: Command) -> Command:
         self.here.append(command)

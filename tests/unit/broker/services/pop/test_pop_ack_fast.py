@@ -120,11 +120,11 @@ def stored_since(bench: Bench, start: int) -> list[dict[str, Any]]:
 async def test_both_paths_store_the_same_records_and_respond_the_same(bench: Bench) -> None:
     messages, header = await pop(bench, invisible_time=3_600_000)
     assert len(messages) == MESSAGES
-    fast, taken = bench.broker.processors.fast_pop_ack, 0
+    fast, taken = bench.fast_handler(RequestCode.ACK_MESSAGE), 0
 
     def counted(*arguments: Any) -> bytes | None:
         nonlocal taken
-        found = fast.ack(*arguments)
+        found = fast.serve(*arguments)
         taken += 1
         return found
 
@@ -153,7 +153,7 @@ async def test_the_response_has_the_bytes_of_the_ordinary_one(bench: Bench) -> N
 def fast_result(bench: Bench, command: Command) -> bytes | None:
     """What the fast path returns for a command. FastPathMiss."""
     _, header, body = split(encode(command)[4:])
-    return bench.broker.processors.fast_pop_ack.ack(bench.peer().connection, header, body)
+    return bench.fast_handler(RequestCode.ACK_MESSAGE).serve(bench.peer().connection, header, body)
 
 
 async def test_the_ordinary_path_serves_what_the_fast_path_cannot(

@@ -60,7 +60,7 @@ async def bench(tmp_path: Path, nameserver: Nameserver) -> AsyncIterator[Bench]:
     async with running(tmp_path, settings) as made:
         processor: Any = next(
             cell.cell_contents
-            for cell in made.broker.handlers[RequestCode.QUERY_ASSIGNMENT].__closure__  # type: ignore[attr-defined]
+            for cell in made.broker.pipeline.in_process[RequestCode.QUERY_ASSIGNMENT].__closure__  # type: ignore[attr-defined]
             if isinstance(getattr(cell.cell_contents, "__self__", None), MessageRequestModeProcessor)
         ).__self__
         processor._routes._client = nameserver

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_broker.requests.processors.end_transaction_fast import FastEndTransaction
 from epochmq_protocol import message as records
+from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode, split
 from epochmq_protocol.message import MessageExt
@@ -177,16 +177,16 @@ def end(bench: Bench, peer: Peer, chance: random.Random) -> object:
 
 async def test_both_paths_store_the_same_records_and_respond_the_same(bench: Bench) -> None:
     taken = 0
-    handle = FastEndTransaction.end_transaction
+    fast = bench.fast_handler(RequestCode.END_TRANSACTION)
 
-    def counted(self: FastEndTransaction, *arguments: Any) -> bytes | None:
+    def counted(*arguments: Any) -> bytes | None:
         nonlocal taken
-        found = handle(self, *arguments)
+        found = fast.serve(*arguments)
         taken += 1
         return found
 
-    fast = bench.broker.processors.fast_end_transaction
-    bench.fast.fast[b'{"code":37,"'] = lambda *arguments: counted(fast, *arguments)
+    assert b'{"code":37,"' in bench.fast.fast
+    bench.fast.fast[b'{"code":37,"'] = counted
     for topic in ("T", "Other"):
         send_half(bench, topic=topic)
     quick, ordinary = bench.peer(), bench.peer(ordinary=True)
@@ -216,7 +216,7 @@ def fast_result(bench: Bench, command: Command) -> bytes | None:
     """What the fast path returns for a command. FastPathMiss."""
     _, header, body = split(encode(command)[4:])
     connection = bench.peer().connection
-    return bench.broker.processors.fast_end_transaction.end_transaction(connection, header, body)
+    return bench.fast_handler(RequestCode.END_TRANSACTION).serve(connection, header, body)
 
 
 async def test_the_ordinary_path_serves_what_the_fast_path_cannot(

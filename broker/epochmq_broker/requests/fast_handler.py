@@ -1,0 +1,48 @@
+"""Declares a fast handler: which requests it takes, on which ports, and which gates of the pipeline it
+satisfies itself.
+
+A fast handler serves a request from its bytes, so it runs in front of every gate. It satisfies a gate if it
+raises `FastPathMiss`, before it changes anything, for each request that the gate would not pass now. The gate
+then decides about the same frame. While a gate that it does not satisfy may stop a request, the ports do not
+use the handler (`pipeline.RequestPipeline.fast_handlers`).
+"""
+# pure: values only
+
+from __future__ import annotations
+
+import enum
+
+from msgspec import Struct
+
+from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.transport.connection import FastRequestHandler
+
+
+class Port(enum.Enum):
+    """The ports of a broker by what they serve. The external port serves what the main port serves."""
+
+    MAIN = "main"
+    VIP = "vip"
+
+
+class GateName(enum.Enum):
+    """The gates of the pipeline (`pipeline`), the outermost first."""
+
+    FAST_FAILURE = "fast failure"
+    ISOLATION = "isolation"
+    ACCESS = "access"
+    BROKER_NAME = "broker name"
+    RELAY = "relay"
+    STATIC_TOPICS = "static topics"
+    COLD_READS = "cold reads"
+    HOLD = "hold"
+
+
+class FastHandler(Struct, frozen=True, kw_only=True):
+    """A fast handler of one broker. `starts`: the first bytes of the JSON headers that it takes."""
+
+    codes: tuple[RequestCode, ...]
+    starts: tuple[bytes, ...]
+    serve: FastRequestHandler
+    satisfies: frozenset[GateName]
+    ports: tuple[Port, ...] = (Port.MAIN, Port.VIP)
