@@ -84,9 +84,13 @@ class Peer:
         self.answers: dict[int, Command] = {}
         self.requests: list[Command] = []
 
+    def next_opaque(self) -> int:
+        """The opaque of a further request."""
+        return next(self._opaques)
+
     def send(self, command: Command) -> int:
         """Sends a command. Returns its opaque."""
-        command.opaque = next(self._opaques)
+        command.opaque = self.next_opaque()
         self.connection.data_received(encode(command))
         return command.opaque
 
