@@ -16,6 +16,7 @@ import orjson
 import pytest
 
 from epochmq_broker.membership.controlled.heartbeats import clock_ms
+from epochmq_broker.membership.modes.controlled import ControlledMode
 from epochmq_broker.requests.fast_handler import GateName, Port
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError
@@ -126,8 +127,7 @@ async def unchanged(bench: Bench) -> None:
 async def become_slave(bench: Bench) -> None:
     """Another broker is the master, and this one is its replica (`RoleTransitions`)."""
     broker = bench.broker
-    assert broker.replicas is not None
-    broker.replicas.lease.end()
+    broker.mode.replicas.lease.end()
     broker.live.set_role(1, "SLAVE")
     broker.master_services.stop()
     await broker.ha.become_replica(None, 2, broker_id=1)
@@ -135,14 +135,12 @@ async def become_slave(bench: Bench) -> None:
 
 async def lose_lease(bench: Bench) -> None:
     """The lease is over, and the gate is open still."""
-    assert bench.broker.replicas is not None
-    bench.broker.replicas.lease.end()
+    bench.broker.mode.replicas.lease.end()
 
 
 async def fence(bench: Bench) -> None:
     """The broker may write no more under its epoch."""
-    assert bench.broker.replicas is not None
-    bench.broker.replicas.lease.fence()
+    bench.broker.mode.replicas.lease.fence()
 
 
 async def fill_disk(bench: Bench) -> None:
@@ -152,14 +150,12 @@ async def fill_disk(bench: Bench) -> None:
 
 async def hold(bench: Bench) -> None:
     """A switchover is under way."""
-    assert bench.broker.replicas is not None
-    bench.broker.replicas.gate.hold()
+    bench.broker.mode.replicas.gate.hold()
 
 
 async def relay(bench: Bench) -> None:
     """The new master is known."""
-    assert bench.broker.replicas is not None
-    bench.broker.replicas.gate.relay(MASTER)
+    bench.broker.mode.replicas.gate.relay(MASTER)
 
 
 async def relay_as_slave(bench: Bench) -> None:
@@ -170,8 +166,7 @@ async def relay_as_slave(bench: Bench) -> None:
 
 async def open_gate(bench: Bench) -> None:
     """The switchover failed."""
-    assert bench.broker.replicas is not None
-    bench.broker.replicas.gate.open()
+    bench.broker.mode.replicas.gate.open()
 
 
 async def reject_late_requests(bench: Bench) -> None:
@@ -182,7 +177,7 @@ async def reject_late_requests(bench: Bench) -> None:
 
 async def end_isolation(bench: Bench) -> None:
     """A returned master goes online."""
-    bench.broker.ports.end_isolation()
+    bench.broker.mode.isolation.open()
 
 
 async def close_isolation(bench: Bench) -> None:
@@ -249,11 +244,11 @@ async def serving(
     async with running(directory, settings) as bench:
         broker = bench.broker
         monkeypatch.setattr(broker.client, "call", call)
-        if broker.replicas is not None:
+        if isinstance(broker.mode, ControlledMode):
             await broker.ha.become_master(1, {1}, 1, broker_id=1)
             broker.live.set_role(0, "SYNC_MASTER")
-            broker.replicas.lease.begin(1)
-            broker.replicas.lease.record_grant(1, clock_ms(), 3_600_000)
+            broker.mode.replicas.lease.begin(1)
+            broker.mode.replicas.lease.record_grant(1, clock_ms(), 3_600_000)
             broker.master_services.start()
         yield bench
 
@@ -376,7 +371,7 @@ async def test_no_gate_that_a_fast_handler_does_not_satisfy_may_stop_its_request
     async with running(tmp_path, GROUP) as bench:
         pipeline = bench.broker.pipeline
         assert [pipeline.fast_handlers(port) for port in Port] == [{}, {}]
-        bench.broker.ports.end_isolation()
+        bench.broker.mode.isolation.open()
         starts = {start for fast in pipeline.fast for start in fast.starts}
         assert set(pipeline.fast_handlers(Port.MAIN)) == starts
         assert set(pipeline.fast_handlers(Port.VIP)) == {
