@@ -16,6 +16,12 @@ NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 KEY_SEPARATOR: Final = " "
 
+
+def stored_name(name: str) -> bytes:
+    """The name of a property as it stands before the value in stored properties."""
+    return f"{name}{NAME_VALUE_SEPARATOR}".encode()
+
+
 # sysFlag bits
 COMPRESSED_FLAG: Final = 0x1
 MULTI_TAGS_FLAG: Final = 0x2

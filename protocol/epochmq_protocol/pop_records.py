@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-REVIVE_TOPIC_PREFIX: Final = "rmq_sys_REVIVE_LOG_"
+from epochmq_protocol.topics import SYSTEM_TOPIC_PREFIX
+
+REVIVE_TOPIC_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}REVIVE_LOG_"
 """The revive topic of a cluster has this prefix before the cluster's name."""
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"
 """The tags of checkpoints and of acknowledgements of one and of several messages."""

@@ -6,9 +6,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from epochmq_formats.batch_unit import MESSAGES_MAX
+from epochmq_protocol.message_const import PROPERTY_INNER_BASE, PROPERTY_INNER_NUM, stored_name
 from epochmq_store.record import property_value
 
 DIGITS_MAX: Final = 19  # fewer digits always fit into eight bytes
+_BASE: Final = stored_name(PROPERTY_INNER_BASE)
+_NUMBER: Final = stored_name(PROPERTY_INNER_NUM)
 
 
 class InnerBatch(NamedTuple):
@@ -21,8 +24,8 @@ class InnerBatch(NamedTuple):
 def inner_batch_of(properties: bytes) -> InnerBatch | None:
     """The inner batch that stored properties describe by INNER_BASE and INNER_NUM (setBatchSizeIfNeeded).
     None for a record that is no inner batch, or whose numbers are not valid."""
-    base = property_value(properties, b"INNER_BASE\x01") or b""
-    count = property_value(properties, b"INNER_NUM\x01") or b""
+    base = property_value(properties, _BASE) or b""
+    count = property_value(properties, _NUMBER) or b""
     if not (base.isdigit() and count.isdigit() and len(base) < DIGITS_MAX and len(count) < DIGITS_MAX):
         return None
     found = InnerBatch(int(base), int(count))

@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from epochmq_protocol.message_const import PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_INNER_MULTI_QUEUE_OFFSET
+from epochmq_protocol.message_const import (
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    stored_name,
+)
 from epochmq_protocol.topics import LMQ_DISPATCH_SEPARATOR, LMQ_QUEUE_ID, is_lmq, topic_allows_lmq
 from epochmq_store import record
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.consume_queues import ConsumeQueues, is_queue_name
 from epochmq_store.statuses import PutStatus
 
-_NAMES: Final = PROPERTY_INNER_MULTI_DISPATCH.encode() + b"\x01"
-_OFFSETS: Final = PROPERTY_INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"
+_NAMES: Final = stored_name(PROPERTY_INNER_MULTI_DISPATCH)
+_OFFSETS: Final = stored_name(PROPERTY_INNER_MULTI_QUEUE_OFFSET)
 _OFFSET_DIGITS_MAX: Final = 19
 
 

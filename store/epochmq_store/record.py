@@ -18,8 +18,13 @@ from epochmq_protocol.message_const import (
     MAGIC_V1,
     MAGIC_V2,
     PROPERTY_CRC32,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     TOPIC_BYTES_MAX_V1,
     TRANSACTION_PREPARED_TYPE,
+    stored_name,
 )
 from epochmq_protocol.record_layout import (
     BODY_SIZE_BYTES,
@@ -40,7 +45,11 @@ from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC
 
 CRC_PROPERTY_BYTES: Final = 20
 CRC_PROPERTY_SPACE: Final = bytes(CRC_PROPERTY_BYTES)
-_CRC_PROPERTY_NAME: Final = PROPERTY_CRC32.encode() + b"\x01"
+_CRC_PROPERTY_NAME: Final = stored_name(PROPERTY_CRC32)
+_TAGS: Final = stored_name(PROPERTY_TAGS)
+_UNIQ_KEY: Final = stored_name(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+_KEYS: Final = stored_name(PROPERTY_KEYS)
+_DELAY: Final = stored_name(PROPERTY_DELAY_TIME_LEVEL)
 
 BLANK: Final = "blank"  # the result of `parse` at a blank record, the unused end of a file
 
@@ -96,13 +105,13 @@ def property_value(properties: bytes, name: bytes) -> bytes | None:
 
 def tags_code_of(properties: bytes) -> int:
     """Tag code of a stored properties string, 0 without TAGS."""
-    return javahash.tags_code(property_value(properties, b"TAGS\x01"))
+    return javahash.tags_code(property_value(properties, _TAGS))
 
 
 def keys_of(properties: bytes) -> tuple[str | None, str | None]:
     """(UNIQ_KEY, KEYS) of a stored properties string, for the index."""
-    uniq_key = property_value(properties, b"UNIQ_KEY\x01")
-    keys = property_value(properties, b"KEYS\x01")
+    uniq_key = property_value(properties, _UNIQ_KEY)
+    keys = property_value(properties, _KEYS)
     return (
         uniq_key.decode("utf-8", "replace") if uniq_key else None,
         keys.decode("utf-8", "replace") if keys else None,
@@ -112,7 +121,7 @@ def keys_of(properties: bytes) -> tuple[str | None, str | None]:
 def delay_tags_code(properties: bytes, store_timestamp: int, delays_ms: tuple[int, ...]) -> int | None:
     """The tag code of a message in the schedule topic: its delivery time in epoch ms. None without a delay
     level."""
-    text = property_value(properties, b"DELAY\x01")
+    text = property_value(properties, _DELAY)
     if text is None or not text.lstrip(b"+-").isdigit():
         return None
     try:

@@ -15,7 +15,9 @@ import pytest
 from epochmq_broker.membership.dledger.commit_log_peer import is_record
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_protocol.message import encode_host
-from epochmq_store.record import HEAD_V4, POSITION_AT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from epochmq_protocol.message_const import TRANSACTION_ROLLBACK_TYPE
+from epochmq_protocol.record_layout import PHYSICAL_OFFSET_AT
+from epochmq_store.record import HEAD_V4
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.dledger_group import FILE_SIZE, DLedgerGroup
@@ -66,7 +68,7 @@ def test_each_program_continues_the_others_directory(tmp_path: Path, *, killed: 
 
 def opened(group: DLedgerGroup, number: int) -> BlockLog:
     folder = group.store(number) / f"dledger-n{number}"
-    log = BlockLog(folder, FILE_SIZE, position_at=POSITION_AT, check=is_record)
+    log = BlockLog(folder, FILE_SIZE, position_at=PHYSICAL_OFFSET_AT, check=is_record)
     log.open()
     return log
 
@@ -157,7 +159,7 @@ def stored_at_taken_offsets(group: DLedgerGroup) -> set[bytes]:
         assert entry is not None
         head = HEAD_V4.unpack_from(entry.body)
         queue_id, offset, flag, store_host, size = head[3], head[5], head[7], head[11], head[14]
-        if flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+        if flag & TRANSACTION_ROLLBACK_TYPE == TRANSACTION_ROLLBACK_TYPE:
             continue  # the first record of a term is in no queue
         body, rest = entry.body[HEAD_V4.size :][:size], entry.body[HEAD_V4.size + size :]
         queue = rest[1 : 1 + rest[0]], queue_id, offset

@@ -17,8 +17,8 @@ from epochmq_broker.membership.dledger.leader_appender import LeaderAppender
 from epochmq_dledger.store import state_files
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
+from epochmq_protocol.record_layout import PHYSICAL_OFFSET_AT
 from epochmq_store import PutStatus
-from epochmq_store.record import POSITION_AT
 from tests.spark.seeded_groups import SETTINGS, random_message, write_consumer_offsets
 from tests.unit.broker.replication.ha.broker_node import SMALL
 from tests.unit.store.support import HOST, put
@@ -62,7 +62,7 @@ class DLedgerNode:
             config.mapped_file_size_commit_log,
             index_file_bytes,
             commit_log_peer.data_folder(config),
-            position_at=POSITION_AT,
+            position_at=PHYSICAL_OFFSET_AT,
             check=commit_log_peer.is_record,
             first_body=lambda term: encode_first_record(term, HOST, int(time.time() * 1000)),
         )

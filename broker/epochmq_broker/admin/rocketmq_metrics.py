@@ -19,7 +19,13 @@ from epochmq_broker.tables.metric_tables import HISTOGRAMS_MAX, Sample
 from epochmq_broker.tables.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK2DLQ_TIMES, ReceivedMessages
 from epochmq_protocol.admin_api.results import MetricSample
 from epochmq_protocol.codes import LanguageCode, version_name
-from epochmq_protocol.topics import CID_RMQ_SYS_PREFIX, PERM_READ, PERM_WRITE, is_retry_topic
+from epochmq_protocol.topics import (
+    CID_RMQ_SYS_PREFIX,
+    DLQ_GROUP_TOPIC_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    is_retry_topic,
+)
 from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
 
@@ -29,7 +35,6 @@ SERIES_MAX = 5000
 """Series of one metric; further ones are left out."""
 PAUSE_EVERY = 500
 """Queues, or counters, that are read without a pause: about a millisecond."""
-DLQ_PREFIX = "%DLQ%"
 SYSTEM_GROUPS = CID_RMQ_SYS_PREFIX.lower()
 MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
@@ -97,7 +102,7 @@ class RocketMQMetrics:
         get_sizes = dict(stats.items(GROUP_GET_SIZE))
         normal: dict[str, ReceivedMessages] = {}
         async for topic, counter in _paused(stats.puts()):
-            if not is_retry_topic(topic) and not topic.startswith(DLQ_PREFIX):
+            if not is_retry_topic(topic) and not topic.startswith(DLQ_GROUP_TOPIC_PREFIX):
                 normal.setdefault(topic, ReceivedMessages()).add_all(counter.received())
         received = [((topic, "normal"), messages) for topic, messages in normal.items()]
         for (topic, kind), messages in stats.typed_traffic().items():

@@ -34,6 +34,7 @@ from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.fixed_keys import DLEDGER_MEMBER_KEYS, FIXED_BROKER_KEYS
+from epochmq_protocol.topics import RMQ_SYS_TRACE_TOPIC
 from epochmq_store.store_config import split_paths
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -192,7 +193,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     auto_create_subscription_group: bool = True
     enable_create_sys_group: bool = True
     trace_topic_enable: bool = False
-    msg_trace_topic_name: Text = "RMQ_SYS_TRACE_TOPIC"
+    msg_trace_topic_name: Text = RMQ_SYS_TRACE_TOPIC
     trace_on: bool = True
     timer_wheel_enable: bool = True
     validate_system_topic_when_update_topic: bool = True

@@ -30,7 +30,7 @@ from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.tables.attributes import BATCH_CQ, QUEUE_TYPE
 from epochmq_broker.tables.broker_tables import BrokerTables
 from epochmq_broker.tables.topics import topic_config
-from epochmq_broker.writing.message_writer import SCHEDULE_TOPIC, TIMER_TOPIC
+from epochmq_broker.writing.message_writer import SCHEDULE_TOPIC
 from epochmq_formats.timer_checkpoint import TimerCheckpoint
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records

@@ -38,7 +38,15 @@ from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.message import MessageExt
-from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, DataVersion
+from epochmq_protocol.message_const import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_WAIT_STORE_MSG_OK,
+)
+from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, SCHEDULE_CONSUMER_GROUP, DataVersion
 from epochmq_store.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 
@@ -56,7 +64,7 @@ UNSAFE_MAX = 4096
 the level pauses."""
 ROUND_BUDGET_S = 0.004
 """How long one round may block the event loop; the rest continues in the next round."""
-SCHEDULE_GROUP = "SCHEDULE_CONSUMER"
+SCHEDULE_GROUP = SCHEDULE_CONSUMER_GROUP
 FILE_NAME = "delayOffset.json"
 
 
@@ -346,8 +354,8 @@ def restore_message(delayed: MessageExt) -> InnerMessage:
     (ScheduleMessageService.messageTimeUp)."""
     properties = records.parse_properties(delayed.properties)
     rendered = records.format_properties(properties)
-    topic, queue_id = properties["REAL_TOPIC"], int(properties["REAL_QID"])
-    for name in ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC"):
+    topic, queue_id = properties[PROPERTY_REAL_TOPIC], int(properties[PROPERTY_REAL_QUEUE_ID])
+    for name in (PROPERTY_DELAY_TIME_LEVEL, PROPERTY_TIMER_DELIVER_MS, PROPERTY_TIMER_DELAY_SEC):
         properties.pop(name, None)
-    properties["WAIT"] = "false"
+    properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
     return copy_of_record(delayed, topic, queue_id, properties, rendered)

@@ -64,7 +64,7 @@ def built_in_topics(settings: TopicSettings) -> list[TopicConfig]:
         (names.SYNC_BROKER_MEMBER_GROUP_PREFIX + broker, 1, PERM_INHERIT),
         (names.RMQ_SYS_TRANS_HALF_TOPIC, 1, both),
         (names.RMQ_SYS_TRANS_OP_HALF_TOPIC, 1, both),
-        ("rmq_sys_wheel_timer", 1, both),
+        (names.TIMER_TOPIC, 1, both),
     ]
     if settings.auto_create_topic_enable:
         rows.append(

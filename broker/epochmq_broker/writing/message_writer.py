@@ -18,12 +18,26 @@ from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import BatchElement, MessageExt
 from epochmq_protocol.message_const import (
     PROPERTY_CRC32,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_BASE,
     PROPERTY_INNER_MULTI_DISPATCH,
     PROPERTY_INNER_MULTI_QUEUE_OFFSET,
+    PROPERTY_INNER_NUM,
+    PROPERTY_KEYS,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    PROPERTY_WAIT_STORE_MSG_OK,
 )
 from epochmq_protocol.topics import (
     RMQ_SYS_SCHEDULE_TOPIC,
     RMQ_SYS_TRANS_HALF_TOPIC,
+    TIMER_TOPIC,
     is_retry_topic,
     topic_allows_lmq,
 )
@@ -36,11 +50,10 @@ from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 
 SCHEDULE_TOPIC = RMQ_SYS_SCHEDULE_TOPIC
-TIMER_TOPIC = "rmq_sys_wheel_timer"
 TOPIC_BYTES_MAX = 127
 RETRY_TOPIC_BYTES_MAX = 255
 
-TIMER_PROPERTIES = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+TIMER_PROPERTIES = (PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
 
 
 class InnerMessage(Struct, kw_only=True):
@@ -65,7 +78,7 @@ class InnerMessage(Struct, kw_only=True):
     @property
     def delay_level(self) -> int:
         """The level in the DELAY property; 0 without one (Message.getDelayTimeLevel)."""
-        text = self.properties.get("DELAY")
+        text = self.properties.get(PROPERTY_DELAY_TIME_LEVEL)
         if text is None:
             return 0
         try:
@@ -76,7 +89,7 @@ class InnerMessage(Struct, kw_only=True):
     @property
     def uniq_key(self) -> str | None:
         """The message id that the client made."""
-        return self.properties.get("UNIQ_KEY")
+        return self.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
 
 
 def copy_of_record(record: MessageExt, topic: str, queue_id: int, properties: dict[str, str],
@@ -214,7 +227,7 @@ class MessageWriter:
         RequestError for messages that this broker does not support."""
         if not self._is_legal(message):
             return PutResult(PutStatus.MESSAGE_ILLEGAL)
-        rejection = self.rejection(message.properties.get("WAIT", "true"))
+        rejection = self.rejection(message.properties.get(PROPERTY_WAIT_STORE_MSG_OK, "true"))
         if rejection is not None:
             return PutResult(rejection)
         if message.sys_flag & records.TRANSACTION_ROLLBACK_TYPE in (0, records.TRANSACTION_COMMIT_TYPE):
@@ -240,7 +253,7 @@ class MessageWriter:
         rendered = message.rendered
         if rendered is None:
             rendered = records.format_properties(properties)
-        tags = properties.get("TAGS")
+        tags = properties.get(PROPERTY_TAGS)
         status, physical_offset, queue_offset, size = append(
             self._store.queue(message.topic, message.queue_id),
             body=message.body,
@@ -253,8 +266,8 @@ class MessageWriter:
             reconsume_times=message.reconsume_times,
             prepared_offset=message.prepared_offset,
             tags_code=tags_code(tags) if tags else 0,
-            uniq_key=properties.get("UNIQ_KEY"),
-            keys=properties.get("KEYS"),
+            uniq_key=properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
+            keys=properties.get(PROPERTY_KEYS),
         )
         if self._light is not None and status is PutStatus.PUT_OK:
             self._light.count(message.topic, properties)
@@ -304,7 +317,9 @@ class MessageWriter:
             return illegal
         if message.sys_flag & records.TRANSACTION_ROLLBACK_TYPE or message.delay_level > 0:
             return illegal
-        rejection = self.rejection(message.properties.get("WAIT", "true")) or self._schedule_timer(message)
+        rejection = self.rejection(
+            message.properties.get(PROPERTY_WAIT_STORE_MSG_OK, "true")
+        ) or self._schedule_timer(message)
         if rejection is not None:
             return PutResult(rejection)
         common = records.format_properties(message.properties)
@@ -353,7 +368,9 @@ class MessageWriter:
     def must_wait(self, properties: Mapping[str, str]) -> bool:
         """Whether the response must wait until the message is on disk (SYNC_FLUSH) or on replicas
         (SYNC_MASTER). Not if the message says WAIT=false, except in a DLedger group."""
-        return self.sends_wait and (self.waits_always or properties.get("WAIT", "true").lower() == "true")
+        return self.sends_wait and (
+            self.waits_always or properties.get(PROPERTY_WAIT_STORE_MSG_OK, "true").lower() == "true"
+        )
 
     def when_safe(self, end: int, done: Callable[[PutStatus], None]) -> None:
         """Calls `done` once: with PUT_OK as soon as the log is as safe up to `end` as the settings demand;
@@ -414,7 +431,7 @@ class MessageWriter:
         if topic_bytes > RETRY_TOPIC_BYTES_MAX:
             return False
         if not message.sys_flag & records.INNER_BATCH_FLAG:
-            return "INNER_NUM" not in message.properties
+            return PROPERTY_INNER_NUM not in message.properties
         return self._store.queues.is_batch_topic(message.topic) is True
 
     def _place_inner_batch(self, message: InnerMessage) -> int:
@@ -424,10 +441,10 @@ class MessageWriter:
         queue = self._store.queue(message.topic, message.queue_id)
         if not isinstance(queue, BatchConsumeQueue):
             return 0
-        text = message.properties.get("INNER_NUM", "")
+        text = message.properties.get(PROPERTY_INNER_NUM, "")
         if not text.isdecimal() or len(text) > DIGITS_MAX or not 0 < int(text) <= MESSAGES_MAX:
             return 0
-        message.properties["INNER_BASE"] = str(queue.max_offset)
+        message.properties[PROPERTY_INNER_BASE] = str(queue.max_offset)
         message.rendered = None
         return int(text)
 
@@ -443,9 +460,9 @@ class MessageWriter:
             properties.pop(name, None)
         if level > self._levels:
             level = self._levels
-            properties["DELAY"] = str(level)
-        properties["REAL_TOPIC"] = message.topic
-        properties["REAL_QID"] = str(message.queue_id)
+            properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
+        properties[PROPERTY_REAL_TOPIC] = message.topic
+        properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
         message.rendered = None
         message.topic = SCHEDULE_TOPIC
         message.queue_id = level - 1
@@ -457,7 +474,7 @@ class MessageWriter:
         properties = message.properties
         if properties.keys().isdisjoint(TIMER_PROPERTIES):
             return None
-        if message.topic == TIMER_TOPIC or "TIMER_OUT_MS" in properties:
+        if message.topic == TIMER_TOPIC or PROPERTY_TIMER_OUT_MS in properties:
             return None
         return PutStatus.WHEEL_TIMER_NOT_ENABLE if self.timer_hook is None else self.timer_hook(message)
 
@@ -498,12 +515,12 @@ def _element(item: BatchElement, common: bytes) -> BatchMessage:
     separator = b"\x02" if own and common and not own.endswith(b"\x02") else b""
     stored = own + separator + common
     properties = records.parse_properties(stored)
-    tags = properties.get("TAGS")
+    tags = properties.get(PROPERTY_TAGS)
     return BatchMessage(
         item.body,
         stored,
         item.flag,
         tags_code(tags) if tags else 0,
-        properties.get("UNIQ_KEY"),
-        properties.get("KEYS"),
+        properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
+        properties.get(PROPERTY_KEYS),
     )

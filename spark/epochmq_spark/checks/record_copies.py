@@ -11,6 +11,7 @@ from typing import Any
 from epochmq_formats.dledger_log import ENTRY_FIELDS, ENTRY_HEADER, ENTRY_HEADER_SIZE
 from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.message_const import PROPERTY_KEYS, PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.findings import finding
 
@@ -158,7 +159,7 @@ def columns_of_message(copy: RecordCopy) -> dict[str, Any]:
         "topic": record.topic,
         "queue_id": record.queue_id,
         "queue_offset": record.queue_offset,
-        "key": properties.get("KEYS") or None,
-        "message_id": properties.get("UNIQ_KEY") or record.msg_id,
+        "key": properties.get(PROPERTY_KEYS) or None,
+        "message_id": properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX) or record.msg_id,
         "store_timestamp": record.store_timestamp,
     }

@@ -14,6 +14,7 @@ from typing import Any
 
 from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.message_const import PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX
 from epochmq_spark.checks.consume_queues import HoleRanges
 from epochmq_spark.checks.log_extent import LogExtent
 from epochmq_spark.checks.record_copies import RecordCopy, columns_of_message, compare_records
@@ -113,7 +114,10 @@ def _is_same_message(one: RecordCopy, other: RecordCopy) -> bool:
         return False
     if left.born_timestamp != right.born_timestamp and left.store_timestamp != right.store_timestamp:
         return False
-    keys = [message.parse_properties(record.properties).get("UNIQ_KEY") for record in (left, right)]
+    keys = [
+        message.parse_properties(record.properties).get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
+        for record in (left, right)
+    ]
     if keys[0] and keys[1]:
         return keys[0] == keys[1]
     return (left.born_timestamp, left.queue_offset) == (right.born_timestamp, right.queue_offset)

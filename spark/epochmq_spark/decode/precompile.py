@@ -6,6 +6,11 @@ from __future__ import annotations
 import numpy as np
 
 from epochmq_protocol import message
+from epochmq_protocol.message_const import (
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.index_chains import IndexChains
 from epochmq_spark.decode.log_digests import LogDigests
@@ -25,7 +30,9 @@ from epochmq_spark.decode.unit_columns import decode_units
 def main() -> None:
     """Makes every compiled function that an audit calls read one message, from writable and from read-only
     memory: numba compiles each function once for each."""
-    properties = message.format_properties({"UNIQ_KEY": "K", "KEYS": "a b", "TAGS": "t"})
+    properties = message.format_properties(
+        {PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: "K", PROPERTY_KEYS: "a b", PROPERTY_TAGS: "t"}
+    )
     record = message.encode_record(message.MessageExt("warm", bytes(300), properties))
     for data in (np.frombuffer(record, np.uint8), np.frombuffer(bytearray(record), np.uint8)):
         rows = np.zeros((4, w.COLUMNS), np.int64)

@@ -7,6 +7,7 @@ from typing import Final
 
 from epochmq_formats.batch_unit import UNIT, UNIT_BYTES, BatchUnit
 from epochmq_protocol.message import MessageExt, parse_properties
+from epochmq_protocol.message_const import PROPERTY_INNER_BASE, PROPERTY_INNER_NUM
 from epochmq_spark import files
 from epochmq_spark.features.replica_reader import ReplicaReader
 from epochmq_spark.store_layout import ConsumeQueueFiles, DataFile
@@ -55,8 +56,8 @@ def _contradiction(queue: ConsumeQueueFiles, unit: BatchUnit, message: MessageEx
     if (message.topic, message.queue_id) != (queue.topic, queue.queue_id):
         return f"the record is of {message.topic}/{message.queue_id}"
     properties = parse_properties(message.properties)
-    base = _number(properties.get("INNER_BASE"), message.queue_offset)
-    messages = _number(properties.get("INNER_NUM"), 1)
+    base = _number(properties.get(PROPERTY_INNER_BASE), message.queue_offset)
+    messages = _number(properties.get(PROPERTY_INNER_NUM), 1)
     if (unit.base, unit.messages) != (base, messages):
         return f"it has {unit.messages} messages at {unit.base}, the record {messages} at {base}"
     if unit.store_timestamp != message.store_timestamp:

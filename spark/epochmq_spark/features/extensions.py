@@ -19,10 +19,11 @@ from epochmq_formats.extension_unit import (
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import parse_properties
+from epochmq_protocol.message_const import PROPERTY_TAGS
+from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC
 from epochmq_spark.decode.state_tables import filter_bits
 from epochmq_spark.features.replica_reader import FileWindow, QueueReader, ReplicaReader
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _FILTERS: Final = "config/consumerFilter.json"
 
 
@@ -84,9 +85,9 @@ def _contradiction(reader: ReplicaReader, topic: str, physical: int, size: int, 
     wrong = []
     if unit.store_timestamp != message.store_timestamp:
         wrong.append(f"store time {unit.store_timestamp}, the message has {message.store_timestamp}")
-    tags = parse_properties(message.properties).get("TAGS", "")
+    tags = parse_properties(message.properties).get(PROPERTY_TAGS, "")
     expected = tags_code(tags) if tags else 0
-    if topic != SCHEDULE_TOPIC and unit.tags_code != expected:
+    if topic != RMQ_SYS_SCHEDULE_TOPIC and unit.tags_code != expected:
         wrong.append(f"tag code {unit.tags_code}, the message has {expected}")
     return "; ".join(wrong)
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.message import MessageExt, parse_properties
+from epochmq_protocol.message_const import PROPERTY_TAGS
 from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG, REVIVE_TOPIC_PREFIX, SHORT_NAMES
 from epochmq_spark.features.replica_reader import QueueReader, ReplicaReader
 
@@ -53,7 +54,7 @@ def _check_record(
 
 def revive_fields(message: MessageExt) -> tuple[str, dict[str, Any]]:
     """(tag, fields) of a record of the revive topic. Raises ValueError or EpochMQError."""
-    tag = parse_properties(message.properties).get("TAGS", "")
+    tag = parse_properties(message.properties).get(PROPERTY_TAGS, "")
     if tag not in _TAGS:
         raise ValueError(f"tag {tag!r}: expected ck, ack or bAck")
     parsed = fastjson.loads(message.body)

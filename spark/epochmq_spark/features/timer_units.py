@@ -13,13 +13,18 @@ from epochmq_formats.store_checkpoint import FIELD, PHYSIC_MSG_TIMESTAMP_AT
 from epochmq_formats.timer_log import NO_UNIT, UNIT_BYTES, units_end
 from epochmq_formats.timer_wheel import SLOTS, WHEEL_BYTES
 from epochmq_protocol.message import MessageExt, parse_properties
-from epochmq_protocol.message_const import BLANK_MAGIC
+from epochmq_protocol.message_const import (
+    BLANK_MAGIC,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_spark import files
 from epochmq_spark.decode import timer_files as t
 from epochmq_spark.features.replica_reader import QueueReader, ReplicaReader
 from epochmq_spark.store_layout import DataFile
 
-TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 CHECKPOINT: Final = "config/timercheck"
 CHUNK_UNITS: Final = 1 << 17
 WHEEL_CHUNK_BYTES: Final = 1 << 20
@@ -288,17 +293,17 @@ class _TimerQueue:
 
     def _check_delivered(self, offset: int, message: MessageExt, delivered_ms: int) -> None:
         properties = parse_properties(message.properties)
-        due = properties.get("TIMER_OUT_MS", "")
-        if due.isdecimal() and int(due) >= delivered_ms and "REAL_TOPIC" in properties:
+        due = properties.get(PROPERTY_TIMER_OUT_MS, "")
+        if due.isdecimal() and int(due) >= delivered_ms and PROPERTY_REAL_TOPIC in properties:
             self._reader.report(
                 "timer.missing-unit",
                 topic=TIMER_TOPIC,
                 queue_id=0,
                 queue_offset=offset,
                 start_offset=message.physical_offset,
-                message_id=properties.get("UNIQ_KEY"),
+                message_id=properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
                 store_timestamp=message.store_timestamp,
-                detail=f"due at {due} for {properties['REAL_TOPIC']}",
+                detail=f"due at {due} for {properties[PROPERTY_REAL_TOPIC]}",
             )
 
 

@@ -10,6 +10,13 @@ import numpy as np
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.message import MessageExt, parse_properties
+from epochmq_protocol.message_const import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
 from epochmq_protocol.topics import (
     CID_SYS_RMQ_TRANS,
     RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC,
@@ -46,7 +53,7 @@ def _read_ops(reader: ReplicaReader, halves: QueueReader, start: int, ended: Any
     for offset, op in reader.messages(ops):
         where = {"topic": ops.topic, "queue_id": ops.queue_id, "queue_offset": offset}
         where |= {"start_offset": op.physical_offset}
-        if parse_properties(op.properties).get("TAGS") != "d":
+        if parse_properties(op.properties).get(PROPERTY_TAGS) != "d":
             reader.report("transaction.broken-op", **where, detail="it has another tag than d")
             continue
         for text in op.body.decode("utf-8", "replace").rstrip(",").split(","):
@@ -69,11 +76,11 @@ def _check_halves(reader: ReplicaReader, queue: QueueReader, start: int, ended: 
     pending = 0
     for offset, half in reader.messages(queue, int(unended[0])):
         properties = parse_properties(half.properties)
-        uniq_key = properties.get("UNIQ_KEY", "")
+        uniq_key = properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, "")
         waiting.pop(uniq_key, None)  # this one is a copy of it
         if ended[offset - start]:
             continue
-        first = properties.get("TRAN_PREPARED_QUEUE_OFFSET", "")
+        first = properties.get(PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET, "")
         if first.isdecimal() and start <= int(first) < queue.end and ended[int(first) - start]:
             continue
         wrong = _contradiction(properties)
@@ -96,9 +103,9 @@ def _check_halves(reader: ReplicaReader, queue: QueueReader, start: int, ended: 
 
 
 def _contradiction(properties: dict[str, str]) -> str:
-    if not properties.get("REAL_TOPIC"):
+    if not properties.get(PROPERTY_REAL_TOPIC):
         return "it does not name its topic"
-    queue_id = properties.get("REAL_QID", "")
+    queue_id = properties.get(PROPERTY_REAL_QUEUE_ID, "")
     return "" if queue_id.lstrip("-").isdecimal() else f"queue {queue_id!r} is no number"
 
 
@@ -108,7 +115,7 @@ def _where(queue: QueueReader, offset: int, half: MessageExt, properties: dict[s
         "queue_id": queue.queue_id,
         "queue_offset": offset,
         "start_offset": half.physical_offset,
-        "message_id": properties.get("UNIQ_KEY"),
+        "message_id": properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
         "store_timestamp": half.store_timestamp,
     }
 
@@ -117,7 +124,9 @@ def _forget_discarded(reader: ReplicaReader, waiting: _Pending) -> None:
     discarded = reader.queue(RMQ_SYS_TRANS_CHECK_MAX_TIME_TOPIC, 0)
     if discarded is not None:
         for _, message in reader.messages(discarded):
-            waiting.pop(parse_properties(message.properties).get("UNIQ_KEY", ""), None)
+            waiting.pop(
+                parse_properties(message.properties).get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX, ""), None
+            )
 
 
 def _passed_offset(reader: ReplicaReader, queue: QueueReader) -> int:

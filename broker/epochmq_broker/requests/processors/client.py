@@ -44,10 +44,10 @@ from epochmq_protocol.headers import (
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
+from epochmq_protocol.topics import RETRY_GROUP_TOPIC_PREFIX
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.message_store import MessageStore
 
-RETRY_PREFIX = "%RETRY%"
 PULL_CONSUMER = "CONSUME_ACTIVELY"
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class ClientProcessor:
             return False
         resend = self._clients.fingerprint_changed(name, fingerprint)
         self._topics.create_in_send_back(
-            RETRY_PREFIX + name,
+            RETRY_GROUP_TOPIC_PREFIX + name,
             config.retry_queue_nums,
             sys_flag=SYS_FLAG_UNIT_SUB if data.unit_mode else 0,
             order=any(self._topics.is_order(sub.topic) for sub in data.subscription_data_set),

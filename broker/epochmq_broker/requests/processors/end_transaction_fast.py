@@ -31,6 +31,14 @@ from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.headers_base import Int, Long
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import parse_properties
+from epochmq_protocol.message_const import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    PROPERTY_WAIT_STORE_MSG_OK,
+)
 from epochmq_protocol.record_layout import HEAD_V4
 from epochmq_protocol.topics import is_lmq
 from epochmq_protocol.transport.connection import RemotingConnection
@@ -41,8 +49,8 @@ from epochmq_store.statuses import PutStatus
 
 SPECIAL_PROPERTIES: Final = frozenset(
     [
-        "DELAY",
-        "INNER_NUM",
+        PROPERTY_DELAY_TIME_LEVEL,
+        PROPERTY_INNER_NUM,
         const.PROPERTY_CHECK_IMMUNITY_TIME_IN_SECONDS,
         const.PROPERTY_CRC32,
         const.PROPERTY_INNER_MULTI_DISPATCH,
@@ -158,7 +166,7 @@ class FastEndTransaction:
             raise FastPathMiss
         properties = parse_properties(encoded)
         get = properties.get
-        uniq_key = get("UNIQ_KEY")
+        uniq_key = get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         if (
             get(const.PROPERTY_PRODUCER_GROUP) != fields.producer_group
             or (fields.transaction_id and uniq_key and fields.transaction_id != uniq_key)
@@ -169,7 +177,7 @@ class FastEndTransaction:
         if self._topics.generation != self._generation:
             self._clear_cache()
         cached = self._queues.get(place) or self._cached_queue(*place)
-        if writer.may_reject and writer.rejection(get("WAIT", "true")) is not None:
+        if writer.may_reject and writer.rejection(get(PROPERTY_WAIT_STORE_MSG_OK, "true")) is not None:
             raise FastPathMiss
         oneway = request.flag & FLAG_ONEWAY
         if not oneway and writer.must_wait(properties):
@@ -184,9 +192,9 @@ class FastEndTransaction:
             sys_flag=sys_flag & ~const.TRANSACTION_ROLLBACK_TYPE | const.TRANSACTION_COMMIT_TYPE,
             reconsume_times=reconsume_times,
             prepared_offset=physical_offset,
-            tags_code=self._code(get("TAGS", "")),
+            tags_code=self._code(get(PROPERTY_TAGS, "")),
             uniq_key=uniq_key,
-            keys=get("KEYS"),
+            keys=get(PROPERTY_KEYS),
             store_host=store_host,
         )
         if status is not PutStatus.PUT_OK:

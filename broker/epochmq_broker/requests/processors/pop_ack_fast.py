@@ -25,13 +25,22 @@ from epochmq_broker.services.pop.revive_log import ACK
 from epochmq_broker.services.timer.put_hook import TimerPutHook
 from epochmq_broker.tables.stats import BROKER_ACK_NUMS, GROUP_ACK_NUMS, BrokerStats
 from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import TIMER_TOPIC, MessageWriter
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.headers_base import LONG_MAX, Int, Long
 from epochmq_protocol.javahash import tags_code
+from epochmq_protocol.message_const import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
 from epochmq_protocol.pop_records import ACK_TAG
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
@@ -235,10 +244,14 @@ class FastPopAck:
             (
                 f'"bn":"{broker}","c":"{group}","pt":{pop_time},"q":{queue_id},"so":{start},"t":"{topic}"}}'
             ).encode(),
-            f"TAGS\x01{ACK_TAG}\x02TIMER_DELIVER_MS\x01{revive_time}\x02UNIQ_KEY\x01".encode(),
             (
-                f"\x02TIMER_OUT_MS\x01{out_ms}\x02REAL_TOPIC\x01{self._pop.revive_log.topic}\x02"
-                f"REAL_QID\x01{revive_queue_id}\x02"
+                f"{PROPERTY_TAGS}\x01{ACK_TAG}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{revive_time}\x02"
+                f"{PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX}\x01"
+            ).encode(),
+            (
+                f"\x02{PROPERTY_TIMER_OUT_MS}\x01{out_ms}\x02"
+                f"{PROPERTY_REAL_TOPIC}\x01{self._pop.revive_log.topic}\x02"
+                f"{PROPERTY_REAL_QUEUE_ID}\x01{revive_queue_id}\x02"
             ).encode(),
         )
         return popped

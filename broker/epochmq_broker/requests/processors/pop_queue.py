@@ -24,6 +24,7 @@ from epochmq_broker.tables.filters.message_filter import MessageFilter
 from epochmq_broker.tables.stats import BROKER_CK_NUMS, GROUP_CK_NUMS, BrokerStats
 from epochmq_protocol import message as records
 from epochmq_protocol.headers import PopMessageRequestHeader
+from epochmq_protocol.message_const import PROPERTY_POP_CK
 from epochmq_protocol.topics import is_retry_topic
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.message_store import MessageStore
@@ -315,8 +316,10 @@ class QueuePopper:
                     message.queue_id,
                     message.queue_offset,
                 )
-                if "POP_CK" not in records.parse_properties(message.properties):
-                    message.properties = records.append_property(message.properties, "POP_CK", info.encode())
+                if PROPERTY_POP_CK not in records.parse_properties(message.properties):
+                    message.properties = records.append_property(
+                        message.properties, PROPERTY_POP_CK, info.encode()
+                    )
                 message.topic = header.topic
                 renamed.append(records.encode_record(message))
         return renamed

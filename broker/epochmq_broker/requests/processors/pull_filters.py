@@ -14,7 +14,6 @@ from epochmq_broker.requests.processors.pull_rejection import (
 from epochmq_broker.tables.clients import ClientRegistry
 from epochmq_broker.tables.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.tables.filters.message_filter import (
-    RETRY_PREFIX,
     MessageFilter,
     carried_filter,
     registered_filter,
@@ -27,6 +26,7 @@ from epochmq_protocol.bodies import ConsumeType, MessageModel, SubscriptionData
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
+from epochmq_protocol.topics import RETRY_GROUP_TOPIC_PREFIX
 
 FLAG_SUBSCRIPTION = 4
 """The bit of a pull's sysFlag for a pull that carries its subscription (PullSysFlag)."""
@@ -116,7 +116,7 @@ class PullFilters:
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {subscription.expression_type}",
             )
-        if config.filter_support_retry and subscription.topic.startswith(RETRY_PREFIX):
+        if config.filter_support_retry and subscription.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return retry_filter(self._registered, subscription)
         return carried_filter(subscription) if registered is None else registered_filter(registered)
 

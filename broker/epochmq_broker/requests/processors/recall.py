@@ -23,6 +23,15 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from epochmq_protocol.message_const import (
+    PROPERTY_BORN_TIMESTAMP,
+    PROPERTY_MSG_REGION,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRACE_CONTEXT,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
 from epochmq_protocol.topics import PERM_WRITE
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 from epochmq_store.statuses import PutStatus
@@ -52,7 +61,7 @@ class RecallProcessor:
     def recall(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Stores the recall of one message."""
         header = RecallMessageRequestHeader.decode(command.ext)
-        ext = {"MSG_REGION": self._live.current.region_id}
+        ext = {PROPERTY_MSG_REGION: self._live.current.region_id}
         try:
             self._check_broker()
             if self._topics.get(header.topic) is None:
@@ -118,15 +127,15 @@ def _recall(connection: RemotingConnection, group: str | None, handle: RecallHan
     """The message that deletes the one with this handle."""
     present_ms = now_ms()
     properties = {
-        "TAGS": RECALL_TAG,
+        PROPERTY_TAGS: RECALL_TAG,
         DELETE_KEY: delete_key(handle.topic, handle.uniq_key),
-        "UNIQ_KEY": handle.uniq_key,
-        "TIMER_DELIVER_MS": handle.timestamp,
-        "BORN_TIMESTAMP": str(present_ms),
-        "TRACE_CONTEXT": "",
+        PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: handle.uniq_key,
+        PROPERTY_TIMER_DELIVER_MS: handle.timestamp,
+        PROPERTY_BORN_TIMESTAMP: str(present_ms),
+        PROPERTY_TRACE_CONTEXT: "",
     }
     if group is not None:
-        properties["PGROUP"] = group
+        properties[PROPERTY_PRODUCER_GROUP] = group
     return InnerMessage(
         topic=handle.topic,
         queue_id=0,

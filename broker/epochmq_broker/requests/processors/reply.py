@@ -21,6 +21,12 @@ from epochmq_protocol.headers import (
     ReplyMessageRequestHeader,
     SendMessageResponseHeader,
 )
+from epochmq_protocol.message_const import (
+    PROPERTY_MESSAGE_REPLY_TO_CLIENT,
+    PROPERTY_MSG_REGION,
+    PROPERTY_PUSH_REPLY_TIME,
+    PROPERTY_TRACE_SWITCH,
+)
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 PUSH_TIMEOUT_MS = 10_000
@@ -55,7 +61,10 @@ class ReplyProcessor:
     async def reply(self, connection: RemotingConnection, command: Command) -> Command:
         """Pushes the reply first and stores it second. The response has the push's code."""
         config = self._live.current
-        ext = {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+        ext = {
+            PROPERTY_MSG_REGION: config.region_id,
+            PROPERTY_TRACE_SWITCH: "true" if config.trace_on else "false",
+        }
         header = send_header(command)
         if not command.body:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the message has no body")
@@ -84,14 +93,14 @@ class ReplyProcessor:
         body: bytes,
     ) -> str | None:
         """Sends the reply to the requester. Returns the error, or None."""
-        client_id = properties.get("REPLY_TO_CLIENT")
+        client_id = properties.get(PROPERTY_MESSAGE_REPLY_TO_CLIENT)
         if client_id is None:
             return "reply message properties[REPLY_TO_CLIENT] is null"
         channel = self._clients.producer_channel(client_id)
         if not isinstance(channel, RemotingConnection) or channel.closed:
             return f"push reply message fail, channel of <{client_id}> not found."
         pushed_ms = now_ms()
-        properties["PUSH_REPLY_TIME"] = str(pushed_ms)
+        properties[PROPERTY_PUSH_REPLY_TIME] = str(pushed_ms)
         host, port = records.decode_host(self._store_host)
         fields = {
             name: getattr(header, name)

@@ -30,6 +30,23 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import SendMessageResponseHeader
+from epochmq_protocol.message_const import (
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_KEYS,
+    PROPERTY_MSG_REGION,
+    PROPERTY_POP_CK,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
 from epochmq_protocol.topics import (
     RETRY_GROUP_TOPIC_PREFIX,
     TopicConfig,
@@ -112,7 +129,10 @@ def put_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
 
 def response_ext(config: BrokerConfig) -> dict[str, str]:
     """The ext fields of every response to a send, rejections included."""
-    return {"MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
+    return {
+        PROPERTY_MSG_REGION: config.region_id,
+        PROPERTY_TRACE_SWITCH: "true" if config.trace_on else "false",
+    }
 
 
 class SendProcessor:
@@ -206,7 +226,7 @@ class SendProcessor:
         make_half_message(message)
         stored = self._writer.put(message)
         if stored.status in STORED_CODES:
-            self._transaction_metrics.add(message.properties["REAL_TOPIC"], 1)
+            self._transaction_metrics.add(message.properties[PROPERTY_REAL_TOPIC], 1)
         return stored
 
     def _message(
@@ -220,12 +240,12 @@ class SendProcessor:
         """Builds the message to be stored, before a retry or a delay changes it."""
         config = self._live.current
         properties = records.parse_properties(header.properties or "")
-        properties.pop("POP_CK", None)
-        properties["MSG_REGION"] = config.region_id
-        properties["TRACE_ON"] = "true" if config.trace_on else "false"
-        if not header.batch and not properties.get("UNIQ_KEY"):
-            properties["UNIQ_KEY"] = self._uniq_keys.next(now_ms())
-        properties["CLUSTER"] = config.broker_cluster_name
+        properties.pop(PROPERTY_POP_CK, None)
+        properties[PROPERTY_MSG_REGION] = config.region_id
+        properties[PROPERTY_TRACE_SWITCH] = "true" if config.trace_on else "false"
+        if not header.batch and not properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX):
+            properties[PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX] = self._uniq_keys.next(now_ms())
+        properties[PROPERTY_CLUSTER] = config.broker_cluster_name
         sys_flag = header.sys_flag
         if topic.topic_filter_type is TopicFilterType.MULTI_TAG:
             sys_flag |= records.MULTI_TAGS_FLAG
@@ -266,7 +286,7 @@ class SendProcessor:
         if message.reconsume_times <= times_max and not ordered:
             return
         dead = self._topics.create_in_send_back(dlq_topic(group), DLQ_QUEUES)
-        message.properties["DELAY"] = "-1"
+        message.properties[PROPERTY_DELAY_TIME_LEVEL] = "-1"
         message.topic = dead.topic_name
         message.queue_id = 0
         if dead.topic_filter_type is TopicFilterType.MULTI_TAG:
@@ -276,7 +296,7 @@ class SendProcessor:
 
     def _check_message(self, topic: TopicConfig, message: InnerMessage) -> None:
         properties = message.properties
-        if is_compacted(topic) and not (properties.get("KEYS") or "").strip():
+        if is_compacted(topic) and not (properties.get(PROPERTY_KEYS) or "").strip():
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
         if self._live.current.reject_transaction_message and is_transactional(message):
             raise RequestError(
@@ -330,7 +350,10 @@ class SendProcessor:
 
     def _recall_handle(self, message: InnerMessage) -> str | None:
         """The handle by which the producer can recall a timer message (attachRecallHandle)."""
-        out_ms, topic = message.properties.get("TIMER_OUT_MS"), message.properties.get("REAL_TOPIC")
+        out_ms, topic = (
+            message.properties.get(PROPERTY_TIMER_OUT_MS),
+            message.properties.get(PROPERTY_REAL_TOPIC),
+        )
         if out_ms is None or topic is None or is_retry_topic(topic) or not out_ms.isdigit():
             return None
         name = self._live.current.broker_name
@@ -350,19 +373,24 @@ def make_inner_batch(message: InnerMessage) -> None:
     """Makes a batch for a topic of type BatchCQ one message, an inner batch, whose body are the messages.
     Raises RequestError MESSAGE_ILLEGAL if the batch is malformed."""
     message.sys_flag |= records.NEED_UNWRAP_FLAG | records.INNER_BATCH_FLAG
-    message.properties["INNER_NUM"] = str(len(records.decode_batch(message.body)))
+    message.properties[PROPERTY_INNER_NUM] = str(len(records.decode_batch(message.body)))
 
 
 NORMAL, FIFO, DELAY, TRANSACTION = "normal", "fifo", "delay", "transaction"
-SHARDING_KEY = "__SHARDINGKEY"
-_DELAYS = ("__STARTDELIVERTIME", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+_DELAYS = (
+    "__STARTDELIVERTIME",
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELAY_MS,
+)
 
 
 def message_type(properties: Mapping[str, str | None]) -> str:
     """The type under which a message is counted (BrokerMetricsManager.getMessageType)."""
-    if (properties.get("TRAN_MSG") or "").lower() == "true":
+    if (properties.get(PROPERTY_TRANSACTION_PREPARED) or "").lower() == "true":
         return TRANSACTION
-    if SHARDING_KEY in properties:
+    if PROPERTY_SHARDING_KEY in properties:
         return FIFO
     if any(properties.get(name) is not None for name in _DELAYS):
         return DELAY

@@ -24,6 +24,12 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import ConsumerSendMsgBackRequestHeader
 from epochmq_protocol.message import MessageExt
+from epochmq_protocol.message_const import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_WAIT_STORE_MSG_OK,
+)
 from epochmq_protocol.topics import PERM_WRITE, dlq_topic, retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.message_store import MessageStore
@@ -102,7 +108,7 @@ class SendBackProcessor:
             level = 0
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + original.reconsume_times
-        message.properties["DELAY"] = str(level)
+        message.properties[PROPERTY_DELAY_TIME_LEVEL] = str(level)
         stored = self._writer.put(message)
         if stored.status is not PutStatus.PUT_OK:
             raise RequestError(ResponseCode.SYSTEM_ERROR, stored.status.value)
@@ -110,7 +116,7 @@ class SendBackProcessor:
         traffic.messages += 1
         traffic.bytes += stored.size
         traffic.requests += 1
-        self._stats.add(SNDBCK_PUT_NUMS, f"{message.properties['RETRY_TOPIC']}@{header.group}")
+        self._stats.add(SNDBCK_PUT_NUMS, f"{message.properties[PROPERTY_RETRY_TOPIC]}@{header.group}")
         if dead:
             self._stats.add(SNDBCK2DLQ_TIMES, f"{header.origin_topic}@{header.group}")
         success = response(command, ResponseCode.SUCCESS)
@@ -130,9 +136,9 @@ class SendBackProcessor:
         """Builds the retry: same content and birth time, one more attempt, with the original topic and id in
         its properties."""
         properties = records.parse_properties(original.properties)
-        properties.setdefault("RETRY_TOPIC", original.topic)
-        properties.setdefault("ORIGIN_MESSAGE_ID", original.msg_id)
-        properties["WAIT"] = "false"
+        properties.setdefault(PROPERTY_RETRY_TOPIC, original.topic)
+        properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, original.msg_id)
+        properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
         return InnerMessage(
             topic=topic,
             queue_id=queue_id,

@@ -20,7 +20,6 @@ from epochmq_broker.requests.processors.broker_name_check import names_another_b
 from epochmq_broker.requests.processors.send import (
     DELAY,
     FIFO,
-    SHARDING_KEY,
     STORED_CODES,
     TRANSACTION,
     put_rejection,
@@ -34,16 +33,37 @@ from epochmq_broker.services.transactions.transaction_metrics import Transaction
 from epochmq_broker.tables.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.tables.stats import MEDIUM_BYTES, SMALL_BYTES, BrokerStats, PutCounter
 from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, TIMER_TOPIC, MessageWriter
+from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, MessageWriter
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.fastpath import SendFields, SendResponseEncoder, decode_send, send_response_template
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import COMPRESSED_FLAG, COMPRESSION_TYPE_COMPARATOR
-from epochmq_protocol.message_const import PROPERTY_TRANSACTION_ID, TRANSACTION_ROLLBACK_TYPE
+from epochmq_protocol.message_const import (
+    PROPERTY_CLUSTER,
+    PROPERTY_CRC32,
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_MULTI_DISPATCH,
+    PROPERTY_INNER_NUM,
+    PROPERTY_KEYS,
+    PROPERTY_MSG_REGION,
+    PROPERTY_POP_CK,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_SHARDING_KEY,
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TRACE_SWITCH,
+    PROPERTY_TRANSACTION_ID,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    TRANSACTION_ROLLBACK_TYPE,
+)
 from epochmq_protocol.topics import (
     PERM_WRITE,
+    TIMER_TOPIC,
     TopicConfig,
     TopicFilterType,
     is_lmq,
@@ -60,17 +80,17 @@ SPECIAL_PROPERTIES = frozenset(
     [
         # a message with one of these is not plain; with TRAN_MSG it may be a half message, with one of
         # TIMER_PROPERTIES a timer message
-        "DELAY",
-        "TRAN_MSG",
+        PROPERTY_DELAY_TIME_LEVEL,
+        PROPERTY_TRANSACTION_PREPARED,
         *TIMER_PROPERTIES,
-        "INNER_NUM",
-        "INNER_MULTI_DISPATCH",
+        PROPERTY_INNER_NUM,
+        PROPERTY_INNER_MULTI_DISPATCH,
         # the broker removes or sets these
-        "__CRC32#",
-        "POP_CK",
-        "MSG_REGION",
-        "TRACE_ON",
-        "CLUSTER",
+        PROPERTY_CRC32,
+        PROPERTY_POP_CK,
+        PROPERTY_MSG_REGION,
+        PROPERTY_TRACE_SWITCH,
+        PROPERTY_CLUSTER,
     ]
 )
 SPECIAL_FLAGS = ~(COMPRESSED_FLAG | COMPRESSION_TYPE_COMPARATOR)
@@ -168,22 +188,22 @@ class FastSend:
             timer, handle = "", b""
             for entry in properties.split("\x02"):
                 name, _, value = entry.partition("\x01")
-                if name == "UNIQ_KEY":
+                if name == PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX:
                     uniq_key = value
-                elif name == "TAGS":
+                elif name == PROPERTY_TAGS:
                     tags = value
-                elif name == "KEYS":
+                elif name == PROPERTY_KEYS:
                     keys = value
-                elif name == "WAIT":
+                elif name == PROPERTY_WAIT_STORE_MSG_OK:
                     wait = value
                 elif name in special:
-                    if name == "TRAN_MSG" and value == "true":
+                    if name == PROPERTY_TRANSACTION_PREPARED and value == "true":
                         half = True
                     elif name in TIMER_PROPERTIES and not timer:
                         timer = entry
                     else:
                         raise FastPathMiss
-                elif name == SHARDING_KEY:
+                elif name == PROPERTY_SHARDING_KEY:
                     is_fifo = True
                 if entry and not (name and value):
                     raise FastPathMiss
@@ -335,7 +355,7 @@ class FastSend:
             )
         suffix = (
             f"{cached.suffix}{PROPERTY_TRANSACTION_ID}\x01{uniq_key}\x02"
-            f"REAL_TOPIC\x01{fields.topic}\x02REAL_QID\x01{fields.queue_id}\x02"
+            f"{PROPERTY_REAL_TOPIC}\x01{fields.topic}\x02{PROPERTY_REAL_QUEUE_ID}\x01{fields.queue_id}\x02"
         )
         return half, suffix
 
@@ -347,7 +367,7 @@ class FastSend:
         due already, may be rejected, or has such a property already."""
         hook, properties = self._writer.timer_hook, fields.properties
         name, _, text = entry.partition("\x01")
-        if not isinstance(hook, TimerPutHook) or "REAL_" in properties or "TIMER_OUT_MS" in properties:
+        if not isinstance(hook, TimerPutHook) or "REAL_" in properties or PROPERTY_TIMER_OUT_MS in properties:
             raise FastPathMiss
         out_ms = hook.plain_out_ms(name, text)
         if out_ms is None:
@@ -369,8 +389,8 @@ class FastSend:
         if len(self._timer_places) >= CACHED_QUEUES_MAX:
             self._timer_places.clear()
         place = self._timer_places[fields.topic, fields.queue_id] = _TimerPlace(
-            f"{cached.suffix}TIMER_OUT_MS\x01",
-            f"\x02REAL_TOPIC\x01{fields.topic}\x02REAL_QID\x01{fields.queue_id}\x02",
+            f"{cached.suffix}{PROPERTY_TIMER_OUT_MS}\x01",
+            f"\x02{PROPERTY_REAL_TOPIC}\x01{fields.topic}\x02{PROPERTY_REAL_QUEUE_ID}\x01{fields.queue_id}\x02",
             handle_prefix(fields.topic, self._name),
         )
         return place
@@ -406,8 +426,8 @@ def _is_plain(topic: TopicConfig) -> bool:
 def _suffix(config: BrokerConfig) -> str:
     trace_on = "true" if config.trace_on else "false"
     return (
-        f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{trace_on}\x02"
-        f"CLUSTER\x01{config.broker_cluster_name}\x02"
+        f"{PROPERTY_MSG_REGION}\x01{config.region_id}\x02{PROPERTY_TRACE_SWITCH}\x01{trace_on}\x02"
+        f"{PROPERTY_CLUSTER}\x01{config.broker_cluster_name}\x02"
     )
 
 

@@ -4,9 +4,12 @@ time."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from epochmq_protocol.message_const import PROPERTY_KEYS, stored_name
 from epochmq_store import record
+
+_KEYS: Final = stored_name(PROPERTY_KEYS)
 
 
 class KeyedRecord(NamedTuple):
@@ -34,7 +37,7 @@ def is_key(keys: str | None) -> bool:
 
 def key_of(data: bytes) -> bytes:
     """The KEYS property of a record, empty without."""
-    return record.property_value(record.properties_at(data, 0, len(data)), b"KEYS\x01") or b""
+    return record.property_value(record.properties_at(data, 0, len(data)), _KEYS) or b""
 
 
 def has_body(data: bytes) -> bool:

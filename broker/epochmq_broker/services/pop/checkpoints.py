@@ -17,6 +17,11 @@ from msgspec import Struct, field
 from epochmq_broker.writing.message_writer import InnerMessage
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import convert, from_json
+from epochmq_protocol.message_const import (
+    PROPERTY_TAGS,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
 from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG, REVIVE_TOPIC_PREFIX, SHORT_NAMES
 
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
@@ -253,9 +258,9 @@ def checkpoint_message(
         queue_id=revive_queue_id,
         body=checkpoint.encode(),
         properties={
-            "TAGS": CK_TAG,
-            "TIMER_DELIVER_MS": str(checkpoint.revive_time - ACK_INTERVAL_MS),
-            "UNIQ_KEY": checkpoint.unique_key,
+            PROPERTY_TAGS: CK_TAG,
+            PROPERTY_TIMER_DELIVER_MS: str(checkpoint.revive_time - ACK_INTERVAL_MS),
+            PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: checkpoint.unique_key,
         },
         born_timestamp=now_ms,
         born_host=host,
@@ -277,9 +282,9 @@ def ack_message(
         queue_id=revive_queue_id,
         body=ack.encode(),
         properties={
-            "TAGS": BATCH_ACK_TAG if ack.is_batch else ACK_TAG,
-            "TIMER_DELIVER_MS": str(revive_time),
-            "UNIQ_KEY": unique_key or ack.unique_key,
+            PROPERTY_TAGS: BATCH_ACK_TAG if ack.is_batch else ACK_TAG,
+            PROPERTY_TIMER_DELIVER_MS: str(revive_time),
+            PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: unique_key or ack.unique_key,
         },
         born_timestamp=now_ms,
         born_host=host,

@@ -23,6 +23,7 @@ from epochmq_broker.services.safe_progress import SafeProgress
 from epochmq_broker.writing.message_writer import InnerMessage, next_attempt
 from epochmq_protocol import message as records
 from epochmq_protocol.message import MessageExt
+from epochmq_protocol.message_const import PROPERTY_FIRST_POP_TIME
 from epochmq_protocol.topics import is_retry_topic, pop_retry_topic
 
 SETTLED_AFTER_MS: Final = ACK_INTERVAL_MS + 1000
@@ -207,8 +208,8 @@ def retry_message(
     if not is_retry_topic(topic):
         topic = pop_retry_topic(topic, checkpoint.group, is_v2=is_v2)
     properties = records.parse_properties(original.properties)
-    if original.reconsume_times == 0 or "1ST_POP_TIME" not in properties:
-        properties["1ST_POP_TIME"] = str(checkpoint.pop_time)
+    if original.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:
+        properties[PROPERTY_FIRST_POP_TIME] = str(checkpoint.pop_time)
     return InnerMessage(
         topic=topic,
         queue_id=0,

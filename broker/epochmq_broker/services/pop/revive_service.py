@@ -41,6 +41,7 @@ from epochmq_broker.writing.message_writer import PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import BodyError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
+from epochmq_protocol.message_const import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS
 from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import GetStatus, PutStatus
@@ -278,9 +279,9 @@ class PopReviveService:
 
     def _take(self, queue_id: int, queue: ReviveQueue, offset: int, record: MessageExt) -> None:
         properties = records.parse_properties(record.properties)
-        tag = properties.get("TAGS")
+        tag = properties.get(PROPERTY_TAGS)
         try:
-            deliver_ms = int(properties.get("TIMER_DELIVER_MS", 0))
+            deliver_ms = int(properties.get(PROPERTY_TIMER_DELIVER_MS, 0))
         except ValueError:
             deliver_ms = 0
         try:

@@ -27,12 +27,19 @@ from epochmq_broker.services.timer.timer_log import Unit
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.message_sink import MessageSink
-from epochmq_broker.writing.message_writer import TIMER_TOPIC, TOPIC_BYTES_MAX
+from epochmq_broker.writing.message_writer import TOPIC_BYTES_MAX
 from epochmq_formats.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from epochmq_protocol import message_const as const
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import parse_properties
+from epochmq_protocol.message_const import (
+    PROPERTY_DELAY_TIME_LEVEL,
+    PROPERTY_INNER_NUM,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+)
 from epochmq_protocol.record_layout import (
     BODY_CRC,
     BODY_SIZE,
@@ -47,6 +54,7 @@ from epochmq_protocol.record_layout import (
     STORE_HOST,
     SYS_FLAG,
 )
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.mapped_file import MappedFile
 from epochmq_store.message_store import MessageStore
@@ -60,8 +68,8 @@ SPECIAL_PROPERTIES: Final = frozenset(
         ENQUEUE_MS,
         DEQUEUE_MS,
         ROLL_TIMES,
-        "DELAY",
-        "INNER_NUM",
+        PROPERTY_DELAY_TIME_LEVEL,
+        PROPERTY_INNER_NUM,
     ]
 )
 """A message with one of these is not plain."""
@@ -116,7 +124,7 @@ class PlainTimerDelivery:
             target = targets.get(place)
             if target is None:
                 target = targets[place] = _Target(self._store.queue(place[0], int(place[1])))
-            tags = get("TAGS")
+            tags = get(PROPERTY_TAGS)
             status, at, _, written = append(
                 target.queue,
                 body=message.body,
@@ -129,8 +137,8 @@ class PlainTimerDelivery:
                 store_host=head[STORE_HOST],
                 reconsume_times=head[RECONSUME_TIMES],
                 tags_code=tags_code(tags) if tags else 0,
-                uniq_key=get("UNIQ_KEY"),
-                keys=get("KEYS"),
+                uniq_key=get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
+                keys=get(PROPERTY_KEYS),
             )
             if status is not PutStatus.PUT_OK:
                 break

@@ -14,10 +14,16 @@ from typing import Final
 
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import NewUnit, TimerStore
-from epochmq_broker.writing.message_writer import TIMER_TOPIC
 from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout
 from epochmq_protocol.javahash import java_hash
+from epochmq_protocol.message_const import (
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DEL_UNIQKEY,
+    PROPERTY_TIMER_OUT_MS,
+    stored_name,
+)
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.message_store import MessageStore
 
 _HEAD: Final = record_layout.fields_of_head(
@@ -30,9 +36,9 @@ _HEAD: Final = record_layout.fields_of_head(
     record_layout.BODY_SIZE,
 )
 _TOPIC_FIELD: Final = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
-_OUT_MS: Final = b"\x02TIMER_OUT_MS\x01"
-_REAL_TOPIC: Final = b"\x02REAL_TOPIC\x01"
-_DELETE_KEY: Final = b"TIMER_DEL_UNIQKEY\x01"
+_OUT_MS: Final = b"\x02" + stored_name(PROPERTY_TIMER_OUT_MS)
+_REAL_TOPIC: Final = b"\x02" + stored_name(PROPERTY_REAL_TOPIC)
+_DELETE_KEY: Final = stored_name(PROPERTY_TIMER_DEL_UNIQKEY)
 _DIGITS_MAX: Final = 18
 
 

@@ -10,7 +10,13 @@ from collections.abc import Callable
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.timer.records import DELETE_KEY, OUT_MS, REAL_QUEUE_ID, REAL_TOPIC
-from epochmq_broker.writing.message_writer import TIMER_TOPIC, InnerMessage
+from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_protocol.message_const import (
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+)
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.statuses import PutStatus
 
 _LONG = re.compile(r"[+-]?[0-9]+")
@@ -18,7 +24,7 @@ _LONG_MAX = 2**63 - 1
 _INT_MAX = 2**31 - 1  # RocketMQ's default of timerCongestNumEachSlot, which no slot exceeds
 _DICE = 1000
 _PLAIN_DIGITS_MAX = 15
-_UNITS_MS = {"TIMER_DELAY_SEC": 1000, "TIMER_DELAY_MS": 1}
+_UNITS_MS = {PROPERTY_TIMER_DELAY_SEC: 1000, PROPERTY_TIMER_DELAY_MS: 1}
 
 
 class TimerPutHook:
@@ -115,13 +121,13 @@ def _out_ms(due_ms: int, precision_ms: int) -> int:
 
 def _due_ms(properties: dict[str, str], present_ms: int) -> int:
     """When a message is due, epoch ms. Raises ValueError."""
-    text = properties.get("TIMER_DELAY_SEC")
+    text = properties.get(PROPERTY_TIMER_DELAY_SEC)
     if text is not None:
         return _wrapped(present_ms + _wrapped(_long(text) * 1000))
-    text = properties.get("TIMER_DELAY_MS")
+    text = properties.get(PROPERTY_TIMER_DELAY_MS)
     if text is not None:
         return _wrapped(present_ms + _long(text))
-    return _long(properties["TIMER_DELIVER_MS"])
+    return _long(properties[PROPERTY_TIMER_DELIVER_MS])
 
 
 def _long(text: str) -> int:

@@ -11,24 +11,40 @@ from typing import Final
 
 from msgspec import Struct as Record
 
-from epochmq_broker.writing.message_writer import TIMER_TOPIC, InnerMessage, copy_of_record
+from epochmq_broker.writing.message_writer import InnerMessage, copy_of_record
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.message_const import (
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DEL_UNIQKEY,
+    PROPERTY_TIMER_DEQUEUE_MS,
+    PROPERTY_TIMER_ENQUEUE_MS,
+    PROPERTY_TIMER_OUT_MS,
+    PROPERTY_TIMER_ROLL_TIMES,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
+    PROPERTY_WAIT_STORE_MSG_OK,
+    stored_name,
+)
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store import record as layout
 
 NEVER_ENQUEUED: Final = 2**63 - 1
 """TIMER_ENQUEUE_MS of a message that was due before it reached the wheel (Long.MAX_VALUE)."""
 
-OUT_MS: Final = "TIMER_OUT_MS"
-ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
-DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
-ROLL_TIMES: Final = "TIMER_ROLL_TIMES"
-DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
-REAL_TOPIC: Final = "REAL_TOPIC"
-REAL_QUEUE_ID: Final = "REAL_QID"
+OUT_MS: Final = PROPERTY_TIMER_OUT_MS
+ENQUEUE_MS: Final = PROPERTY_TIMER_ENQUEUE_MS
+DEQUEUE_MS: Final = PROPERTY_TIMER_DEQUEUE_MS
+ROLL_TIMES: Final = PROPERTY_TIMER_ROLL_TIMES
+DELETE_KEY: Final = PROPERTY_TIMER_DEL_UNIQKEY
+REAL_TOPIC: Final = PROPERTY_REAL_TOPIC
+REAL_QUEUE_ID: Final = PROPERTY_REAL_QUEUE_ID
 
+_STORED_OUT_MS: Final = stored_name(OUT_MS)
+_STORED_REAL_TOPIC: Final = stored_name(REAL_TOPIC)
+_STORED_DELETE_KEY: Final = stored_name(DELETE_KEY)
 _TOPIC = TIMER_TOPIC.encode()
 _LONG_DIGITS = 19
 
@@ -66,15 +82,15 @@ def read_timer_record(log: mmap | bytes, at: int, size: int, physical: int) -> T
     if log[position:end] != _TOPIC or log[position - 1] != len(_TOPIC):
         return None
     properties = log[end + 2 : at + size]
-    out_ms = layout.property_value(properties, b"TIMER_OUT_MS\x01")
-    real_topic = layout.property_value(properties, b"REAL_TOPIC\x01")
+    out_ms = layout.property_value(properties, _STORED_OUT_MS)
+    real_topic = layout.property_value(properties, _STORED_REAL_TOPIC)
     if out_ms is None or real_topic is None or not out_ms.isdigit() or len(out_ms) > _LONG_DIGITS:
         return None
     return TimerRecord(
         int(out_ms),
         fields[record_layout.STORE_TIMESTAMP],
         real_topic.decode("utf-8", "replace"),
-        layout.property_value(properties, b"TIMER_DEL_UNIQKEY\x01") is not None,
+        layout.property_value(properties, _STORED_DELETE_KEY) is not None,
         fields[record_layout.BORN_TIMESTAMP],
     )
 
@@ -121,7 +137,7 @@ class DueMessage(Record):
     @property
     def key(self) -> str | None:
         """The key by which another message deletes this one."""
-        uniq_key = self.properties.get("UNIQ_KEY")
+        uniq_key = self.properties.get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
         return None if uniq_key is None else delete_key(self.real_topic, uniq_key)
 
     def to_store(self, enqueue_ms: int, present_ms: int, *, rolls: bool) -> InnerMessage:
@@ -135,7 +151,7 @@ class DueMessage(Record):
         topic, queue_id = TIMER_TOPIC, self.message.queue_id
         if not rolls:
             topic, queue_id = properties.pop(REAL_TOPIC), int(properties.pop(REAL_QUEUE_ID))
-        properties["WAIT"] = "false"
+        properties[PROPERTY_WAIT_STORE_MSG_OK] = "false"
         return copy_of_record(self.message, topic, queue_id, properties, rendered)
 
 

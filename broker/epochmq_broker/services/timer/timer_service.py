@@ -28,6 +28,7 @@ from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerFlush, TimerStore, timer_queue
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_formats.timer_checkpoint import TimerCheckpoint
+from epochmq_protocol.topics import LMQ_PREFIX, SYSTEM_TOPIC_PREFIX
 from epochmq_store.mapped_file import as_disk_full
 from epochmq_store.tail_state import CLEAN_TAIL
 from epochmq_store.worker_thread import WorkerBusyError, WorkerThread
@@ -345,7 +346,7 @@ class TimerService:
             if self._worker is not None:
                 self._worker.submit(file.delete)
         for topic in [name for name in self.metrics.table if name not in self._topics]:
-            if not topic.startswith(("rmq_sys_", "%LMQ%")):
+            if not topic.startswith((SYSTEM_TOPIC_PREFIX, LMQ_PREFIX)):
                 self.metrics.remove(topic)
 
     def _measure_rates(self) -> None:

@@ -25,7 +25,6 @@ from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.services.timer.timer_checkpoint import read_checkpoint, write_checkpoint
 from epochmq_broker.services.timer.timer_log import TimerLog, Unit
 from epochmq_broker.services.timer.wheel import Slot, TimerWheel
-from epochmq_broker.writing.message_writer import TIMER_TOPIC
 from epochmq_formats.timer_checkpoint import FILE_NAME, TimerCheckpoint
 from epochmq_formats.timer_log import (
     MAGIC_DEFAULT,
@@ -36,6 +35,7 @@ from epochmq_formats.timer_log import (
     UNIT_BYTES,
 )
 from epochmq_formats.timer_wheel import WINDOW_SLOTS
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.mapped_file import DiskFullError, MappedFile
 from epochmq_store.message_store import MessageStore

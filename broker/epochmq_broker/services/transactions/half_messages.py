@@ -40,7 +40,9 @@ REMOVE_TAG = "d"
 """The tag of op messages."""
 SEPARATOR = ","
 LONG_CHARS_MAX = 20
-_OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d\x02"
+_OP_PROPERTIES = records.format_properties(
+    {const.PROPERTY_WAIT_STORE_MSG_OK: "true", const.PROPERTY_TAGS: REMOVE_TAG}
+)
 
 
 def is_transactional(message: InnerMessage) -> bool:

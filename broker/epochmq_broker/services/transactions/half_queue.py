@@ -22,6 +22,7 @@ from epochmq_broker.writing.message_writer import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
+from epochmq_protocol.message_const import PROPERTY_PRODUCER_GROUP
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus, PutStatus, StoreReadError
@@ -97,7 +98,7 @@ class StoredHalfQueue:
 
     def ask_producer(self, half: MessageExt, properties: dict[str, str], stored: PutResult) -> None:
         """See `HalfQueue`. Without a connection to the group, a later round asks again."""
-        group = properties.get("PGROUP", "")
+        group = properties.get(PROPERTY_PRODUCER_GROUP, "")
         try:
             command = half_messages.check_request(
                 half,

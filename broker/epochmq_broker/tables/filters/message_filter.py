@@ -26,9 +26,9 @@ from epochmq_formats.extension_unit import ExtensionUnit
 from epochmq_protocol.bodies import SubscriptionData
 from epochmq_protocol.fastpath import find_property_bytes
 from epochmq_protocol.message import parse_properties
+from epochmq_protocol.message_const import PROPERTY_RETRY_TOPIC
+from epochmq_protocol.topics import RETRY_GROUP_TOPIC_PREFIX
 
-RETRY_PREFIX = "%RETRY%"
-RETRY_TOPIC = "RETRY_TOPIC"
 """The property with the topic from which a message came to a retry topic."""
 
 SELECTORS_MAX = 128
@@ -192,13 +192,13 @@ def bit_map_of(table: ConsumerFilterTable, topic: str, stored: bytes) -> bytes:
 def retry_filter(table: ConsumerFilterTable, subscription: SubscriptionData) -> MessageFilter:
     """The filter of a subscription by an expression to a retry topic, with filterSupportRetry: a message is
     selected by the group's registered expression for the topic from which the message came."""
-    group, plus, topic = subscription.topic.removeprefix(RETRY_PREFIX).partition("+")
+    group, plus, topic = subscription.topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX).partition("+")
     if plus and "+" in topic:  # a group's name may contain a plus; of a retry topic v2 it is the separator
         group = f"{group}{plus}{topic}"
 
     def select(stored: bytes) -> bool:
         properties = parse_properties(stored)
-        registered = table.get(properties.get(RETRY_TOPIC, ""), group)
+        registered = table.get(properties.get(PROPERTY_RETRY_TOPIC, ""), group)
         if registered is None or registered.expression is None:
             return True
         return registered.expression.matches(properties)

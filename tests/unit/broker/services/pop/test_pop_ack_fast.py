@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from epochmq_broker.tables.topics import topic_config
-from epochmq_broker.writing.message_writer import TIMER_TOPIC
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode, split
 from epochmq_protocol.message import decode_record
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.kit import Bench, Peer, running, send_command

@@ -15,9 +15,9 @@ from epochmq_broker.services.timer.plain_delivery import PlainTimerDelivery
 from epochmq_broker.services.timer.record_reader import RecordReader
 from epochmq_broker.services.timer.timer_log import Unit
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
-from epochmq_broker.writing.message_writer import TIMER_TOPIC
 from epochmq_formats.timer_log import MAGIC_DEFAULT, MAGIC_DELETE, MAGIC_ROLL
 from epochmq_protocol import message as records
+from epochmq_protocol.topics import TIMER_TOPIC
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, running
 
 ROUNDS = 300

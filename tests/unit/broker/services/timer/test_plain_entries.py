@@ -16,9 +16,9 @@ from epochmq_broker.services.timer.record_reader import RecordReader
 from epochmq_broker.services.timer.records import DueMessage
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerStore
-from epochmq_broker.writing.message_writer import TIMER_TOPIC
 from epochmq_formats.timer_log import UNIT_BYTES
 from epochmq_protocol import message as records
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.message_store import MessageStore
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, running
 
