@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from epochmq_spark.audit_state import AuditState, ReplicaKey
 from epochmq_spark.checks import controller_view
 from epochmq_spark.decode.summary_rows import SummaryKind
+
+if TYPE_CHECKING:
+    from epochmq_spark.audit_state import AuditState, ReplicaKey
 
 LEFT_OUT_MAX: Final = 1000  # entries that are listed; the summary has their number
 

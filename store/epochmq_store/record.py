@@ -3,11 +3,11 @@
 The append path and the parser derive the fields of consume queue and index by the same functions
 (`delay_tags_code`, `keys_of`), so both write the same bytes.
 """
+# pure: bytes in, fields out
 
 from __future__ import annotations
 
-from mmap import mmap
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from epochmq_protocol import javahash
 from epochmq_protocol.checksum import CRC_MASK, crc32
@@ -50,6 +50,9 @@ _TAGS: Final = stored_name(PROPERTY_TAGS)
 _UNIQ_KEY: Final = stored_name(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX)
 _KEYS: Final = stored_name(PROPERTY_KEYS)
 _DELAY: Final = stored_name(PROPERTY_DELAY_TIME_LEVEL)
+
+if TYPE_CHECKING:
+    from mmap import mmap
 
 BLANK: Final = "blank"  # the result of `parse` at a blank record, the unused end of a file
 

@@ -1,5 +1,6 @@
 """Defines the results of puts, gets and queries, and the store's running flags, with RocketMQ's names
 (PutMessageStatus, GetMessageStatus, RunningFlags)."""
+# pure: values
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from epochmq_store import MessageStore, PutStatus, StoreConfig
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import PutStatus
+from epochmq_store.store_config import StoreConfig
 
 BODY = bytes(range(256)) * 4
 HOST = b"\x7f\0\0\x01\0\0\x9c\x40"

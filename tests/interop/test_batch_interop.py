@@ -10,8 +10,11 @@ import pytest
 
 from epochmq_protocol import message as records
 from epochmq_protocol.message import BatchElement, encode_batch
-from epochmq_store import MessageStore, PutStatus, StoreConfig, tags_code_of
 from epochmq_store.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.message_store import MessageStore
+from epochmq_store.record import tags_code_of
+from epochmq_store.statuses import PutStatus
+from epochmq_store.store_config import StoreConfig
 from tests.interop.java_env import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

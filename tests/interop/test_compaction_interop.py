@@ -13,7 +13,8 @@ import pytest
 
 from epochmq_protocol import message as records
 from epochmq_protocol.topics import TopicConfig
-from epochmq_store import PutStatus, tags_code_of
+from epochmq_store.record import tags_code_of
+from epochmq_store.statuses import PutStatus
 from tests.interop.java_env import compile_java, run_java
 from tests.unit.broker.kit import Bench, running, until
 

@@ -13,7 +13,10 @@ from epochmq_broker.tables.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.tables.filters.message_filter import bit_map_of
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import SubscriptionData
-from epochmq_store import MessageStore, PutStatus, StoreConfig, tags_code_of
+from epochmq_store.message_store import MessageStore
+from epochmq_store.record import tags_code_of
+from epochmq_store.statuses import PutStatus
+from epochmq_store.store_config import StoreConfig
 from tests.interop.java_env import compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]

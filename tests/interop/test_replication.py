@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store import PutStatus
+from epochmq_store.statuses import PutStatus
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.group_processes import Factory, our_broker

@@ -16,8 +16,12 @@ import msgspec
 import pytest
 
 from epochmq_protocol import message as records
-from epochmq_store import BatchMessage, MessageStore, PutStatus, StoreConfig, keys_of, tags_code_of
+from epochmq_store.appender import BatchMessage
 from epochmq_store.lock_file import LockFile, StoreLockedError
+from epochmq_store.message_store import MessageStore
+from epochmq_store.record import keys_of, tags_code_of
+from epochmq_store.statuses import PutStatus
+from epochmq_store.store_config import StoreConfig
 from tests.interop.java_env import JavaProcess, compile_java, run_java
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]

@@ -18,7 +18,7 @@ from epochmq_dledger.store import state_files
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_protocol.record_layout import PHYSICAL_OFFSET_AT
-from epochmq_store import PutStatus
+from epochmq_store.statuses import PutStatus
 from tests.spark.seeded_groups import SETTINGS, random_message, write_consumer_offsets
 from tests.unit.broker.replication.ha.broker_node import SMALL
 from tests.unit.store.support import HOST, put

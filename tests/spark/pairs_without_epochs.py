@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epochmq_protocol import message
-from epochmq_store import PutStatus
+from epochmq_store.statuses import PutStatus
 from tests.spark.damage_kit import Record, overwrite, records, segments
 from tests.unit.store.support import LOG_FILE, Message, open_store, put
 

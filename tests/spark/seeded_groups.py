@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from epochmq_store import PutStatus
+from epochmq_store.statuses import PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 

@@ -48,6 +48,7 @@ from epochmq_protocol.message import MessageExt
 from epochmq_protocol.replica_control import ReplicaControlCode
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from epochmq_protocol.topics import (
+    TIMER_TOPIC,
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,

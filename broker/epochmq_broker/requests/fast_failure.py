@@ -9,11 +9,13 @@ whose queue has no limit in RocketMQ are always served, and so are those from re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 from epochmq_broker.requests.request_rules import PROCESSORS, processor_codes
 from epochmq_protocol.codes import RequestCode
+
+if TYPE_CHECKING:
+    from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 
 _LIMITS: Final[dict[str, Callable[[BrokerConfig], int]]] = {
     "send": lambda config: config.wait_time_mills_in_send_queue,

@@ -27,12 +27,8 @@ from epochmq_broker.services.safe_progress import SafeProgress
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from epochmq_broker.writing.escape.message_sink import MessageSink
-from epochmq_broker.writing.message_writer import (
-    SCHEDULE_TOPIC,
-    InnerMessage,
-    PutResult,
-    copy_of_record,
-)
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult, copy_of_record
+from epochmq_broker.writing.message_writer import SCHEDULE_TOPIC
 from epochmq_formats.extension_unit import is_address
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records

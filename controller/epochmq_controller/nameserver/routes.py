@@ -19,10 +19,10 @@ drains a queue of unregistrations; here the driver calls `unregister_pending`, o
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from epochmq_controller.nameserver.config import NamesrvConfig
 from epochmq_controller.nameserver.live_brokers import BrokerKey, BrokerLiveInfo, LiveBrokers
 from epochmq_protocol.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from epochmq_protocol.topics import (
@@ -34,6 +34,9 @@ from epochmq_protocol.topics import (
     TopicQueueMappingInfo,
     is_writeable,
 )
+
+if TYPE_CHECKING:
+    from epochmq_controller.nameserver.config import NamesrvConfig
 
 HEARTBEAT_TIMEOUT_MS = 120_000
 """The time-out of brokers that register without one."""

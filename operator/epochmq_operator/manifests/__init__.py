@@ -5,6 +5,7 @@ render_kubernetes_pods(group, controllers, settings)   # its pods as plain data,
 differences(desired, observed)                         # where an object differs from its manifest
 keep_immutable_fields(desired, observed)               # the manifest with immutable fields as observed
 """
+# pure: resources to objects
 
 from epochmq_operator.manifests.differences import differences, keep_immutable_fields
 from epochmq_operator.manifests.group import render_kubernetes_pods, render_manifests

@@ -15,7 +15,9 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 from epochmq_protocol import message as records
 from epochmq_spark.store_layout import AuditedReplica
-from epochmq_store import MessageStore, PutStatus, StoreConfig
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import PutStatus
+from epochmq_store.store_config import StoreConfig
 from tests.spark.damage_kit import overwrite
 from tests.unit.spark import inprocess
 

@@ -14,10 +14,12 @@ import msgspec
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
-from epochmq_store import MessageStore, PutStatus, StoreConfig, tail_state
+from epochmq_store import tail_state
 from epochmq_store.abort_file import identity_of
 from epochmq_store.appender import AppendResult
-from epochmq_store.statuses import GetResult
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import GetResult, PutStatus
+from epochmq_store.store_config import StoreConfig
 
 HOST = b"\x7f\x00\x00\x02\x00\x00\x9c\x40"
 HOST_V6 = bytes(15) + b"\x01" + b"\x00\x00\x9c\x40"

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from epochmq_store import GetStatus, MessageStore, PutStatus, RunningFlags
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
 from epochmq_store.tail_state import TailState
 from epochmq_store.worker_thread import WorkerBusyError, WorkerThread
 from tests.unit.store.support import Message, open_store, put, put_all

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
-from epochmq_store import GetStatus
 from epochmq_store.mapped_file import MappedFile
 from epochmq_store.queue_files import QueueFile
+from epochmq_store.statuses import GetStatus
 from tests.unit.store.support import (
     HOST,
     Message,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store import MessageStore
+from epochmq_store.message_store import MessageStore
 from tests.unit.store.support import Message, open_store, put, put_all, random_messages, read_log
 from tests.unit.store.test_recovery import check_recovered
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.replication.ha.log_doubt import LogDoubt, doubt_after_start, reported_end
-from epochmq_store import MessageStore
+from epochmq_store.message_store import MessageStore
 from epochmq_store.tail_state import TailState
 from tests.unit.store.support import (
     LOG_FILE,

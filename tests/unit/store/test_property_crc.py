@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol import message as records
-from epochmq_store import BatchMessage, MessageStore, PutStatus
+from epochmq_store.appender import BatchMessage
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import PutStatus
 from tests.unit.store.support import (
     HOST,
     Message,

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from epochmq_formats.queue_unit import UNIT
-from epochmq_store import MessageStore, PutStatus
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import PutStatus
 from tests.unit.store.support import (
     LOG_FILE,
     QUEUE_FILE,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store import GetStatus, PutStatus
+from epochmq_store.statuses import GetStatus, PutStatus
 from tests.unit.store.support import (
     LOG_FILE,
     Message,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from epochmq_store import MessageStore, queue_flusher, tail_state
+from epochmq_store import queue_flusher, tail_state
+from epochmq_store.message_store import MessageStore
 from epochmq_store.queue_files import QueueFiles
 from epochmq_store.recovery import RecoveryResult
 from tests.unit.store.support import (

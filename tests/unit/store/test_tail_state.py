@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_store import MessageStore, PutStatus, StoreDamagedError, abort_file
-from epochmq_store.mapped_file import MappedFile
+from epochmq_store import abort_file
+from epochmq_store.mapped_file import MappedFile, StoreDamagedError
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import PutStatus
 from epochmq_store.tail_state import (
     CLEAN_TAIL,
     AbortRecord,

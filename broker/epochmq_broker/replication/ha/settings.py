@@ -1,4 +1,5 @@
 """Defines the settings of replication: RocketMQ's keys in snake case."""
+# pure: values
 
 from __future__ import annotations
 

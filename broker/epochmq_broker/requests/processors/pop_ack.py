@@ -40,7 +40,7 @@ from epochmq_broker.tables.stats import (
     BrokerStats,
 )
 from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import PutResult
+from epochmq_broker.writing.inner_message import PutResult
 from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError

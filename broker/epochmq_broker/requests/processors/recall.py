@@ -18,7 +18,8 @@ from epochmq_broker.services.timer.recall_handle import RecallHandle
 from epochmq_broker.services.timer.records import DELETE_KEY, delete_key
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import InnerMessage, MessageWriter
+from epochmq_broker.writing.inner_message import InnerMessage
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response

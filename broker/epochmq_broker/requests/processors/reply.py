@@ -12,7 +12,8 @@ from epochmq_broker.requests.processors.send_checks import SendChecks, SendHeade
 from epochmq_broker.tables.clients import ClientRegistry
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import InnerMessage, MessageWriter
+from epochmq_broker.writing.inner_message import InnerMessage
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError

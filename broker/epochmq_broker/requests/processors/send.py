@@ -24,7 +24,8 @@ from epochmq_broker.tables.static_topics.queue_items import QueueContext, logica
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import InnerMessage, MessageWriter, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError

@@ -17,7 +17,8 @@ from epochmq_broker.requests.processors.slave_rejection import reject_send_on_sl
 from epochmq_broker.tables.stats import SNDBCK2DLQ_TIMES, SNDBCK_PUT_NUMS, BrokerStats
 from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.topics import SYS_FLAG_UNIT_SUB, TopicTable
-from epochmq_broker.writing.message_writer import InnerMessage, MessageWriter, next_attempt
+from epochmq_broker.writing.inner_message import InnerMessage, next_attempt
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import Struct, field
 
-from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import convert, from_json
 from epochmq_protocol.message_const import (

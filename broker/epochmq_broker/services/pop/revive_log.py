@@ -13,7 +13,7 @@ from epochmq_broker.services.pop.checkpoints import (
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.metric_tables import CounterTable
 from epochmq_broker.writing.escape.message_sink import MessageSink
-from epochmq_broker.writing.message_writer import PutResult
+from epochmq_broker.writing.inner_message import PutResult
 
 CHECKPOINT, ACK = "CK", "ACK"
 """The kinds of records, as RocketMQ's metrics name them (PopReviveMessageType)."""

@@ -20,7 +20,7 @@ from msgspec import structs
 from epochmq_broker.services.pop.checkpoints import ACK_INTERVAL_MS, AckMsg, MergeKey, PopCheckPoint
 from epochmq_broker.services.pop.extra_info import topic_without_retry
 from epochmq_broker.services.safe_progress import SafeProgress
-from epochmq_broker.writing.message_writer import InnerMessage, next_attempt
+from epochmq_broker.writing.inner_message import InnerMessage, next_attempt
 from epochmq_protocol import message as records
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.message_const import PROPERTY_FIRST_POP_TIME

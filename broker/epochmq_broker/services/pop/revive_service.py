@@ -37,7 +37,7 @@ from epochmq_broker.tables.metric_tables import CounterTable
 from epochmq_broker.tables.topics import topic_config
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
-from epochmq_broker.writing.message_writer import PutResult
+from epochmq_broker.writing.inner_message import PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import BodyError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.timer.records import DELETE_KEY, OUT_MS, REAL_QUEUE_ID, REAL_TOPIC
-from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol.message_const import (
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct as Record
 
-from epochmq_broker.writing.message_writer import InnerMessage, copy_of_record
+from epochmq_broker.writing.inner_message import InnerMessage, copy_of_record
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout

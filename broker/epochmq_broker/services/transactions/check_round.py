@@ -33,7 +33,7 @@ from msgspec import Struct
 
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.op_buffer import RecentOffsets
-from epochmq_broker.writing.message_writer import InnerMessage, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const
 from epochmq_protocol.message import MessageExt

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from epochmq_broker.writing.message_writer import InnerMessage, copy_of_record
+from epochmq_broker.writing.inner_message import InnerMessage, copy_of_record
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode

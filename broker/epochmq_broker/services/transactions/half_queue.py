@@ -18,7 +18,7 @@ from epochmq_broker.services.transactions.check_round import QueueRead, ReadStat
 from epochmq_broker.services.transactions.op_writer import OpMessageWriter, count_put
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
 from epochmq_broker.writing.escape.message_sink import MessageSink
-from epochmq_broker.writing.message_writer import InnerMessage, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt

@@ -17,7 +17,8 @@ from epochmq_broker.services.transactions.check_round import EndedOffsets
 from epochmq_broker.services.transactions.half_messages import op_message
 from epochmq_broker.services.transactions.op_buffer import OpBuffer
 from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.writing.message_writer import MessageWriter, PutResult
+from epochmq_broker.writing.inner_message import PutResult
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_store.statuses import PutStatus
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,8 @@ from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.writing.escape import rules
 from epochmq_broker.writing.escape.lane import EscapeLane
 from epochmq_broker.writing.escape.rules import Destination, EscapeKind, PublishRoute
-from epochmq_broker.writing.message_writer import InnerMessage, MessageWriter
+from epochmq_broker.writing.inner_message import InnerMessage
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_broker.writing.topic_routes import TopicRoutes
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.route import TopicRouteData

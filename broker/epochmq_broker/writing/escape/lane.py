@@ -13,7 +13,8 @@ from typing import Final, Protocol
 
 from epochmq_broker.writing.escape.rules import Destination, EscapeKind
 from epochmq_broker.writing.escape.window import EscapeWindow
-from epochmq_broker.writing.message_writer import InnerMessage, MessageWriter, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_store.statuses import PutStatus
 
 SAFE_TIMEOUT_S: Final = 3.0

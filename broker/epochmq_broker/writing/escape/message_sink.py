@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from epochmq_broker.writing.message_writer import InnerMessage, MessageWriter, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
+from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_store.statuses import PutStatus
 
 

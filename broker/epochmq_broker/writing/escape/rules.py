@@ -28,7 +28,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
-from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const
 from epochmq_protocol.bodies import MessageQueue

@@ -15,7 +15,8 @@ from epochmq_broker.replication.ha.status import epoch_entry_cache, ha_runtime_i
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.bodies import EpochEntryCache, HARuntimeInfo
 from epochmq_protocol.transport.client import RemotingClient
-from epochmq_store import MessageStore, PutStatus
+from epochmq_store.message_store import MessageStore
+from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
 from tests.support.net import free_port
 from tests.unit.store.support import Message, put

@@ -18,7 +18,7 @@ from epochmq_broker.replication.ha.service import HARole
 from epochmq_broker.replication.ha.splicer import SocketToFileSplicer
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
-from epochmq_store import GetStatus, PutStatus
+from epochmq_store.statuses import GetStatus, PutStatus
 from tests.unit.broker.replication.ha.broker_node import HOST, LOG_FILE, BrokerNode, until
 from tests.unit.store.support import Message, put
 

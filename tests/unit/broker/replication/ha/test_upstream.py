@@ -15,7 +15,7 @@ from epochmq_broker.replication.ha.client import HAClientPhase
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_protocol.topics import DataVersion
-from epochmq_store import GetStatus, PutStatus
+from epochmq_store.statuses import GetStatus, PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.store.support import Message, put
 

@@ -13,7 +13,7 @@ import pytest
 from epochmq_broker.config.broker_config import from_properties
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.transport.client import split_address
-from epochmq_store import GetStatus, PutStatus
+from epochmq_store.statuses import GetStatus, PutStatus
 from tests.unit.broker.replication.ha.broker_node import HOST, BrokerNode, until
 from tests.unit.store.support import Message, put
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from epochmq_broker.config.broker_config import LiveConfig, from_properties
 from epochmq_broker.services.timer.put_hook import TimerPutHook
-from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.statuses import PutStatus
 

@@ -15,7 +15,7 @@ from epochmq_broker.services.transactions.check_round import (
     ReadStatus,
 )
 from epochmq_broker.services.transactions.half_messages import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC
-from epochmq_broker.writing.message_writer import InnerMessage, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.message import MessageExt
 from epochmq_store.statuses import PutStatus

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.services.transactions.half_queue import StoredHalfQueue
-from epochmq_broker.writing.message_writer import InnerMessage, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError

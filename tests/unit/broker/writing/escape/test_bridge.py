@@ -14,7 +14,7 @@ from epochmq_broker.writing.escape import lane as lane_module
 from epochmq_broker.writing.escape.bridge import EscapeBridge
 from epochmq_broker.writing.escape.rules import Destination, EscapeKind
 from epochmq_broker.writing.escape.window import SPAN_MAX
-from epochmq_broker.writing.message_writer import InnerMessage, PutResult
+from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConnectError

@@ -6,7 +6,7 @@ import pytest
 
 from epochmq_broker.writing.escape import rules
 from epochmq_broker.writing.escape.rules import Destination, EscapeKind, PublishRoute
-from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.codes import ResponseCode

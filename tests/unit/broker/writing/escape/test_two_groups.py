@@ -18,7 +18,7 @@ from epochmq_broker.services import delay_service
 from epochmq_broker.services.pop.checkpoints import REVIVE_GROUP, PopCheckPoint, decode_checkpoint
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.writing.escape.rules import Destination
-from epochmq_broker.writing.message_writer import InnerMessage
+from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
