@@ -2,6 +2,7 @@
 
 python -m epochmq_operator.crd            # writes them to their places in the repository python -m
 epochmq_operator.crd --check    # lists those that are out of date"""
+# pure: models to documents
 
 from collections.abc import Iterator
 from typing import Any
