@@ -25,22 +25,13 @@ from typing import Final
 
 import msgspec
 
+from epochmq_formats.abort_file import RECORD_BYTES, AbortRecord, FileIdentity, TailState, decode, encode
 from epochmq_protocol.durable_files import sync_directory
 from epochmq_store.mapped_file import as_disk_full
-from epochmq_store.tail_state import (
-    CLEAN_TAIL,
-    AbortRecord,
-    FileIdentity,
-    LogTail,
-    TailState,
-    assess_tail,
-    decode,
-    encode,
-)
+from epochmq_store.tail_state import CLEAN_TAIL, LogTail, assess_tail
 
 log = logging.getLogger(__name__)
 
-RECORD_BYTES: Final = 512  # one sector, which the disk writes atomically
 MARK_DIRECTORY: Final = Path("/dev/shm")  # in memory: its files do not survive a reboot
 _FS_IOC_GETVERSION: Final = 0x80087601  # reads the inode's generation on ext4, xfs and btrfs
 

@@ -1,4 +1,5 @@
 """Finds the first number of a range for which a condition holds, beginning at the range's end."""
+# pure: values from values
 
 from __future__ import annotations
 

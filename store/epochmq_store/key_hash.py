@@ -9,6 +9,7 @@ faster than a sum over all characters.
 The keys of POP's records are `topic@queue@offset@group@time@broker@kind`. Their offset differs, while what
 precedes it is the same for a queue, and what follows it for a POP. Those two parts have a cache of their own.
 """
+# pure: values from values
 
 from __future__ import annotations
 

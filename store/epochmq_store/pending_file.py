@@ -2,13 +2,8 @@
 
 The file stays open, and content is overwritten in place, alternately in one of two slots. This takes no
 longer than a copy into the page cache. (A file that replaces another one, or was truncated, is written to the
-disk by ext4 at once, and the caller waits for the journal.) A slot starts with a header:
-
-    magic       8 bytes, b"epmqpend"
-    boot        36 bytes, the id of the boot in which the slot was written
-    generation  8 bytes, big endian; the slot with the greater one is the newer
-    size        4 bytes, big endian; 0: nothing is pending
-    CRC-32      4 bytes, big endian, of boot, generation, size and content
+disk by ext4 at once, and the caller waits for the journal.) The format is that of
+`epochmq_formats.pending_file`.
 
 A kill may leave the slot that is being written incomplete; the other one is complete. After a power loss
 either slot may be incomplete or out of date, so slots of another boot do not count.
@@ -17,19 +12,19 @@ either slot may be incomplete or out of date, so slots of another boot do not co
 from __future__ import annotations
 
 import os
-import struct
 from pathlib import Path
-from typing import Final
 
-from epochmq_protocol.checksum import crc32
+from epochmq_formats.pending_file import (
+    CONTENT_BYTES_MAX,
+    HEADER_BYTES,
+    PENDING_SUFFIX,
+    SLOT_BYTES,
+    boot_field,
+    decode_header,
+    encode_slot,
+    is_content,
+)
 from epochmq_store.abort_file import boot_id
-
-PENDING_SUFFIX: Final = ".pending"
-SLOT_BYTES: Final = 64 << 20
-"""The position of the second slot in the sparse file. Larger content is rejected."""
-_MAGIC: Final = b"epmqpend"
-_HEADER: Final = struct.Struct(">8s36sqiI")
-_COVERED: Final = struct.Struct(">36sqi")
 
 
 def pending_path(path: Path) -> Path:
@@ -51,11 +46,10 @@ class PendingFile:
     def write(self, data: bytes) -> None:
         """Stores the content; empty content means that nothing is pending. Raises OSError, also for content
         that is too large."""
-        if len(data) > SLOT_BYTES - _HEADER.size:
-            raise OSError(f"{len(data)} bytes, expected at most {SLOT_BYTES - _HEADER.size}")
+        if len(data) > CONTENT_BYTES_MAX:
+            raise OSError(f"{len(data)} bytes, expected at most {CONTENT_BYTES_MAX}")
         generation = self._generation + 1
-        crc = crc32(data, crc32(_COVERED.pack(self._boot, generation, len(data))))
-        slot = _HEADER.pack(_MAGIC, self._boot, generation, len(data), crc) + data
+        slot = encode_slot(self._boot, generation, data)
         at = generation % 2 * SLOT_BYTES
         done = 0
         while done < len(slot):
@@ -91,7 +85,7 @@ def read_pending(path: Path) -> bytes | None:
 
 
 def _boot() -> bytes:
-    return boot_id().encode()[:36].ljust(36)
+    return boot_field(boot_id())
 
 
 def _newest(fd: int, boot: bytes) -> tuple[int, bytes] | None:
@@ -101,12 +95,8 @@ def _newest(fd: int, boot: bytes) -> tuple[int, bytes] | None:
 
 
 def _read_slot(fd: int, at: int, boot: bytes) -> tuple[int, bytes] | None:
-    head = os.pread(fd, _HEADER.size, at)
-    if len(head) < _HEADER.size:
+    header = decode_header(os.pread(fd, HEADER_BYTES, at), boot)
+    if header is None:
         return None
-    magic, written_in, generation, size, crc = _HEADER.unpack(head)
-    if magic != _MAGIC or written_in != boot or not 0 <= size <= SLOT_BYTES - _HEADER.size:
-        return None
-    data = os.pread(fd, size, at + _HEADER.size)
-    whole = len(data) == size and crc32(data, crc32(_COVERED.pack(boot, generation, size))) == crc
-    return (generation, data) if whole else None
+    data = os.pread(fd, header[1], at + HEADER_BYTES)
+    return (header[0], data) if is_content(data, boot, *header) else None

@@ -1,5 +1,6 @@
 """Computes the values of a topic that all its queues share: the hash of its index keys, and the parts of its
 records that follow from its name."""
+# pure: values from values
 
 from __future__ import annotations
 

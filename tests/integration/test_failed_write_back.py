@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from epochmq_store.tail_state import TailState
+from epochmq_formats.abort_file import TailState
 from tests.integration.disks.faulty_volume import FaultyCall, FaultyVolume
 from tests.unit.store.support import Message, open_store, put_all
 

@@ -1,10 +1,5 @@
 """Stores a peer's latest snapshot: one file beside the log, replaced as a whole.
-
-    magic          19 bytes, b"epochmq snapshot 1\\n"
-    header size    4, big-endian
-    header CRC-32  4, big-endian
-    header         JSON of `Snapshot`: the last entry that it covers, size and CRC-32 of the data, voters
-    data           the state that the state machine saved
+`epochmq_formats.dledger_peer_files` defines the format.
 
 Java peers ignore the file. A group with a Java peer takes no snapshots.
 """
@@ -13,21 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from pathlib import Path
 
 import msgspec
 
 from epochmq_dledger.core.types import Snapshot
 from epochmq_dledger.store.file_log import FileLog
+from epochmq_formats.dledger_peer_files import (
+    SNAPSHOT_HEADER_BYTES_MAX,
+    SNAPSHOT_START_BYTES,
+    decode_snapshot_start,
+    encode_snapshot_header,
+)
 from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import sync_directory
 
 log = logging.getLogger(__name__)
-
-MAGIC = b"epochmq snapshot 1\n"
-_SIZES = struct.Struct(">II")
-HEADER_MAX = 1 << 24
 
 
 class SnapshotFile:
@@ -45,11 +41,11 @@ class SnapshotFile:
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
-            start = file.read(len(MAGIC) + _SIZES.size)
-            if len(start) < len(MAGIC) + _SIZES.size or not start.startswith(MAGIC):
+            found = decode_snapshot_start(file.read(SNAPSHOT_START_BYTES))
+            if found is None:
                 raise ValueError(f"{self.path} is no snapshot of this version")
-            size, crc = _SIZES.unpack_from(start, len(MAGIC))
-            header = file.read(min(size, HEADER_MAX))
+            size, crc = found
+            header = file.read(min(size, SNAPSHOT_HEADER_BYTES_MAX))
             if len(header) != size or crc32(header) != crc:
                 raise ValueError(f"{self.path} has a damaged header (CRC-32 or size)")
             snapshot = msgspec.json.decode(header, type=Snapshot)
@@ -67,7 +63,7 @@ class SnapshotFile:
         header = msgspec.json.encode(snapshot)
         temporary = self.path.with_name(self.path.name + ".tmp")
         with temporary.open("wb") as file:
-            file.write(MAGIC + _SIZES.pack(len(header), crc32(header)) + header)
+            file.write(encode_snapshot_header(header))
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

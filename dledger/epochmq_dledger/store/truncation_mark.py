@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from pathlib import Path
 
-from epochmq_protocol.checksum import crc32
+from epochmq_formats.dledger_peer_files import MARK_BYTES, NO_MARK, decode_mark, encode_mark
 from epochmq_protocol.durable_files import sync_directory
 
 NAME = "cut"
-_MARK = struct.Struct(">qI")
-"""The end of the log, and the CRC-32 of these eight bytes. A disk writes their sector as a whole or not at
-all."""
 
 
 class TruncationMark:
@@ -35,22 +31,20 @@ class TruncationMark:
         """Opens the file. Returns the end of the log if an erasure was running, None if there is no mark."""
         path = self.folder / NAME
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        data = os.pread(self._fd, _MARK.size, 0)
-        if len(data) < _MARK.size:
-            self._put(bytes(_MARK.size))
+        data = os.pread(self._fd, MARK_BYTES, 0)
+        if len(data) < MARK_BYTES:
+            self._put(NO_MARK)
             sync_directory(self.folder)
             return None
-        end_pos, crc = _MARK.unpack(data)
-        return end_pos if crc and crc == crc32(data[:8]) else None
+        return decode_mark(data)
 
     def write(self, end_pos: int) -> None:
         """Sets the mark, durably."""
-        head = end_pos.to_bytes(8, "big")
-        self._put(_MARK.pack(end_pos, crc32(head)))
+        self._put(encode_mark(end_pos))
 
     def clear(self) -> None:
         """Clears the mark, durably."""
-        self._put(bytes(_MARK.size))
+        self._put(NO_MARK)
 
     def close(self) -> None:
         """Closes the file."""

@@ -16,8 +16,9 @@ from epochmq_dledger.core.raft_log import make_entry
 from epochmq_dledger.core.types import Snapshot
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
-from epochmq_dledger.store.snapshot_file import MAGIC, SnapshotFile, open_snapshot
+from epochmq_dledger.store.snapshot_file import SnapshotFile, open_snapshot
 from epochmq_formats.dledger_log import encode_entry
+from epochmq_formats.dledger_peer_files import SNAPSHOT_MAGIC
 from epochmq_protocol.dledger import DLedgerEntry
 from tests.unit.dledger.raft_group import RaftGroup, RunningPeer, until
 
@@ -102,7 +103,7 @@ def test_a_snapshot_with_any_changed_byte_is_rejected(tmp_path: Path) -> None:
         path.write_bytes(whole[:at])
         with pytest.raises(ValueError, match="snapshot"):
             SnapshotFile(tmp_path).open()
-    assert whole.startswith(MAGIC)
+    assert whole.startswith(SNAPSHOT_MAGIC)
 
 
 def test_a_log_that_lags_behind_its_snapshot_after_a_crash_is_reset(tmp_path: Path) -> None:

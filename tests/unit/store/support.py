@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from epochmq_formats import abort_file
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
-from epochmq_store import tail_state
 from epochmq_store.abort_file import identity_of
 from epochmq_store.appender import AppendResult
 from epochmq_store.message_store import MessageStore
@@ -138,11 +138,11 @@ def adopt_abort_file(root: Path, **changes: Any) -> None:
     `changes` to its record."""
     path = root / "abort"
     with path.open("r+b") as file:
-        left = tail_state.decode(file.read())
+        left = abort_file.decode(file.read())
         left = msgspec.structs.replace(left, identity=identity_of(file.fileno()), **changes)
         file.seek(0)
         file.truncate()
-        file.write(tail_state.encode(1, left))
+        file.write(abort_file.encode(1, left))
 
 
 def log_bytes(root: Path) -> bytes:

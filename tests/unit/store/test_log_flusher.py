@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from epochmq_formats.abort_file import TailState
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
-from epochmq_store.tail_state import TailState
 from epochmq_store.worker_thread import WorkerBusyError, WorkerThread
 from tests.unit.store.support import Message, open_store, put, put_all
 

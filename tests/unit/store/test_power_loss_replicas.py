@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.replication.ha.log_doubt import LogDoubt, doubt_after_start, reported_end
+from epochmq_formats.abort_file import TailState
 from epochmq_store.message_store import MessageStore
-from epochmq_store.tail_state import TailState
 from tests.unit.store.support import (
     LOG_FILE,
     adopt_abort_file,

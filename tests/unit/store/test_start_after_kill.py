@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from epochmq_store import queue_flusher, tail_state
+from epochmq_formats import abort_file
+from epochmq_store import queue_flusher
 from epochmq_store.message_store import MessageStore
 from epochmq_store.queue_files import QueueFiles
 from epochmq_store.recovery import RecoveryResult
@@ -41,7 +42,7 @@ def record_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def recorded(root: Path) -> int:
     """What the abort file says, -1 for nothing."""
-    return tail_state.decode((root / "abort").read_bytes()).dispatched_until
+    return abort_file.decode((root / "abort").read_bytes()).dispatched_until
 
 
 def checkpoint_time(root: Path) -> int:
@@ -227,9 +228,9 @@ async def test_an_idle_store_records_nothing(tmp_path: Path, monkeypatch: pytest
 
 def test_the_abort_file_of_an_older_version_records_nothing(tmp_path: Path) -> None:
     open_store(tmp_path).stop()
-    assert tail_state.decode(b"1\nboot\nacknowledged=after-flush\n").dispatched_until == -1
-    assert tail_state.decode(b"1\nboot\ndispatched=x\n").dispatched_until == -1
-    assert tail_state.decode(b"1\nboot\ndispatched=-7\n").dispatched_until == -1
+    assert abort_file.decode(b"1\nboot\nacknowledged=after-flush\n").dispatched_until == -1
+    assert abort_file.decode(b"1\nboot\ndispatched=x\n").dispatched_until == -1
+    assert abort_file.decode(b"1\nboot\ndispatched=-7\n").dispatched_until == -1
 
 
 async def test_nothing_is_recorded_before_the_last_queue_is_written(

@@ -15,6 +15,7 @@ from msgspec import Struct
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.membership.dledger.log_folders import data_folder, log_files, peer_folder
 from epochmq_dledger.store.state_files import load_committed
+from epochmq_formats.abort_file import TailState
 from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout
 from epochmq_protocol.checksum import crc32
@@ -25,7 +26,7 @@ from epochmq_store import record
 from epochmq_store.abort_file import AbortFile
 from epochmq_store.mapped_file import data_ranges
 from epochmq_store.store_config import RECORD_OVERHEAD_BYTES, StoreConfig
-from epochmq_store.tail_state import CLEAN_TAIL, TailState
+from epochmq_store.tail_state import CLEAN_TAIL
 
 _READ_BYTES = 8 << 20
 

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from epochmq_formats.abort_file import TailState
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import InvariantError
-from epochmq_store.tail_state import TailState
 
 
 class LogDoubt(msgspec.Struct, frozen=True, rename="camel"):

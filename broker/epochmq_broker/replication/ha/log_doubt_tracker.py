@@ -12,10 +12,10 @@ import msgspec
 from epochmq_broker.replication.ha import log_doubt
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
+from epochmq_formats.abort_file import TailState
 from epochmq_protocol.durable_files import replace_file, sync_directory
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import RunningFlags
-from epochmq_store.tail_state import TailState
 
 log = logging.getLogger(__name__)
 

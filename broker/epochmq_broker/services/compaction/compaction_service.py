@@ -27,6 +27,7 @@ from epochmq_broker.services.compaction.master_messages import fetch_messages
 from epochmq_broker.services.compaction.position_file import CompactionPositions
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.attributes import is_compacted
+from epochmq_formats.abort_file import TailState
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -38,7 +39,6 @@ from epochmq_store.memory_limit import memory_bytes
 from epochmq_store.message_reader import PULL_MAX_BYTES
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, StoreReadError
-from epochmq_store.tail_state import TailState
 
 T = TypeVar("T")
 

@@ -22,9 +22,9 @@ from epochmq_broker.replication.ha.log_doubt import (
     written_epoch,
 )
 from epochmq_broker.replication.ha.log_doubt_tracker import FILE, LogDoubtFile
+from epochmq_formats.abort_file import TailState
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
-from epochmq_store.tail_state import TailState
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.broker.replication.ha.test_following import ALL_ACK, nodes, same
 from tests.unit.store.support import adopt_abort_file, copy_after_crash
