@@ -26,7 +26,6 @@ _COVERED_FIELDS: Final = (("boot", f"{_BOOT_BYTES}s"), ("generation", "q"), ("si
 _COVERED: Final = struct_of(_COVERED_FIELDS)
 _HEADER: Final = struct_of((("magic", f"{len(_MAGIC)}s"), *_COVERED_FIELDS, ("crc", "I")))
 HEADER_BYTES: Final = _HEADER.size
-CONTENT_BYTES_MAX: Final = SLOT_BYTES - HEADER_BYTES
 
 
 def boot_field(boot_id: str) -> bytes:
@@ -44,8 +43,8 @@ def decode_header(head: bytes, boot: bytes) -> tuple[int, int, int] | None:
     """(generation, size, CRC-32) in the header of a slot; None if no slot of this boot starts with it."""
     if len(head) < HEADER_BYTES:
         return None
-    magic, written_in, generation, size, crc = _HEADER.unpack(head)
-    if magic != _MAGIC or written_in != boot or not 0 <= size <= CONTENT_BYTES_MAX:
+    magic, written_in, generation, size, crc = _HEADER.unpack_from(head)
+    if magic != _MAGIC or written_in != boot or not 0 <= size <= SLOT_BYTES - HEADER_BYTES:
         return None
     return generation, size, crc
 

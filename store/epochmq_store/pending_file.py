@@ -15,7 +15,6 @@ import os
 from pathlib import Path
 
 from epochmq_formats.pending_file import (
-    CONTENT_BYTES_MAX,
     HEADER_BYTES,
     PENDING_SUFFIX,
     SLOT_BYTES,
@@ -46,8 +45,8 @@ class PendingFile:
     def write(self, data: bytes) -> None:
         """Stores the content; empty content means that nothing is pending. Raises OSError, also for content
         that is too large."""
-        if len(data) > CONTENT_BYTES_MAX:
-            raise OSError(f"{len(data)} bytes, expected at most {CONTENT_BYTES_MAX}")
+        if len(data) > SLOT_BYTES - HEADER_BYTES:
+            raise OSError(f"{len(data)} bytes, expected at most {SLOT_BYTES - HEADER_BYTES}")
         generation = self._generation + 1
         slot = encode_slot(self._boot, generation, data)
         at = generation % 2 * SLOT_BYTES

@@ -37,6 +37,9 @@ from epochmq_protocol.message_const import (
     BORNHOST_V6_FLAG,
     MAGIC_V1,
     MAGIC_V2,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     STOREHOSTADDRESS_V6_FLAG,
     TRANSACTION_ROLLBACK_TYPE,
 )
@@ -55,13 +58,20 @@ from epochmq_protocol.record_layout import (
     SYS_FLAG_AT,
 )
 from epochmq_spark.decode.digest import Bytes, crc32, mix, xxh64
-from epochmq_spark.decode.memory_loads import big_i64, big_u32, little_u64
+from epochmq_spark.decode.memory_loads import big_i64, big_u32, little_u32, little_u64
 
 V1: Final = MAGIC_V1 & 0xFFFFFFFF
 V2: Final = MAGIC_V2 & 0xFFFFFFFF
 BLANK: Final = BLANK_MAGIC & 0xFFFFFFFF
 SIZE_MIN: Final = RECORD_OVERHEAD
 _FILLER: Final = FILLER_MAGIC & 0xFFFFFFFF
+_UNIQ_KEY: Final = np.uint64(int.from_bytes(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX.encode(), "little"))
+_KEYS: Final = np.uint32(int.from_bytes(PROPERTY_KEYS.encode(), "little"))
+_TAGS: Final = np.uint32(int.from_bytes(PROPERTY_TAGS.encode(), "little"))
+"""Names of properties as `little_u64` and `little_u32` read them."""
+_MESSAGE_0, _MESSAGE_1, _MESSAGE_2 = V1 >> 24, V1 >> 16 & 0xFF, V1 >> 8 & 0xFF
+_BLANK_0, _BLANK_1, _BLANK_2 = BLANK >> 24, BLANK >> 16 & 0xFF, BLANK >> 8 & 0xFF
+"""The first bytes of the magic numbers of messages and of blank records."""
 _P31_4: Final = 31**4
 _P31_8: Final = 31**8 & 0xFFFFFFFF
 
@@ -183,11 +193,12 @@ def next_entry(data: Bytes, at: int, stop: int, base: int, end_of_file: int, par
             return stop
         has_body = at + body + 12 <= len(data)
         # No entry starts in eight bytes if zeros are where the magic numbers of their records would be.
-        if has_body and little_u64(data, at + body + 4) == 0 and little_u64(data, at) == 0:
+        if has_body and little_u64(data, at + body + MAGIC_AT) == 0 and little_u64(data, at) == 0:
             at += 8
             continue
         is_head = data[at] == 0xFF and data[at + 1] == 0xFF
-        is_body = has_body and data[at + body + 4] == 0xDA and data[at + body + 5] == 0xA3
+        magic_at = at + body + MAGIC_AT
+        is_body = has_body and data[magic_at] == _MESSAGE_0 and data[magic_at + 1] == _MESSAGE_1
         if (is_head or is_body) and check_entry(data, at, base, end_of_file, parts) == 0:
             return at
         at += 1
@@ -198,16 +209,17 @@ def next_entry(data: Bytes, at: int, stop: int, base: int, end_of_file: int, par
 def next_record(data: Bytes, at: int, stop: int, base: int, end_of_file: int, parts: Any) -> Any:
     """The first position in [at, stop) at which a record starts; `stop` if there is none."""
     while at < stop:
-        if at + 8 > len(data):
+        if at + BLANK_BYTES > len(data):
             return stop
+        magic_at = at + MAGIC_AT
         # Most of the skipped bytes are zeros: skip eight at once where a magic number would be.
-        if at + 12 <= len(data) and little_u64(data, at + 4) == 0:
+        if magic_at + 8 <= len(data) and little_u64(data, magic_at) == 0:
             at += 8
             continue
-        third = data[at + 6]  # the magic numbers of messages and of blank records differ here
+        third = data[magic_at + 2]  # the magic numbers of messages and of blank records differ here
         if (
-            (third == 0x20 and data[at + 4] == 0xDA and data[at + 5] == 0xA3)
-            or (third == 0x31 and data[at + 4] == 0xCB and data[at + 5] == 0xD4)
+            (third == _MESSAGE_2 and data[magic_at] == _MESSAGE_0 and data[magic_at + 1] == _MESSAGE_1)
+            or (third == _BLANK_2 and data[magic_at] == _BLANK_0 and data[magic_at + 1] == _BLANK_1)
         ) and check_record(data, at, base, end_of_file, parts) == 0:
             return at
         at += 1
@@ -271,23 +283,15 @@ def _properties(data: Bytes, start: int, end: int, row: Any) -> None:
         if split > at and stop > split + 1:
             size = split - at
             if size == 8:
-                if (
-                    data[at] == 85
-                    and data[at + 1] == 78
-                    and data[at + 2] == 73
-                    and data[at + 3] == 81
-                    and data[at + 4] == 95
-                    and data[at + 5] == 75
-                    and data[at + 6] == 69
-                    and data[at + 7] == 89
-                ):
+                if little_u64(data, at) == _UNIQ_KEY:
                     row[UNIQ_AT] = split + 1
                     row[UNIQ_SIZE] = stop - split - 1
             elif size == 4:
-                if data[at] == 75 and data[at + 1] == 69 and data[at + 2] == 89 and data[at + 3] == 83:
+                name = little_u32(data, at)
+                if name == _KEYS:
                     row[KEYS_AT] = split + 1
                     row[KEYS_SIZE] = stop - split - 1
-                elif data[at] == 84 and data[at + 1] == 65 and data[at + 2] == 71 and data[at + 3] == 83:
+                elif name == _TAGS:
                     row[TAGS_AT] = split + 1
                     row[TAGS_SIZE] = stop - split - 1
         at = stop + 1
