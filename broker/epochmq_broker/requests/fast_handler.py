@@ -6,15 +6,16 @@ raises `FastPathMiss`, before it changes anything, for each request that the gat
 then decides about the same frame. While a gate that it does not satisfy may stop a request, the ports do not
 use the handler (`pipeline.RequestPipeline.fast_handlers`).
 """
-# pure: values only
 
 from __future__ import annotations
 
 import enum
+import struct
+from typing import Final
 
 from msgspec import Struct
 
-from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
 from epochmq_protocol.transport.connection import FastRequestHandler
 
 
@@ -46,3 +47,17 @@ class FastHandler(Struct, frozen=True, kw_only=True):
     serve: FastRequestHandler
     satisfies: frozenset[GateName]
     ports: tuple[Port, ...] = (Port.MAIN, Port.VIP)
+
+
+_LENGTHS: Final = struct.Struct(">II").pack
+_SUCCESS: Final = (
+    b'{"code":0,"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    % CURRENT_VERSION
+)
+
+
+def encode_success(opaque: int) -> bytes:
+    """The frame of a response SUCCESS without remark, fields and body."""
+    header = _SUCCESS % opaque
+    size = len(header)
+    return _LENGTHS(4 + size, size) + header

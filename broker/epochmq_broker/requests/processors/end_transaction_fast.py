@@ -15,7 +15,7 @@ import msgspec
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.requests.fast_handler import FastHandler, GateName
+from epochmq_broker.requests.fast_handler import FastHandler, GateName, encode_success
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.request_latencies import COMMITS, ONEWAY_COMMITS, RequestLatencies
 from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
@@ -23,23 +23,20 @@ from epochmq_broker.services.transactions.transaction_service import Transaction
 from epochmq_broker.tables.stats import BrokerStats, TrafficCounter
 from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, TOPIC_BYTES_MAX, MessageWriter
+from epochmq_broker.writing.plain_append import PlainRecord, TagsCodes, append_copy, plain_record_reader
 from epochmq_protocol import message_const as const
-from epochmq_protocol.checksum import CRC_MASK, crc32
-from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
+from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.headers_base import Int, Long
-from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import parse_properties
 from epochmq_protocol.message_const import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_NUM,
-    PROPERTY_KEYS,
-    PROPERTY_TAGS,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
     PROPERTY_WAIT_STORE_MSG_OK,
 )
-from epochmq_protocol.record_layout import HEAD_V4
+from epochmq_protocol.record_layout import BORN_TIMESTAMP, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG
 from epochmq_protocol.topics import is_lmq
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.consume_queue import ConsumeQueue
@@ -58,17 +55,9 @@ SPECIAL_PROPERTIES: Final = frozenset(
     ]
 )
 """The commit of a half message with one of these is not plain."""
-SPECIAL_FLAGS: Final = (
-    const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG | const.INNER_BATCH_FLAG
-)  # of sysFlag
 CACHED_QUEUES_MAX: Final = 100_000
-CODES_MAX: Final = 4096
 
-_TOPIC_FIELD: Final = bytes([len(HALF_TOPIC)]) + HALF_TOPIC.encode()
-_RESPONSE: Final = (
-    b'{"code":0,"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-    % CURRENT_VERSION
-)
+_read: Final = plain_record_reader(HALF_TOPIC)
 
 
 class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
@@ -123,7 +112,7 @@ class FastEndTransaction:
         self._stats = stats
         self._transactions = transactions
         self._queues: dict[tuple[str, str], _CachedQueue] = {}
-        self._codes: dict[str, int] = {}
+        self._codes = TagsCodes()
         self._generation = topics.generation
 
     def declaration(self) -> FastHandler:
@@ -151,18 +140,9 @@ class FastEndTransaction:
             raise FastPathMiss
         physical_offset = fields.commit_log_offset
         record = self._record(physical_offset)
-        (
-            _, magic, crc, half_queue_id, flag, half_offset, stored_offset, sys_flag, born_timestamp,
-            born_host, _, store_host, reconsume_times, _, body_size,
-        ) = HEAD_V4.unpack_from(record)  # fmt: skip
-        if (
-            magic != const.MAGIC_V1
-            or half_offset != fields.tran_state_table_offset
-            or stored_offset != physical_offset
-        ):
-            raise FastPathMiss
-        message, encoded = _split(record, sys_flag, body_size)
-        if crc32(message) & CRC_MASK != crc:
+        head, encoded = record[0], record[2]
+        half_offset = head[QUEUE_OFFSET]
+        if half_offset != fields.tran_state_table_offset:
             raise FastPathMiss
         properties = parse_properties(encoded)
         get = properties.get
@@ -182,44 +162,40 @@ class FastEndTransaction:
         oneway = request.flag & FLAG_ONEWAY
         if not oneway and writer.must_wait(properties):
             raise FastPathMiss
-        status, _, _, size = self._store.append(
+        status, _, _, size = append_copy(
+            self._store.append,
             cached.queue,
-            body=message,
+            record,
+            properties,
             properties=encoded,
-            born_timestamp=born_timestamp,
-            born_host=born_host,
-            flag=flag,
-            sys_flag=sys_flag & ~const.TRANSACTION_ROLLBACK_TYPE | const.TRANSACTION_COMMIT_TYPE,
-            reconsume_times=reconsume_times,
+            sys_flag=head[SYS_FLAG] & ~const.TRANSACTION_ROLLBACK_TYPE | const.TRANSACTION_COMMIT_TYPE,
+            codes=self._codes,
             prepared_offset=physical_offset,
-            tags_code=self._code(get(PROPERTY_TAGS, "")),
-            uniq_key=uniq_key,
-            keys=get(PROPERTY_KEYS),
-            store_host=store_host,
         )
         if status is not PutStatus.PUT_OK:
             raise FastPathMiss  # nothing has changed; the ordinary path builds the rejection
         if writer.on_append is not None:
             writer.on_append()
         transactions = self._transactions
-        transactions.ops.end(half_queue_id, half_offset)
+        transactions.ops.end(head[QUEUE_ID], half_offset)
         transactions.metrics.add(cached.topic, -1)
-        transactions.count_commit(cached.topic, now_ms() - born_timestamp)
+        transactions.count_commit(cached.topic, now_ms() - head[BORN_TIMESTAMP])
         traffic = cached.traffic
         traffic.messages += 1
         traffic.bytes += size
         traffic.requests += 1
         self._counts[ONEWAY_COMMITS if oneway else COMMITS] += 1
-        return None if oneway else _response(request.opaque)
+        return None if oneway else encode_success(request.opaque)
 
-    def _record(self, offset: int) -> bytes:
-        """The bytes of the record at a physical offset. FastPathMiss if there is none, or the disk would have
-        to be read."""
+    def _record(self, offset: int) -> PlainRecord:
+        """The record at a physical offset. FastPathMiss if there is no plain one of the half topic, or the
+        disk would have to be read."""
         try:
-            record = self._store.reader.read_resident(offset) if offset >= 0 else None
+            data = self._store.reader.read_resident(offset) if offset >= 0 else None
         except NotResidentError:
             raise FastPathMiss from None
-        if record is None or len(record) < HEAD_V4.size + len(_TOPIC_FIELD) + 2:
+        record = None if data is None else _read(data, 0, len(data), offset)
+        if record is None:
             raise FastPathMiss
         return record
 
@@ -239,34 +215,6 @@ class FastEndTransaction:
         )
         return cached
 
-    def _code(self, tags: str) -> int:
-        """Returns the tags code from a cache, because most messages have one of a few tags."""
-        code = self._codes.get(tags)
-        if code is None:
-            if len(self._codes) >= CODES_MAX:
-                self._codes.clear()
-            code = self._codes[tags] = tags_code(tags) if tags else 0
-        return code
-
     def _clear_cache(self) -> None:
         self._queues.clear()
         self._generation = self._topics.generation
-
-
-def _split(record: bytes, sys_flag: int, body_size: int) -> tuple[bytes, bytes]:
-    """(body, properties) of a record of the half topic with IPv4 hosts. FastPathMiss for any other record, or
-    inconsistent sizes."""
-    if sys_flag & SPECIAL_FLAGS or body_size < 0:
-        raise FastPathMiss
-    topic_at = HEAD_V4.size + body_size
-    properties_at = topic_at + len(_TOPIC_FIELD) + 2
-    size = int.from_bytes(record[properties_at - 2 : properties_at], "big")
-    if record[topic_at : properties_at - 2] != _TOPIC_FIELD or properties_at + size != len(record):
-        raise FastPathMiss
-    return record[HEAD_V4.size : topic_at], record[properties_at:]
-
-
-def _response(opaque: int) -> bytes:
-    header = _RESPONSE % opaque
-    size = len(header)
-    return (4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + header

@@ -9,14 +9,13 @@ same.
 
 from __future__ import annotations
 
-import struct
 from typing import Final
 
 import msgspec
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
-from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
+from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port, encode_success
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.request_latencies import ACKS, ONEWAY_ACKS, RequestLatencies
 from epochmq_broker.services.pop.checkpoints import is_plain
@@ -26,14 +25,13 @@ from epochmq_broker.services.timer.put_hook import TimerPutHook
 from epochmq_broker.tables.stats import BROKER_ACK_NUMS, GROUP_ACK_NUMS, BrokerStats
 from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.message_writer import MessageWriter
-from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
+from epochmq_broker.writing.plain_append import real_place
+from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.headers_base import LONG_MAX, Int, Long
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message_const import (
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TIMER_OUT_MS,
@@ -52,13 +50,8 @@ POPPED_MAX: Final = 4096
 
 _REST_OF_CODE: Final = b"51,"
 _CODE_END: Final = len(HEADER_START) + len(_REST_OF_CODE)
-_LENGTHS: Final = struct.Struct(">II").pack
 _STORED: Final = PutStatus.PUT_OK.name
 _ACK_TAGS_CODE: Final = tags_code(ACK_TAG)
-_RESPONSE: Final = (
-    b'{"code":0,"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
-    % CURRENT_VERSION
-)
 
 
 class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
@@ -192,7 +185,7 @@ class FastPopAck:
             return None
         oneway = request.flag & FLAG_ONEWAY
         self._counts[ONEWAY_ACKS if oneway else ACKS] += 1
-        return None if oneway else _response(request.opaque)
+        return None if oneway else encode_success(request.opaque)
 
     def _count(self, popped: _PoppedQueue) -> None:
         group, (topic, queue_id) = popped.group, popped.place
@@ -250,8 +243,7 @@ class FastPopAck:
             ).encode(),
             (
                 f"\x02{PROPERTY_TIMER_OUT_MS}\x01{out_ms}\x02"
-                f"{PROPERTY_REAL_TOPIC}\x01{self._pop.revive_log.topic}\x02"
-                f"{PROPERTY_REAL_QUEUE_ID}\x01{revive_queue_id}\x02"
+                f"{real_place(self._pop.revive_log.topic, revive_queue_id)}"
             ).encode(),
         )
         return popped
@@ -272,7 +264,7 @@ class FastPopAck:
         connection.defer(opaque, RequestCode.ACK_MESSAGE)
 
         def respond(_: PutStatus) -> None:
-            connection.respond_encoded(opaque, _response(opaque))
+            connection.respond_encoded(opaque, encode_success(opaque))
 
         self._writer.when_safe(end, respond)
 
@@ -283,9 +275,3 @@ def _is_offset(text: str) -> bool:
         return 0 <= int(text) <= LONG_MAX
     except ValueError:
         return False
-
-
-def _response(opaque: int) -> bytes:
-    header = _RESPONSE % opaque
-    size = len(header)
-    return _LENGTHS(4 + size, size) + header

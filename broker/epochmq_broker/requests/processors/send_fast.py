@@ -34,11 +34,11 @@ from epochmq_broker.tables.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.tables.stats import MEDIUM_BYTES, SMALL_BYTES, BrokerStats, PutCounter
 from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, MessageWriter
+from epochmq_broker.writing.plain_append import TagsCodes, real_place
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.fastpath import SendFields, SendResponseEncoder, decode_send, send_response_template
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode
-from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import COMPRESSED_FLAG, COMPRESSION_TYPE_COMPARATOR
 from epochmq_protocol.message_const import (
     PROPERTY_CLUSTER,
@@ -49,8 +49,6 @@ from epochmq_protocol.message_const import (
     PROPERTY_KEYS,
     PROPERTY_MSG_REGION,
     PROPERTY_POP_CK,
-    PROPERTY_REAL_QUEUE_ID,
-    PROPERTY_REAL_TOPIC,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_TIMER_OUT_MS,
@@ -96,7 +94,6 @@ SPECIAL_PROPERTIES = frozenset(
 SPECIAL_FLAGS = ~(COMPRESSED_FLAG | COMPRESSION_TYPE_COMPARATOR)
 """Bits of sysFlag of messages that are not plain: tags, transactions, hosts, batches."""
 SEPARATOR = "\x02"
-CODES_MAX = 4096
 CACHED_QUEUES_MAX = 100_000
 
 # On the hot path a global costs less than a lookup in the enum.
@@ -152,7 +149,7 @@ class FastSend:
         self._store_host = store_host
         self._queues: dict[tuple[str, int], _CachedQueue] = {}
         self._timer_places: dict[tuple[str, int], _TimerPlace] = {}
-        self._codes: dict[str, int] = {}
+        self._codes = TagsCodes()
         self._generation = topics.generation
         self._respond = _response_template(live.current, store_host)
         self._name = live.current.broker_name
@@ -230,9 +227,6 @@ class FastSend:
             )
             if waits and not connection.can_defer:
                 raise FastPathMiss  # the ordinary path rejects the message before storing it
-            code = codes.get(tags)
-            if code is None:
-                code = self._code(tags)
             status, physical_offset, queue_offset, size = append(
                 cached.queue,
                 body=body,
@@ -242,7 +236,7 @@ class FastSend:
                 flag=fields.flag,
                 sys_flag=sys_flag,
                 reconsume_times=fields.reconsume_times,
-                tags_code=code,
+                tags_code=codes[tags],
                 uniq_key=uniq_key,
                 keys=keys,
             )
@@ -355,7 +349,7 @@ class FastSend:
             )
         suffix = (
             f"{cached.suffix}{PROPERTY_TRANSACTION_ID}\x01{uniq_key}\x02"
-            f"{PROPERTY_REAL_TOPIC}\x01{fields.topic}\x02{PROPERTY_REAL_QUEUE_ID}\x01{fields.queue_id}\x02"
+            f"{real_place(fields.topic, fields.queue_id)}"
         )
         return half, suffix
 
@@ -390,17 +384,10 @@ class FastSend:
             self._timer_places.clear()
         place = self._timer_places[fields.topic, fields.queue_id] = _TimerPlace(
             f"{cached.suffix}{PROPERTY_TIMER_OUT_MS}\x01",
-            f"\x02{PROPERTY_REAL_TOPIC}\x01{fields.topic}\x02{PROPERTY_REAL_QUEUE_ID}\x01{fields.queue_id}\x02",
+            f"\x02{real_place(fields.topic, fields.queue_id)}",
             handle_prefix(fields.topic, self._name),
         )
         return place
-
-    def _code(self, tags: str) -> int:
-        """Returns the tags code from a cache, because most messages have one of a few tags."""
-        if len(self._codes) >= CODES_MAX:
-            self._codes.clear()
-        code = self._codes[tags] = tags_code(tags) if tags else 0
-        return code
 
     def _clear_cache(self) -> None:
         self._queues.clear()

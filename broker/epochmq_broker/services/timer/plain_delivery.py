@@ -10,7 +10,7 @@ both store the same record.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.timer.delivery import TimerDelivery
@@ -28,30 +28,21 @@ from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.message_writer import TOPIC_BYTES_MAX
+from epochmq_broker.writing.plain_append import (
+    NOT_PLAIN_FLAGS,
+    PlainRecord,
+    TagsCodes,
+    append_copy,
+    plain_record_reader,
+)
 from epochmq_formats.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from epochmq_protocol import message_const as const
-from epochmq_protocol.checksum import CRC_MASK, crc32
-from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import parse_properties
 from epochmq_protocol.message_const import (
     PROPERTY_DELAY_TIME_LEVEL,
     PROPERTY_INNER_NUM,
-    PROPERTY_KEYS,
-    PROPERTY_TAGS,
-    PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
 )
 from epochmq_protocol.record_layout import (
-    BODY_CRC,
-    BODY_SIZE,
-    BORN_HOST,
-    BORN_TIMESTAMP,
-    FLAG,
-    HEAD_V4,
-    MAGIC,
-    PHYSICAL_OFFSET,
-    RECONSUME_TIMES,
-    SIZE,
-    STORE_HOST,
     SYS_FLAG,
 )
 from epochmq_protocol.topics import TIMER_TOPIC
@@ -73,16 +64,8 @@ SPECIAL_PROPERTIES: Final = frozenset(
     ]
 )
 """A message with one of these is not plain."""
-SPECIAL_FLAGS: Final = (
-    const.BORNHOST_V6_FLAG
-    | const.STOREHOSTADDRESS_V6_FLAG
-    | const.INNER_BATCH_FLAG
-    | const.TRANSACTION_ROLLBACK_TYPE
-)  # of sysFlag
 
-_TOPIC_FIELD: Final = bytes([len(TIMER_TOPIC)]) + TIMER_TOPIC.encode()
-_PROPERTIES_AT: Final = len(_TOPIC_FIELD) + 2
-_SIZE_MIN: Final = HEAD_V4.size + _PROPERTIES_AT
+_read_record: Final = plain_record_reader(TIMER_TOPIC, NOT_PLAIN_FLAGS | const.TRANSACTION_ROLLBACK_TYPE)
 _SPECIAL_MAGIC: Final = MAGIC_ROLL | MAGIC_DELETE
 _SEPARATOR: Final = b"\x02"
 
@@ -104,6 +87,7 @@ class PlainTimerDelivery:
         self._stats = stats
         self._metrics = metrics
         self._delivery = delivery
+        self._codes = TagsCodes()
 
     def put(self, units: Sequence[Unit]) -> int:
         """Stores the messages of the first of these units of one slot, whose records are in memory, and
@@ -119,26 +103,20 @@ class PlainTimerDelivery:
             message = _read(file, unit)
             if message is None:
                 break
-            head, get = message.head, message.properties.get
-            place = get(REAL_TOPIC, ""), get(REAL_QUEUE_ID, "")
+            record, properties = message
+            place = properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
             target = targets.get(place)
             if target is None:
                 target = targets[place] = _Target(self._store.queue(place[0], int(place[1])))
-            tags = get(PROPERTY_TAGS)
-            status, at, _, written = append(
+            status, at, _, written = append_copy(
+                append,
                 target.queue,
-                body=message.body,
-                properties=message.stored
+                record,
+                properties,
+                properties=record[2]
                 + f"{ENQUEUE_MS}\x01{unit.write_time_ms}\x02{DEQUEUE_MS}\x01{present}\x02".encode(),
-                flag=head[FLAG],
-                sys_flag=head[SYS_FLAG],
-                born_timestamp=head[BORN_TIMESTAMP],
-                born_host=head[BORN_HOST],
-                store_host=head[STORE_HOST],
-                reconsume_times=head[RECONSUME_TIMES],
-                tags_code=tags_code(tags) if tags else 0,
-                uniq_key=get(PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX),
-                keys=get(PROPERTY_KEYS),
+                sys_flag=record[0][SYS_FLAG],
+                codes=self._codes,
             )
             if status is not PutStatus.PUT_OK:
                 break
@@ -174,30 +152,15 @@ class _Target:
         self.messages = self.bytes = 0
 
 
-class _PlainMessage(NamedTuple):
-    head: tuple[Any, ...]
-    body: bytes
-    stored: bytes  # the properties
-    properties: dict[str, str]
-
-
-def _read(file: MappedFile, unit: Unit) -> _PlainMessage | None:
-    """The message of a unit whose record is in this file; None if it is not plain."""
-    at, size, log = unit.offset - file.start, unit.size, file.map
-    if unit.magic & _SPECIAL_MAGIC or not 0 <= at <= at + size <= file.wrote or size < _SIZE_MIN:
+def _read(file: MappedFile, unit: Unit) -> tuple[PlainRecord, dict[str, str]] | None:
+    """The record of a unit in this file, and its properties; None if its message is not plain."""
+    at, size = unit.offset - file.start, unit.size
+    if unit.magic & _SPECIAL_MAGIC or not 0 <= at <= at + size <= file.wrote:
         return None
-    head = HEAD_V4.unpack_from(log, at)
-    body_at = at + HEAD_V4.size
-    topic_at = body_at + head[BODY_SIZE]
-    if head[SIZE] != size or head[MAGIC] != const.MAGIC_V1 or head[PHYSICAL_OFFSET] != unit.offset:
+    record = _read_record(file.map, at, size, unit.offset)
+    if record is None:
         return None
-    if head[SYS_FLAG] & SPECIAL_FLAGS or head[BODY_SIZE] < 0:
-        return None
-    tail = log[topic_at : at + size]
-    stored = tail[_PROPERTIES_AT:]
-    if tail[:_PROPERTIES_AT] != _TOPIC_FIELD + len(stored).to_bytes(2, "big"):
-        return None
-    body = log[body_at:topic_at]
+    stored = record[2]
     if not (stored.isascii() and stored.endswith(_SEPARATOR)):
         return None
     properties = parse_properties(stored)
@@ -209,7 +172,6 @@ def _read(file: MappedFile, unit: Unit) -> _PlainMessage | None:
         properties.get(OUT_MS) != str(unit.time_ms)
         or not 0 < len(properties.get(REAL_TOPIC, "")) <= TOPIC_BYTES_MAX
         or not properties.get(REAL_QUEUE_ID, "").isdecimal()
-        or crc32(body) & CRC_MASK != head[BODY_CRC]
     ):
         return None
-    return _PlainMessage(head, body, stored, properties)
+    return record, properties
