@@ -26,7 +26,7 @@ SAME_SHAPE: Final = {
     },
     ">II": {
         "epochmq_protocol.transport.connection": "the lengths of a frame and of its header, received",
-        "epochmq_broker.requests.processors.pop_ack_fast": "the same lengths, sent",
+        "epochmq_broker.requests.fast_handler": "the same lengths, sent",
     },
 }
 NO_NAMES: Final = {
@@ -100,7 +100,7 @@ def test_the_structs_of_files_are_made_by_the_formats() -> None:
     }
     assert found == {
         ("epochmq_broker.services.compaction.newest_offsets", ">16sq"),
-        ("epochmq_broker.requests.processors.pop_ack_fast", ">II"),
+        ("epochmq_broker.requests.fast_handler", ">II"),
         ("epochmq_spark.store_lock", "hhqqi4x"),
     }
 
