@@ -20,6 +20,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Any, Protocol
 
 from epochmq_protocol.transport.descriptors import RejectionCounter, descriptor_limit
@@ -336,15 +337,27 @@ class EpollServer:
                 continue
 
 
+class Intake(Enum):
+    """Whether a transport takes bytes from its socket. `CLOSING`: never again; it sends what is unsent."""
+
+    READING = "reading"
+    PAUSED = "paused"
+    CLOSING = "closing"
+
+
+READING, PAUSED, CLOSING = Intake
+"""Names of the module: the lookup of an enum's member costs more than the rest of the comparison."""
+
+
 class EpollTransport(asyncio.Transport):
     """The transport of one accepted socket."""
 
     __slots__ = (
-        "_closing",
         "_counted_unsent",
         "_handle",
         "_has_views",
         "_high",
+        "_intake",
         "_low",
         "_mask",
         "_names",
@@ -353,7 +366,6 @@ class EpollTransport(asyncio.Transport):
         "_paused",
         "_protocol",
         "_queued",
-        "_reading",
         "_receive",
         "_server",
         "_socket",
@@ -373,8 +385,7 @@ class EpollTransport(asyncio.Transport):
         self._queued = False
         self._high, self._low = HIGH_WATER_BYTES, HIGH_WATER_BYTES // 4
         self._paused = False
-        self._reading = True
-        self._closing = False
+        self._intake = READING
         self._mask = select.EPOLLIN
         self._names = {"socket": sock, "sockname": sock.getsockname(), "peername": _peer(sock)}
         server.watch(self, self._handle)
@@ -397,20 +408,22 @@ class EpollTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether the transport is closed or closing."""
-        return self._closing
+        return self._intake is CLOSING
 
     def is_reading(self) -> bool:
         """Whether the transport reads."""
-        return self._reading and not self._closing
+        return self._intake is READING
 
     def pause_reading(self) -> None:
         """Stops reading; received bytes stay in the kernel."""
-        self._reading = False
+        if self._intake is READING:
+            self._intake = PAUSED
         self._update_events()
 
     def resume_reading(self) -> None:
         """Starts reading again."""
-        self._reading = True
+        if self._intake is PAUSED:
+            self._intake = READING
         self._update_events()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
@@ -432,7 +445,7 @@ class EpollTransport(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Queues bytes; the server sends them at the end of the turn. A closed transport drops them."""
-        if self._closing or not data:
+        if self._intake is CLOSING or not data:
             return
         self._out.append(bytes(data) if isinstance(data, bytearray) else data)
         self._out_size += len(data)
@@ -445,7 +458,7 @@ class EpollTransport(asyncio.Transport):
     def write_views(self, pieces: Iterable[bytes | memoryview], size: int) -> None:
         """Queues pieces of `size` bytes together, for example views of mapped files. What the socket does not
         take by the end of the turn is copied then."""
-        if self._closing:
+        if self._intake is CLOSING:
             return
         self._out += pieces
         self._out_size += size
@@ -462,9 +475,9 @@ class EpollTransport(asyncio.Transport):
 
     def close(self) -> None:
         """Sends the unsent bytes, then closes."""
-        if self._closing:
+        if self._intake is CLOSING:
             return
-        self._closing = True
+        self._intake = CLOSING
         self._update_events()
         if not self._out:
             self._server.loop.call_soon(self._finish, None)
@@ -481,7 +494,7 @@ class EpollTransport(asyncio.Transport):
 
     def read(self, mask: int) -> None:
         """Reads once and passes the bytes, the end or the error on to the protocol."""
-        if self._closing or not self._reading:
+        if self._intake is not READING:
             if mask & _HANGUP_EVENTS:
                 self._fail(ConnectionResetError("reset by the peer"))
             return
@@ -537,7 +550,7 @@ class EpollTransport(asyncio.Transport):
         if self._paused and self._out_size <= self._low:
             self._paused = False
             self._protocol.resume_writing()
-        if self._closing and not self._out:
+        if self._intake is CLOSING and not self._out:
             self._server.loop.call_soon(self._finish, None)
 
     # inside
@@ -549,7 +562,7 @@ class EpollTransport(asyncio.Transport):
             queued = self._queued
             self.send()
             self._queued = queued
-        if self._out_size > self._high and not self._paused and not self._closing:
+        if self._out_size > self._high and not self._paused and self._intake is not CLOSING:
             self._paused = True
             self._protocol.pause_writing()
 
@@ -574,7 +587,7 @@ class EpollTransport(asyncio.Transport):
 
     def _update_events(self) -> None:
         """Tells the epoll which events are wanted now."""
-        mask = select.EPOLLIN if self._reading and not self._closing else 0
+        mask = select.EPOLLIN if self._intake is READING else 0
         if self._out and not self._queued:
             mask |= select.EPOLLOUT
         if mask != self._mask and self._handle >= 0:
@@ -584,7 +597,7 @@ class EpollTransport(asyncio.Transport):
     def _fail(self, error: Exception | None) -> None:
         if self._handle < 0:
             return
-        self._closing = True
+        self._intake = CLOSING
         self._out.clear()
         self._out_size = 0
         self._stop_watching()
