@@ -147,24 +147,24 @@ class Producer:
         now = time.monotonic()
         if cached is not None and now < cached.valid_until_s:
             return cached
-        found, max_age_s = await self._routes.lookup(topic), ROUTE_MAX_AGE_S
+        topic_route, max_age_s = await self._routes.lookup(topic), ROUTE_MAX_AGE_S
         queue_nums_max: int | None = None
-        if found is None:
-            found = await self._routes.lookup(AUTO_CREATE_TOPIC_KEY_TOPIC)
+        if topic_route is None:
+            topic_route = await self._routes.lookup(AUTO_CREATE_TOPIC_KEY_TOPIC)
             max_age_s, queue_nums_max = DEFAULT_ROUTE_MAX_AGE_S, DEFAULT_QUEUE_NUMS
-        if found is None:
+        if topic_route is None:
             if not await self._routes.has_brokers():
                 raise ConnectError("no broker is registered at the nameserver")
             raise RequestError(
                 ResponseCode.INVALID_PARAMETER,
                 f"topic {topic} does not exist, and no broker creates topics (autoCreateTopicEnable=false)",
             )
-        queues = writeable_queues(topic, found, queue_nums_max)
+        queues = writeable_queues(topic, topic_route, queue_nums_max)
         if not queues:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, f"topic {topic} has no writable queue on a broker with a master"
             )
-        route = self._cached_routes[topic] = _CachedRoute(queues, masters(found), now + max_age_s)
+        route = self._cached_routes[topic] = _CachedRoute(queues, masters(topic_route), now + max_age_s)
         return route
 
     def _choose(self, route: _CachedRoute, failed_broker: str | None) -> MessageQueue:

@@ -25,14 +25,14 @@ WATCH_S = 0.1
 
 def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin: bool = False) -> int:
     """Runs the resources, or passes them to the supervisor that already runs."""
-    wanted = _load(files)
-    runtime.check_single_namespace(wanted)
-    check_config(wanted)
+    resources = _load(files)
+    runtime.check_single_namespace(resources)
+    check_config(resources)
     directory = StateDirectory(state)
     directory.create()
     with contextlib.ExitStack() as applying:
         applying.enter_context(directory.applying())
-        changes = runtime.merge_resources(directory.resources(), wanted)
+        changes = runtime.merge_resources(directory.resources(), resources)
         runtime.check_single_namespace(changes.merged)
         runtime.check_controller_groups_exist(changes.merged)
         runtime.check_data_matches_mode(directory, changes.merged)
@@ -43,8 +43,8 @@ def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin
         directory.write_options(RunOptions(admin=admin))
         directory.write_resources(changes.merged)
         if not detach:
-            return _run_in_foreground(directory, wanted, applying, timeout_s)
-        return _run_detached(directory, wanted, applying, timeout_s)
+            return _run_in_foreground(directory, resources, applying, timeout_s)
+        return _run_detached(directory, resources, applying, timeout_s)
 
 
 def stop(state: Path) -> int:

@@ -221,8 +221,8 @@ def _advance(
     observed = observed_audit.observed
     owner = Owner(AUDIT_KIND, audit.name, str(metadata(observed.resource).get("uid", "")))
     left_s = (seconds_of(run.started) or now) + audit.spec.timeout_seconds - now
-    found = observed.object("Pod", names.driver)
-    if _is_mine(observed, found) and (outcome := outcome_of(found or {})) is not None:
+    driver = observed.object("Pod", names.driver)
+    if _is_mine(observed, driver) and (outcome := outcome_of(driver or {})) is not None:
         return run, (), outcome
     if left_s <= 0:
         what = f"not finished within {audit.spec.timeout_seconds} s: {run.step}: {run.message}"
@@ -233,13 +233,13 @@ def _advance(
     group = observed.object("BrokerGroup", audit.spec.broker_group)
     if not _is_mine(observed, observed.object("ConfigMap", names.job)):
         return _cut(settings, observed_audit, audit, names, run, group, owner)
-    if found is None:
+    if driver is None:
         volumes = dict(_volumes(observed, audit, group))
         if not volumes:
             what = f"{audit.spec.broker_group} has no volumes"
             return run, (), RunOutcome(reason="NoVolume", message=what)
         return _readers(settings, observed, audit, names, run, group, volumes, owner, now, left_s)
-    return _audit(observed, run, found, now)
+    return _audit(observed, run, driver, now)
 
 
 def _is_mine(observed: ObservedState, found: Manifest | None) -> bool:
@@ -334,31 +334,31 @@ def _readers(
         name = names.reader(ordinal)
         pod = observed.object("Pod", name)
         if pod is None:
-            wanted = manifests.reader(audit, names, settings, ordinal, volume, tolerations, int(left_s))
-            effects.append(Apply(with_owner(wanted, owner)))
+            manifest = manifests.reader(audit, names, settings, ordinal, volume, tolerations, int(left_s))
+            effects.append(Apply(with_owner(manifest, owner)))
             waiting.append(f"{name} is being created")
             continue
-        found, status = observed_pod(pod), pod.get("status") or {}
-        if found.stuck and _age_s(pod, now) > STUCK_S:
-            return run, (), RunOutcome(reason="PodStuck", message=f"{name} {found.unready_reason}")
+        observed_reader, status = observed_pod(pod), pod.get("status") or {}
+        if observed_reader.stuck and _age_s(pod, now) > STUCK_S:
+            return run, (), RunOutcome(reason="PodStuck", message=f"{name} {observed_reader.unready_reason}")
         if status.get("phase") in ("Failed", "Succeeded"):
             failed.append(f"{name}: {why_it_ended(pod)}")
-        elif found.ready and status.get("podIP"):
+        elif observed_reader.ready and status.get("podIP"):
             replica = broker_pod_name(audit.spec.broker_group, str(ordinal))
             addresses[replica] = f"{_host(status['podIP'])}:{manifests.READER_PORT}"
         else:
-            waiting.append(f"{name} {found.unready_reason}")
+            waiting.append(f"{name} {observed_reader.unready_reason}")
             flushed = _since_cut_s(observed, names, now) >= FLUSH_WAIT_S
             if audit.spec.volume_snapshot_class_name is not None and flushed:
-                effects.append(Apply(manifests.snapshot(audit, names, ordinal, volume, found.uid)))
+                effects.append(Apply(manifests.snapshot(audit, names, ordinal, volume, observed_reader.uid)))
     if len(failed) == len(volumes):
         return run, (), RunOutcome(reason="ReaderFailed", message="; ".join(failed))
     if waiting and (not addresses or _since_cut_s(observed, names, now) < READERS_WAIT_S):
         return run.at_step("volumes", f"waits: {'; '.join(waiting)}"), tuple(effects), None
     everyone = broker_pods_of(group) if group is not None else tuple(addresses)
     given = {replica: addresses.get(replica, "") for replica in everyone}
-    wanted = manifests.driver(audit, names, settings, given, int(left_s))
-    return run.at_step("audit", "starts the driver"), (*effects, Apply(with_owner(wanted, owner))), None
+    manifest = manifests.driver(audit, names, settings, given, int(left_s))
+    return run.at_step("audit", "starts the driver"), (*effects, Apply(with_owner(manifest, owner))), None
 
 
 def _host(address: str) -> str:

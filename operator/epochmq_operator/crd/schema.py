@@ -96,23 +96,23 @@ def to_structural(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) 
     # A field of the model may bring its structural schema along.
     if SCHEMA in schema:
         return dict(schema[SCHEMA])
-    found = {key: schema[key] for key in COMMON_KEYWORDS if key in schema}
+    structural = {key: schema[key] for key in COMMON_KEYWORDS if key in schema}
     if "default" in schema and (default := _default(schema)) is not None:
-        found["default"] = default
+        structural["default"] = default
     if schema.get("type") == "array":
-        found["items"] = to_structural(schema["items"], definitions)
-        found["x-kubernetes-list-type"] = "atomic"
+        structural["items"] = to_structural(schema["items"], definitions)
+        structural["x-kubernetes-list-type"] = "atomic"
     if schema.get("type") == "object":
         values = schema.get("patternProperties", {}).values() or [schema.get("additionalProperties")]
         if "properties" in schema:
-            found["properties"] = {
+            structural["properties"] = {
                 name: to_structural(value, definitions) for name, value in schema["properties"].items()
             }
             if required := schema.get("required"):
-                found["required"] = list(required)
+                structural["required"] = list(required)
         elif isinstance(inner := next(iter(values)), dict):
-            found["additionalProperties"] = to_structural(inner, definitions)
-    return found
+            structural["additionalProperties"] = to_structural(inner, definitions)
+    return structural
 
 
 def _resolved(schema: Mapping[str, Any], definitions: Mapping[str, Schema]) -> Schema:

@@ -27,7 +27,7 @@ def topic_changes(topic: TopicResource, found: TopicConfig | None) -> Changes:
             attributes=attributes,
         )
         return Changes((PutTopic(made),), ("the topic does not exist",))
-    wanted = msgspec.structs.replace(
+    desired = msgspec.structs.replace(
         found,
         topic_name=name,
         write_queue_nums=spec.queues,
@@ -39,8 +39,8 @@ def topic_changes(topic: TopicResource, found: TopicConfig | None) -> Changes:
             if (found.attributes or {}).get(key) != value
         },
     )
-    differences = _differences(found, wanted)
-    return Changes((PutTopic(wanted),), differences) if differences else Changes()
+    differences = _differences(found, desired)
+    return Changes((PutTopic(desired),), differences) if differences else Changes()
 
 
 def _differences(found: TopicConfig, wanted: TopicConfig) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ async def fetch_replica_group(client: RemotingClient, leader: str, broker_name: 
 async def fetch_replica_groups(client: RemotingClient, leader: str) -> list[ListedReplicaGroup]:
     """Fetches all groups from the leader at this address (host:port), sorted by name, up to a bound.
     EpochMQError if it does not respond or no longer leads."""
-    found: list[ListedReplicaGroup] = []
+    groups: list[ListedReplicaGroup] = []
     after = ""
     for _ in range(PAGES_MAX):
         question = request(RequestCode.CONTROLLER_GET_METADATA_INFO, ext={NAMES_AFTER: after})
@@ -62,8 +62,8 @@ async def fetch_replica_groups(client: RemotingClient, leader: str) -> list[List
         if not names:
             break
         after = names[-1]
-        found += await _asked(client, leader, names)
-    return found
+        groups += await _asked(client, leader, names)
+    return groups
 
 
 async def _asked(client: RemotingClient, leader: str, names: list[str]) -> list[ListedReplicaGroup]:
@@ -79,7 +79,7 @@ async def _answer(client: RemotingClient, leader: str, question: Command) -> Com
 
 
 def _groups(body: BrokerReplicasInfo) -> list[ListedReplicaGroup]:
-    found: list[ListedReplicaGroup] = []
+    groups: list[ListedReplicaGroup] = []
     for name, info in sorted(body.replicas_info_table.items()):
         replicas = [
             ListedReplica(
@@ -91,7 +91,7 @@ def _groups(body: BrokerReplicasInfo) -> list[ListedReplicaGroup]:
             for in_sync, replicas in ((True, info.in_sync_replicas), (False, info.not_in_sync_replicas))
             for replica in replicas
         ]
-        found.append(
+        groups.append(
             ListedReplicaGroup(
                 broker_name=name,
                 master_id=info.master_broker_id,
@@ -102,4 +102,4 @@ def _groups(body: BrokerReplicasInfo) -> list[ListedReplicaGroup]:
                 replicas=sorted(replicas, key=lambda replica: replica.broker_id),
             )
         )
-    return found
+    return groups

@@ -161,7 +161,7 @@ class Supervisor:
 
     async def _restart_in_turn(self, wanted: Mapping[str, Pod]) -> None:
         """Restarts the changed pods of groups whose pods restart one after another, until all have been
-        restarted or `_end_turns` is called. Waits for as long as a pod is not ready: the pods that run with
+        restarted or `_end_changes` is called. Waits for as long as a pod is not ready: the pods that run with
         their former configuration serve meanwhile."""
         while not self._turns_ending and (names := self._next_restarts()) is not None:
             if not names:

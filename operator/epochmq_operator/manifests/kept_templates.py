@@ -54,24 +54,24 @@ def template_inputs(
     so that a release with a new field computes the same. An earlier release rendered no configuration for
     members of a quorum that join later: for these the digest changes before the first one joins."""
     spec = group.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    found = {key: value for key, value in spec.items() if key not in NOT_IN_TEMPLATES} | {"image": image}
+    inputs = {key: value for key, value in spec.items() if key not in NOT_IN_TEMPLATES} | {"image": image}
     if is_raft_group(group):
         founders = founders or Founders(group.spec.replicas)
-        found["replicas"] = founders.number
+        inputs["replicas"] = founders.number
         if not founders.complete:
-            found["joins"] = True
+            inputs["joins"] = True
         if isinstance(group, BrokerGroup):
-            found["copies"] = founders.number // 2 + 1  # as an earlier release computed it
+            inputs["copies"] = founders.number // 2 + 1  # as an earlier release computed it
     elif isinstance(group, BrokerGroup):
-        found["copies"] = group.min_in_sync
+        inputs["copies"] = group.min_in_sync
         if not group.is_under_controllers:
-            found["replicas"] = group.spec.replicas
+            inputs["replicas"] = group.spec.replicas
     if controllers is not None:
         nameserver = controllers.spec.nameserver
-        found["controllers"] = [controllers.name, controllers.spec.replicas, nameserver.embedded]
+        inputs["controllers"] = [controllers.name, controllers.spec.replicas, nameserver.embedded]
         if nameserver.replicas is not None:
-            found["controllers"].append(nameserver.replicas)
-    return found
+            inputs["controllers"].append(nameserver.replicas)
+    return inputs
 
 
 def template_annotations(inputs: JsonObject, template: JsonObject) -> dict[str, str]:

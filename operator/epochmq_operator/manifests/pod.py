@@ -299,20 +299,20 @@ def _scheduling(group: GroupResource, component: Component) -> JsonObject:
     """Scheduling rules. They keep pods of one component of one group apart; pods of other groups do not
     count."""
     spec, same = group.spec, {"matchLabels": component_selector(group, component)}
-    found: JsonObject = {}
+    scheduling: JsonObject = {}
     term = {"labelSelector": same, "topologyKey": "kubernetes.io/hostname"}
     if spec.host_spread is Spread.REQUIRED:
         rule: JsonObject = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
-        found["affinity"] = {"podAntiAffinity": rule}
+        scheduling["affinity"] = {"podAntiAffinity": rule}
     elif spec.host_spread is Spread.PREFERRED:
         rule = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
-        found["affinity"] = {"podAntiAffinity": rule}
-    affinity = _with_affinity(found.get("affinity", {}), spec.pod.affinity)
+        scheduling["affinity"] = {"podAntiAffinity": rule}
+    affinity = _with_affinity(scheduling.get("affinity", {}), spec.pod.affinity)
     if affinity:
-        found["affinity"] = affinity
+        scheduling["affinity"] = affinity
     if spec.zone_spread is not Spread.NONE:
         required = spec.zone_spread is Spread.REQUIRED
-        found["topologySpreadConstraints"] = [
+        scheduling["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": "topology.kubernetes.io/zone",
@@ -321,7 +321,9 @@ def _scheduling(group: GroupResource, component: Component) -> JsonObject:
             }
         ]
     if spec.node_selector:
-        found["nodeSelector"] = dict(spec.node_selector)
+        scheduling["nodeSelector"] = dict(spec.node_selector)
     if spec.tolerations:
-        found["tolerations"] = [one.model_dump(by_alias=True, exclude_none=True) for one in spec.tolerations]
-    return found
+        scheduling["tolerations"] = [
+            one.model_dump(by_alias=True, exclude_none=True) for one in spec.tolerations
+        ]
+    return scheduling

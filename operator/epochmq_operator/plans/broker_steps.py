@@ -237,9 +237,9 @@ def observed_broker_group(
     own = own_controllers(group) if group.spec.controller_group is None else {}
     controllers, waits_for = _controllers(observed, name, own=bool(own))
     stateful_set = component_name(group.name, Component.BROKER)
-    wanted = group.spec.replicas
-    count = target_replicas(observed, observed.resource, stateful_set, wanted, created=created)
-    count = count if created else max(count, wanted)
+    spec_replicas = group.spec.replicas
+    count = target_replicas(observed, observed.resource, stateful_set, spec_replicas, created=created)
+    count = count if created else max(count, spec_replicas)
     hibernation = hibernation_of(observed.resource, group, count, created=created)
     controller_count = controllers.spec.replicas if controllers else 0
     controller_set = component_name(name, Component.CONTROLLER)
@@ -247,10 +247,10 @@ def observed_broker_group(
     number, founders = 0, None
     if group.is_dledger:
         number = recorded_founders(observed, REPLICAS, stateful_set, count, created=created)
-        founders = founders_of_configuration(observed, stateful_set, number, max(count, wanted))
+        founders = founders_of_configuration(observed, stateful_set, number, max(count, spec_replicas))
     rendered = NO_MANIFESTS
     if controllers is not None:
-        size = count if hibernation is None else wanted
+        size = count if hibernation is None else spec_replicas
         effective = with_image(with_replicas(named, size), image)
         rendered = applicable_manifests(renderer, observed, effective, controllers, gate, founders)
         rendered = replace(rendered, manifests=with_size(rendered.manifests, stateful_set, count))
@@ -261,7 +261,7 @@ def observed_broker_group(
     members = None
     if group.is_dledger:
         peers = observed_peers(observed, broker_pods)
-        members = QuorumMembers(REPLICAS, group.name, observed.namespace, wanted, number, pods, peers)
+        members = QuorumMembers(REPLICAS, group.name, observed.namespace, spec_replicas, number, pods, peers)
     return ObservedBrokerGroup(
         group=named,
         owner=Owner("BrokerGroup", group.name, str(metadata(observed.resource).get("uid", ""))),
@@ -361,12 +361,12 @@ def broker_steps(
         )
         yield from hibernation_steps(observed, hibernating)
         return
-    wanted = observed_group.group.spec.replicas
+    spec_replicas = observed_group.group.spec.replicas
     broken = next_broken_pod(observed_group.restart_order, observed_group.serves, observed_group.in_sync_pods)
     if broken is not None:
         yield restart_step(observed, observed_group.set_name, broken, "")
     yield from reload_steps(observed, observed_group.reload_target, reversed(observed_group.reloads))
-    if observed_group.count < wanted and observed_group.members is None:
+    if observed_group.count < spec_replicas and observed_group.members is None:
         if observed_group.count > 1:
             yield _join(observed_group, observed_group.count)
         yield _grow(observed_group, observed_group.count + 1)
@@ -381,7 +381,7 @@ def broker_steps(
     yield waiting_update_step(observed_group.rendered)
     if change is not None:
         yield change
-    if observed_group.count > wanted and members is None:
+    if observed_group.count > spec_replicas and members is None:
         yield _shrink(observed_group, observed_group.count - 1, _unsafe_to_scale(observed_group))
     yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
     yield from volume_steps(

@@ -132,12 +132,12 @@ def observed_controller_group(
     """Collects everything about the group from the observed state."""
     created = gate.created
     name = component_name(group.name, Component.CONTROLLER)
-    wanted = group.spec.replicas
-    count = target_replicas(observed, observed.resource, name, wanted, created=created)
+    spec_replicas = group.spec.replicas
+    count = target_replicas(observed, observed.resource, name, spec_replicas, created=created)
     effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
     image = pinned_image(renderer.settings, observed, group, name, gate)
     number = recorded_founders(observed, CONTROLLERS, name, count, created=created)
-    founders = founders_of_configuration(observed, name, number, max(count, wanted))
+    founders = founders_of_configuration(observed, name, number, max(count, spec_replicas))
     rendered = applicable_manifests(renderer, observed, with_image(effective, image), None, gate, founders)
     pods = with_unneeded_restarts(
         observed, rendered.reload_targets.get(name), pods_of_set(observed, name, count)
@@ -151,7 +151,7 @@ def observed_controller_group(
     )
     return ObservedControllerGroup(
         group=effective,
-        wanted=wanted,
+        wanted=spec_replicas,
         owner=Owner("ControllerGroup", group.name, str(metadata(observed.resource).get("uid", ""))),
         created=created,
         rendered=rendered,
@@ -159,7 +159,7 @@ def observed_controller_group(
         pods=pods,
         others=others,
         quorum=quorum,
-        members=QuorumMembers(CONTROLLERS, group.name, namespace, wanted, number, pods, quorum),
+        members=QuorumMembers(CONTROLLERS, group.name, namespace, spec_replicas, number, pods, quorum),
     )
 
 

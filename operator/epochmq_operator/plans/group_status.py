@@ -147,26 +147,26 @@ def broker_conditions(
     if kept.known and kept.master_id is None:
         acts = f": {kept.acting.pod} acts for it since {_time_of(kept.acting)}" if kept.acting else ""
         wrong.append(f"the group has no master{acts}")
-    wanted = observed_group.group.spec.replicas
+    spec_replicas = observed_group.group.spec.replicas
     hibernation = observed_group.hibernation
     if hibernation is not None:
         wrong = []  # fewer replicas than the spec says are no fault then
-    ready = not wrong and observed_group.ready >= wanted
+    ready = not wrong and observed_group.ready >= spec_replicas
     if ready:
         first = Condition(
             ConditionType.READY,
             True,
             "AllReplicasReady",
-            f"{observed_group.ready} of {wanted} replicas are ready",
+            f"{observed_group.ready} of {spec_replicas} replicas are ready",
         )
     else:
-        reason = "ReplicasNotReady" if observed_group.ready < wanted else "NoMaster"
+        reason = "ReplicasNotReady" if observed_group.ready < spec_replicas else "NoMaster"
         reason = str(hibernation or reason)
         first = Condition(
             ConditionType.READY,
             False,
             reason,
-            _listed(wrong) or f"{observed_group.ready} of {wanted} replicas are ready",
+            _listed(wrong) or f"{observed_group.ready} of {spec_replicas} replicas are ready",
         )
     members = list(kept.sync_state_set)
     under_controllers = observed_group.group.is_under_controllers

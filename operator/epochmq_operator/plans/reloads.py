@@ -170,7 +170,7 @@ def pod_reloads(
 ) -> tuple[PodReload, ...]:
     """The pods that did not start with the present configuration, or do not have it in force, and need no
     restart for it; with what is known about each."""
-    found = []
+    reloads = []
     for pod in pods:
         if target is None or pod is None or pod.deleting or pod.outdated:
             continue
@@ -179,16 +179,16 @@ def pod_reloads(
         in_force, started = _in_force(observed, pod), target.config_map in pod.config_maps
         rejection = observed.rejected_reloads.get(pod.name)
         if in_force == target.config_map:
-            found += [] if started else [PodReload(pod, ReloadState.APPLIED)]
+            reloads += [] if started else [PodReload(pod, ReloadState.APPLIED)]
         elif in_force is None:
-            found += [] if started or not pod.ready else [PodReload(pod, ReloadState.PENDING, NO_RESPONSE)]
+            reloads += [] if started or not pod.ready else [PodReload(pod, ReloadState.PENDING, NO_RESPONSE)]
         elif not observed.can_reload:
             continue
         elif rejection is not None and rejection.version == target.config_map:
-            found.append(PodReload(pod, ReloadState.REJECTED, rejection.message))
+            reloads.append(PodReload(pod, ReloadState.REJECTED, rejection.message))
         else:
-            found.append(PodReload(pod, ReloadState.PENDING))
-    return tuple(found)
+            reloads.append(PodReload(pod, ReloadState.PENDING))
+    return tuple(reloads)
 
 
 def reload_steps(

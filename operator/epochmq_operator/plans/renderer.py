@@ -97,31 +97,31 @@ def applicable_manifests(
     unused: set[str] = set()
     targets: dict[str, ReloadTarget] = {}
     adopted, held = None, False
-    for wanted in rendered:
-        present = observed.objects.get(ref_of(wanted))
+    for desired in rendered:
+        present = observed.objects.get(ref_of(desired))
         if present is None:
-            manifests.append(wanted)
+            manifests.append(desired)
             continue
-        applicable, immutable_changes = keep_immutable_fields(wanted, present)
-        lines += [f"{ref_of(wanted)}: {line}" for line in immutable_changes]
-        inputs = inputs_of(wanted)
-        template = wanted
-        if inputs is not None and not same_rendering(wanted, present) and _can_stay(observed, present):
+        applicable, immutable_changes = keep_immutable_fields(desired, present)
+        lines += [f"{ref_of(desired)}: {line}" for line in immutable_changes]
+        inputs = inputs_of(desired)
+        template = desired
+        if inputs is not None and not same_rendering(desired, present) and _can_stay(observed, present):
             had = inputs_of(present)
             if had is None:
                 had = adopted = _adopted_inputs(observed, inputs)
             kept = had == inputs and not gate.follows_operator
-            reloads = not kept and is_reload(observed, wanted, present)
-            restarts = not (reloads or (not kept and is_without_restart(wanted, present)))
-            if kept or (closed_because and restarts) or (reloads and not _reloaded(observed, wanted)):
+            reloads = not kept and is_reload(observed, desired, present)
+            restarts = not (reloads or (not kept and is_without_restart(desired, present)))
+            if kept or (closed_because and restarts) or (reloads and not _reloaded(observed, desired)):
                 held = held or not (kept or reloads)
                 applicable = with_kept_template(applicable, present, had)
-                template = wanted if reloads else applicable
-                unused |= mounted_config_maps(template_spec(wanted))
+                template = desired if reloads else applicable
+                unused |= mounted_config_maps(template_spec(desired))
                 unused -= mounted_config_maps(template_spec(present))
         target = reload_target(observed, template, rendered) if inputs is not None else None
         if target is not None:
-            targets[ref_of(wanted).name] = target
+            targets[ref_of(desired).name] = target
         manifests.append(applicable)
     used = [one for one in manifests if ref_of(one).kind != "ConfigMap" or ref_of(one).name not in unused]
     return ApplicableManifests(

@@ -276,7 +276,7 @@ def load_resources(files: Iterable[tuple[str, str]]) -> Resources:
 
 def _documents(name: str, text: str) -> list[_Document]:
     """The documents of one file without empty ones. ResourceError for text that is not YAML."""
-    found: list[_Document] = []
+    documents: list[_Document] = []
     try:
         for number, node in enumerate(yaml.compose_all(text, Loader=yaml.SafeLoader), 1):
             if number > DOCUMENT_COUNT_MAX:
@@ -299,7 +299,7 @@ def _documents(name: str, text: str) -> list[_Document]:
             if not document.faults:
                 document.data = yaml.constructor.SafeConstructor().construct_document(node)
             if document.data is not None or document.faults:
-                found.append(document)
+                documents.append(document)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
@@ -308,7 +308,7 @@ def _documents(name: str, text: str) -> list[_Document]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error).splitlines()[0]
         raise ResourceError([DocumentFault(name, 1, None, "", "", f"not YAML: {reason}")]) from error
-    return found
+    return documents
 
 
 def _index_nodes(document: _Document, root: yaml.Node) -> None:

@@ -77,7 +77,7 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
     log if another replica has the same record in the same epoch: `copied` are the offsets of such
     records."""
     findings: list[Row] = []
-    history.start = at = history.log_start
+    history.start = log_end = history.log_start
     history.holes, history.broken_runs, history.last_index = [], [], -1
     last_time, last_term, next_index = 0, -1, -1
     term_max = OFFSET_MAX if history.peer is None or history.peer.term is None else history.peer.term
@@ -87,35 +87,35 @@ def find_extent(group: str, history: ReplicaHistory, copied: frozenset[int] = fr
     for span in sorted(spans, key=lambda span: (span.start, span.end)):
         columns = {"start_offset": span.start, "end_offset": span.end}
         if span.end == span.start:
-            stop = span.stop if span.start == at else stop
+            stop = span.stop if span.start == log_end else stop
             continue
         is_next = min(next_index, span.first_index) < 0 or (
             span.first_index == next_index and span.first_term >= last_term
         )
         is_old = span.is_older(last_time, last_term) and span.start not in copied
-        if is_old and not (span.start == at and is_next):
+        if is_old and not (span.start == log_end and is_next):
             findings.append(finding(group, history.name, "log.remains", **columns))
             continue
-        if span.start != at:
-            findings += _hole(group, history, at, span.start, stop)
+        if span.start != log_end:
+            findings += _hole(group, history, log_end, span.start, stop)
         elif not is_next:
             kind = "dledger.gap" if span.first_index != next_index else "dledger.term-order"
             detail = f"entry {span.first_index} of term {span.first_term} follows entry {next_index - 1}"
-            findings.append(finding(group, history.name, kind, start_offset=at, detail=detail))
+            findings.append(finding(group, history.name, kind, start_offset=log_end, detail=detail))
         if span.breaks:
             history.broken_runs.append((span.start, span.end))
             detail = f"{span.breaks} of log.broken-record or log.hole"
             findings.append(finding(group, history.name, "more", **columns, detail=detail))
         if span.last_index >= 0:
             # A damaged header may name any index and term. The next entries tell.
-            in_place = span.start == at and next_index >= 0 and not span.breaks
+            in_place = span.start == log_end and next_index >= 0 and not span.breaks
             next_index = next_index + span.records if in_place else span.last_index + 1
             history.last_index = next_index - 1
             last_term = max(last_term, span.last_term) if span.last_term <= term_max else last_term
         stop = span.stop
-        at = max(at, span.end)
+        log_end = max(log_end, span.end)
         last_time = span.last_time or last_time
-    history.end = at
+    history.end = log_end
     return findings + _confirmed_part_missing(group, history)
 
 

@@ -36,29 +36,30 @@ def set_terms(
     does in most replicas."""
     findings: list[Row] = []
     kept: dict[str, dict[int, int]] = {}
-    for one in histories:
-        if one.peer is None:
+    for history in histories:
+        if history.peer is None:
             continue
-        inside = [term for term in terms.get(one.name, ()) if one.start <= term.start < one.end]
-        limit = OFFSET_MAX if one.peer.term is None else one.peer.term
+        inside = [term for term in terms.get(history.name, ()) if history.start <= term.start < history.end]
+        limit = OFFSET_MAX if history.peer.term is None else history.peer.term
         for term in inside:
             if term.term > limit:
                 detail = f"its term is {term.term}, the saved one {limit}"
                 columns = {"epoch": term.term, "start_offset": term.start}
-                findings.append(finding(group, one.name, "dledger.term-behind", **columns, detail=detail))
-        kept[one.name] = {
+                findings.append(finding(group, history.name, "dledger.term-behind", **columns, detail=detail))
+        kept[history.name] = {
             term.term: term.start
             for term in inside
             if term.term <= limit
             and not any(o.start < term.start < o.end and o.count > term.count for o in inside)
         }
     votes = Counter(start for starts in kept.values() for start in starts.items())
-    for one in histories:
-        one.entries = (
+    for history in histories:
+        history.entries = (
             sorted(
-                (term, _elected_start(term, votes, start)) for term, start in kept.get(one.name, {}).items()
+                (term, _elected_start(term, votes, start))
+                for term, start in kept.get(history.name, {}).items()
             )
-            or one.entries
+            or history.entries
         )
     return findings
 

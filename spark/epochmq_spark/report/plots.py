@@ -33,16 +33,16 @@ def logs(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]
     scale = _Scale(members)
     height = len(members) * (BAR + GAP) + 40
     parts = [_open(height, "the replicas' logs by offset, coloured by epoch")]
-    for row, one in enumerate(members):
+    for row, member in enumerate(members):
         y = row * (BAR + GAP) + 10
-        parts.append(_text(LEFT - 8, y + 15, one["replica"], "end"))
-        if one["logEnd"] is None:
+        parts.append(_text(LEFT - 8, y + 15, member["replica"], "end"))
+        if member["logEnd"] is None:
             parts.append(_text(LEFT, y + 15, "not read", "start"))
             continue
-        entries = one["epochs"] or [[None, one["logStart"]]]
+        entries = member["epochs"] or [[None, member["logStart"]]]
         for at, (epoch, start) in enumerate(entries):
-            stop = entries[at + 1][1] if at + 1 < len(entries) else one["logEnd"]
-            x, end = scale(max(start, one["logStart"])), scale(min(max(stop, start), one["logEnd"]))
+            stop = entries[at + 1][1] if at + 1 < len(entries) else member["logEnd"]
+            x, end = scale(max(start, member["logStart"])), scale(min(max(stop, start), member["logEnd"]))
             colour = "#999" if epoch is None else COLOURS[epoch % len(COLOURS)]
             title = "no epoch" if epoch is None else f"epoch {epoch}, {start} to {stop}"
             parts.append(
@@ -51,11 +51,11 @@ def logs(members: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str, Any]
             )
             if epoch is not None and end - x > 24:
                 parts.append(_text((x + end) / 2, y + 15, str(epoch), "middle", "in-bar"))
-        own = [finding for finding in found if finding.get("replica") == one["replica"]]
+        own = [finding for finding in found if finding.get("replica") == member["replica"]]
         parts += [_mark(x, y, group) for x, group in _grouped(scale, own)]
-        if one.get("confirmOffset"):
-            x = scale(one["confirmOffset"])
-            title = f"confirm offset {one['confirmOffset']}"
+        if member.get("confirmOffset"):
+            x = scale(member["confirmOffset"])
+            title = f"confirm offset {member['confirmOffset']}"
             parts.append(f"<path class='confirm' d='M{x:.1f} {y}l-5 -8h10z'><title>{title}</title></path>")
     return "".join(parts) + _axis(scale, height - 22) + "</svg>"
 
