@@ -34,7 +34,10 @@ def connect(target: KubernetesTarget) -> tuple[ClusterConnection, str]:
 
 def read_status(target: KubernetesTarget) -> StatusReport:
     """The status of the namespace."""
-    connection, namespace = connect(target)
+    return _report(*connect(target))
+
+
+def _report(connection: ClusterConnection, namespace: str) -> StatusReport:
     return report(connection, asyncio.run(observe_namespace(connection, namespace)))
 
 
@@ -73,9 +76,7 @@ def pods(status: StatusReport) -> list[tuple[PodStatus, Component]]:
 def promote(target: KubernetesTarget, name: str, timeout_s: float) -> PromotionResult:
     """Makes a replica the master. Raises ReplicaControlError."""
     connection, namespace = connect(target)
-    group, replica = find_replica(
-        report(connection, asyncio.run(observe_namespace(connection, namespace))), name
-    )
+    group, replica = find_replica(_report(connection, namespace), name)
     if replica.broker_id is None:
         raise ReplicaControlError(
             f"{replica.pod} reports no broker id: {replica.reason or 'it did not respond'}"
@@ -90,7 +91,7 @@ def promote(target: KubernetesTarget, name: str, timeout_s: float) -> PromotionR
 def fence(target: KubernetesTarget, name: str, *, on: bool) -> ReplicaStatus:
     """Fences a replica, or unfences it. Raises ReplicaControlError."""
     connection, namespace = connect(target)
-    _, replica = find_replica(report(connection, asyncio.run(observe_namespace(connection, namespace))), name)
+    _, replica = find_replica(_report(connection, namespace), name)
     _call_sidecar(connection, namespace, replica, "fence" if on else "unfence", 5.0)
     return replica
 
@@ -98,7 +99,7 @@ def fence(target: KubernetesTarget, name: str, *, on: bool) -> ReplicaStatus:
 def drain(target: KubernetesTarget, name: str, timeout_s: float, *, on: bool) -> ReplicaStatus:
     """Drains a replica, or undrains it. Raises ReplicaControlError."""
     connection, namespace = connect(target)
-    _, replica = find_replica(report(connection, asyncio.run(observe_namespace(connection, namespace))), name)
+    _, replica = find_replica(_report(connection, namespace), name)
     _call_sidecar(connection, namespace, replica, "drain" if on else "undrain", timeout_s)
     return replica
 
