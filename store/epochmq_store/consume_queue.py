@@ -25,6 +25,7 @@ from epochmq_formats.queue_unit import (
     UNIT_BYTES,
     positions_and_sizes,
 )
+from epochmq_protocol.errors import InvariantError
 from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC
 from epochmq_store.galloping_search import first_that
 from epochmq_store.page_residency import NotResidentError, PageResidency
@@ -101,11 +102,16 @@ class ConsumeQueue:
             mappings = MappingCache()
         self.files = QueueFiles(directory, file_size, mappings, f"{topic}/{queue_id}")
         self.min_offset = 0
+        """The first message that the log may still hold. Invariant: 0 <= min_offset <= max_offset."""
         self.max_offset = 0
+        """The offset of the next message. Units are dense: the one of offset `n` is at byte 20 * n of the
+        queue. Invariant: the files and the buffer end at byte 20 * max_offset."""
         self.max_physical = -1
         self.buffer: bytearray | None = None
+        """Invariant: begins with the first unit that the files lack, or before it."""
         self.buffer_start = 0
         self.buffer_position = 0
+        """Invariant: a multiple of 20, at most the size of the buffer; 0 without one."""
         self.buffer_limit = 0
         if load:
             self.files.load()
@@ -376,6 +382,31 @@ class ConsumeQueue:
     def _ends_after(self, offset: int, physical: int) -> bool:
         start, size = self._position_and_size(offset)
         return start + size > physical and size != PRE_BLANK_SIZE
+
+    # Invariants
+
+    def check_invariants(self) -> None:
+        """Raises InvariantError if the queue contradicts the rules at its fields. O(1); while no thread
+        writes the queue, as after recovery."""
+        if not 0 <= self.min_offset <= self.max_offset or not self._is_dense():
+            raise InvariantError(
+                "ConsumeQueue",
+                "0 <= min_offset <= max_offset, and files and buffer hold one unit for each offset before it",
+                queue=f"{self.topic}-{self.queue_id}",
+                min_offset=self.min_offset,
+                max_offset=self.max_offset,
+                written_end=self.written_end,
+                buffer_start=self.buffer_start,
+                buffer_position=self.buffer_position,
+            )
+
+    def _is_dense(self) -> bool:
+        end, written_end, position = self.max_offset * UNIT_BYTES, self.written_end, self.buffer_position
+        if self.buffer is None:
+            return position == 0 and (written_end == end or not self.files.files)
+        if position % UNIT_BYTES or position > len(self.buffer):
+            return False
+        return self.buffer_start <= written_end <= self.buffer_start + position == end
 
     # Recovery, truncation, expiry
 

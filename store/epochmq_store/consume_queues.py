@@ -194,6 +194,8 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             queue.files.delete_from(at)
             self.damaged = True
         queue.recover(zeroed=zeroed)
+        if not isinstance(queue, BatchConsumeQueue):  # whose units stand for several offsets
+            queue.check_invariants()
         if queue.extension is not None:
             queue.extension.recover(queue.newest_address())
 
