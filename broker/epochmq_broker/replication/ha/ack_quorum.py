@@ -64,7 +64,8 @@ def check_acknowledged(offset: int, copies: int, sync: SyncState, least: int = 1
     may be a member, and at least `least` logs. Arguments as for `replicated_until`."""
     is_everywhere = copies != ALL_MEMBERS or sync.replicated_to_all(offset)
     needed = least if copies == ALL_MEMBERS else copies
-    if not is_everywhere or sync.replicated_to(offset) < needed or offset > sync.end:
+    is_enough = needed <= 1 or sync.replicated_to(offset) >= needed
+    if not is_everywhere or not is_enough or offset > sync.end:
         raise InvariantError(
             "required_copies",
             "an acknowledged message is in as many logs as its send waits for",

@@ -303,8 +303,8 @@ class SyncState:
                 members=sorted(self.members),
                 proposed=self.proposed,
             )
-        end = self.end
-        if not (self.confirm_offset <= end and self.epoch_start <= end and self.highest_ack <= end):
+        end, highest_ack = self.end, self.highest_ack
+        if self.confirm_offset > end or self.epoch_start > end or highest_ack > end:
             raise InvariantError(
                 "SyncState",
                 "confirm_offset, epoch_start and highest_ack are at most the end of the log",
@@ -315,7 +315,7 @@ class SyncState:
             )
         for broker_id, replica in self.replicas.items():
             if not (
-                -1 <= replica.ack_offset <= self.highest_ack
+                -1 <= replica.ack_offset <= highest_ack
                 and replica.sent_end <= end
                 and replica.connections > 0
                 and replica.broker_id == broker_id
