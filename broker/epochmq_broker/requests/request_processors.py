@@ -27,6 +27,7 @@ from epochmq_broker.requests.processors.pop import PopProcessor
 from epochmq_broker.requests.processors.pop_ack import PopAckProcessor
 from epochmq_broker.requests.processors.pop_ack_fast import FastPopAck
 from epochmq_broker.requests.processors.pop_queries import PopQueryProcessor
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.pull import PullProcessor
 from epochmq_broker.requests.processors.query import QueryProcessor
 from epochmq_broker.requests.processors.recall import RecallProcessor
@@ -57,7 +58,7 @@ from epochmq_protocol.transport.connection import RequestHandler
 from epochmq_store.message_store import MessageStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessorDependencies:
     """The broker's components that the processors use. Message ids contain `client_ip`, records
     `store_host`."""
@@ -91,79 +92,37 @@ class RequestProcessors:
     def __init__(self, components: ProcessorDependencies) -> None:
         self._components = components
         self.latencies = RequestLatencies()
-        live, store, writer, tables = components.live, components.store, components.writer, components.tables
-        store_host = components.store_host
-        self._fast_send = FastSend(
-            live,
-            store,
-            writer,
-            tables.topics,
-            tables.stats,
-            store_host,
-            tables.static_topics,
-            components.transactions.metrics,
-            self.latencies,
+        tables = components.tables
+        context = self._context = ProcessorContext(
+            live=components.live,
+            store=components.store,
+            writer=components.writer,
+            tables=tables,
+            cold_reads=components.cold_reads,
+            store_host=components.store_host,
+            latencies=self.latencies,
         )
-        self._fast_end_transaction = FastEndTransaction(
-            live, store, writer, tables.topics, tables.stats, components.transactions, self.latencies
-        )
-        self._fast_pop_ack = FastPopAck(
-            live, store, writer, tables.topics, tables.stats, components.pop, self.latencies
-        )
+        transaction_metrics = components.transactions.metrics
+        self._fast_send = FastSend(context, transaction_metrics=transaction_metrics)
+        self._fast_end_transaction = FastEndTransaction(context, transactions=components.transactions)
+        self._fast_pop_ack = FastPopAck(context, pop=components.pop)
         self.static_pulls = StaticPulls(tables.static_topics, components.remote_queues, tables.offsets)
         self.pull = PullProcessor(
-            live,
-            store,
-            tables.topics,
-            tables.groups,
-            tables.clients,
-            tables.offsets,
-            tables.stats,
-            tables.filters,
-            components.cold_reads,
-            components.cold_control,
-            components.compaction,
-            self.static_pulls,
-            self.latencies,
+            context,
+            cold_control=components.cold_control,
+            compaction=components.compaction,
+            static_pulls=self.static_pulls,
         )
-        self.pop = PopProcessor(
-            live,
-            store,
-            tables.topics,
-            tables.groups,
-            tables.clients,
-            tables.offsets,
-            tables.stats,
-            components.cold_reads,
-            components.pop,
-        )
-        self.pop_queries = PopQueryProcessor(
-            live,
-            store,
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            tables.stats,
-            components.pop,
-            self.pop.polling,
-        )
+        self.pop = PopProcessor(context, pop=components.pop)
+        self.pop_queries = PopQueryProcessor(context, pop=components.pop, pops=self.pop.polling)
         components.pop.on_stop.append(self._release_pops)
         self._send = SendProcessor(
-            live,
-            writer,
-            tables.topics,
-            tables.groups,
-            tables.locks,
-            tables.stats,
-            store_host,
-            UniqKeyGenerator(components.client_ip),
-            tables.static_topics,
-            components.transactions.metrics,
+            context,
+            uniq_keys=UniqKeyGenerator(components.client_ip),
+            transaction_metrics=transaction_metrics,
         )
-        self.lock_quorum = LockQuorum(live, tables.locks, components.client)
-        self._client = ClientProcessor(
-            live, store, tables.topics, tables.groups, tables.offsets, tables.clients, self.lock_quorum
-        )
+        self.lock_quorum = LockQuorum(components.live, tables.locks, components.client)
+        self._client = ClientProcessor(context, locks=self.lock_quorum)
         tables.clients.on_group_change.append(self._client.notify_group_change)
         tables.clients.on_subscriptions.append(
             lambda group, subscriptions: tables.filters.register(group, subscriptions, now_ms())
@@ -176,31 +135,25 @@ class RequestProcessors:
     ) -> RequestPipeline:
         """All handlers behind their gates."""
         components, tables = self._components, self._components.tables
-        live, store, writer = components.live, components.store, components.writer
+        context, live, store = self._context, components.live, components.store
         mqadmin = MqadminDependencies(
-            live,
-            store,
-            tables.topics,
-            tables.groups,
-            tables.offsets,
-            tables.clients,
-            tables.stats,
-            tables.files,
-            tables.filters,
-            components.delays,
-            components.registration,
-            components.ha,
-            tables.static_topics,
-            components.timer,
-            mode.runtime_info,
+            live=live,
+            store=store,
+            topics=tables.topics,
+            groups=tables.groups,
+            offsets=tables.offsets,
+            clients=tables.clients,
+            stats=tables.stats,
+            files=tables.files,
+            filters=tables.filters,
+            delays=components.delays,
+            registration=components.registration,
+            ha=components.ha,
+            static_topics=tables.static_topics,
+            timer=components.timer,
+            group_info=mode.runtime_info,
         )
         static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
-        modes = tables.request_modes
-        send_back = SendBackProcessor(live, store, writer, tables.topics, tables.groups, tables.stats)
-        reply = ReplyProcessor(
-            live, writer, tables.topics, tables.clients, tables.stats, components.store_host
-        )
-        transactions = EndTransactionProcessor(live, store, writer, tables.stats, components.transactions)
         control = ReplicaControlProcessor(
             components.replica_control, store, components.ha, components.slave_sync, mode
         )
@@ -209,23 +162,14 @@ class RequestProcessors:
         common: dict[int, RequestHandler] = {
             **mqadmin_handlers(mqadmin),
             **static_topics.handlers(),
-            **MessageRequestModeProcessor(
-                live,
-                modes,
-                tables.topics,
-                tables.groups,
-                tables.clients,
-                components.routes,
-            ).handlers(),
-            **PopAckProcessor(
-                live, store, tables.topics, tables.offsets, tables.stats, components.pop
-            ).handlers(),
-            **TableSyncProcessor(mqadmin, modes).handlers(),
+            **MessageRequestModeProcessor(context, routes=components.routes).handlers(),
+            **PopAckProcessor(context, pop=components.pop).handlers(),
+            **TableSyncProcessor(mqadmin, tables.request_modes).handlers(),
             **self._send.handlers(),
-            **RecallProcessor(live, writer, tables.topics, tables.stats).handlers(),
-            **send_back.handlers(),
-            **reply.handlers(),
-            **transactions.handlers(),
+            **RecallProcessor(context).handlers(),
+            **SendBackProcessor(context).handlers(),
+            **ReplyProcessor(context).handlers(),
+            **EndTransactionProcessor(context, transactions=components.transactions).handlers(),
             **QueryProcessor(live, store).handlers(),
             **ColdControlProcessor(live, components.cold_control.flow).handlers(),
             **replica_group.handlers(),

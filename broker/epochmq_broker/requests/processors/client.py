@@ -9,18 +9,16 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import cast
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.membership.acting.lock_quorum import LockQuorum
 from epochmq_broker.requests.processors.first_message_in_memory import is_first_message_in_memory
-from epochmq_broker.tables.clients import Channel, Client, ClientRegistry
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
+from epochmq_broker.tables.clients import Channel, Client
 from epochmq_broker.tables.filters.consumer_filters import SQL92
 from epochmq_broker.tables.filters.sql import compile_sql
 from epochmq_broker.tables.filters.sql_lexer import SqlSyntaxError
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.subscriptions import is_tag_type
-from epochmq_broker.tables.topics import SYS_FLAG_UNIT_SUB, TopicTable
+from epochmq_broker.tables.topics import SYS_FLAG_UNIT_SUB
 from epochmq_protocol.bodies import (
     CheckClientRequestBody,
     ConsumerData,
@@ -46,7 +44,6 @@ from epochmq_protocol.headers import (
 )
 from epochmq_protocol.topics import RETRY_GROUP_TOPIC_PREFIX
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.message_store import MessageStore
 
 PULL_CONSUMER = "CONSUME_ACTIVELY"
 
@@ -56,22 +53,13 @@ log = logging.getLogger(__name__)
 class ClientProcessor:
     """Updates the registry, the offsets and the locks from clients' requests."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        clients: ClientRegistry,
-        locks: LockQuorum,
-    ) -> None:
-        self._live = live
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._clients = clients
+    def __init__(self, context: ProcessorContext, *, locks: LockQuorum) -> None:
+        self._live = context.live
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
+        self._clients = context.tables.clients
         self._locks = locks
 
     def handlers(self) -> Mapping[int, RequestHandler]:

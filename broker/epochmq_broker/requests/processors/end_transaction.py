@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send import STORED_CODES, put_rejection
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.op_writer import count_put
 from epochmq_broker.services.transactions.transaction_service import TransactionService
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol import message as records
 from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -26,7 +25,6 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 
 NO_REMARK = "not set any response code"
@@ -41,18 +39,11 @@ END_TYPES = (
 class EndTransactionProcessor:
     """Ends transactions."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        stats: BrokerStats,
-        transactions: TransactionService,
-    ) -> None:
-        self._live = live
-        self._store = store
-        self._writer = writer
-        self._stats = stats
+    def __init__(self, context: ProcessorContext, *, transactions: TransactionService) -> None:
+        self._live = context.live
+        self._store = context.store
+        self._writer = context.writer
+        self._stats = context.tables.stats
         self._transactions = transactions
 
     def handlers(self) -> Mapping[int, RequestHandler]:

@@ -13,16 +13,15 @@ from typing import Final
 
 import msgspec
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.fast_handler import FastHandler, GateName, encode_success
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
-from epochmq_broker.requests.request_latencies import COMMITS, ONEWAY_COMMITS, RequestLatencies
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
+from epochmq_broker.requests.request_latencies import COMMITS, ONEWAY_COMMITS
 from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.services.transactions.transaction_service import TransactionService
-from epochmq_broker.tables.stats import BrokerStats, TrafficCounter
-from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, TOPIC_BYTES_MAX, MessageWriter
+from epochmq_broker.tables.stats import TrafficCounter
+from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, TOPIC_BYTES_MAX
 from epochmq_broker.writing.plain_append import PlainRecord, TagsCodes, append_copy, plain_record_reader
 from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode
@@ -40,7 +39,6 @@ from epochmq_protocol.record_layout import BORN_TIMESTAMP, QUEUE_ID, QUEUE_OFFSE
 from epochmq_protocol.topics import is_lmq
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import PutStatus
 
@@ -94,26 +92,17 @@ class _CachedQueue(msgspec.Struct, frozen=True, gc=False):
 class FastEndTransaction:
     """The fast path of one broker. Its cache is cleared when the topic table changes."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        topics: TopicTable,
-        stats: BrokerStats,
-        transactions: TransactionService,
-        latencies: RequestLatencies,
-    ) -> None:
-        self._counts = latencies.fast
-        self._live = live
-        self._store = store
-        self._writer = writer
-        self._topics = topics
-        self._stats = stats
+    def __init__(self, context: ProcessorContext, *, transactions: TransactionService) -> None:
+        self._counts = context.latencies.fast
+        self._live = context.live
+        self._store = context.store
+        self._writer = context.writer
+        self._topics = context.tables.topics
+        self._stats = context.tables.stats
         self._transactions = transactions
         self._queues: dict[tuple[str, str], _CachedQueue] = {}
         self._codes = TagsCodes()
-        self._generation = topics.generation
+        self._generation = context.tables.topics.generation
 
     def declaration(self) -> FastHandler:
         """The handler. The writer may not write while requests are held or relayed."""

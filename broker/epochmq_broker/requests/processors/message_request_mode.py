@@ -6,12 +6,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Iterable, Mapping
 
-from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.services.pop.assignment import STRATEGIES, allocate_for_pop
-from epochmq_broker.tables.clients import ClientRegistry
-from epochmq_broker.tables.message_request_modes import MessageRequestModeTable
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.topic_routes import TopicRoutes
 from epochmq_protocol.bodies import (
     MessageModel,
@@ -36,20 +32,12 @@ log = logging.getLogger(__name__)
 class MessageRequestModeProcessor:
     """Sets how a group gets the messages of a topic, and assigns queues to its consumers."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        modes: MessageRequestModeTable,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        clients: ClientRegistry,
-        routes: TopicRoutes,
-    ) -> None:
-        self._live = live
-        self._modes = modes
-        self._topics = topics
-        self._groups = groups
-        self._clients = clients
+    def __init__(self, context: ProcessorContext, *, routes: TopicRoutes) -> None:
+        self._live = context.live
+        self._modes = context.tables.request_modes
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._clients = context.tables.clients
         self._routes = routes
 
     def handlers(self) -> Mapping[int, RequestHandler]:

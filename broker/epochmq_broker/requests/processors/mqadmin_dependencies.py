@@ -29,7 +29,7 @@ from epochmq_protocol.topics import TopicConfig
 from epochmq_store.message_store import MessageStore
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MqadminDependencies:
     """The broker's components that mqadmin's requests read and change. `group_info`: the entries of the
     runtime information about the broker's role in its group."""

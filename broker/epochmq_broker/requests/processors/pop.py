@@ -18,7 +18,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.processors.pop_checks import (
     check_broker_readable,
@@ -27,18 +26,14 @@ from epochmq_broker.requests.processors.pop_checks import (
     with_header_on_errors,
 )
 from epochmq_broker.requests.processors.pop_queue import PopResult, QueuePopper
-from epochmq_broker.services.cold_reads import PULL_TRIES_MAX, ColdReadPool
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
+from epochmq_broker.services.cold_reads import PULL_TRIES_MAX
 from epochmq_broker.services.pop.extra_info import ORDER_REVIVE_QUEUE, join_entries
 from epochmq_broker.services.pop.pop_long_polling import HeldPop, Polling, PopLongPolling
 from epochmq_broker.services.pop.pop_service import PopService
-from epochmq_broker.tables.clients import ClientRegistry
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.tables.filters.consumer_filters import compiled
 from epochmq_broker.tables.filters.message_filter import MessageFilter, carried_filter
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.subscriptions import SubscriptionError, is_tag_type, parse_subscription
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_protocol.bodies import ConsumeType, MessageModel
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -46,7 +41,6 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import PopMessageRequestHeader, PopMessageResponseHeader
 from epochmq_protocol.topics import pop_retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
 
 log = logging.getLogger(__name__)
@@ -73,27 +67,19 @@ NOTHING: Final = PopMessageResponseHeader(pop_time=0, invisible_time=0, revive_q
 class PopProcessor:
     """Serves POPs."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        clients: ClientRegistry,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-        cold_reads: ColdReadPool,
-        pop: PopService,
-    ) -> None:
+    def __init__(self, context: ProcessorContext, *, pop: PopService) -> None:
+        live = context.live
         self.polling = PopLongPolling(self._rerun, lambda: live.current, pop.compacted.listen, now_ms)
-        self.popper = QueuePopper(live, store, offsets, stats, pop)
+        self.popper = QueuePopper(
+            context.live, context.store, context.tables.offsets, context.tables.stats, pop
+        )
         self._pop = pop
-        self.store = store
-        self.cold_reads = cold_reads
-        self.topics = topics
-        self.live = live
-        self._groups = groups
-        self._clients = clients
+        self.store = context.store
+        self.cold_reads = context.cold_reads
+        self.topics = context.tables.topics
+        self.live = context.live
+        self._groups = context.tables.groups
+        self._clients = context.tables.clients
         self._filters: dict[tuple[str, str, str | None, str | None], tuple[int, MessageFilter]] = {}
         self._checkpoints = 0
         pop.on_free.append(self.notify)

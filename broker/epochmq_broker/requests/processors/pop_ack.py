@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.processors.pop_checks import (
     DEFAULT_REMARK,
@@ -22,6 +21,7 @@ from epochmq_broker.requests.processors.pop_checks import (
     reject_pop_on_slave,
     with_header_on_errors,
 )
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.services.pop.checkpoints import AckMsg, PopCheckPoint
 from epochmq_broker.services.pop.extra_info import (
     ORDER_REVIVE_QUEUE,
@@ -31,15 +31,12 @@ from epochmq_broker.services.pop.extra_info import (
 )
 from epochmq_broker.services.pop.order_info import ILLEGAL
 from epochmq_broker.services.pop.pop_service import PopService
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.tables.stats import (
     BROKER_ACK_NUMS,
     BROKER_CK_NUMS,
     GROUP_ACK_NUMS,
     GROUP_CK_NUMS,
-    BrokerStats,
 )
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.inner_message import PutResult
 from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -51,7 +48,6 @@ from epochmq_protocol.headers import (
     ChangeInvisibleTimeResponseHeader,
 )
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 
 log = logging.getLogger(__name__)
@@ -69,20 +65,12 @@ NO_CHANGE = ChangeInvisibleTimeResponseHeader(pop_time=0, invisible_time=0, revi
 class PopAckProcessor:
     """Serves the acknowledgements of one broker."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-        pop: PopService,
-    ) -> None:
-        self._live = live
-        self._store = store
-        self._topics = topics
-        self._offsets = offsets
-        self._stats = stats
+    def __init__(self, context: ProcessorContext, *, pop: PopService) -> None:
+        self._live = context.live
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._offsets = context.tables.offsets
+        self._stats = context.tables.stats
         self._pop = pop
 
     def handlers(self) -> Mapping[int, RequestHandler]:

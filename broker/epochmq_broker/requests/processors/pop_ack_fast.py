@@ -13,18 +13,16 @@ from typing import Final
 
 import msgspec
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port, encode_success
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
-from epochmq_broker.requests.request_latencies import ACKS, ONEWAY_ACKS, RequestLatencies
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
+from epochmq_broker.requests.request_latencies import ACKS, ONEWAY_ACKS
 from epochmq_broker.services.pop.checkpoints import is_plain
 from epochmq_broker.services.pop.pop_service import PopService
 from epochmq_broker.services.pop.revive_log import ACK
 from epochmq_broker.services.timer.put_hook import TimerPutHook
-from epochmq_broker.tables.stats import BROKER_ACK_NUMS, GROUP_ACK_NUMS, BrokerStats
-from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_broker.tables.stats import BROKER_ACK_NUMS, GROUP_ACK_NUMS
 from epochmq_broker.writing.plain_append import real_place
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
@@ -40,7 +38,6 @@ from epochmq_protocol.message_const import (
 from epochmq_protocol.pop_records import ACK_TAG
 from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_protocol.transport.connection import RemotingConnection
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 
 HEADER_START: Final = b'{"code":2000'
@@ -99,27 +96,18 @@ _decode: Final = msgspec.json.Decoder(_Request, strict=False).decode
 class FastPopAck:
     """The fast path of one broker."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        topics: TopicTable,
-        stats: BrokerStats,
-        pop: PopService,
-        latencies: RequestLatencies,
-    ) -> None:
-        self._counts = latencies.fast
-        self._live = live
-        self._store = store
-        self._writer = writer
-        self._topics = topics
-        self._stats = stats
+    def __init__(self, context: ProcessorContext, *, pop: PopService) -> None:
+        self._counts = context.latencies.fast
+        self._live = context.live
+        self._store = context.store
+        self._writer = context.writer
+        self._topics = context.tables.topics
+        self._stats = context.tables.stats
         self._pop = pop
-        self._queues = store.queues
+        self._queues = context.store.queues
         self._popped: dict[_PoppedKey, _PoppedQueue] = {}
-        self._config = live.current
-        self._topics_seen = topics.generation
+        self._config = context.live.current
+        self._topics_seen = context.tables.topics.generation
 
     def declaration(self) -> FastHandler:
         """The handler. The writer may not write while requests are held or relayed."""

@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.processors.pop_checks import (
     DEFAULT_REMARK,
@@ -16,12 +15,9 @@ from epochmq_broker.requests.processors.pop_checks import (
     check_queue_and_group,
     with_header_on_errors,
 )
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.services.pop.pop_long_polling import HeldPop, Polling, PopLongPolling
 from epochmq_broker.services.pop.pop_service import PopService
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -36,7 +32,6 @@ from epochmq_protocol.headers import (
 from epochmq_protocol.topics import pop_retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import GetResult, GetStatus
 
 RETRY_FIRST_ONE_IN: Final = 5
@@ -48,26 +43,17 @@ PEEK_MAX: Final = 32
 class PopQueryProcessor:
     """Serves these requests. `pops` are the waiting POPs, which POLLING_INFO counts."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-        pop: PopService,
-        pops: PopLongPolling,
-    ) -> None:
+    def __init__(self, context: ProcessorContext, *, pop: PopService, pops: PopLongPolling) -> None:
+        live = context.live
         self.polling = PopLongPolling(
             self._rerun, lambda: live.current, pop.compacted.listen, now_ms, newest_first=True
         )
-        self._live = live
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._stats = stats
+        self._live = context.live
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
+        self._stats = context.tables.stats
         self._pop = pop
         self._pops = pops
         pop.on_free.append(self.notify)

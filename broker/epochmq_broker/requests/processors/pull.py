@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.processors.filtered_gets import FilteredGets
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.pull_fast import RESPONDED, FastPull, is_sent_in_place
 from epochmq_broker.requests.processors.pull_filters import PullFilters
 from epochmq_broker.requests.processors.pull_rejection import (
@@ -29,20 +29,14 @@ from epochmq_broker.requests.processors.static_pull import (
     StaticPulls,
     static_frame,
 )
-from epochmq_broker.requests.request_latencies import PULLS, RequestLatencies
+from epochmq_broker.requests.request_latencies import PULLS
 from epochmq_broker.services.cold_control.pull_control import ColdPullControl
-from epochmq_broker.services.cold_reads import PULL_TRIES_MAX, ColdReadPool
+from epochmq_broker.services.cold_reads import PULL_TRIES_MAX
 from epochmq_broker.services.compaction.compacted_queue import CompactedQueue
 from epochmq_broker.services.compaction.compaction_service import CompactionService
 from epochmq_broker.services.long_polling import HeldPull, PullHoldService
-from epochmq_broker.tables.clients import ClientRegistry
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
-from epochmq_broker.tables.filters.consumer_filters import ConsumerFilterTable
 from epochmq_broker.tables.filters.message_filter import MessageFilter
 from epochmq_broker.tables.static_topics.queue_items import PullOutcome
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss, RequestError
 from epochmq_protocol.fastpath import (
@@ -65,7 +59,6 @@ from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.memory_limit import memory_bytes
-from epochmq_store.message_store import MessageStore
 from epochmq_store.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus
 
@@ -97,52 +90,40 @@ class PullProcessor:
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        clients: ClientRegistry,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
-        filters: ConsumerFilterTable,
-        cold_reads: ColdReadPool,
+        context: ProcessorContext,
+        *,
         cold_control: ColdPullControl,
         compaction: CompactionService,
         static_pulls: StaticPulls,
-        latencies: RequestLatencies,
     ) -> None:
-        self._latencies = latencies
-        self._counts = latencies.fast
+        self._latencies = context.latencies
+        self._counts = context.latencies.fast
         self._static_pulls = static_pulls
         self._static_topics = static_pulls.table
-        self._cold_reads = cold_reads
+        self._cold_reads = context.cold_reads
         self._cold_control = cold_control
         cold_control.run_held_with(self._rerun_unheld)
-        self._filtered_gets = FilteredGets(live, store.reader, cold_reads)
+        self._filtered_gets = FilteredGets(context.live, context.store.reader, context.cold_reads)
         self.hold = PullHoldService(self._rerun)
         self._compaction = compaction
         compaction.on_append.append(self.hold.message_arrived)
-        self._live = live
-        self._store = store
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._stats = stats
-        self._get_resident = store.reader.get_resident
+        self._live = context.live
+        self._store = context.store
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
+        self._stats = context.tables.stats
+        self._get_resident = context.store.reader.get_resident
         self._memory_bytes = memory_bytes()
-        self._filter = PullFilters(live, groups, clients, filters).filter_of
+        self._filter = PullFilters(
+            context.live, context.tables.groups, context.tables.clients, context.tables.filters
+        ).filter_of
         self._fast_pull = FastPull(
-            live,
-            store,
-            topics,
-            groups,
-            offsets,
-            stats,
-            cold_control,
-            static_pulls.table,
-            latencies,
-            self._filter,
-            self._check,
+            context,
+            cold_control=cold_control,
+            static=static_pulls.table,
+            filter_of=self._filter,
+            check=self._check,
         ).serve
 
     def handlers(self) -> Mapping[int, RequestHandler]:

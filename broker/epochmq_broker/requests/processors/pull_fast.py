@@ -13,17 +13,15 @@ from typing import Final
 
 import msgspec
 
-from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.pull_filters import PullSubscription
-from epochmq_broker.requests.request_latencies import PULLS, RequestLatencies
+from epochmq_broker.requests.request_latencies import PULLS
 from epochmq_broker.services.cold_control.pull_control import ColdPullControl
 from epochmq_broker.tables.attributes import is_compacted
-from epochmq_broker.tables.consumer_offsets import ConsumerOffsetTable
 from epochmq_broker.tables.filters.message_filter import MessageFilter
-from epochmq_broker.tables.stats import BrokerStats, TrafficCounter
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable
+from epochmq_broker.tables.stats import TrafficCounter
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.fastpath import (
@@ -37,7 +35,6 @@ from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import TopicConfig
 from epochmq_protocol.transport.connection import RemotingConnection
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import GetStatus
 
 IN_PLACE_MIN_BYTES: Final = 8 * 1024
@@ -73,35 +70,30 @@ class FastPull:
 
     def __init__(
         self,
-        live: LiveConfig,
-        store: MessageStore,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        offsets: ConsumerOffsetTable,
-        stats: BrokerStats,
+        context: ProcessorContext,
+        *,
         cold_control: ColdPullControl,
         static: Container[str],
-        latencies: RequestLatencies,
         filter_of: Callable[[PullSubscription, SubscriptionGroupConfig], MessageFilter],
         check: Callable[[RemotingConnection, FastPullRequest], tuple[SubscriptionGroupConfig, TopicConfig]],
     ) -> None:
-        self._live = live
-        self._name = live.current.broker_name
-        self._queues = store.queues
-        self._get = store.reader.get_resident
-        self._topics = topics
-        self._groups = groups
-        self._offsets = offsets
-        self._stats = stats
+        self._live = context.live
+        self._name = context.live.current.broker_name
+        self._queues = context.store.queues
+        self._get = context.store.reader.get_resident
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._offsets = context.tables.offsets
+        self._stats = context.tables.stats
         self._cold_control = cold_control
         self._static = static
-        self._counts = latencies.fast
+        self._counts = context.latencies.fast
         self._filter_of = filter_of
         self._check = check
         self._sources: dict[tuple[str, str, int], PullSource] = {}
-        self._topics_seen = topics.generation
-        self._groups_seen = groups.generation
-        live.on_change.append(self._reconfigured)
+        self._topics_seen = context.tables.topics.generation
+        self._groups_seen = context.tables.groups.generation
+        context.live.on_change.append(self._reconfigured)
 
     def serve(self, connection: RemotingConnection, request: PullHeader) -> bytes | None:
         """The response to a pull, or RESPONDED. None: the ordinary path has to serve it. Raises

@@ -11,15 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send import STORED_CODES
 from epochmq_broker.services.timer.recall_handle import RecallHandle
 from epochmq_broker.services.timer.records import DELETE_KEY, delete_key
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.inner_message import InnerMessage
-from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -47,13 +44,11 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 class RecallProcessor:
     """Stores recalls."""
 
-    def __init__(
-        self, live: LiveConfig, writer: MessageWriter, topics: TopicTable, stats: BrokerStats
-    ) -> None:
-        self._live = live
-        self._writer = writer
-        self._topics = topics
-        self._stats = stats
+    def __init__(self, context: ProcessorContext) -> None:
+        self._live = context.live
+        self._writer = context.writer
+        self._topics = context.tables.topics
+        self._stats = context.tables.stats
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""

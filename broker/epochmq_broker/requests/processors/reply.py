@@ -6,14 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
-from epochmq_broker.tables.clients import ClientRegistry
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.inner_message import InnerMessage
-from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
@@ -36,21 +32,13 @@ PUSH_TIMEOUT_MS = 10_000
 class ReplyProcessor:
     """Delivers replies to requesters."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        writer: MessageWriter,
-        topics: TopicTable,
-        clients: ClientRegistry,
-        stats: BrokerStats,
-        store_host: bytes,
-    ) -> None:
-        self._live = live
-        self._writer = writer
-        self._clients = clients
-        self._stats = stats
-        self._store_host = store_host
-        self._checks = SendChecks(live, topics)
+    def __init__(self, context: ProcessorContext) -> None:
+        self._live = context.live
+        self._writer = context.writer
+        self._clients = context.tables.clients
+        self._stats = context.tables.stats
+        self._store_host = context.store_host
+        self._checks = SendChecks(context.live, context.tables.topics)
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
 from epochmq_broker.requests.processors.slave_rejection import reject_send_on_slave
 from epochmq_broker.requests.processors.static_topics import require_leader
@@ -18,14 +19,8 @@ from epochmq_broker.services.timer.recall_handle import RecallHandle
 from epochmq_broker.services.transactions.half_messages import is_transactional, make_half_message
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
 from epochmq_broker.tables.attributes import is_batch_cq, is_compacted
-from epochmq_broker.tables.rebalance_locks import RebalanceLocks
-from epochmq_broker.tables.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.tables.static_topics.queue_items import QueueContext, logical_offset_within
-from epochmq_broker.tables.stats import BrokerStats
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult
-from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -141,28 +136,22 @@ class SendProcessor:
 
     def __init__(
         self,
-        live: LiveConfig,
-        writer: MessageWriter,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        locks: RebalanceLocks,
-        stats: BrokerStats,
-        store_host: bytes,
+        context: ProcessorContext,
+        *,
         uniq_keys: UniqKeyGenerator,
-        static: StaticTopicTable,
         transaction_metrics: TransactionMetrics,
     ) -> None:
-        self._static = static
-        self._live = live
-        self._writer = writer
-        self._topics = topics
-        self._groups = groups
-        self._locks = locks
-        self._stats = stats
-        self._store_host = store_host
+        self._static = context.tables.static_topics
+        self._live = context.live
+        self._writer = context.writer
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._locks = context.tables.locks
+        self._stats = context.tables.stats
+        self._store_host = context.store_host
         self._uniq_keys = uniq_keys
         self._transaction_metrics = transaction_metrics
-        self._checks = SendChecks(live, topics)
+        self._checks = SendChecks(context.live, context.tables.topics)
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""

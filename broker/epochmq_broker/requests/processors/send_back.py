@@ -11,14 +11,12 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 
-from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send import DLQ_QUEUES, V3_4_9
 from epochmq_broker.requests.processors.slave_rejection import reject_send_on_slave
-from epochmq_broker.tables.stats import SNDBCK2DLQ_TIMES, SNDBCK_PUT_NUMS, BrokerStats
-from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
-from epochmq_broker.tables.topics import SYS_FLAG_UNIT_SUB, TopicTable
+from epochmq_broker.tables.stats import SNDBCK2DLQ_TIMES, SNDBCK_PUT_NUMS
+from epochmq_broker.tables.topics import SYS_FLAG_UNIT_SUB
 from epochmq_broker.writing.inner_message import InnerMessage, next_attempt
-from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -33,7 +31,6 @@ from epochmq_protocol.message_const import (
 )
 from epochmq_protocol.topics import PERM_WRITE, dlq_topic, retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 
 MASTER_ID = 0
@@ -44,21 +41,13 @@ FIRST_RETRY_LEVEL = 3
 class SendBackProcessor:
     """Stores messages that consumers send back."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        topics: TopicTable,
-        groups: SubscriptionGroupTable,
-        stats: BrokerStats,
-    ) -> None:
-        self._live = live
-        self._store = store
-        self._writer = writer
-        self._topics = topics
-        self._groups = groups
-        self._stats = stats
+    def __init__(self, context: ProcessorContext) -> None:
+        self._live = context.live
+        self._store = context.store
+        self._writer = context.writer
+        self._topics = context.tables.topics
+        self._groups = context.tables.groups
+        self._stats = context.tables.stats
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""

@@ -14,9 +14,10 @@ import time
 
 from msgspec import Struct
 
-from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.requests.fast_handler import FastHandler, GateName
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
+from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send import (
     DELAY,
     FIFO,
@@ -25,15 +26,13 @@ from epochmq_broker.requests.processors.send import (
     put_rejection,
     response_ext,
 )
-from epochmq_broker.requests.request_latencies import ONEWAY_SENDS, SENDS, RequestLatencies
+from epochmq_broker.requests.request_latencies import ONEWAY_SENDS, SENDS
 from epochmq_broker.services.timer.put_hook import TimerPutHook
 from epochmq_broker.services.timer.recall_handle import encode_handle, handle_prefix
 from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
-from epochmq_broker.tables.static_topics.mapping_table import StaticTopicTable
-from epochmq_broker.tables.stats import MEDIUM_BYTES, SMALL_BYTES, BrokerStats, PutCounter
-from epochmq_broker.tables.topics import TopicTable
-from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, MessageWriter
+from epochmq_broker.tables.stats import MEDIUM_BYTES, SMALL_BYTES, PutCounter
+from epochmq_broker.writing.message_writer import TIMER_PROPERTIES
 from epochmq_broker.writing.plain_append import TagsCodes, real_place
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
@@ -71,7 +70,6 @@ from epochmq_protocol.topics import (
 )
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
 from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 
 SPECIAL_PROPERTIES = frozenset(
@@ -124,36 +122,25 @@ class _TimerPlace(Struct, frozen=True, gc=False):
 class FastSend:
     """The fast send path of one broker. Its cache is cleared when the topic table or a setting changes."""
 
-    def __init__(
-        self,
-        live: LiveConfig,
-        store: MessageStore,
-        writer: MessageWriter,
-        topics: TopicTable,
-        stats: BrokerStats,
-        store_host: bytes,
-        static: StaticTopicTable,
-        transaction_metrics: TransactionMetrics,
-        latencies: RequestLatencies,
-    ) -> None:
-        self._latencies = latencies
-        self._static = static
+    def __init__(self, context: ProcessorContext, *, transaction_metrics: TransactionMetrics) -> None:
+        self._latencies = context.latencies
+        self._static = context.tables.static_topics
         self._transaction_metrics = transaction_metrics
         self._half_queue: _CachedQueue | None = None
         self._timer_queue: _CachedQueue | None = None
-        self._live = live
-        self._store = store
-        self._writer = writer
-        self._topics = topics
-        self._stats = stats
-        self._store_host = store_host
+        self._live = context.live
+        self._store = context.store
+        self._writer = context.writer
+        self._topics = context.tables.topics
+        self._stats = context.tables.stats
+        self._store_host = context.store_host
         self._queues: dict[tuple[str, int], _CachedQueue] = {}
         self._timer_places: dict[tuple[str, int], _TimerPlace] = {}
         self._codes = TagsCodes()
-        self._generation = topics.generation
-        self._respond = _response_template(live.current, store_host)
-        self._name = live.current.broker_name
-        live.on_change.append(self._reconfigured)
+        self._generation = context.tables.topics.generation
+        self._respond = _response_template(context.live.current, context.store_host)
+        self._name = context.live.current.broker_name
+        context.live.on_change.append(self._reconfigured)
 
     def declaration(self) -> FastHandler:
         """The handler. The writer may not write while requests are held or relayed."""
