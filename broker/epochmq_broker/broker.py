@@ -25,8 +25,8 @@ from epochmq_broker.config.addresses import client_ip_address
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
+from epochmq_broker.membership.modes.availability_mode import GroupParts
 from epochmq_broker.membership.modes.choice import mode_of
-from epochmq_broker.membership.modes.group_mode import GroupParts
 from epochmq_broker.membership.nameserver_lookup import NameserverLookup
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
@@ -99,6 +99,8 @@ class Broker:
             is_batch_topic=tables.topics.is_batch_cq,
             bit_map=partial(bit_map_of, tables.filters) if computes_bit_maps else None,
         )
+        live.standing.store_changed(self.store.state.writable)
+        self.store.state.on_writable.append(live.standing.store_changed)
         tables.files.write_offsets_after_queues(self.store.when_queues_written)
         timers = TimerStore.of(config) if config.timer_wheel_enable else None
         timer_hook = None if timers is None else TimerPutHook(live, timers.wheel.num)

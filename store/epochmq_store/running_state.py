@@ -22,6 +22,8 @@ class RunningState:
     def __init__(self, appender: Appender, fsync_failure: FsyncFailure) -> None:
         self.flags = RunningFlags(0)
         self.has_undispatched = False  # the log ends with replicated bytes that no queue has a unit for
+        self.on_writable: list[Callable[[bool], None]] = []
+        """Called with whether messages are accepted, when that changes."""
         self.on_fsync_failure: list[Callable[[], None]] = []  # called after a failed fsync
         self._appender = appender
         self._fsync_failure = fsync_failure
@@ -37,13 +39,20 @@ class RunningState:
 
     def reject_messages(self) -> None:
         """Rejects messages until the next `update`."""
-        self._appender.reject(PutStatus.SERVICE_NOT_AVAILABLE)
+        self._set_rejection(PutStatus.SERVICE_NOT_AVAILABLE)
 
     def update(self) -> None:
         """Accepts messages, unless there is a reason not to."""
         reasons = self.flags & ~RunningFlags.NOT_READABLE
         rejects = bool(reasons) or self.has_undispatched
-        self._appender.reject(PutStatus.SERVICE_NOT_AVAILABLE if rejects else None)
+        self._set_rejection(PutStatus.SERVICE_NOT_AVAILABLE if rejects else None)
+
+    def _set_rejection(self, rejection: PutStatus | None) -> None:
+        was_writable = self.writable
+        self._appender.reject(rejection)
+        if self.writable != was_writable:
+            for listener in self.on_writable:
+                listener(self.writable)
 
     def set_flag(self, flag: RunningFlags, on: bool) -> None:
         """Sets or clears a reason not to read or write."""

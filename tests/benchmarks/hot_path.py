@@ -19,7 +19,7 @@ from typing import Any
 
 from epochmq_broker.broker import Broker
 from epochmq_broker.config.broker_config import from_properties
-from epochmq_broker.membership.controlled.heartbeats import clock_ms
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.controlled.write_lease import WriteLease
 from epochmq_broker.replication.ha.replication_waiters import ReplicationWaiters
 from epochmq_broker.replication.ha.settings import HASettings
@@ -222,10 +222,10 @@ def wait_for_replicas(broker: Broker) -> Callable[[], None]:
         sync.replica_connected(replica, async_learner=False)
     lease = WriteLease()
     lease.begin(1)
-    lease.record_grant(1, clock_ms(), HOUR_MS)
+    lease.record_grant(1, boot_ms(), HOUR_MS)
 
     def is_leased() -> bool:
-        return lease.is_open(clock_ms())
+        return lease.is_open(boot_ms())
 
     waiters = ReplicationWaiters(
         sync,
@@ -235,7 +235,7 @@ def wait_for_replicas(broker: Broker) -> Callable[[], None]:
         end=lambda: broker.store.log.max_offset,
         may_acknowledge=is_leased,
     )
-    broker.writer.write_only_if(may_write=is_leased, may_acknowledge=is_leased)
+    broker.live.standing.lease_changed(lease.open_until_ms)
     broker.writer.set_replica_acks(waiters)
 
     def report() -> None:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from epochmq_broker.admin.dependencies import AdminApiDependencies
 from epochmq_broker.admin.master_poller import MasterPoller
 from epochmq_broker.admin.readiness import ReadinessFacts, not_ready_reasons
-from epochmq_broker.membership.controlled.heartbeats import clock_ms
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.dledger.group_state import dledger_state
 from epochmq_broker.replication.ha.client import HAClientPhase
 from epochmq_broker.replication.ha.service import HARole
@@ -63,8 +63,7 @@ class BrokerView:
             lease=self.lease(),
             fenced=facts.fenced,
             drained=facts.drained,
-            takes_messages=components.store.state.writable
-            and (replicas is None or replicas.takes_messages())
+            takes_messages=components.mode.takes_messages()
             and (facts.group is None or facts.group.role != "isolated")
             and (facts.dledger is None or facts.dledger.serves),
             confirmed_by_all=replicas is not None and config.all_ack_in_sync_state_set,
@@ -198,8 +197,7 @@ class BrokerView:
 
     def may_write(self) -> bool:
         """Whether the write lease, if one is needed, allows writing."""
-        replicas = self._components.replicas
-        return replicas is None or replicas.lease.is_open(clock_ms())
+        return self._components.live.standing.capabilities.may_acknowledge(boot_ms())
 
     def lease(self) -> results.Lease | None:
         """The write lease; None if this broker has or needs none."""
@@ -207,5 +205,5 @@ class BrokerView:
         if replicas is None or replicas.lease.epoch is None or replicas.lease.leader_grants is False:
             return None
         lease = replicas.lease
-        left_ms = 0 if lease.fenced else max(0, int(lease.until_ms - clock_ms()))
+        left_ms = 0 if lease.fenced else max(0, int(lease.until_ms - boot_ms()))
         return results.Lease(remaining_ms=left_ms, duration_ms=lease.duration_ms)

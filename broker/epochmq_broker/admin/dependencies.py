@@ -11,9 +11,9 @@ from epochmq_broker.membership.acting.group_report import GroupReporter
 from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
 from epochmq_broker.membership.modes.acting import ActingMasterMode
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 from epochmq_broker.membership.modes.controlled import ControlledMode
 from epochmq_broker.membership.modes.dledger import DLedgerMode
-from epochmq_broker.membership.modes.group_mode import GroupMode
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
@@ -44,7 +44,7 @@ class AdminApiDependencies:
     client: RemotingClient
     slave_sync: SlaveSync
     replica_control: ReplicaControl
-    mode: GroupMode
+    mode: AvailabilityMode
     cold_reads: ColdReadPool
     transactions: TransactionService
     pop: PopService

@@ -27,7 +27,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from epochmq_broker.auth.access_settings import HIDDEN, SECRET_KEYS, check_access_keys
+from epochmq_broker.config.capabilities import BrokerStanding, role_of_settings
 from epochmq_broker.config.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config.role import MasterRole, ReplicaRole
 from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_formats.batch_unit import UNIT_BYTES as BATCH_UNIT_BYTES
 from epochmq_formats.queue_unit import UNIT_BYTES
@@ -466,6 +468,7 @@ class LiveConfig:
         "current",
         "master_epoch",
         "on_change",
+        "standing",
         "version",
         "without_effect",
     )
@@ -483,6 +486,8 @@ class LiveConfig:
         """The version of the file that `reload` applied last; empty: the broker has the file of its start."""
         self.on_change: list[Callable[[BrokerConfig, BrokerConfig], None]] = []
         self._looked_up: tuple[str, ...] = ()
+        self.standing = BrokerStanding(role_of_settings(config.broker_id, config.broker_role), config)
+        """The role in force, and what it permits."""
         self.master_epoch = 0
         """The master epoch under which this broker has its role; 0 without controllers."""
 
@@ -525,14 +530,19 @@ class LiveConfig:
         _check_fixed_keys(self.current, loaded.config)
         before, self.current = self.current, loaded.config
         self.without_effect = without_effect
+        self.standing.settings_changed(self.current)
         if before != self.current:
             for notify in self.on_change:
                 notify(before, self.current)
 
     def set_role(self, broker_id: int, role: Literal["SYNC_MASTER", "SLAVE"]) -> None:
-        """Sets brokerId and brokerRole to the role from the controllers, as RocketMQ does."""
+        """Takes the role that the group decided, and sets brokerId and brokerRole to it, as RocketMQ does.
+        Raises IllegalRoleTransitionError."""
         before = self.current
+        taken = ReplicaRole(broker_id) if role == "SLAVE" else MasterRole(self.master_epoch)
+        self.standing.become(taken)
         self.current = msgspec.structs.replace(before, broker_id=broker_id, broker_role=role)
+        self.standing.settings_changed(self.current)
         if before != self.current:
             for notify in self.on_change:
                 notify(before, self.current)

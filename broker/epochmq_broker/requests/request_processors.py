@@ -9,7 +9,7 @@ from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.membership.acting.lock_quorum import LockQuorum
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
-from epochmq_broker.membership.modes.group_mode import GroupMode
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
@@ -131,7 +131,7 @@ class RequestProcessors:
 
     def pipeline(
         self,
-        mode: GroupMode,
+        mode: AvailabilityMode,
     ) -> RequestPipeline:
         """All handlers behind their gates."""
         components, tables = self._components, self._components.tables
@@ -180,14 +180,12 @@ class RequestProcessors:
             ).handlers(),
             **self._client.handlers(),
         }
-        if (gate := mode.gate) is not None:
-            components.pop.hand_out_only_if(lambda: gate.is_open)
         gates = ordered_gates(
             live=live,
             isolation=mode.isolation,
             access=components.access,
             unverified={**replica_group.unverified_handlers(), **acting_master.unverified_handlers()},
-            handover=gate,
+            handover=mode.gate,
             static_topics=static_topics,
             cold_reads=ColdReadRetrier(store.reader, components.cold_reads),
         )

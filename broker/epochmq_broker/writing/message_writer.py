@@ -8,6 +8,8 @@ from functools import partial
 from typing import Protocol
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.capabilities import NO_LIMIT_MS
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_formats.batch_unit import MESSAGES_MAX
 from epochmq_protocol import message as records
@@ -105,21 +107,15 @@ class MessageWriter:
         self.waits_always = live.current.enable_dledger_commit_log
         """Whether messages with WAIT=false wait, too: in a DLedger group, as in RocketMQ."""
         self.may_reject = False
-        """Whether `rejection` may reject a message: too few replicas are in sync, or this broker may not
-        write."""
-        self._may_write: Callable[[], bool] | None = None
-        self._may_acknowledge: Callable[[], bool] | None = None
+        """Whether `rejection` may reject a message: too few replicas are in sync, or there is no lease."""
+        self._standing = live.standing
+        self._needs_lease = live.current.enable_controller_mode
+        """Whether a message is acknowledged only under a lease. Asked when it is flushed, if it does not wait
+        for replicas; otherwise `ReplicaAcks` answers only while this broker may acknowledge."""
         self.on_append: Callable[[], None] | None = None
         """Is called after every append, None while nothing waits for appends."""
         self.timer_hook = timer_hook
         live.on_change.append(self._reconfigured)
-
-    def write_only_if(self, *, may_write: Callable[[], bool], may_acknowledge: Callable[[], bool]) -> None:
-        """Asks from now on before messages are stored and acknowledged; in controller mode the master's write
-        lease decides. `may_acknowledge` is asked when a message is flushed, if no message waits for replicas;
-        otherwise `ReplicaAcks` answers only while this broker may acknowledge."""
-        self._may_write = may_write
-        self._may_acknowledge = may_acknowledge
 
     @property
     def local_writer(self) -> MessageWriter:
@@ -258,7 +254,8 @@ class MessageWriter:
         without a lease, IN_SYNC_REPLICAS_NOT_ENOUGH; None if it is not rejected."""
         if not self.may_reject or self._replicas is None:
             return None
-        if self._may_write is not None and not self._may_write():
+        until_ms = self._standing.capabilities.writes_until_ms
+        if until_ms != NO_LIMIT_MS and boot_ms() >= until_ms:
             return PutStatus.SERVICE_NOT_AVAILABLE
         if wait.lower() != "true" and not self.waits_always:
             return None
@@ -280,7 +277,7 @@ class MessageWriter:
         """Calls `done` once: with PUT_OK as soon as the log is as safe up to `end` as the settings demand;
         otherwise with FLUSH_SLAVE_TIMEOUT if replicas were too slow, else FLUSH_DISK_TIMEOUT."""
         replicas = self._replicas
-        if self._may_acknowledge is not None and (replicas is None or not replicas.sends_wait):
+        if self._needs_lease and (replicas is None or not replicas.sends_wait):
             self._store.when_flushed(end, lambda status: self._flushed(status, done))
         elif replicas is None or not replicas.sends_wait:
             self._store.when_flushed(end, done)
@@ -308,8 +305,8 @@ class MessageWriter:
     def _flushed(self, status: PutStatus, done: Callable[[PutStatus], None]) -> None:
         """Acknowledges a flushed message only if this broker may still acknowledge. FLUSH_SLAVE_TIMEOUT says
         what is true then: the message is stored here, and the next master may lack it."""
-        assert self._may_acknowledge is not None
-        done(status if self._may_acknowledge() else PutStatus.FLUSH_SLAVE_TIMEOUT)
+        may_acknowledge = self._standing.capabilities.may_acknowledge(boot_ms())
+        done(status if may_acknowledge else PutStatus.FLUSH_SLAVE_TIMEOUT)
 
     def set_replica_acks(self, replicas: ReplicaAcks | None) -> None:
         """Sets the object that knows which replicas have acknowledged what. None: messages do not wait for

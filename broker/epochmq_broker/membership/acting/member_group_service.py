@@ -12,6 +12,7 @@ from typing import Final
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.config.role import ActingRole, MasterRole, ReplicaRole
 from epochmq_broker.membership.acting.group_poll import poll_members
 from epochmq_broker.membership.acting.member_group import (
     MASTER_ID,
@@ -82,8 +83,7 @@ class MemberGroupService:
             lambda: self._apply(self._group.tick(_now_ms())),
         )
         self._ha_question: tuple[str, asyncio.Task[None]] | None = None
-        self.acting_since_ms: int | None = None
-        """When this broker began to act for its master, in milliseconds since 1970; None if it does not."""
+        components.live.standing.start_isolated(config.broker_id)
 
     # Start and stop
 
@@ -129,14 +129,15 @@ class MemberGroupService:
         return self._group.role is GroupRole.ISOLATED
 
     @property
-    def is_master(self) -> bool:
-        """Whether this broker is the group's master, in service or not."""
-        return self._components.live.current.broker_id == MASTER_ID
-
-    @property
     def is_acting_master(self) -> bool:
         """Whether this slave runs the special services, because it has the smallest id of the group."""
         return self._group.role is GroupRole.ACTING_MASTER
+
+    @property
+    def acting_since_ms(self) -> int | None:
+        """When this broker began to act for its master, in milliseconds since 1970; None if it does not."""
+        role = self._components.live.standing.role
+        return role.since_ms if isinstance(role, ActingRole) else None
 
     @property
     def min_broker_id(self) -> int:
@@ -191,12 +192,24 @@ class MemberGroupService:
     # Effects
 
     def _apply(self, effects: list[GroupEffect]) -> None:
+        self._take_role()
         for effect in effects:
             try:
                 self._carry_out(effect)
             except Exception:
                 # The other effects, and those of later answers, must be carried out in any case.
                 log.exception("the broker could not carry out %s", effect)
+
+    def _take_role(self) -> None:
+        """Takes the role that the group decided, before its effects are carried out."""
+        standing, broker_id = self._components.live.standing, self._group.member.broker_id
+        match self._group.role:
+            case GroupRole.ACTING_MASTER if not isinstance(standing.role, ActingRole):
+                standing.become(ActingRole(broker_id, now_ms()))
+            case GroupRole.SLAVE if not isinstance(standing.role, ReplicaRole):
+                standing.become(ReplicaRole(broker_id))
+            case GroupRole.MASTER if not isinstance(standing.role, MasterRole):
+                standing.become(MasterRole())
 
     def _carry_out(self, effect: GroupEffect) -> None:
         components = self._components
@@ -223,7 +236,6 @@ class MemberGroupService:
         is_master = components.live.current.broker_id == MASTER_ID
         services = components.master_services if is_master else components.special_services
         log.info("the special services %s", "start" if run else "stop")
-        self.acting_since_ms = now_ms() if run and not is_master else None
         if run:
             services.start()
         else:

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.controlled.write_lease import REQUEST_INTERVAL_MIN_MS, WriteLease
 from epochmq_broker.replication.ha.log_doubt import HEARTBEAT_SUSPENSION_MS, suspends_heartbeats
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -43,11 +43,6 @@ SUSPENSION_REASON: Final = (
 LEASED_HEARTBEAT_TIMEOUT_MS: Final = 1500
 """The heartbeat timeout that a master with a lease asks for; it sends many heartbeats in it. RocketMQ's is
 10 s."""
-
-
-def clock_ms() -> float:
-    """Milliseconds of the clock for leases. It is monotonic and also runs while the machine is suspended."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) / 1e6
 
 
 class HeartbeatLogState:
@@ -98,7 +93,7 @@ class ControllerHeartbeats:
         self._wakes: dict[str, asyncio.Event] = {}
         self._last_given_up: tuple[int, float] | None = None
         """The last epoch given up because of a failed disk, and when."""
-        self._started_ms = clock_ms()
+        self._started_ms = boot_ms()
         self._brief_heartbeat_ms: dict[str, float] = {}
         """By controller: when the last brief heartbeat was sent."""
 
@@ -136,7 +131,7 @@ class ControllerHeartbeats:
         while True:
             wake.clear()
             timeout_ms = self._response_timeout_ms()
-            began_ms = clock_ms()
+            began_ms = boot_ms()
             suspended = self._is_suspended()
             try:
                 responded = (
@@ -153,10 +148,10 @@ class ControllerHeartbeats:
                     log.warning("the controller at %s does not respond to heartbeats", address)
                 else:
                     log.info("the controller at %s responds to heartbeats", address)
-            if self.lease.needs_renewal(clock_ms()):
+            if self.lease.needs_renewal(boot_ms()):
                 self.on_lease_missing()
-            earliest_ms = clock_ms() + REQUEST_INTERVAL_MIN_MS / 2
-            while (pause_ms := max(self._next_heartbeat_ms(began_ms), earliest_ms) - clock_ms()) > 0:
+            earliest_ms = boot_ms() + REQUEST_INTERVAL_MIN_MS / 2
+            while (pause_ms := max(self._next_heartbeat_ms(began_ms), earliest_ms) - boot_ms()) > 0:
                 try:
                     async with asyncio.timeout(pause_ms / 1000):
                         await wake.wait()
@@ -175,7 +170,7 @@ class ControllerHeartbeats:
             grants=self.lease.leader_grants,
             in_doubt=state.may_lack(),
             gives_up_epoch=state.gives_up_epoch(),
-            since_start_ms=clock_ms() - self._started_ms,
+            since_start_ms=boot_ms() - self._started_ms,
         )
         if suspended != self.suspended and (self.suspended or self.lease.leader_grants is False):
             self.suspended = suspended
@@ -204,7 +199,7 @@ class ControllerHeartbeats:
     async def _send_brief_heartbeat(self, address: str, timeout_ms: float) -> bool:
         """While heartbeats are suspended, sends one with a timeout of a millisecond now and then. A RocketMQ
         controller that was restarted looks for dead masters only among brokers that sent it a heartbeat."""
-        now_ms, last_ms = clock_ms(), self._brief_heartbeat_ms.get(address, self._started_ms)
+        now_ms, last_ms = boot_ms(), self._brief_heartbeat_ms.get(address, self._started_ms)
         if self._state.gives_up_epoch() is None or now_ms - last_ms < HEARTBEAT_SUSPENSION_MS:
             return False
         self._brief_heartbeat_ms[address] = now_ms
@@ -215,7 +210,7 @@ class ControllerHeartbeats:
         None for the usual one."""
         lease, epoch = self.lease, self.lease.epoch
         command = self._command(alive_ms)
-        sent_ms = clock_ms()
+        sent_ms = boot_ms()
         lease.note_lapse(sent_ms)
         try:
             response = await self._client.call(address, command, timeout_ms)
@@ -223,7 +218,7 @@ class ControllerHeartbeats:
             return False
         granted = (response.ext or {}).get(LEASE_MS_FIELD, "")
         if response.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
-            lease.note_lapse(clock_ms())
+            lease.note_lapse(boot_ms())
             lease.record_grant(epoch, sent_ms, int(granted))
             self.on_lease()
         return True
@@ -234,7 +229,7 @@ class ControllerHeartbeats:
         lease, epoch = self.lease, self.lease.epoch
         if epoch is None or not self._renews_lease() or not lease.leader_grants or self._state.writable():
             return
-        now_ms = clock_ms()
+        now_ms = boot_ms()
         last = self._last_given_up
         if last is not None and (epoch == last[0] or now_ms - last[1] < GIVE_UP_PAUSE_MS):
             return

@@ -9,10 +9,11 @@ from collections import deque
 from pathlib import Path
 
 from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.controlled.background_tasks import BackgroundTasks
 from epochmq_broker.membership.controlled.controller_addresses import ControllerAddresses
 from epochmq_broker.membership.controlled.controller_client import ControllerClient, decode_master_view
-from epochmq_broker.membership.controlled.heartbeats import ControllerHeartbeats, HeartbeatLogState, clock_ms
+from epochmq_broker.membership.controlled.heartbeats import ControllerHeartbeats, HeartbeatLogState
 from epochmq_broker.membership.controlled.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.membership.controlled.identity_files import IdentityFiles
 from epochmq_broker.membership.controlled.lease_hold import LeaseHold
@@ -70,8 +71,10 @@ class ReplicasManager:
         config = components.live.current
         self._components = components
         self._ha: HAService = components.ha
-        self.lease = WriteLease()
-        self.role_transitions = RoleTransitions(components, self.lease, clock_ms)
+        self._standing = standing = components.live.standing
+        self.lease = WriteLease(on_change=lambda: standing.lease_changed(self.lease.open_until_ms))
+        self.lease.end()
+        self.role_transitions = RoleTransitions(components, self.lease)
         self.heartbeats = ControllerHeartbeats(
             components.live,
             components.client,
@@ -106,9 +109,11 @@ class ReplicasManager:
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
         self._running = False
-        self._stopping = False
-        """Whether this broker is being stopped, and so takes no more messages."""
-        self.gate = RequestGate(components.client, config.broker_addr)
+        self.gate = RequestGate(
+            components.client,
+            config.broker_addr,
+            on_change=lambda: standing.handover_changed(not self.gate.is_open),
+        )
         self._lease_hold = LeaseHold(self.gate, self._is_ready)
         self.successor_election = SuccessorElection(
             self._controllers, lambda: self.state_machine.leader, self.lease, self.heartbeats, self._tasks
@@ -124,10 +129,8 @@ class ReplicasManager:
             elect=self.successor_election.elect,
             election_failed=self.successor_election.report_fence,
         )
-        components.writer.write_only_if(may_write=self.may_write, may_acknowledge=self.may_acknowledge)
-        components.ha.attach_controllers(
-            may_acknowledge=self.may_acknowledge,
-            on_proposal=lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch)),
+        components.ha.on_proposals(
+            lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch))
         )
         components.ha.doubt.on_cleared.append(self._doubt_cleared)
 
@@ -184,7 +187,7 @@ class ReplicasManager:
         if self.lease.epoch is None or sync is None:
             return
         self._components.master_services.prepare_fence()
-        self._stopping = True
+        self._standing.begin_stop()
         store = self._components.store
         for _ in range(STOP_WAIT_MS // STOP_POLL_MS):
             # Stored messages are acknowledged here, because the fence forbids it.
@@ -200,7 +203,7 @@ class ReplicasManager:
 
     def may_write(self) -> bool:
         """Whether the broker may store messages now."""
-        return self.gate.is_open and not self._stopping and self.lease.is_open(clock_ms())
+        return self._standing.capabilities.may_write(boot_ms())
 
     def takes_messages(self) -> bool:
         """Whether a message that waits for replicas would be stored now."""
@@ -208,7 +211,7 @@ class ReplicasManager:
 
     def may_acknowledge(self) -> bool:
         """Whether the broker may acknowledge stored messages now."""
-        return self.lease.is_open(clock_ms())
+        return self._standing.capabilities.may_acknowledge(boot_ms())
 
     def role_notified(self, command: Command, *, verified: bool = True) -> None:
         """Takes a controller's notification of the master (1008). One whose sender is not known only makes
@@ -264,7 +267,7 @@ class ReplicasManager:
             case DropApplication():
                 self._drop_application()
             case StopWriting():
-                self.lease.note_lapse(clock_ms())
+                self.lease.note_lapse(boot_ms())
                 self.lease.end()
             case TakeRole():
                 self._tasks.start(self._take_role(effect))
@@ -277,7 +280,8 @@ class ReplicasManager:
                 self._ha.proposal_rejected()
             case ControllerLeaderFound(grants=grants):
                 if grants is not None:
-                    known, self.lease.leader_grants = self.lease.leader_grants, grants
+                    known = self.lease.leader_grants
+                    self.lease.leader_found(grants=grants)
                     self._lease_changed()
                     if known is not grants:
                         self.heartbeats.send_now()

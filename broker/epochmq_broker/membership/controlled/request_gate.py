@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import enum
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from epochmq_broker.membership.controlled.handover import Handover
@@ -64,7 +64,10 @@ class RelayClient(RequestClient, Protocol):
 class RequestGate:
     """The request gate of one broker."""
 
-    def __init__(self, client: RelayClient, own_address: str) -> None:
+    def __init__(
+        self, client: RelayClient, own_address: str, on_change: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_change` is called after each change of the phase."""
         self.phase = GatePhase.OPEN
         self.held = 0
         """How many requests are held now."""
@@ -77,6 +80,7 @@ class RequestGate:
         self._bytes = 0
         self._relays = 0
         self._changed = asyncio.Event()
+        self._on_change = on_change
 
     @property
     def is_open(self) -> bool:
@@ -88,16 +92,19 @@ class RequestGate:
     def hold(self) -> None:
         """Holds requests for the master from now on."""
         self.phase = GatePhase.HOLDING
+        self._on_change()
         self._changed.clear()
 
     def open(self) -> None:
         """Serves requests here again, including the held ones."""
         self.phase = GatePhase.OPEN
+        self._on_change()
         self._changed.set()
 
     def relay(self, master: str) -> None:
         """Relays requests to the broker at this address, including the held ones."""
         self.phase = GatePhase.RELAYING
+        self._on_change()
         self._master = master
         self._until_s = time.monotonic() + RELAY_PERIOD_S
         self._changed.set()

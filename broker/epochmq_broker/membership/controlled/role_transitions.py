@@ -30,10 +30,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.controlled.state_machine_types import MasterView
 from epochmq_broker.membership.controlled.write_lease import WriteLease
 from epochmq_broker.membership.registration import NameserverRegistration
@@ -76,12 +76,9 @@ class ReplicaDependencies:
 class RoleTransitions:
     """Takes one role after another. The epoch of the latest one is the settings' `master_epoch`."""
 
-    def __init__(
-        self, components: ReplicaDependencies, lease: WriteLease, clock_ms: Callable[[], float]
-    ) -> None:
+    def __init__(self, components: ReplicaDependencies, lease: WriteLease) -> None:
         self._components = components
         self._lease = lease
-        self._clock_ms = clock_ms
         self._registering = False
         self._address_search: asyncio.Task[None] | None = None
         self._known_ha_address: tuple[str, str] | None = None
@@ -103,7 +100,7 @@ class RoleTransitions:
         components = self._components
         await self._stop_address_search()
         components.live.master_epoch = view.epoch
-        self._lease.note_lapse(self._clock_ms())
+        self._lease.note_lapse(boot_ms())
         self._lease.begin(view.epoch)
         await components.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
         components.live.set_role(0, "SYNC_MASTER")

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.controlled.background_tasks import BackgroundTasks
 from epochmq_broker.membership.controlled.controller_client import ControllerClient
-from epochmq_broker.membership.controlled.heartbeats import ControllerHeartbeats, clock_ms
+from epochmq_broker.membership.controlled.heartbeats import ControllerHeartbeats
 from epochmq_broker.membership.controlled.state_machine_types import (
     ControllerReply,
     ElectMasterQuestion,
@@ -59,7 +60,7 @@ class SuccessorElection:
     async def elect(self, broker_id: int) -> ControllerReply:
         """Fences this broker, if the leading controller grants leases, and asks it to elect the replica."""
         leader, epoch = self._leader(), self._lease.epoch
-        if leader is None or not self._lease.is_open(clock_ms()):
+        if leader is None or not self._lease.is_open(boot_ms()):
             return ReplyLost(NO_LEADER)
         if self._lease.leader_grants is False:
             epoch = None

@@ -14,7 +14,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 from epochmq_protocol.errors import InvariantError
@@ -50,35 +52,52 @@ class WriteLease:
     lapses: int = 0
     """How often a lease ran out before it was renewed, since the start. A lease that is given up, in a
     switchover or after a disk failure, does not count."""
+    on_change: Callable[[], None] = field(default=lambda: None, compare=False)
+    """Called after each change of `open_until_ms` by a method."""
 
     def begin(self, epoch: int) -> None:
         """Starts a mastership, or continues it under another epoch, without a lease."""
         self.epoch, self.until_ms, self.sent_ms, self.fenced = epoch, 0.0, 0.0, False
+        self.on_change()
 
     def end(self) -> None:
         """Ends the mastership."""
         self.epoch, self.until_ms, self.sent_ms, self.fenced = None, 0.0, 0.0, False
+        self.on_change()
 
     def fence(self) -> None:
         """Forbids writes under this epoch for good."""
         self.fenced = True
+        self.on_change()
+
+    def leader_found(self, *, grants: bool) -> None:
+        """Records whether the leading controller grants leases."""
+        self.leader_grants = grants
+        self.on_change()
 
     def record_grant(self, epoch: int, sent_ms: float, lease_ms: int) -> None:
         """Records a lease of `lease_ms` that was requested at `sent_ms`."""
         self.duration_ms, self.leader_grants = lease_ms, True
         if epoch == self.epoch and sent_ms + lease_ms > self.until_ms:
             self.until_ms, self.sent_ms = sent_ms + lease_ms, sent_ms
+        self.on_change()
 
     def note_lapse(self, now_ms: float) -> None:
         """Counts the lease if it has run out, once."""
         if self.epoch is not None and not self.fenced and 0 < self.until_ms <= now_ms:
             self.lapses, self.until_ms = self.lapses + 1, 0.0
+            self.on_change()
+
+    @property
+    def open_until_ms(self) -> float:
+        """Until when the broker may write: -inf if it may not, inf if no lease is needed."""
+        if self.epoch is None or self.fenced:
+            return -math.inf
+        return math.inf if self.leader_grants is False else self.until_ms
 
     def is_open(self, now_ms: float) -> bool:
         """Whether the broker may write at `now_ms`."""
-        if self.epoch is None or self.fenced:
-            return False
-        return self.leader_grants is False or now_ms < self.until_ms
+        return now_ms < self.open_until_ms
 
     def needs_renewal(self, now_ms: float) -> bool:
         """Whether a lease is needed and its renewal is late."""

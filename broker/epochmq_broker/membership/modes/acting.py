@@ -11,11 +11,11 @@ from epochmq_broker.membership.acting.member_group_service import MemberGroupDep
 from epochmq_broker.membership.acting.pre_online import PreOnlineStep
 from epochmq_broker.membership.acting.pre_online_service import PreOnlineService, poll_all_members
 from epochmq_broker.membership.acting.table_return import TableReturn
-from epochmq_broker.membership.modes.group_mode import GroupMode, GroupParts
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, GroupParts
 from epochmq_protocol.headers import NotifyMinBrokerIdChangeRequestHeader, RegisterBrokerResponseHeader
 
 
-class ActingMasterMode(GroupMode):
+class ActingMasterMode(AvailabilityMode):
     """The living brokers of the group decide who acts for a master that is down."""
 
     def __init__(self, parts: GroupParts) -> None:
@@ -37,7 +37,6 @@ class ActingMasterMode(GroupMode):
             self.isolation = IsolationGate(closed=config.broker_id == 0)
         self.reporter = GroupReporter(self.group, parts.escape, self._pre_online_step)
         self._pre_online: PreOnlineService | None = None
-        parts.escape.take_role(self.group)
 
     async def start(self) -> None:
         """Goes into service by the steps of pre-online, or at once if this broker does not start isolated
@@ -68,7 +67,7 @@ class ActingMasterMode(GroupMode):
         self.group.start_service(min_broker_id, min_broker_address)
 
     async def leave(self) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         if self._pre_online is not None:
             await self._pre_online.stop()
         await self.group.stop()
@@ -81,11 +80,11 @@ class ActingMasterMode(GroupMode):
         return self.reporter.runtime_info()
 
     def registered(self, response: RegisterBrokerResponseHeader) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         self.group.registered(response)
 
     def min_id_changed(self, header: NotifyMinBrokerIdChangeRequestHeader) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         self.group.min_id_changed(header)
 
     def min_id_may_have_changed(self) -> None:

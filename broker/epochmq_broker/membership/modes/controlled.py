@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies
-from epochmq_broker.membership.modes.group_mode import GroupMode, GroupParts
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, GroupParts
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader
 from epochmq_protocol.replica_control import SwitchoverRequestHeader, SwitchoverResponseHeader
 
 
-class ControlledMode(GroupMode):
+class ControlledMode(AvailabilityMode):
     """Controllers elect the master, which writes while it holds a lease. The broker registers with the
     nameservers as soon as it has a role."""
 
@@ -37,20 +37,20 @@ class ControlledMode(GroupMode):
         self.gate = self.replicas.gate
 
     def load(self) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         self.replicas.load()
 
     async def start(self) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         self.replicas.start()
 
     async def leave(self) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         await self.replicas.stop()
 
     def takes_messages(self) -> bool:
-        """See `GroupMode`."""
-        return self.replicas.takes_messages()
+        """See `AvailabilityMode`."""
+        return super().takes_messages() and self.replicas.takes_messages()
 
     def registered(self, response: RegisterBrokerResponseHeader) -> None:
         """Nothing follows: controllers name the master, and a nameserver may still name the former one."""
@@ -59,12 +59,12 @@ class ControlledMode(GroupMode):
         """Nothing follows, for the same reason."""
 
     def role_notified(self, command: Command, *, verified: bool = True) -> None:
-        """See `GroupMode`. One whose sender is not known makes this broker ask the leading controller, as
-        controllers do not sign their notifications."""
+        """See `AvailabilityMode`. One whose sender is not known makes this broker ask the leading controller,
+        as controllers do not sign their notifications."""
         self.replicas.role_notified(command, verified=verified)
 
     async def switch_over(self, header: SwitchoverRequestHeader, timeout_ms: int) -> SwitchoverResponseHeader:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         switched = await self.replicas.switchover.switch_to(header.broker_id, header.address, timeout_ms)
         return SwitchoverResponseHeader(
             master_broker_id=switched.master_id,

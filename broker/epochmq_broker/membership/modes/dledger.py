@@ -16,7 +16,7 @@ from epochmq_broker.membership.dledger.group_state import runtime_info
 from epochmq_broker.membership.dledger.leadership import DRAIN_CHECK_MS, Leadership
 from epochmq_broker.membership.dledger.log_upgrade import needs_upgrade, upgrade
 from epochmq_broker.membership.dledger.roles import DLedgerRoles
-from epochmq_broker.membership.modes.group_mode import Every, GroupMode, GroupParts
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, Every, GroupParts
 from epochmq_protocol.replica_control import (
     MasterLogStateHeader,
     SwitchoverRequestHeader,
@@ -29,7 +29,7 @@ from epochmq_store.store_config import StoreConfig
 log = logging.getLogger(__name__)
 
 
-class DLedgerMode(GroupMode):
+class DLedgerMode(AvailabilityMode):
     """The brokers of the group elect the master by Raft, and their log is its log. The broker registers with
     the nameservers as soon as it has a role."""
 
@@ -87,18 +87,18 @@ class DLedgerMode(GroupMode):
             upgrade(config, parts.store.appender.store_host, is_batch_topic=parts.tables.topics.is_batch_cq)
 
     def log_loaded(self) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         self.commit_log.loaded()
 
     async def start_replication(self) -> None:
         """Nothing: the peer replicates the log."""
 
     async def start(self) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         await self.commit_log.start()
 
     async def leave(self) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         await self.leadership.stop_leading()
 
     async def stop(self) -> None:
@@ -108,7 +108,7 @@ class DLedgerMode(GroupMode):
         await self.leadership.stop()
 
     def add_periodic_tasks(self, every: Every) -> None:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         every(lambda: DRAIN_CHECK_MS, "leave the leadership if drained", self.leadership.check_drained)
         every(lambda: DRAIN_CHECK_MS, "take the ends of queues", self._take_queue_ends)
 
@@ -122,11 +122,11 @@ class DLedgerMode(GroupMode):
 
     @property
     def leads(self) -> bool:
-        """See `GroupMode`."""
+        """See `AvailabilityMode`."""
         return self.leadership.leads
 
     def master_log_state(self) -> MasterLogStateHeader:
-        """See `GroupMode`. There is no SyncStateSet; the epoch is the term."""
+        """See `AvailabilityMode`. There is no SyncStateSet; the epoch is the term."""
         if not self.leadership.leads:
             return super().master_log_state()
         return MasterLogStateHeader(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from epochmq_broker.membership.modes.group_mode import GroupMode
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 
 
-class PlainMode(GroupMode):
+class PlainMode(AvailabilityMode):
     """A master, or a slave that never becomes one. A slave follows the master that a nameserver names."""
 
     def start_services(self) -> None:
-        """See `GroupMode`."""
-        if self._parts.live.current.broker_role != "SLAVE":
+        """See `AvailabilityMode`."""
+        if self._parts.live.standing.capabilities.runs_special_services:
             self._parts.master_services.start()

@@ -31,6 +31,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.replication.ha import log_doubt
 from epochmq_broker.replication.ha.client import HAClient
 from epochmq_broker.replication.ha.epoch_file import EpochFile
@@ -72,7 +73,6 @@ class HAService:
         self.controlled = controlled
         self.sync_state: SyncState | None = None
         self._on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None
-        self._may_acknowledge: Callable[[], bool] = lambda: True
         config = live.current
         path = config.store_path_epoch_file or str(store.config.root / "epochFileCheckpoint")
         self.epochs = EpochFile(Path(path).expanduser())
@@ -105,18 +105,10 @@ class HAService:
         compared."""
         self.master_checksums = master_checksums
 
-    def attach_controllers(
-        self,
-        *,
-        may_acknowledge: Callable[[], bool] = lambda: True,
-        on_proposal: Callable[[SyncStateSetProposal], None] = lambda proposal: None,
-    ) -> None:
-        """Leaves decisions to the controllers; called before the start.
-
-        `may_acknowledge`: whether a message may be acknowledged now (a write lease); call `answer_replicated`
-        when it may again. `on_proposal` is called with a SyncStateSet to propose to the controllers. From
-        then on its members count as members, until `adopt` or `proposal_rejected` reports its fate."""
-        self._may_acknowledge = may_acknowledge
+    def on_proposals(self, on_proposal: Callable[[SyncStateSetProposal], None]) -> None:
+        """Calls `on_proposal` with each SyncStateSet to propose to the controllers; subscribed before the
+        start. From then on its members count as members, until `adopt` or `proposal_rejected` reports its
+        fate."""
         self._on_proposal = on_proposal
 
     # Start and stop
@@ -156,7 +148,7 @@ class HAService:
         if self.controlled:
             return
         async with self._lock:
-            if self._live.current.broker_role == "SLAVE":
+            if not self._live.standing.capabilities.is_master:
                 self._store.state.set_flag(RunningFlags.REPLICA, True)
                 self._store.replica_log.mark_all_dispatched()
                 self._start_following(self._live.current.ha_master_address or None, epochs=None)
@@ -364,7 +356,7 @@ class HAService:
             asyncio.get_running_loop(),
             controlled=self.controlled,
             end=lambda: store.log.max_offset,
-            may_acknowledge=self._may_acknowledge,
+            may_acknowledge=self._may_acknowledge if self.controlled else lambda: True,
         )
         self._acks.alive_replicas = self._alive_replicas
         sync.log_appended(store.max_phy_offset)
@@ -374,6 +366,10 @@ class HAService:
         store.state.set_flag(RunningFlags.REPLICA, False)
         if self.controlled:
             self._check_members()
+
+    def _may_acknowledge(self) -> bool:
+        """Whether a message may be acknowledged now. `answer_replicated` is called when it may again."""
+        return self._live.standing.capabilities.may_acknowledge(boot_ms())
 
     def _start_following(self, address: str | None, *, epochs: EpochFile | None) -> None:
         def diverged() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from epochmq_broker.membership.modes.group_mode import GroupMode
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import NotifyMinBrokerIdChangeRequestHeader
@@ -14,7 +14,7 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 class ActingMasterProcessor:
     """Serves them on the main port and on the VIP port."""
 
-    def __init__(self, mode: GroupMode) -> None:
+    def __init__(self, mode: AvailabilityMode) -> None:
         """Without enableSlaveActingMaster notifications succeed and have no effect."""
         self._mode = mode
 

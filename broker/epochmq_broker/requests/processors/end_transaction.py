@@ -64,7 +64,7 @@ class EndTransactionProcessor:
                 f"commitOrRollback field wrong: EndTransactionRequestHeader.commitOrRollback={kind}: "
                 "expected 0, 8 or 12",
             )
-        if self._live.current.broker_role == "SLAVE":
+        if not self._live.standing.capabilities.is_master:
             raise RequestError(ResponseCode.SLAVE_NOT_AVAILABLE, NO_REMARK)
         if kind == const.TRANSACTION_NOT_TYPE:
             return None

@@ -95,6 +95,7 @@ class FastEndTransaction:
     def __init__(self, context: ProcessorContext, *, transactions: TransactionService) -> None:
         self._counts = context.latencies.fast
         self._live = context.live
+        self._standing = context.live.standing
         self._store = context.store
         self._writer = context.writer
         self._topics = context.tables.topics
@@ -123,7 +124,7 @@ class FastEndTransaction:
         if (
             fields.commit_or_rollback != const.TRANSACTION_COMMIT_TYPE
             or request.flag & FLAG_RESPONSE
-            or config.broker_role == "SLAVE"
+            or not self._standing.capabilities.is_master
             or names_another_broker(fields.bname, config.broker_name)
         ):
             raise FastPathMiss

@@ -171,7 +171,7 @@ class MqadminOffsetProcessor:
         header = ResetOffsetRequestHeader.decode(command.ext)
         if not self._components.offsets.server_side_reset:
             return self._reset_at_clients(command, header)
-        if self._components.live.current.broker_role == "SLAVE":
+        if not self._components.live.standing.capabilities.is_master:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
         components, topic, group = self._components, header.topic, header.group
         config = components.topics.get(topic)

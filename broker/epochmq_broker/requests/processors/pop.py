@@ -96,12 +96,12 @@ class PopProcessor:
             loop.call_soon(self.polling.notify, topic, group, queue_id)
 
     def may_hand_out(self) -> bool:
-        """Whether a POP may hand out messages now (`PopService.may_hand_out`)."""
-        return self._pop.may_hand_out()
+        """Whether a POP may hand out messages now (`Capabilities.hands_out`)."""
+        return self.live.standing.capabilities.hands_out
 
     def pop(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Serves a POP. None: the response follows."""
-        reject_pop_on_slave(self.live.current, self._pop.sink)
+        reject_pop_on_slave(self.live.standing.capabilities, self._pop.sink)
         ext = dict(command.ext or {})
         if ext.get("bornTime", "0") == "0":
             ext["bornTime"] = str(now_ms())

@@ -310,7 +310,7 @@ class PopAckProcessor:
 
     def _check_service(self, connection: RemotingConnection, command: Command) -> None:
         """Rejects a request on a slave, and one whose response could not wait until the log is safe."""
-        reject_pop_on_slave(self._live.current, self._pop.sink)
+        reject_pop_on_slave(self._live.standing.capabilities, self._pop.sink)
         if self._pop.sink.sends_wait and not command.is_oneway and not connection.can_defer:
             raise RequestError(ResponseCode.SYSTEM_BUSY, OVERLOAD_REMARK)
 

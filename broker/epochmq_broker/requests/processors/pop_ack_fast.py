@@ -196,7 +196,7 @@ class FastPopAck:
             raise FastPathMiss("not a plain acknowledgement") from None
         revive_time = pop_time + invisible
         if (
-            config.broker_role == "SLAVE"
+            not self._live.standing.capabilities.is_master
             or config.enable_pop_buffer_merge
             or names_another_broker(bname, config.broker_name)
             or not 0 <= revive_queue_id < config.revive_queue_num

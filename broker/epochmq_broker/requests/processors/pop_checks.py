@@ -6,6 +6,7 @@ from collections.abc import Awaitable
 from typing import Final, Protocol
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.capabilities import Capabilities
 from epochmq_broker.requests.processors.slave_rejection import REMARK
 from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.topics import TopicTable
@@ -49,10 +50,10 @@ DEFAULT_REMARK: Final = "not set any response code"
 """The remark of RocketMQ's responses whose processor sets none."""
 
 
-def reject_pop_on_slave(config: BrokerConfig, checkpoints: MessageSink) -> None:
+def reject_pop_on_slave(allowed: Capabilities, checkpoints: MessageSink) -> None:
     """Raises RequestError SYSTEM_BUSY on a slave, which stores no checkpoints, unless it is an acting master
     whose checkpoints go to another group."""
-    if config.broker_role == "SLAVE" and not checkpoints.is_remote:
+    if not allowed.is_master and not checkpoints.is_remote:
         raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK)
 
 

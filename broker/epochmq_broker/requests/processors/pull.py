@@ -381,7 +381,7 @@ class PullProcessor:
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         """Checks broker, group, topic and queue. Raises RequestError."""
         config = self._live.current
-        reject_pull_on_slave(config)
+        reject_pull_on_slave(self._live.standing.capabilities)
         if not config.broker_permission & PERM_READ:
             raise PullRejectedError(
                 FORBIDDEN_BROKER, f"the broker[{config.broker_ip1}] pulling message is forbidden"
@@ -560,7 +560,7 @@ class PullProcessor:
         RocketMQ's slave has it tried again at once."""
         config = self._live.current
         return (
-            config.broker_role == "SLAVE"
+            not self._live.standing.capabilities.is_master
             and not config.offset_check_in_slave
             and status is not GetStatus.OFFSET_RESET
         )

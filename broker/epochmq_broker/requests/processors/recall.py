@@ -97,7 +97,7 @@ class RecallProcessor:
         config = self._live.current
         if not config.recall_message_enable:
             raise RequestError(ResponseCode.NO_PERMISSION, "recall failed, operation is forbidden")
-        if config.broker_role == "SLAVE":
+        if not self._live.standing.capabilities.is_master:
             raise RequestError(ResponseCode.SLAVE_NOT_AVAILABLE, NOT_AVAILABLE)
         writable = config.broker_permission & PERM_WRITE or config.allow_recall_when_broker_not_writeable
         if now_ms() < config.start_accept_send_request_time_stamp or not writable:

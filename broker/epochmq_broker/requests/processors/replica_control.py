@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
-from epochmq_broker.membership.modes.group_mode import GroupMode
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 from epochmq_broker.replication.ha.service import HARole, HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_protocol.codes import ResponseCode
@@ -36,7 +36,7 @@ class ReplicaControlProcessor:
         store: MessageStore,
         ha: HAService,
         slave_sync: SlaveSync,
-        mode: GroupMode,
+        mode: AvailabilityMode,
     ) -> None:
         self._control = control
         self._store = store
@@ -82,7 +82,7 @@ class ReplicaControlProcessor:
         state = self._control.state
         if header.fenced is not None or header.drained is not None:
             log.info("replica control changed: fenced=%s, drained=%s", state.fenced, state.drained)
-        takes = self._store.state.writable and self._mode.takes_messages()
+        takes = self._mode.takes_messages()
         behind = self._store.replica_log.undispatched_bytes if self._ha.role is HARole.REPLICA else 0
         response_header = ReplicaControlStateHeader(
             fenced=state.fenced, drained=state.drained, takes_messages=takes, undispatched=behind

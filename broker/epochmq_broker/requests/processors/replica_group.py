@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from epochmq_broker.config.broker_config import LiveConfig
-from epochmq_broker.membership.modes.group_mode import GroupMode
+from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 from epochmq_broker.replication.ha.log_checksums import ChecksumsBusyError
 from epochmq_broker.replication.ha.log_comparison import LogRange
 from epochmq_broker.replication.ha.service import HARole, HAService
@@ -21,7 +21,7 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 class ReplicaGroupProcessor:
     """Serves them on the main port and on the VIP port."""
 
-    def __init__(self, live: LiveConfig, ha: HAService, mode: GroupMode) -> None:
+    def __init__(self, live: LiveConfig, ha: HAService, mode: AvailabilityMode) -> None:
         self._live = live
         self._ha = ha
         self._mode = mode

@@ -163,7 +163,7 @@ class SendProcessor:
 
     def send(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Stores one message, or one batch of messages."""
-        reject_send_on_slave(self._live.current)
+        reject_send_on_slave(self._live.standing.capabilities)
         header = send_header(command)
         logical = self._translate(header) if self._static.table else None
         if not command.body:

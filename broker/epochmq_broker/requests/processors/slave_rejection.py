@@ -3,20 +3,20 @@ its send and pull processors)."""
 
 from __future__ import annotations
 
-from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_broker.config.capabilities import Capabilities
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 
 REMARK = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
-def reject_send_on_slave(config: BrokerConfig) -> None:
+def reject_send_on_slave(allowed: Capabilities) -> None:
     """Raises RequestError SYSTEM_BUSY on a slave; Java producers then retry on another broker."""
-    if config.broker_role == "SLAVE" and not config.enable_slave_acting_master:
+    if not allowed.accepts_sends:
         raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK)
 
 
-def reject_pull_on_slave(config: BrokerConfig) -> None:
+def reject_pull_on_slave(allowed: Capabilities) -> None:
     """Raises RequestError SYSTEM_BUSY on a slave without slaveReadEnable."""
-    if config.broker_role == "SLAVE" and not config.slave_read_enable:
+    if not allowed.serves_pulls:
         raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK)

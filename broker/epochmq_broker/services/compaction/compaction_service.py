@@ -380,7 +380,7 @@ class CompactionService:
 
     def _needs_master(self, state: _QueueState, source: ConsumeQueue | None) -> bool:
         """Whether this slave lacks messages before those of its own log."""
-        if self._live.current.broker_role != "SLAVE":
+        if self._live.standing.capabilities.is_master:
             return False
         if source is not None and source.max_offset:
             return max(source.min_offset, 0) > state.next

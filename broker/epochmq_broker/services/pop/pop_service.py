@@ -77,8 +77,6 @@ class PopService:
         """Called with (topic, group, queue id) of an orderly queue that the group may pop again."""
         self.on_stop: list[Callable[[], None]] = []
         """Called when this broker is the master no longer."""
-        self.may_hand_out: Callable[[], bool] = lambda: True
-        """Whether a POP may hand out messages; see `hand_out_only_if`."""
         self._write_file = context.write_file
         self._live = live
         self._store = context.store
@@ -115,11 +113,6 @@ class PopService:
         self._locks.clear()
         for listener in self.on_stop:
             listener()
-
-    def hand_out_only_if(self, is_allowed: Callable[[], bool]) -> None:
-        """Asks `is_allowed` before a POP hands out messages. During a switchover its checkpoint would not
-        reach the new master."""
-        self.may_hand_out = is_allowed
 
     def store_buffered(self) -> None:
         """Stores the checkpoints that are in memory only, if this broker may store messages."""

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec import Struct
 
@@ -46,35 +46,6 @@ LOG_INTERVAL_S: Final = 5.0
 """At most one log line in so many seconds for each kind of message."""
 
 
-class MasterRole(Protocol):
-    """What the bridge has to know of this broker's role."""
-
-    @property
-    def is_master(self) -> bool:
-        """Whether this broker is the master of its group."""
-        ...
-
-    @property
-    def is_acting_master(self) -> bool:
-        """Whether this broker acts for its group's master, which is down."""
-        ...
-
-
-class ConfiguredRole:
-    """The role of a broker that never acts for a master."""
-
-    is_acting_master = False
-
-    def __init__(self, live: LiveConfig) -> None:
-        self._live = live
-
-    @property
-    def is_master(self) -> bool:
-        """Whether this broker is the master. Under controllers its special services run only then."""
-        config = self._live.current
-        return config.enable_controller_mode or config.broker_role != "SLAVE"
-
-
 class EscapeCounts(Struct):
     """Messages of one kind since the start of the broker."""
 
@@ -100,8 +71,6 @@ class EscapeBridge:
         client: RequestClient,
         revive_topic: str,
     ) -> None:
-        self.role: MasterRole = ConfiguredRole(live)
-        """This broker's role; see `take_role`."""
         self.counts = {kind: EscapeCounts() for kind in EscapeKind}
         self._live = live
         self._writer = writer
@@ -115,11 +84,6 @@ class EscapeBridge:
         self._published: dict[str, tuple[TopicRouteData, PublishRoute]] = {}
         self._indexes: dict[str, int] = {}
         self._logged_s: dict[EscapeKind, float] = {}
-
-    def take_role(self, role: MasterRole) -> None:
-        """Asks `role` from now on, because this broker may act for its group's master. Called before the
-        start."""
-        self.role = role
 
     def lane(self, kind: EscapeKind) -> EscapeLane:
         """A new way out for one service."""
@@ -142,15 +106,10 @@ class EscapeBridge:
 
     def destination(self) -> Destination:
         """Where messages go now."""
-        config = self._live.current
-        if not config.enable_slave_acting_master:
+        allowed = self._live.standing.capabilities
+        if allowed.delivers_here:
             return Destination.LOCAL
-        return rules.destination(
-            acting_enabled=True,
-            escape_enabled=config.enable_remote_escape,
-            is_master=self.role.is_master,
-            is_acting_master=self.role.is_acting_master,
-        )
+        return Destination.REMOTE if allowed.escapes else Destination.NONE
 
     def has_room(self, message: InnerMessage) -> bool:
         """See `EscapeSender`."""

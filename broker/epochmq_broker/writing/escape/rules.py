@@ -73,15 +73,6 @@ class Destination(enum.Enum):
     NONE = "none"
 
 
-def destination(
-    *, acting_enabled: bool, escape_enabled: bool, is_master: bool, is_acting_master: bool
-) -> Destination:
-    """Applies rule 1."""
-    if is_master or not acting_enabled:
-        return Destination.LOCAL
-    return Destination.REMOTE if escape_enabled and is_acting_master else Destination.NONE
-
-
 class PublishRoute(Struct, frozen=True):
     """Where messages of a topic may be sent: queues, and the masters' addresses by the names of their
     groups."""

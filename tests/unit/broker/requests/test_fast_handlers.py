@@ -15,7 +15,7 @@ import msgspec
 import orjson
 import pytest
 
-from epochmq_broker.membership.controlled.heartbeats import clock_ms
+from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.modes.controlled import ControlledMode
 from epochmq_broker.requests.fast_handler import GateName, Port
 from epochmq_protocol.codes import RequestCode, ResponseCode
@@ -248,7 +248,7 @@ async def serving(
             await broker.ha.become_master(1, {1}, 1, broker_id=1)
             broker.live.set_role(0, "SYNC_MASTER")
             broker.mode.replicas.lease.begin(1)
-            broker.mode.replicas.lease.record_grant(1, clock_ms(), 3_600_000)
+            broker.mode.replicas.lease.record_grant(1, boot_ms(), 3_600_000)
             broker.master_services.start()
         yield bench
 

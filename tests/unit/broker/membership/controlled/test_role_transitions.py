@@ -66,7 +66,7 @@ async def test_a_replica_asks_its_master_for_the_ha_address_until_it_gets_one(
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": pause}))
     components = Components()
     lease = cast(Any, SimpleNamespace(end=lambda: None))
-    transitions = RoleTransitions(cast(Any, components), lease, lambda: 0)
+    transitions = RoleTransitions(cast(Any, components), lease)
     await transitions.take(MasterView(1, MASTER, 3, frozenset({1}), 1), 2)
     await until(lambda: components.followed, "it follows the HA address")
     assert components.followed == [HA_ADDRESS]

@@ -187,7 +187,7 @@ async def test_a_replica_whose_disk_failed_stops_acknowledging_and_leaves_the_se
         before = a.put(10)
         await until(lambda: a.ha.confirm_offset == before)
         wanted: list[frozenset[int]] = []
-        a.ha.attach_controllers(on_proposal=lambda proposal: wanted.append(proposal.members))
+        a.ha.on_proposals(lambda proposal: wanted.append(proposal.members))
         disks.failing.add(b.directory)
         a.put(40)
         await until(lambda: wanted == [frozenset({1})], "the master wants it out of the set", 5)

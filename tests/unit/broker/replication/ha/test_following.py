@@ -417,7 +417,7 @@ async def test_a_replica_joins_the_set_by_proposal_and_leaves_with_its_connectio
             proposals.append(proposal.members)  # type: ignore[attr-defined]
             a.ha.adopt(proposal.members, len(proposals) + 10)  # type: ignore[attr-defined]
 
-        a.ha.attach_controllers(on_proposal=decide)
+        a.ha.on_proposals(decide)
         learner.live.update({"asyncLearner": "true"})
         await a.lead(1)
         a.put(10)
@@ -436,7 +436,7 @@ async def test_a_replica_that_becomes_a_learner_while_it_connects_is_one(
     """The order to drain a former master comes while it connects to its successor."""
     async with nodes(tmp_path, 2, ALL_ACK) as (a, learner):
         proposals: list[object] = []
-        a.ha.attach_controllers(on_proposal=proposals.append)
+        a.ha.on_proposals(proposals.append)
 
         async def ordered_meanwhile(_client: client.HAClient) -> None:
             learner.live.update({"asyncLearner": "true"})

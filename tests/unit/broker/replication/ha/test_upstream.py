@@ -43,7 +43,7 @@ async def test_5663_an_expansion_whose_response_was_lost_counts(tmp_path: Path) 
     has must not be acknowledged, because the new member could be elected without it."""
     async with node(tmp_path / "a") as a, node(tmp_path / "b", 2) as b:
         asked: list[frozenset[int]] = []
-        a.ha.attach_controllers(on_proposal=lambda proposal: asked.append(proposal.members))
+        a.ha.on_proposals(lambda proposal: asked.append(proposal.members))
         await a.lead(1)
         a.put(3)
         await b.follow(a.address, 1)

@@ -369,11 +369,10 @@ async def test_a_pop_that_a_switchover_overtakes_hands_out_nothing(
     async with popping(tmp_path, {"enablePopBufferMerge": "true"}) as bench:
         send(bench, 2, queue_id=0)
         send(bench, 2, queue_id=1)
-        peer, pops, allowed = bench.peer(), bench.broker.pop, True
-        pops.may_hand_out = lambda: allowed
+        peer, pops = bench.peer(), bench.broker.pop
         opaque = peer.send(pop_command(max_msg_nums=3))
         handed_out = pops.buffer.checkpoints
-        allowed = False
+        bench.broker.live.standing.handover_changed(True)
         response = await peer.answer(opaque)
         assert (response.code, pops.buffer.checkpoints) == (
             (ResponseCode.SUCCESS, 1) if handed_out else (ResponseCode.SYSTEM_BUSY, 0)

@@ -195,14 +195,13 @@ async def test_a_peek_of_few_messages_says_how_many_are_left_in_all_queues(bench
 async def test_a_waiting_pop_outlasts_a_switchover_that_fails(bench: Bench) -> None:
     send(bench, 1)
     await pop(bench)
-    peer, allowed = bench.peer(), True
-    bench.broker.pop.may_hand_out = lambda: allowed
+    peer, standing = bench.peer(), bench.broker.live.standing
     opaque = peer.send(pop_command(poll_time=20_000))
     await until(lambda: bench.broker.processors.pop.polling.held == 1)
-    allowed = False
+    standing.handover_changed(True)
     send(bench, 1)
     await until(lambda: bench.broker.processors.pop.polling.held == 0)
     peer.collect()
     assert opaque not in peer.answers
-    allowed = True
+    standing.handover_changed(False)
     assert len(decode_records((await peer.answer(opaque)).body)) == 1

@@ -81,15 +81,12 @@ class Fixture:
     """A bridge, its surroundings, and one lane."""
 
     def __init__(self) -> None:
-        self.config = SimpleNamespace(
-            enable_slave_acting_master=True, enable_remote_escape=True, broker_name="a", broker_id=1
-        )
-        self.role = SimpleNamespace(is_master=False, is_acting_master=True)
+        self.config = SimpleNamespace(broker_name="a", broker_id=1)
         self.writer, self.group = Writer(), Group()
-        live: Any = SimpleNamespace(current=self.config)
+        self.standing = SimpleNamespace(capabilities=SimpleNamespace(delivers_here=False, escapes=True))
+        live: Any = SimpleNamespace(current=self.config, standing=self.standing)
         surroundings: Any = {"writer": self.writer, "routes": self.group, "client": self.group}
         self.bridge = EscapeBridge(live, **surroundings, revive_topic="revive")
-        self.bridge.take_role(self.role)
         self.lane = self.bridge.lane(EscapeKind.DELAY)
 
     def put(self, body: bytes = b"m") -> PutResult:
@@ -109,10 +106,8 @@ async def made(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fixture]:
     found.bridge.stop()
 
 
-@pytest.mark.parametrize("acting", [False, True])
-async def test_a_master_stores_messages_itself(made: Fixture, *, acting: bool) -> None:
-    made.config.enable_slave_acting_master = acting
-    made.role.is_master, made.role.is_acting_master = acting, not acting
+async def test_a_master_stores_messages_itself(made: Fixture) -> None:
+    made.standing.capabilities.delivers_here = True
     assert made.bridge.destination() is Destination.LOCAL
     assert made.put() == PutResult(PutStatus.PUT_OK, 900, size=100)
     assert (made.lane.end, made.lane.safe_end(), made.lane.safe_end(acknowledged=True)) == (1000, 500, 1000)
@@ -120,9 +115,8 @@ async def test_a_master_stores_messages_itself(made: Fixture, *, acting: bool) -
     assert not made.group.bodies
 
 
-@pytest.mark.parametrize("change", ["enable_remote_escape", "is_acting_master"])
-async def test_nothing_leaves_unless_it_may_and_this_broker_acts(made: Fixture, change: str) -> None:
-    setattr(made.role if change == "is_acting_master" else made.config, change, False)
+async def test_nothing_leaves_unless_it_may_and_this_broker_acts(made: Fixture) -> None:
+    made.standing.capabilities.escapes = False
     assert made.put().status is PutStatus.SERVICE_NOT_AVAILABLE
     assert not made.writer.stored
     assert not made.lane.is_remote
@@ -261,7 +255,7 @@ async def test_a_number_never_counts_as_an_offset_of_the_log(made: Fixture) -> N
     """A service keeps the end of a message that has left, and this broker becomes the master again."""
     made.group.open.clear()
     stored = made.put()
-    made.role.is_master, made.role.is_acting_master = True, False
+    made.standing.capabilities.delivers_here = True
     made.writer.end = 1 << 61
     assert made.lane.end < stored.end
 

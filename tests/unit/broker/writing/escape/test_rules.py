@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from epochmq_broker.writing.escape import rules
-from epochmq_broker.writing.escape.rules import Destination, EscapeKind, PublishRoute
+from epochmq_broker.writing.escape.rules import EscapeKind, PublishRoute
 from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol import message as records
 from epochmq_protocol.bodies import MessageQueue
@@ -39,25 +39,6 @@ def message(topic: str = "T", *, sys_flag: int = 0, retries: int = 0, **properti
         born_host=HOST,
         reconsume_times=retries,
     )
-
-
-@pytest.mark.parametrize(
-    ("acting", "escape", "master", "acts", "expected"),
-    [
-        (False, True, False, True, Destination.LOCAL),
-        (True, True, True, False, Destination.LOCAL),
-        (True, True, False, True, Destination.REMOTE),
-        (True, False, False, True, Destination.NONE),
-        (True, True, False, False, Destination.NONE),
-    ],
-)
-def test_only_an_acting_master_sends_to_other_groups(
-    *, acting: bool, escape: bool, master: bool, acts: bool, expected: Destination
-) -> None:
-    found = rules.destination(
-        acting_enabled=acting, escape_enabled=escape, is_master=master, is_acting_master=acts
-    )
-    assert found is expected
 
 
 def test_a_route_has_the_writable_queues_of_other_groups_with_a_master_by_their_names() -> None:

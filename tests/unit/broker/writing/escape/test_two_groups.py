@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from msgspec import structs
 
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.config.role import ActingRole, MasterRole, ReplicaRole
 from epochmq_broker.membership.modes.acting import ActingMasterMode
 from epochmq_broker.membership.modes.plain import PlainMode
 from epochmq_broker.services import delay_service
@@ -100,7 +100,8 @@ class TwoGroups:
     def be_master(self) -> None:
         """Makes broker-a the master that fails later. Its special services are not running."""
         self._set_role("ASYNC_MASTER")
-        self.acting.broker.escape.role = SimpleNamespace(is_master=True, is_acting_master=False)
+        self.acting.broker.live.standing.become(ReplicaRole(1))
+        self.acting.broker.live.standing.become(MasterRole())
 
     def _set_role(self, role: str) -> None:
         live = self.acting.broker.live
@@ -109,7 +110,8 @@ class TwoGroups:
     def act(self) -> None:
         """Starts the special services of broker-a."""
         self._set_role("SLAVE")
-        self.acting.broker.escape.role = SimpleNamespace(is_master=False, is_acting_master=True)
+        self.acting.broker.live.standing.become(ReplicaRole(1))
+        self.acting.broker.live.standing.become(ActingRole(1, 0))
         self.acting.broker.master_services.start()
 
     def put(self, topic: str = "T", body: bytes = b"later", queue_id: int = 0, **properties: str) -> None:
@@ -369,12 +371,12 @@ async def test_the_role_in_the_group_decides_where_messages_go(
         return
     assert isinstance(broker.mode, ActingMasterMode)
     group = broker.mode.group
-    assert broker.escape.role is group
-    if group.is_master:
+    if broker.live.current.broker_id == 0:
         assert destination() is Destination.LOCAL
         return
     assert destination() is Destination.NONE  # the master is alive, or may be
     group._group.service_started(1, None, 0)
+    group._take_role()
     assert group.is_acting_master
     assert destination() is Destination.REMOTE
 
@@ -382,6 +384,6 @@ async def test_the_role_in_the_group_decides_where_messages_go(
 async def test_a_pop_is_rejected_where_checkpoints_cannot_leave(tmp_path: Path) -> None:
     async with listening(tmp_path, ACTING | {"enableRemoteEscape": "false"}) as bench:
         bench.broker.topics.update([TopicConfig("T", 4, 4)])
-        bench.broker.escape.role = SimpleNamespace(is_master=False, is_acting_master=True)
+        bench.broker.live.standing.become(ActingRole(1, 0))
         peer = bench.peer()
         assert peer.call(pop_command()).code == ResponseCode.SYSTEM_BUSY

@@ -76,7 +76,7 @@ class Every(Protocol):
         """Calls `function` every `interval_ms()`."""
 
 
-class GroupMode:
+class AvailabilityMode:
     """One mode of one broker. The methods of its life are called in the order in which they stand here.
     Unless a mode says otherwise, the broker has a plain commit log, and its role decides who may be asked for
     what."""
@@ -166,8 +166,8 @@ class GroupMode:
         return self._parts.ha.role is HARole.MASTER
 
     def takes_messages(self) -> bool:
-        """Whether a message that waits for replicas would be stored now, as far as the group is asked."""
-        return True
+        """Whether a message that waits for replicas would be stored now."""
+        return self._parts.live.standing.capabilities.store_is_open
 
     def master_log_state(self) -> MasterLogStateHeader:
         """The end of a master's log and the members of its SyncStateSet. Raises RequestError on a replica."""
@@ -197,7 +197,7 @@ class GroupMode:
         parts = self._parts
         if response.ha_server_addr and not parts.live.current.ha_master_address:
             parts.ha.follow(response.ha_server_addr)
-        if parts.live.current.broker_role == "SLAVE" and response.master_addr:
+        if response.master_addr and not parts.live.standing.capabilities.is_master:
             parts.slave_sync.follow(response.master_addr)
 
     def master_announced(self, header: ExchangeHAInfoRequestHeader) -> None:
