@@ -29,17 +29,14 @@ from epochmq_broker.membership.acting.member_group import (
     RunSpecialServices,
     SetAliveReplicas,
 )
+from epochmq_broker.membership.ha_info import exchange_ha_info
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_broker.services.master_services import MasterServices
 from epochmq_broker.services.periodic_tasks import PeriodicTasks
-from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.frame import request
 from epochmq_protocol.headers import (
-    ExchangeHAInfoRequestHeader,
-    ExchangeHAInfoResponseHeader,
     NotifyMinBrokerIdChangeRequestHeader,
     RegisterBrokerResponseHeader,
 )
@@ -255,17 +252,13 @@ class MemberGroupService:
 
     async def _ask_ha_address(self, address: str) -> None:
         """Asks the master for its HA address (906). The next poll asks again if that fails."""
-        command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoRequestHeader())
         try:
-            response = await self._components.client.call(address, command, HA_QUESTION_TIMEOUT_MS)
-            if response.code != ResponseCode.SUCCESS:
-                raise EpochMQError(f"response code {response.code}: {response.remark}")
-            ha_address = ExchangeHAInfoResponseHeader.decode(response.ext).master_ha_address
+            found = await exchange_ha_info(self._components.client, address, HA_QUESTION_TIMEOUT_MS)
         except EpochMQError as error:
             log.warning("the master %s did not tell its HA address: %s", address, error)
             return
-        if ha_address:
-            self._apply(self._group.ha_address_learned(address, ha_address))
+        if found.master_ha_address:
+            self._apply(self._group.ha_address_learned(address, found.master_ha_address))
 
     def _forget_master(self, address: str) -> None:
         components = self._components

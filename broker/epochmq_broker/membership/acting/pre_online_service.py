@@ -33,14 +33,15 @@ from epochmq_broker.membership.acting.pre_online import (
     TablesTakenBack,
     TakeBackTables,
 )
+from epochmq_broker.membership.ha_info import exchange_ha_info
 from epochmq_broker.replication.ha.client import HAClientPhase
 from epochmq_broker.replication.ha.master_flush_offset import adopt_master_flush_offset
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_protocol.bodies import HARuntimeInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.frame import Command, request
-from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
+from epochmq_protocol.frame import request
+from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader
 from epochmq_protocol.transport.request_client import RequestClient
 
 log = logging.getLogger(__name__)
@@ -153,21 +154,13 @@ class PreOnlineService:
             master_flush_offset=self._ha.store.end_at_load,
             master_address=config.client_addr,
         )
-        await self._exchange_ha_info(address, header)
+        await exchange_ha_info(self._client, address, CALL_TIMEOUT_MS, header)
 
     async def _ask_master(self, address: str) -> str | None:
         """The master's HA address, None if it has none."""
-        response = await self._exchange_ha_info(address, ExchangeHAInfoRequestHeader())
-        header = ExchangeHAInfoResponseHeader.decode(response.ext)
+        header = await exchange_ha_info(self._client, address, CALL_TIMEOUT_MS)
         adopt_master_flush_offset(self._ha.store, self._live.current, header.master_flush_offset)
         return header.master_ha_address or None
-
-    async def _exchange_ha_info(self, address: str, header: ExchangeHAInfoRequestHeader) -> Command:
-        command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, header)
-        response = await self._client.call(address, command, CALL_TIMEOUT_MS)
-        if response.code != ResponseCode.SUCCESS:
-            raise EpochMQError(f"{address} responded with code {response.code}: {response.remark}")
-        return response
 
     async def _is_connected(self, address: str) -> bool:
         """Whether an HA connection from the slave's host has arrived since this master started. As in

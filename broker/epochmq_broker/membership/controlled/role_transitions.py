@@ -36,7 +36,9 @@ from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.controlled.state_machine_types import MasterView
 from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.membership.ha_info import exchange_ha_info
 from epochmq_broker.membership.registration import NameserverRegistration
+from epochmq_broker.membership.role_steps import RoleSteps
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
@@ -44,10 +46,7 @@ from epochmq_broker.services.long_polling import PullHoldService
 from epochmq_broker.services.master_services import MasterServices
 from epochmq_broker.tables.topics import TopicTable
 from epochmq_broker.writing.message_writer import MessageWriter
-from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.frame import request
-from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_store.message_store import MessageStore
 
@@ -79,7 +78,14 @@ class RoleTransitions:
     def __init__(self, components: ReplicaDependencies, lease: WriteLease) -> None:
         self._components = components
         self._lease = lease
-        self._registering = False
+        self._steps = RoleSteps(
+            components.live,
+            components.topics,
+            components.master_services,
+            components.held_pulls,
+            components.registration,
+            components.slave_sync,
+        )
         self._address_search: asyncio.Task[None] | None = None
         self._known_ha_address: tuple[str, str] | None = None
         """(the address of a master, the HA address that it reported)."""
@@ -103,20 +109,14 @@ class RoleTransitions:
         self._lease.note_lapse(boot_ms())
         self._lease.begin(view.epoch)
         await components.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
-        components.live.set_role(0, "SYNC_MASTER")
-        components.slave_sync.follow(None)
-        components.slave_sync.align_with_log()
-        components.master_services.start()
-        self._refresh_registration()
+        self._steps.serve()
 
     async def _become_replica(self, view: MasterView, broker_id: int) -> None:
         components = self._components
         await self._stop_address_search()
         self._lease.end()
         components.live.master_epoch = view.epoch
-        components.live.set_role(broker_id, "SLAVE")
-        components.master_services.stop()
-        components.held_pulls.release()
+        self._steps.yield_service(broker_id)
         components.ha.compare_with(
             MasterChecksumClient(components.client, view.address) if view.address else None
         )
@@ -129,16 +129,7 @@ class RoleTransitions:
                 self._find_ha_address(view.address), name="find the master's HA address"
             )
         components.slave_sync.follow(view.address)
-        self._refresh_registration()
-
-    def _refresh_registration(self) -> None:
-        components = self._components
-        components.topics.bump_version()
-        if self._registering:
-            components.registration.refresh()
-        else:
-            self._registering = True
-            components.registration.start()
+        self._steps.register()
 
     async def _stop_address_search(self) -> None:
         search, self._address_search = self._address_search, None
@@ -151,14 +142,10 @@ class RoleTransitions:
         pause_s = ADDRESS_PAUSE_MIN_S
         while True:
             with contextlib.suppress(EpochMQError):
-                command = request(RequestCode.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoRequestHeader())
-                response = await self._components.client.call(address, command, ADDRESS_TIMEOUT_MS)
-                if response.code == ResponseCode.SUCCESS:
-                    found = ExchangeHAInfoResponseHeader.decode(response.ext)
-                    # A broker that does not know yet that it is the master leaves the address empty.
-                    if found.master_ha_address:
-                        self._known_ha_address = address, found.master_ha_address
-                        self._components.ha.follow(found.master_ha_address)
-                        return
+                found = await exchange_ha_info(self._components.client, address, ADDRESS_TIMEOUT_MS)
+                if found.master_ha_address:
+                    self._known_ha_address = address, found.master_ha_address
+                    self._components.ha.follow(found.master_ha_address)
+                    return
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, ADDRESS_PAUSE_MAX_S)

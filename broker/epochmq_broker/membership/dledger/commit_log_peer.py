@@ -8,6 +8,7 @@ everything that its log holds is committed and dispatched.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import time
 from collections.abc import Callable
@@ -112,6 +113,18 @@ def is_record(data: bytes, at: int, size: int, position: int) -> bool:
     return isinstance(found, record.DispatchRequest) and found.size == size
 
 
+class PeerPhase(enum.Enum):
+    """What this peer is in its group."""
+
+    OUTSIDE = "outside"
+    """It has not joined yet, or has left."""
+    FOLLOWING = "following"
+    LEADING = "leading"
+    """It leads, and its log is not wholly committed and dispatched."""
+    READY = "ready"
+    """It leads and accepts messages."""
+
+
 class CommitLogPeer:
     """The peer of one broker. `on_master` and `on_slave` are called when the broker has to change its
     role."""
@@ -184,9 +197,7 @@ class CommitLogPeer:
         handlers = self.processor.handlers()
         del handlers[DLedgerRequestCode.APPEND]  # only the broker appends records
         self._server = RemotingServer(handlers)
-        self._leads = False
-        self._is_ready = False
-        self._joined = False
+        self._phase = PeerPhase.OUTSIDE
         self._dispatch: asyncio.Handle | None = None
 
     # Start and stop
@@ -206,7 +217,7 @@ class CommitLogPeer:
         """Whether the committed log lacks the first entry of the group, or the plain files before it. None if
         nothing is committed."""
         begin = self._log.begin_index
-        if begin < 0 or not self._joined or self.peer.committed_index < begin:
+        if begin < 0 or not self.has_joined or self.peer.committed_index < begin:
             return None
         return begin > 0 or self._log.position(0) != self._committed.plain_end()
 
@@ -236,7 +247,7 @@ class CommitLogPeer:
             raise ConfigError(
                 "dLegerPeers", self._address, f"an address that this broker can listen on ({error})"
             ) from error
-        self._joined = True
+        self._phase = PeerPhase.FOLLOWING
         self.peer.join()
 
     async def stop(self) -> None:
@@ -254,7 +265,7 @@ class CommitLogPeer:
         self.waiters.stop()
         await self.queue_ends.stop()
         await self._server.stop()
-        self._joined = False
+        self._phase = PeerPhase.OUTSIDE
         await self.peer.stop()
         if self._dispatch is not None:
             self._dispatch.cancel()
@@ -265,12 +276,12 @@ class CommitLogPeer:
     @property
     def has_joined(self) -> bool:
         """Whether this peer takes part in its group."""
-        return self._joined
+        return self._phase is not PeerPhase.OUTSIDE
 
     @property
     def is_ready(self) -> bool:
         """Whether this broker leads and accepts messages."""
-        return self._is_ready
+        return self._phase is PeerPhase.READY
 
     async def transfer_leadership(self, to: str) -> None:
         """Transfers the leadership, and the role of master with it, to the broker of this id (n1). Sends are
@@ -280,16 +291,19 @@ class CommitLogPeer:
         await self.peer.transfer_leadership(to)
 
     def _role_changed(self, change: RoleChanged) -> None:
-        self._leads = change.role is RaftRole.LEADER
+        leads = change.role is RaftRole.LEADER
+        if self.has_joined:
+            self._phase = PeerPhase.LEADING if leads else PeerPhase.FOLLOWING
         self._end_readiness(PutStatus.SERVICE_NOT_AVAILABLE)
-        if self._leads:
+        if leads:
             asyncio.get_running_loop().call_soon(self._become_ready)
         else:
             self._on_slave()
 
     def _end_readiness(self, status: PutStatus) -> None:
         """Accepts no message until everything in the log is committed and dispatched."""
-        self._is_ready = False
+        if self._phase is PeerPhase.READY:
+            self._phase = PeerPhase.LEADING
         self._store.state.set_flag(RunningFlags.REPLICA, True)
         self._appender.batch.begin(0)
         self._appender.forget_offsets()
@@ -298,7 +312,7 @@ class CommitLogPeer:
     def _become_ready(self) -> None:
         """Accepts messages, if this peer leads and its whole log is committed and dispatched."""
         peer, raft_log = self.peer, self._log
-        if self._is_ready or not self._leads or not self._joined or peer.role is not RaftRole.LEADER:
+        if self._phase is not PeerPhase.LEADING or peer.role is not RaftRole.LEADER:
             return
         if self.queue_ends.are_missing:
             return  # `Leadership` transfers this leadership
@@ -309,7 +323,7 @@ class CommitLogPeer:
             return
         if self._store.dispatcher.position != raft_log.end_pos or not raft_log.is_writable:
             return
-        self._is_ready = True
+        self._phase = PeerPhase.READY
         self._appender.batch.begin(raft_log.end_pos)
         self._appender.forget_offsets()
         self.waiters.begin()
@@ -319,7 +333,8 @@ class CommitLogPeer:
 
     def _failed(self, error: Exception) -> None:
         """The peer has stopped for good: this broker neither leads nor follows."""
-        self._leads = False
+        if self.has_joined:
+            self._phase = PeerPhase.FOLLOWING
         self._end_readiness(PutStatus.SERVICE_NOT_AVAILABLE)
         self._on_slave()
         self._on_fatal(error)
@@ -335,7 +350,7 @@ class CommitLogPeer:
         start, end, records = batch.start, batch.end, batch.records
         if not records:
             return
-        if not self._is_ready:
+        if not self.is_ready:
             batch.begin(0)
             return
         if self._log.end_pos != start:
@@ -343,13 +358,13 @@ class CommitLogPeer:
             return
         batch.begin(end)
         self.peer.append_now(records, partial(self._appended, start, end))
-        if self._is_ready and self._log.end_pos != batch.start:
+        if self.is_ready and self._log.end_pos != batch.start:
             self._lose_batch()
 
     def _members_changed(self) -> None:
         """The log may have got a membership entry, behind the records that were submitted before."""
         batch = self._appender.batch
-        if self._is_ready and not batch.records:
+        if self.is_ready and not batch.records:
             batch.begin(self._log.end_pos)
 
     def _lose_batch(self) -> None:
@@ -390,7 +405,7 @@ class CommitLogPeer:
         self.waiters.advance(position)
         if self._dispatch is None and position < self._committed.max_offset:
             self._dispatch = loop.call_soon(self._dispatch_committed)
-        if self._leads and not self._is_ready:
+        if self._phase is PeerPhase.LEADING:
             loop.call_soon(self._become_ready)
 
     def _expire(self, min_offset: int) -> None:

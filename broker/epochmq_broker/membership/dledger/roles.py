@@ -15,6 +15,7 @@ from typing import Final
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.membership.registration import NameserverRegistration
+from epochmq_broker.membership.role_steps import RoleSteps
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_broker.services.long_polling import PullHoldService
 from epochmq_broker.services.master_services import MasterServices
@@ -42,23 +43,15 @@ class DLedgerRoles:
         """`broker_id`: that of this broker as a slave."""
         self._live = live
         self._broker_id = broker_id
-        self._topics = topics
-        self._master_services = master_services
-        self._held_pulls = held_pulls
         self._registration = registration
-        self._slave_sync = slave_sync
-        self._registering = False
+        self._steps = RoleSteps(live, topics, master_services, held_pulls, registration, slave_sync)
         self._find_master_after_s = find_master_after_s
         self._timers: list[asyncio.TimerHandle] = []
 
     def become_master(self) -> None:
         """Makes this broker the master, after everything in its log is dispatched."""
         self.stop()
-        self._live.set_role(0, "SYNC_MASTER")
-        self._slave_sync.follow(None)
-        self._slave_sync.align_with_log()
-        self._master_services.start()
-        self._register()
+        self._steps.serve()
 
     def become_slave(self) -> None:
         """Makes this broker a slave; for a slave, its leader has changed. A nameserver names the master."""
@@ -66,23 +59,13 @@ class DLedgerRoles:
         loop = asyncio.get_running_loop()
         refresh = self._registration.refresh
         self._timers = [loop.call_later(after_s, refresh) for after_s in self._find_master_after_s]
-        if self._registering and self._live.current.broker_role == "SLAVE":
+        if self._steps.is_registering and self._live.current.broker_role == "SLAVE":
             return
-        self._live.set_role(self._broker_id, "SLAVE")
-        self._master_services.stop()
-        self._held_pulls.release()
-        self._register()
+        self._steps.yield_service(self._broker_id)
+        self._steps.register()
 
     def stop(self) -> None:
         """Ends the search for a master."""
         for timer in self._timers:
             timer.cancel()
         self._timers = []
-
-    def _register(self) -> None:
-        self._topics.bump_version()
-        if self._registering:
-            self._registration.refresh()
-        else:
-            self._registering = True
-            self._registration.start()
