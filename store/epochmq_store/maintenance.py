@@ -71,11 +71,11 @@ class StoreMaintenance:
         self._preallocation_worker = WorkerThread("store-preallocate")
         self._residency = PageResidency(own_page_reclaim().has_run)
         self._queue_expiry = QueueExpiry(
-            store.queues,
-            self._queue_worker,
-            loop,
-            lambda file: self._delete(self._queue_worker, file),
-            lambda: store.log.max_offset,
+            queues=store.queues,
+            worker=self._queue_worker,
+            loop=loop,
+            delete=lambda file: self._delete(self._queue_worker, file),
+            log_end=lambda: store.log.max_offset,
         )
         self._preallocator = BackgroundPreallocator(store.log, self._preallocation_worker, loop)
 

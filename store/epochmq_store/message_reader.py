@@ -44,20 +44,46 @@ def _ends(unit: tuple[int, int, int]) -> tuple[tuple[int, int], ...]:
     return ((physical, _HEAD_BYTES), (physical + size - _TAIL_BYTES, _TAIL_BYTES))
 
 
+class _ResidentReads:
+    """The `resident` of one reader. It must not be entered twice at a time."""
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, reader: MessageReader) -> None:
+        self._reader = reader
+
+    def __enter__(self) -> None:
+        self._reader.resident_only = self._reader.residency
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.resident_only = None
+
+
 class MessageReader:
     """Reads a log through its queues and index. Readers see messages that end at or before the physical
     offset `visible_end`, None for all. It is the end of what is flushed (sync flush) or on enough
     replicas."""
 
-    __slots__ = ("_config", "_index", "_log", "_memory", "residency", "resident_only", "visible_end")
+    __slots__ = (
+        "_config",
+        "_index",
+        "_log",
+        "_memory",
+        "residency",
+        "resident",
+        "resident_only",
+        "visible_end",
+    )
 
     def __init__(self, log: CommitLog, index: KeyIndex, config: StoreConfig) -> None:
         self._log = log
         self._index = index
         self.visible_end: int | None = None
         self.residency: PageResidency | None = None  # while the store runs
+        self.resident = _ResidentReads(self)
+        """`with reader.resident:` reads raise NotResidentError instead of waiting for the disk."""
         self.resident_only: PageResidency | None = None
-        """While set, reads raise NotResidentError instead of waiting for the disk."""
+        """Not None inside of `resident`."""
         self.configure(config)
 
     def configure(self, config: StoreConfig) -> None:
@@ -364,11 +390,8 @@ class MessageReader:
             found = self._get_fast(queue, offset, minimum, maximum, max_count, max_bytes, self.residency)
             if found is not None:
                 return found
-        self.resident_only = self.residency
-        try:
+        with self.resident:
             return self.get(queue, offset, max_count, max_bytes, tags)
-        finally:
-            self.resident_only = None
 
     def read(self, offset: int, size: int | None = None) -> bytes | None:
         """See `CommitLog.read`."""
@@ -378,11 +401,8 @@ class MessageReader:
 
     def read_resident(self, offset: int) -> bytes | None:
         """`read` of the record at `offset` without reads from the disk. Raises NotResidentError."""
-        self.resident_only = self.residency
-        try:
+        with self.resident:
             return self.read(offset)
-        finally:
-            self.resident_only = None
 
     def _require(self, offset: int, size: int | None) -> None:
         """Raises NotResidentError unless these bytes of the log are in memory; without `size`, those of the

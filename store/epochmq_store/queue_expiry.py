@@ -32,6 +32,7 @@ class QueueExpiry:
 
     def __init__(
         self,
+        *,
         queues: ConsumeQueues,
         worker: WorkerThread,
         loop: asyncio.AbstractEventLoop,

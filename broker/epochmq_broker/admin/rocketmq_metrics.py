@@ -207,16 +207,13 @@ class RocketMQMetrics:
     def _stored_at(self, queue: tuple[str, int] | None, offset: int) -> int:
         """The store time (epoch ms) of a queue's message, or of the first of the log; -1 if there is none, or
         if the disk would have to be read."""
-        reader = self._store.reader
-        reader.resident_only = reader.residency
         try:
-            if queue is None:
-                return self._store.lookup.earliest_time()
-            return self._store.lookup.store_time(*queue, offset)
+            with self._store.reader.resident:
+                if queue is None:
+                    return self._store.lookup.earliest_time()
+                return self._store.lookup.store_time(*queue, offset)
         except NotResidentError:
             return -1
-        finally:
-            reader.resident_only = None
 
     def _is_system(self, topic: str, group: str) -> str:
         return _text(self._tables.topics.is_system_topic(topic) or group.lower().startswith(SYSTEM_GROUPS))

@@ -218,11 +218,8 @@ class ColdReadRetrier:
     def _in_memory(
         self, handler: RequestHandler, connection: RemotingConnection, command: Command
     ) -> Command | Awaitable[Command | None] | None:
-        self._reader.resident_only = self._reader.residency
-        try:
+        with self._reader.resident:
             return handler(connection, command)
-        finally:
-            self._reader.resident_only = None
 
     async def _run_after_reads(
         self,

@@ -49,7 +49,13 @@ class BrokerTables:
         self.static_topics.on_change.append(self.topics.derived_changed)
         self.auth = AuthMetadata()
         self.auth_file = AuthFile(config.config_dir, self.auth, self._write_surviving_kill)
-        self.files = StateFiles(config.config_dir, self.topics, self.groups, self.offsets, self.file_writer)
+        self.files = StateFiles(
+            directory=config.config_dir,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            writer=self.file_writer,
+        )
         self.clients = ClientRegistry(config.channel_expired_timeout, config.subscription_expired_timeout)
         self.filters = ConsumerFilterTable(
             BloomFilter(config.max_error_rate_of_bloom_filter, config.expect_consumer_num_use_filter)

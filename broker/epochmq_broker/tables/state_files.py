@@ -56,6 +56,7 @@ class StateFiles:
 
     def __init__(
         self,
+        *,
         directory: Path,
         topics: TopicTable,
         groups: SubscriptionGroupTable,

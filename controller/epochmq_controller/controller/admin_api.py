@@ -44,6 +44,7 @@ class ControllerAdminApi:
 
     def __init__(
         self,
+        *,
         controller: Controller,
         calls: InProcessCalls,
         nameserver: Callable[[], results.NameserverCounts] | None = None,

@@ -34,7 +34,7 @@ async def serve(loaded: config_module.LoadedControllerConfig) -> int:
     stop = process.stop_requested()
     server = ControllerServer(loaded, on_fatal=lambda _: stop.set())
     path = loaded.config.admin_socket_path
-    admin_api = ControllerAdminApi(server.controller, server.calls)
+    admin_api = ControllerAdminApi(controller=server.controller, calls=server.calls)
     admin_server = AdminSocketServer(path, admin_api.operations()) if path else None
     try:
         await server.start()

@@ -142,10 +142,10 @@ def admin_socket_server(
         path,
         admin_api.operations_with(
             ControllerAdminApi(
-                controller.controller,
-                controller.calls,
-                admin_api.counts,
-                lambda: (
+                controller=controller.controller,
+                calls=controller.calls,
+                nameserver=admin_api.counts,
+                metric_values=lambda: (
                     controller.server.certificates.metric_values("controller") | admin_api.metric_values()
                 ),
             )

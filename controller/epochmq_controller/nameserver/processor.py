@@ -61,8 +61,10 @@ class NamesrvProcessor:
         self._now_ms = now_ms
         self._apply = apply
         self._schedule_unregister = schedule_unregister
-        self._routes = RouteProcessor(tables, kv, now_ms, tables.route)
-        self._external_routes = RouteProcessor(tables, kv, now_ms, partial(external_route, tables))
+        self._routes = RouteProcessor(tables=tables, kv=kv, now_ms=now_ms, route_of=tables.route)
+        self._external_routes = RouteProcessor(
+            tables=tables, kv=kv, now_ms=now_ms, route_of=partial(external_route, tables)
+        )
 
     def handlers(self) -> dict[int, RequestHandler]:
         """The handlers by request code."""

@@ -23,6 +23,7 @@ class RouteProcessor:
 
     def __init__(
         self,
+        *,
         tables: RouteTables,
         kv: KVConfig,
         now_ms: Callable[[], int],

@@ -110,7 +110,9 @@ async def listen(
         for sock in sockets:
             sock.close()
         raise
-    return EpollServer(loop, sockets, factory, unsent_max, late, timer)
+    return EpollServer(
+        loop=loop, listening=sockets, factory=factory, unsent_max=unsent_max, late=late, timer=timer
+    )
 
 
 def _port(sockets: list[socket.socket], port: int) -> int:
@@ -155,6 +157,7 @@ class EpollServer:
 
     def __init__(
         self,
+        *,
         loop: asyncio.AbstractEventLoop,
         listening: Iterable[socket.socket],
         factory: ProtocolFactory,

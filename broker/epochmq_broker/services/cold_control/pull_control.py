@@ -107,11 +107,8 @@ class ColdPullControl:
         queue = self._store.queue(request.topic, request.queue_id)
         if not queue.min_offset <= request.queue_offset < queue.max_offset:
             return False
-        reader.resident_only = reader.residency
-        try:
+        with reader.resident:
             unit = reader.unit(queue, request.queue_offset)
-        finally:
-            reader.resident_only = None
         return unit is not None and self.pages.is_far_behind(unit[0])
 
     def count(self, request: FastPullRequest, next_offset: int, tags: Container[int] | None) -> None:

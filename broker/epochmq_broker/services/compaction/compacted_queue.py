@@ -60,6 +60,7 @@ class CompactedQueue:
 
     def __init__(
         self,
+        *,
         topic: str,
         queue_id: int,
         directory: Path,

@@ -231,7 +231,12 @@ class CompactionService:
 
     def _add(self, topic: str, queue_id: int) -> _QueueState:
         queue = CompactedQueue(
-            topic, queue_id, self._directory, self._sizes, self._positions, self._pacer.pause
+            topic=topic,
+            queue_id=queue_id,
+            directory=self._directory,
+            sizes=self._sizes,
+            positions=self._positions,
+            pause=self._pacer.pause,
         )
         state = self._states[topic, queue_id] = _QueueState(queue)
         if self._append_thread is not None:

@@ -14,6 +14,7 @@ A checkpoint of another group's acting master is revived here; its messages are 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -404,17 +405,15 @@ class PopReviveService:
         if queue is None:
             return None
         reader = self._store.reader
-        if self._cold_tries.get(queue_id, 0) < COLD_READS_MAX:
-            reader.resident_only = reader.residency
+        waits = self._cold_tries.get(queue_id, 0) >= COLD_READS_MAX
         try:
-            unit = reader.unit(queue, offset)
-            record = None if unit is None else reader.read(unit[0], unit[1])
-            if record is None:
-                record = self._compacted_original(checkpoint, offset)
+            with contextlib.nullcontext() if waits else reader.resident:
+                unit = reader.unit(queue, offset)
+                record = None if unit is None else reader.read(unit[0], unit[1])
+                if record is None:
+                    record = self._compacted_original(checkpoint, offset)
         except RequestError as error:
             raise _BlockedError(error) from error
-        finally:
-            reader.resident_only = None
         self._cold_tries.pop(queue_id, None)
         if record is None:
             return None

@@ -40,7 +40,7 @@ class TimerJob:
     done."""
 
     def __init__(
-        self, name: str, begin: Callable[[], Work], reads: ColdReadPool, wake: Callable[[], None]
+        self, *, name: str, begin: Callable[[], Work], reads: ColdReadPool, wake: Callable[[], None]
     ) -> None:
         """`wake` is called when work can be done before the next round."""
         self._name = name

@@ -95,9 +95,15 @@ class TimerService:
         self._state_version = state_version
         self._clock_ms = clock_ms
         self._round_s = ROUND_S * precision_ms / 1000
-        self._enqueue_job = TimerJob("the timer's enqueue", self.enqueuer.work, reads, self._wake)
-        self._dequeue_job = TimerJob("the timer's dequeue", self._dequeue, reads, self._wake)
-        self._recount_job = TimerJob("the timer's recount", self._recount, reads, self._wake)
+        self._enqueue_job = TimerJob(
+            name="the timer's enqueue", begin=self.enqueuer.work, reads=reads, wake=self._wake
+        )
+        self._dequeue_job = TimerJob(
+            name="the timer's dequeue", begin=self._dequeue, reads=reads, wake=self._wake
+        )
+        self._recount_job = TimerJob(
+            name="the timer's recount", begin=self._recount, reads=reads, wake=self._wake
+        )
         self._recounts = False  # the metrics may have drifted, and are being corrected
         self._next_round: asyncio.TimerHandle | None = None
         self._periodic_tasks = PeriodicTasks()

@@ -73,13 +73,13 @@ class TimerStore:
     def of(cls, config: BrokerConfig) -> TimerStore:
         """The files that these settings name; nothing is opened before `load`."""
         return cls(
-            config.root_dir,
-            config.config_dir,
-            config.mapped_file_size_timer_log,
-            config.timer_precision,
+            root=config.root_dir,
+            config_dir=config.config_dir,
+            file_size=config.mapped_file_size_timer_log,
+            precision_ms=config.timer_precision,
         )
 
-    def __init__(self, root: Path, config_dir: Path, file_size: int, precision_ms: int) -> None:
+    def __init__(self, *, root: Path, config_dir: Path, file_size: int, precision_ms: int) -> None:
         self.wheel = TimerWheel(root / "timerwheel", precision_ms)
         self.log = TimerLog(root / "timerlog", file_size)
         self.checkpoint = TimerCheckpoint()

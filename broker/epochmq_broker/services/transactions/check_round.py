@@ -190,6 +190,7 @@ class CheckRound:
 
     def __init__(
         self,
+        *,
         queue: HalfQueue,
         half_offset: int,
         op_offset: int,

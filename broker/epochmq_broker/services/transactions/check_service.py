@@ -111,7 +111,9 @@ class TransactionalMessageCheckService:
             config.transaction_time_out, config.transaction_check_max, config.file_reserved_time
         )
         ended = self._ops.ended_of(queue_id)
-        check_round = CheckRound(queue, half_offset, op_offset, settings, ended)
+        check_round = CheckRound(
+            queue=queue, half_offset=half_offset, op_offset=op_offset, settings=settings, ended=ended
+        )
         self._current = (queue_id, check_round)
         try:
             await check_round.run()

@@ -41,7 +41,13 @@ class Tables:
         self.groups = SubscriptionGroupTable(Settings(), lambda: 1000)
         self.offsets = ConsumerOffsetTable(lambda: 1000)
         self.writer = StateFileWriter()
-        self.files = StateFiles(directory, self.topics, self.groups, self.offsets, self.writer)
+        self.files = StateFiles(
+            directory=directory,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            writer=self.writer,
+        )
         self.files.load()
 
 

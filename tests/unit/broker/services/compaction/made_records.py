@@ -59,7 +59,7 @@ def compacted_queue(directory: Path, *, trusted: bool = True) -> CompactedQueue:
     """An open queue below a directory."""
     positions = CompactionPositions(directory)
     positions.load()
-    queue = CompactedQueue("topic", 0, directory, SIZES, positions)
+    queue = CompactedQueue(topic="topic", queue_id=0, directory=directory, sizes=SIZES, positions=positions)
     queue.load(trusted=trusted)
     return queue
 

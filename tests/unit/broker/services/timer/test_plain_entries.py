@@ -57,7 +57,9 @@ class Wheel:
 
     def __init__(self, bench: Bench, folder: Path, clock_ms: int, *, is_master: bool) -> None:
         store = bench.broker.store
-        self.timers = TimerStore(folder, folder / "config", FILE_BYTES, 1000)
+        self.timers = TimerStore(
+            root=folder, config_dir=folder / "config", file_size=FILE_BYTES, precision_ms=1000
+        )
         self.timers.load(store, clock_ms)
         self.timers.checkpoint.master_queue_offset = MESSAGES
         self.timers.queue_offset = 0

@@ -76,7 +76,9 @@ class TimerFiles(RuleBasedStateMachine):
         self.timers = self.opened()
 
     def opened(self) -> TimerStore:
-        timers = TimerStore(self.root, self.root / "config", FILE_BYTES, 1000)
+        timers = TimerStore(
+            root=self.root, config_dir=self.root / "config", file_size=FILE_BYTES, precision_ms=1000
+        )
         timers.load(self.store, NOW_MS)
         return timers
 
@@ -181,7 +183,7 @@ TestTimerFiles.settings = settings(max_examples=40, stateful_step_count=20, dead
 
 
 def test_a_unit_and_a_slot_have_rocketmqs_bytes(tmp_path: Path) -> None:
-    timers = TimerStore(tmp_path, tmp_path / "config", 4096, 1000)
+    timers = TimerStore(root=tmp_path, config_dir=tmp_path / "config", file_size=4096, precision_ms=1000)
     timers.load(FakeStore(), NOW_MS)  # type: ignore[arg-type]  # only the parts that are used
     timers.add(NOW_MS + 5000, NOW_MS, 1234, 200, -77, rolls=False, deletes=False)
     timers.add(NOW_MS + 5000, NOW_MS, 2234, 300, 78, rolls=True, deletes=True)

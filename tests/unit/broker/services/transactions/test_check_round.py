@@ -86,7 +86,11 @@ class FakeQueue:
     async def check(self, settings: CheckSettings | None = None) -> CheckRound:
         """Runs a round from where the last one ended."""
         made = CheckRound(
-            self, self.half_offset, self.op_offset, settings or CheckSettings(TIMEOUT_MS, 15, 72), self.ended
+            queue=self,
+            half_offset=self.half_offset,
+            op_offset=self.op_offset,
+            settings=settings or CheckSettings(TIMEOUT_MS, 15, 72),
+            ended=self.ended,
         )
         await made.run()
         self.half_offset, self.op_offset = made.half_offset, made.op_offset
