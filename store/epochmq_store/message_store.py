@@ -13,35 +13,35 @@ import logging
 import resource
 from collections.abc import Callable
 
-from epochmq_store import clean_queues_marker
-from epochmq_store.abort_file import AbortFile
-from epochmq_store.appender import Appender, ArrivalListener
-from epochmq_store.arrival_listeners import ArrivalListeners
-from epochmq_store.checkpoint import Checkpoint
-from epochmq_store.commit_log import CommitLog
-from epochmq_store.commit_log_dispatcher import CommitLogDispatcher
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.consume_queues import ConsumeQueues
-from epochmq_store.fsync_failure import FsyncFailure
-from epochmq_store.key_index import KeyIndex
-from epochmq_store.light_queues import LightQueues
-from epochmq_store.lock_file import LockFile
-from epochmq_store.log_expiry import LogExpiry
-from epochmq_store.log_flusher import LogFlusher, sync_all
-from epochmq_store.log_paths import DATA_PATHS_FILE, LOG_PATHS_FILE, record_paths
-from epochmq_store.maintenance import MaintenanceDependencies, StoreMaintenance
-from epochmq_store.mapped_file import DiskFullError, StoreDamagedError, as_disk_full
-from epochmq_store.message_reader import MessageReader
-from epochmq_store.queue_extension import BitMapOf
-from epochmq_store.queue_flusher import QueueFlusher
-from epochmq_store.queue_lookup import QueueLookup
-from epochmq_store.read_visibility import ReadVisibility
-from epochmq_store.recovery import Recovery, RecoveryResult
-from epochmq_store.replica_log_writer import ReplicaLogWriter
-from epochmq_store.running_state import RunningState
+from epochmq_store.appending.appender import Appender, ArrivalListener
+from epochmq_store.appending.commit_log_dispatcher import CommitLogDispatcher
+from epochmq_store.appending.replica_log_writer import ReplicaLogWriter
+from epochmq_store.files.fsync_failure import FsyncFailure
+from epochmq_store.files.lock_file import LockFile
+from epochmq_store.files.mapped_file import DiskFullError, StoreDamagedError, as_disk_full
+from epochmq_store.index.key_index import KeyIndex
+from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.log.log_expiry import LogExpiry
+from epochmq_store.log.log_paths import DATA_PATHS_FILE, LOG_PATHS_FILE, record_paths
+from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.queues.consume_queues import ConsumeQueues
+from epochmq_store.queues.light_queues import LightQueues
+from epochmq_store.queues.queue_extension import BitMapOf
+from epochmq_store.reading.message_reader import MessageReader
+from epochmq_store.reading.queue_lookup import QueueLookup
+from epochmq_store.recovering.recovery import Recovery, RecoveryResult
+from epochmq_store.recovering.suspect_rewrite import rewrite_suspect_files, skip_earlier_errors
+from epochmq_store.running.arrival_listeners import ArrivalListeners
+from epochmq_store.running.log_flusher import LogFlusher, sync_all
+from epochmq_store.running.maintenance import MaintenanceDependencies, StoreMaintenance
+from epochmq_store.running.queue_flusher import QueueFlusher
+from epochmq_store.running.read_visibility import ReadVisibility
+from epochmq_store.running.running_state import RunningState
+from epochmq_store.state_files import clean_queues_marker
+from epochmq_store.state_files.abort_file import AbortFile
+from epochmq_store.state_files.checkpoint import Checkpoint
+from epochmq_store.state_files.tail_state import CLEAN_TAIL
 from epochmq_store.store_config import StoreConfig
-from epochmq_store.suspect_rewrite import rewrite_suspect_files, skip_earlier_errors
-from epochmq_store.tail_state import CLEAN_TAIL
 
 log = logging.getLogger(__name__)
 

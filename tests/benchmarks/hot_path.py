@@ -27,7 +27,7 @@ from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.loop import run
 from epochmq_protocol.transport.settings import ServerSettings
-from epochmq_store.page_residency import NotResidentError, warm
+from epochmq_store.files.page_residency import NotResidentError, warm
 from tests.support.net import free_port, loopback
 from tests.support.remoting import frame
 

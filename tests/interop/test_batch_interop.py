@@ -10,8 +10,8 @@ import pytest
 
 from epochmq_protocol import message as records
 from epochmq_protocol.message import BatchElement, encode_batch
-from epochmq_store.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.record import tags_code_of
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig

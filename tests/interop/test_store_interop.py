@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from epochmq_protocol import message as records
-from epochmq_store.appender import BatchMessage
-from epochmq_store.lock_file import LockFile, StoreLockedError
+from epochmq_store.appending.appender import BatchMessage
+from epochmq_store.files.lock_file import LockFile, StoreLockedError
 from epochmq_store.message_store import MessageStore
 from epochmq_store.record import keys_of, tags_code_of
 from epochmq_store.statuses import PutStatus

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from epochmq_formats.abort_file import AbortRecord, TailState
-from epochmq_store.tail_state import LogTail, assess_tail
+from epochmq_store.state_files.tail_state import LogTail, assess_tail
 from tests.simulation.records import RecordLog
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from epochmq_broker.replication.ha.block_planner import BlockPlanner
 from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_controller.replica_groups import election_policy
 from epochmq_protocol import epoch_entries as protocol_epochs
-from epochmq_store import tail_state
-from epochmq_store.tail_state import LogTail
+from epochmq_store.state_files import tail_state
+from epochmq_store.state_files.tail_state import LogTail
 from tests.simulation.mutation import Mutation
 
 GROUPS = [

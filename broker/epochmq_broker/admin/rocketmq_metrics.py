@@ -26,8 +26,8 @@ from epochmq_protocol.topics import (
     PERM_WRITE,
     is_retry_topic,
 )
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.message_store import MessageStore
-from epochmq_store.page_residency import NotResidentError
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from epochmq_broker.auth.plain_acl import accounts_of, migrated
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.errors import ConfigError
-from epochmq_store.state_file_io import PRIVATE_FILE, read_state_file
+from epochmq_store.state_files.state_file_io import PRIVATE_FILE, read_state_file
 
 log = logging.getLogger(__name__)
 

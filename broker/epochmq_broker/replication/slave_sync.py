@@ -56,9 +56,9 @@ from epochmq_protocol.topics import (
     is_lmq,
 )
 from epochmq_protocol.transport.request_client import RequestClient
-from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
 
 T = TypeVar("T")
 

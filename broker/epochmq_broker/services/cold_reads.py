@@ -22,8 +22,8 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
-from epochmq_store.message_reader import MessageReader
-from epochmq_store.page_residency import NotResidentError, warm
+from epochmq_store.files.page_residency import NotResidentError, warm
+from epochmq_store.reading.message_reader import MessageReader
 from epochmq_store.statuses import StoreReadError
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ from epochmq_protocol.message_const import (
     PROPERTY_WAIT_STORE_MSG_OK,
 )
 from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, SCHEDULE_CONSUMER_GROUP, DataVersion
-from epochmq_store.state_file_io import read_state_file
+from epochmq_store.state_files.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from epochmq_broker.tables.static_topics.mapping_table import StaticTopicTable
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.topics import TopicTable
-from epochmq_store.state_file_writer import StateFileWriter
+from epochmq_store.state_files.state_file_writer import StateFileWriter
 
 
 class BrokerTables:

@@ -14,7 +14,7 @@ from epochmq_protocol.bodies import (
     from_json,
     to_json,
 )
-from epochmq_store.state_file_io import read_state_file, write_state_file
+from epochmq_store.state_files.state_file_io import read_state_file, write_state_file
 
 FILE = "messageRequestMode.json"
 

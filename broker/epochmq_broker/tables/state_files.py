@@ -24,8 +24,8 @@ from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import DataVersion, TopicConfig
-from epochmq_store.state_file_io import read_state_file
-from epochmq_store.state_file_writer import StateFileWriter
+from epochmq_store.state_files.state_file_io import read_state_file
+from epochmq_store.state_files.state_file_writer import StateFileWriter
 
 log = logging.getLogger(__name__)
 

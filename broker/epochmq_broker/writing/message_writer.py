@@ -40,12 +40,12 @@ from epochmq_protocol.topics import (
     is_retry_topic,
     topic_allows_lmq,
 )
-from epochmq_store.appender import BatchMessage
-from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.inner_batch import DIGITS_MAX
-from epochmq_store.light_queues import LightQueues, light_queue_offsets
+from epochmq_store.appending.appender import BatchMessage
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.queues.inner_batch import DIGITS_MAX
+from epochmq_store.queues.light_queues import LightQueues, light_queue_offsets
 from epochmq_store.statuses import PutStatus
 
 SCHEDULE_TOPIC = RMQ_SYS_SCHEDULE_TOPIC

@@ -27,8 +27,8 @@ from epochmq_protocol.record_layout import (
     STORE_HOST,
     SYS_FLAG,
 )
-from epochmq_store.appender import AppendResult
-from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.appending.appender import AppendResult
+from epochmq_store.queues.consume_queue import ConsumeQueue
 
 CODES_MAX: Final = 4096
 NOT_PLAIN_FLAGS: Final = const.BORNHOST_V6_FLAG | const.STOREHOSTADDRESS_V6_FLAG | const.INNER_BATCH_FLAG

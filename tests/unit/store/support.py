@@ -15,9 +15,9 @@ from epochmq_formats import abort_file
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import RemoteProtocolError
-from epochmq_store.abort_file import identity_of
-from epochmq_store.appender import AppendResult
+from epochmq_store.appending.appender import AppendResult
 from epochmq_store.message_store import MessageStore
+from epochmq_store.state_files.abort_file import identity_of
 from epochmq_store.statuses import GetResult, PutStatus
 from epochmq_store.store_config import StoreConfig
 

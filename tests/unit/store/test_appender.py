@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
-from epochmq_store.appender import BatchMessage
+from epochmq_store.appending.appender import BatchMessage
 from epochmq_store.statuses import PutStatus
 from tests.unit.store.support import (
     DELAYS_MS,

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol import message as records
-from epochmq_store.appender import BatchMessage
-from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.batch_queue_end import read_unit
-from epochmq_store.mapped_file import QueueMemoryFullError
+from epochmq_store.appending.appender import BatchMessage
+from epochmq_store.files.mapped_file import QueueMemoryFullError
+from epochmq_store.files.page_residency import NotResidentError, PageResidency, warm
 from epochmq_store.message_store import MessageStore
-from epochmq_store.page_residency import NotResidentError, PageResidency, warm
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.queues.batch_queue_end import read_unit
 from epochmq_store.statuses import GetResult, GetStatus, PutStatus
 from tests.unit.store.support import HOST, LOG_FILE, copy_after_crash, file_contents, log_bytes, small_config
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from epochmq_formats.queue_unit import PRE_BLANK, UNIT
-from epochmq_store import mapped_file
-from epochmq_store.checkpoint import Checkpoint
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.consume_queues import ConsumeQueues
-from epochmq_store.lock_file import LockFile, StoreLockedError
-from epochmq_store.mapped_file import MappedFileQueue, StoreDamagedError
+from epochmq_store.files import mapped_file
+from epochmq_store.files.lock_file import LockFile, StoreLockedError
+from epochmq_store.files.mapped_file import MappedFileQueue, StoreDamagedError
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.queues.consume_queues import ConsumeQueues
+from epochmq_store.state_files.checkpoint import Checkpoint
 from tests.unit.store.support import LOG_FILE, QUEUE_FILE, Message, open_store, put_all, small_config
 
 

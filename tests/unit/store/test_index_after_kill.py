@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store import index_file
-from epochmq_store.index_file import IndexEntry, IndexFile
+from epochmq_store.index import index_file
+from epochmq_store.index.index_file import IndexEntry, IndexFile
 
 SLOTS, CAPACITY = 7, 400  # few slots: long chains
 ALWAYS = (0, 1 << 62)

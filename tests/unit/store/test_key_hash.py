@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_protocol import javahash
-from epochmq_store.key_hash import KeyHasher
+from epochmq_store.index.key_hash import KeyHasher
 
 
 @given(topic=st.text(max_size=40), key=st.text(max_size=60))

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from epochmq_protocol import javahash
-from epochmq_store import appender as append_module
-from epochmq_store import key_index as index_module
-from epochmq_store import maintenance as maintenance_module
-from epochmq_store.index_file import IndexFile
-from epochmq_store.key_index import BUILD_THRESHOLD, KeyIndex, UnindexedMessage, index_file_name
+from epochmq_store.appending import appender as append_module
+from epochmq_store.index import key_index as index_module
+from epochmq_store.index.index_file import IndexFile
+from epochmq_store.index.key_index import BUILD_THRESHOLD, KeyIndex, UnindexedMessage, index_file_name
 from epochmq_store.record import DispatchRequest
+from epochmq_store.running import maintenance as maintenance_module
 from epochmq_store.statuses import PutStatus
 from tests.unit.store.support import (
     INDEX_CAPACITY,

@@ -15,7 +15,7 @@ from tests.unit.store.support import open_store
 SENDER = """
 import asyncio, os, sys
 from pathlib import Path
-from epochmq_store import queue_flusher
+from epochmq_store.running import queue_flusher
 from tests.unit.store.support import open_store, put, random_messages
 
 queue_flusher.UNRECORDED_LOG_BYTES = 20_000

@@ -8,10 +8,10 @@ import pytest
 
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
-from epochmq_store.appender import AppendResult
-from epochmq_store.light_queues import light_queue_offsets
-from epochmq_store.mapped_file import DiskFullError
+from epochmq_store.appending.appender import AppendResult
+from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.light_queues import light_queue_offsets
 from epochmq_store.statuses import PutStatus
 from tests.unit.store.support import HOST, Message, copy_after_crash, open_store, put, receive
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store import mapped_file
-from epochmq_store.abort_file import AbortFile
-from epochmq_store.appender import BatchMessage
-from epochmq_store.consume_queue import ConsumeQueue, ExpiredUnits
-from epochmq_store.log_expiry import MANUAL_EXPIRY_TICKS, LogExpiry, disk_used
-from epochmq_store.mapped_file import DiskFullError
+from epochmq_store.appending.appender import BatchMessage
+from epochmq_store.files import mapped_file
+from epochmq_store.files.mapped_file import DiskFullError
+from epochmq_store.log.log_expiry import MANUAL_EXPIRY_TICKS, LogExpiry, disk_used
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.consume_queue import ConsumeQueue, ExpiredUnits
+from epochmq_store.state_files.abort_file import AbortFile
+from epochmq_store.state_files.tail_state import LogTail
 from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
 from epochmq_store.store_config import StoreConfig
-from epochmq_store.tail_state import LogTail
 from tests.unit.store.support import (
     HOST,
     LOG_FILE,

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from epochmq_formats.abort_file import TailState
+from epochmq_store.files.worker_thread import WorkerBusyError, WorkerThread
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
-from epochmq_store.worker_thread import WorkerBusyError, WorkerThread
 from tests.unit.store.support import Message, open_store, put, put_all
 
 DEADLINE_S = 60

@@ -10,8 +10,8 @@ import pytest
 
 from epochmq_broker.config.broker_config import from_properties
 from epochmq_protocol.errors import ConfigError
-from epochmq_store.log_paths import MultiPathMappedFileQueue
-from epochmq_store.mapped_file import StoreDamagedError
+from epochmq_store.files.mapped_file import StoreDamagedError
+from epochmq_store.log.log_paths import MultiPathMappedFileQueue
 from epochmq_store.message_store import MessageStore
 from tests.unit.store.support import LOG_FILE, Message, copy_after_crash, open_store, put_all
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
-from epochmq_store.mapped_file import MappedFile
-from epochmq_store.queue_files import QueueFile
+from epochmq_store.files.mapped_file import MappedFile
+from epochmq_store.files.queue_files import QueueFile
 from epochmq_store.statuses import GetStatus
 from tests.unit.store.support import (
     HOST,

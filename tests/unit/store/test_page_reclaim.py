@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from epochmq_store.page_reclaim import PageReclaim, own_page_reclaim
+from epochmq_store.files.page_reclaim import PageReclaim, own_page_reclaim
 
 QUIET = "nr_free_pages {free}\npgsteal_kswapd 5\npgsteal_direct 0\ndrop_pagecache 1\n"
 

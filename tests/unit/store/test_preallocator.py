@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store import commit_log, mapped_file, preallocator
-from epochmq_store.mapped_file import DiskFullError, MappedFile, MappedFileQueue
+from epochmq_store.files import mapped_file
+from epochmq_store.files.mapped_file import DiskFullError, MappedFile, MappedFileQueue
+from epochmq_store.log import commit_log, preallocator
 from epochmq_store.statuses import PutStatus
 from tests.unit.store.support import LOG_FILE, Message, open_store, put, put_all, read_log
 from tests.unit.store.test_log_flusher import DEADLINE_S, started_store, wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol import message as records
-from epochmq_store.appender import BatchMessage
+from epochmq_store.appending.appender import BatchMessage
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 from tests.unit.store.support import (

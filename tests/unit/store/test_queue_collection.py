@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-from epochmq_store.consume_queues import FREEZE_QUEUES, ConsumeQueues
+from epochmq_store.queues.consume_queues import FREEZE_QUEUES, ConsumeQueues
 
 
 def test_full_collections_do_not_look_at_queues(tmp_path: Path) -> None:

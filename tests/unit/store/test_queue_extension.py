@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from epochmq_formats.extension_unit import ExtensionUnit, is_address
+from epochmq_store.files.queue_files import MappingCache
 from epochmq_store.message_store import MessageStore
-from epochmq_store.pending_units import PendingUnits
-from epochmq_store.queue_extension import QueueExtension
-from epochmq_store.queue_files import MappingCache
+from epochmq_store.queues.pending_units import PendingUnits
+from epochmq_store.queues.queue_extension import QueueExtension
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from epochmq_formats.queue_unit import UNIT
-from epochmq_store import file_system_sync, queue_files, queue_flusher
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.file_system_sync import FileSystemSync
-from epochmq_store.mapped_file import DiskFullError
-from epochmq_store.pending_units import PendingUnits
-from epochmq_store.queue_files import MappingCache, QueueFile
+from epochmq_store.files import file_system_sync, queue_files
+from epochmq_store.files.file_system_sync import FileSystemSync
+from epochmq_store.files.mapped_file import DiskFullError
+from epochmq_store.files.queue_files import MappingCache, QueueFile
+from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.queues.pending_units import PendingUnits
+from epochmq_store.running import queue_flusher
 from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
 from tests.unit.store.support import QUEUE_FILE, Message, file_contents, open_store, put, put_all, read_log
 from tests.unit.store.test_log_flusher import DEADLINE_S, started_store, wait_until

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol.errors import InvariantError
-from epochmq_store.consume_queue import UNIT_BYTES, ConsumeQueue
+from epochmq_store.queues.consume_queue import UNIT_BYTES, ConsumeQueue
 
 QUEUE_FILE = 10 * UNIT_BYTES
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from epochmq_formats import abort_file
-from epochmq_store import queue_flusher
+from epochmq_store.files.queue_files import QueueFiles
 from epochmq_store.message_store import MessageStore
-from epochmq_store.queue_files import QueueFiles
-from epochmq_store.recovery import RecoveryResult
+from epochmq_store.recovering.recovery import RecoveryResult
+from epochmq_store.running import queue_flusher
 from tests.unit.store.support import (
     Message,
     adopt_abort_file,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store.state_file_io import StateFileDamagedError, read_state_file, write_state_file
+from epochmq_store.state_files.state_file_io import StateFileDamagedError, read_state_file, write_state_file
 
 
 def test_a_written_file_is_read_and_its_former_content_is_the_backup(tmp_path: Path) -> None:

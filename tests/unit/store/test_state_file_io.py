@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store import pending_file, state_file_io, state_file_writer
-from epochmq_store.pending_file import PendingFile, pending_path, read_pending
-from epochmq_store.state_file_io import StateFileDamagedError, read_state_file, write_state_file
-from epochmq_store.state_file_writer import StateFileWriter
+from epochmq_store.state_files import pending_file, state_file_io, state_file_writer
+from epochmq_store.state_files.pending_file import PendingFile, pending_path, read_pending
+from epochmq_store.state_files.state_file_io import StateFileDamagedError, read_state_file, write_state_file
+from epochmq_store.state_files.state_file_writer import StateFileWriter
 
 DEADLINE_S = 60
 

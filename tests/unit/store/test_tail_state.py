@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from epochmq_formats.abort_file import AbortRecord, FileIdentity, TailState, decode, encode
-from epochmq_store import abort_file
-from epochmq_store.mapped_file import MappedFile, StoreDamagedError
+from epochmq_store.files.mapped_file import MappedFile, StoreDamagedError
 from epochmq_store.message_store import MessageStore
+from epochmq_store.state_files import abort_file
+from epochmq_store.state_files.tail_state import CLEAN_TAIL, assess_tail
 from epochmq_store.statuses import PutStatus
-from epochmq_store.tail_state import CLEAN_TAIL, assess_tail
 from tests.unit.store.support import (
     LOG_FILE,
     Message,

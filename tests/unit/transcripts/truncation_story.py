@@ -27,7 +27,7 @@ from epochmq_broker.replication.ha.epochs import (
 from epochmq_broker.replication.ha.log_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_protocol.epoch_entries import EpochEntry
-from epochmq_store.tail_state import TailState
+from epochmq_store.state_files.tail_state import TailState
 from tests.unit.transcripts.transcript import options_of
 
 

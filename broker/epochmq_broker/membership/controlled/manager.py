@@ -54,7 +54,7 @@ from epochmq_protocol.bodies import SyncStateSet, from_json
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers_controller import NotifyBrokerRoleChangedRequestHeader
-from epochmq_store.mapped_file import DiskFullError
+from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.statuses import RunningFlags
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import msgspec
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_store.message_store import MessageStore
-from epochmq_store.state_file_io import read_state_file, write_state_file
+from epochmq_store.state_files.state_file_io import read_state_file, write_state_file
 from epochmq_store.statuses import RunningFlags
 
 FILE = "steering.json"

@@ -41,9 +41,9 @@ from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_store import record
-from epochmq_store.mapped_file import DiskFullError, StoreDamagedError
+from epochmq_store.files.mapped_file import DiskFullError, StoreDamagedError
 from epochmq_store.message_store import MessageStore
-from epochmq_store.queue_extension import BitMapOf
+from epochmq_store.queues.queue_extension import BitMapOf
 from epochmq_store.statuses import PutStatus, RunningFlags
 from epochmq_store.store_config import StoreConfig
 

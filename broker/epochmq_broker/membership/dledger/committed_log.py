@@ -20,8 +20,8 @@ from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_MAGIC
 from epochmq_protocol import record_layout
 from epochmq_protocol.dledger import ENTRY_MAGIC
 from epochmq_store import record
-from epochmq_store.commit_log import CommitLog
-from epochmq_store.mapped_file import MappedFile, StoreDamagedError
+from epochmq_store.files.mapped_file import MappedFile, StoreDamagedError
+from epochmq_store.log.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_store import record
-from epochmq_store.appender import (
+from epochmq_store.appending.appender import (
     Appender,
     AppendResult,
     BatchAppendResult,
@@ -24,11 +24,11 @@ from epochmq_store.appender import (
     too_large_status,
     with_host_flags,
 )
-from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.commit_log import CommitLog
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.key_index import KeyIndex
-from epochmq_store.queue_extension import BitMapOf
+from epochmq_store.index.key_index import KeyIndex
+from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.queues.queue_extension import BitMapOf
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
 

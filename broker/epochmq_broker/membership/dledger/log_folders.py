@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from epochmq_broker.config.broker_config import BrokerConfig
-from epochmq_store.mapped_file import NAME_DIGITS
+from epochmq_store.files.mapped_file import NAME_DIGITS
 
 
 def peer_folder(config: BrokerConfig) -> Path:

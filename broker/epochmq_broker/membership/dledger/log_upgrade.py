@@ -27,10 +27,10 @@ from epochmq_broker.membership.dledger.plain_log import (
 )
 from epochmq_protocol import record_layout
 from epochmq_protocol.durable_files import sync_directory
-from epochmq_store import clean_queues_marker
-from epochmq_store.lock_file import LockFile
-from epochmq_store.mapped_file import StoreDamagedError, file_name
+from epochmq_store.files.lock_file import LockFile
+from epochmq_store.files.mapped_file import StoreDamagedError, file_name
 from epochmq_store.message_store import LOOPBACK_HOST, MessageStore
+from epochmq_store.state_files import clean_queues_marker
 from epochmq_store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)

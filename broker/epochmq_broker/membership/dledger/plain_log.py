@@ -23,10 +23,10 @@ from epochmq_protocol.durable_files import backup_of
 from epochmq_protocol.epoch_entries import EpochEntry, parse_epoch_file
 from epochmq_protocol.errors import EpochMQError
 from epochmq_store import record
-from epochmq_store.abort_file import AbortFile
-from epochmq_store.mapped_file import data_ranges
+from epochmq_store.files.mapped_file import data_ranges
+from epochmq_store.state_files.abort_file import AbortFile
+from epochmq_store.state_files.tail_state import CLEAN_TAIL
 from epochmq_store.store_config import RECORD_OVERHEAD_BYTES, StoreConfig
-from epochmq_store.tail_state import CLEAN_TAIL
 
 _READ_BYTES = 8 << 20
 

@@ -42,7 +42,7 @@ from epochmq_protocol.replica_control import (
 )
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_store.message_store import MessageStore
-from epochmq_store.queue_extension import BitMapOf
+from epochmq_store.queues.queue_extension import BitMapOf
 from epochmq_store.store_config import StoreConfig
 
 

@@ -23,7 +23,7 @@ from epochmq_protocol.replica_control import (
     SwitchoverResponseHeader,
 )
 from epochmq_store.message_store import MessageStore
-from epochmq_store.queue_extension import BitMapOf
+from epochmq_store.queues.queue_extension import BitMapOf
 from epochmq_store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)

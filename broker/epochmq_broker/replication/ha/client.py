@@ -38,7 +38,7 @@ from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.ha_frames import HAConnectionState, ReplicaHandshake
-from epochmq_store.mapped_file import DiskFullError
+from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus, RunningFlags
 

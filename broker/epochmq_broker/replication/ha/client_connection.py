@@ -29,8 +29,8 @@ from epochmq_protocol.ha_frames import (
     encode_default_report,
     encode_replica_handshake,
 )
-from epochmq_store.mapped_file import DiskFullError
-from epochmq_store.replica_log_writer import ReplicaLogWriter
+from epochmq_store.appending.replica_log_writer import ReplicaLogWriter
+from epochmq_store.files.mapped_file import DiskFullError
 
 log = logging.getLogger(__name__)
 

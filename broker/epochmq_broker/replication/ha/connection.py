@@ -37,8 +37,8 @@ from epochmq_protocol.ha_frames import (
     decode_from_replica,
     encode_master_handshake,
 )
-from epochmq_store.commit_log import CommitLog
-from epochmq_store.mapped_file import MappedFile
+from epochmq_store.files.mapped_file import MappedFile
+from epochmq_store.log.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from epochmq_broker.replication.ha.log_comparison import LogRange
 from epochmq_protocol.checksum import crc32
-from epochmq_store.commit_log import CommitLog
+from epochmq_store.log.commit_log import CommitLog
 
 WAITING_MAX: Final = 4
 """The most ranges that may wait for the thread."""

@@ -19,7 +19,7 @@ from epochmq_broker.replication.ha.connection import HAConnection, HAConnectionC
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_broker.replication.ha.sync_state import SyncState
-from epochmq_store.commit_log import CommitLog
+from epochmq_store.log.commit_log import CommitLog
 
 log = logging.getLogger(__name__)
 

@@ -38,8 +38,8 @@ from epochmq_protocol.message_const import (
 from epochmq_protocol.record_layout import BORN_TIMESTAMP, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG
 from epochmq_protocol.topics import is_lmq
 from epochmq_protocol.transport.connection import RemotingConnection
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
+from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.statuses import PutStatus
 
 SPECIAL_PROPERTIES: Final = frozenset(

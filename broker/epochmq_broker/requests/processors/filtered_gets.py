@@ -21,9 +21,9 @@ from epochmq_broker.tables.filters.message_filter import MessageFilter
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.message_reader import MessageReader
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
+from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.reading.message_reader import MessageReader
 from epochmq_store.statuses import GetResult, GetStatus
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import GetBrokerConfigResponseHeader, ViewBrokerStatsDataRequestHeader
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 from epochmq_store.message_store import MessageStore
-from epochmq_store.state_file_io import write_state_file
+from epochmq_store.state_files.state_file_io import write_state_file
 from epochmq_store.statuses import RunningFlags
 
 _DEFAULTS = BrokerConfig().as_properties()

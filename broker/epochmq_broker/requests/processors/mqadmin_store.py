@@ -24,8 +24,8 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import ExportRocksDBConfigToJsonRequestHeader, QueryConsumeQueueRequestHeader
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
 
 UNITS_MAX = 10_000
 """The maximum number of consume-queue units in one response; in RocketMQ only the frame size limits it."""

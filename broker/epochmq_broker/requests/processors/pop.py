@@ -41,7 +41,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import PopMessageRequestHeader, PopMessageResponseHeader
 from epochmq_protocol.topics import pop_retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
 
 log = logging.getLogger(__name__)
 

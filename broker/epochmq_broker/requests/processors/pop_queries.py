@@ -31,7 +31,7 @@ from epochmq_protocol.headers import (
 )
 from epochmq_protocol.topics import pop_retry_topic
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.statuses import GetResult, GetStatus
 
 RETRY_FIRST_ONE_IN: Final = 5

@@ -26,8 +26,8 @@ from epochmq_protocol import message as records
 from epochmq_protocol.headers import PopMessageRequestHeader
 from epochmq_protocol.message_const import PROPERTY_POP_CK
 from epochmq_protocol.topics import is_retry_topic
-from epochmq_store.consume_queue import ConsumeQueue
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.statuses import GetResult, GetStatus, PutStatus
 
 log = logging.getLogger(__name__)

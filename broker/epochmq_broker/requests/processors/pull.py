@@ -58,8 +58,8 @@ from epochmq_protocol.headers import PullMessageRequestHeader, PullMessageRespon
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.memory_limit import memory_bytes
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.memory_limit import memory_bytes
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus
 
 FLAG_COMMIT_OFFSET = 1

@@ -69,7 +69,7 @@ from epochmq_protocol.topics import (
     validate_topic,
 )
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
-from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.statuses import PutStatus
 
 SPECIAL_PROPERTIES = frozenset(

@@ -10,10 +10,10 @@ import asyncio
 import logging
 
 from epochmq_broker.config.broker_config import LiveConfig
-from epochmq_store.mapped_file import PAGE_BYTES
-from epochmq_store.memory_limit import memory_bytes
+from epochmq_store.files.mapped_file import PAGE_BYTES
+from epochmq_store.files.memory_limit import memory_bytes
+from epochmq_store.files.page_residency import resident_pages
 from epochmq_store.message_store import MessageStore
-from epochmq_store.page_residency import resident_pages
 
 log = logging.getLogger(__name__)
 

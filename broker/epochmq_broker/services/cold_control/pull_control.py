@@ -22,8 +22,8 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.fastpath import FastPullRequest
 from epochmq_protocol.transport.connection import RemotingConnection
-from epochmq_store.message_reader import EXTENSION_BELOW
 from epochmq_store.message_store import MessageStore
+from epochmq_store.reading.message_reader import EXTENSION_BELOW
 
 HOLD_S = 3.0
 HELD_MAX = 10_000

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from epochmq_broker.services.compaction.compacted_queue import CompactedQueue, GetLimits
 from epochmq_broker.services.compaction.compaction_service import CompactionService
-from epochmq_store.consume_queue import ConsumeQueue
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.message_store import MessageStore
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.statuses import GetResult, GetStatus
 
 KEPT_MAX: Final = 64

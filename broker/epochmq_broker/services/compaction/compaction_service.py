@@ -33,11 +33,11 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK
 from epochmq_protocol.transport.request_client import RequestClient
-from epochmq_store.batch_consume_queue import BatchConsumeQueue
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.memory_limit import memory_bytes
-from epochmq_store.message_reader import PULL_MAX_BYTES
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.memory_limit import memory_bytes
+from epochmq_store.files.page_residency import NotResidentError
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.reading.message_reader import PULL_MAX_BYTES
 from epochmq_store.statuses import GetResult, StoreReadError
 
 T = TypeVar("T")

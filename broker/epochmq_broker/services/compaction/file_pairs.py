@@ -33,7 +33,7 @@ from epochmq_protocol.record_layout import (
     SIZE_AND_MAGIC,
     fields_of_head,
 )
-from epochmq_store.mapped_file import StoreDamagedError
+from epochmq_store.files.mapped_file import StoreDamagedError
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import BodyError
-from epochmq_store.state_file_io import read_state_file, write_state_file
+from epochmq_store.state_files.state_file_io import read_state_file, write_state_file
 
 FILE_NAME: Final = "position-checkpoint"
 NEVER_COMPACTED: Final = -1

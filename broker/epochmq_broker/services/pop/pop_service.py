@@ -25,7 +25,7 @@ from epochmq_broker.tables.metric_tables import Histogram
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
 from epochmq_protocol.errors import RequestError
-from epochmq_store.state_file_io import read_state_file
+from epochmq_store.state_files.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 
 log = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from epochmq_protocol.errors import BodyError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.message_const import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS
 from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetStatus, PutStatus
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from epochmq_broker.services.timer.timer_log import Unit
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerStore
 from epochmq_formats.timer_log import NO_UNIT
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
 
 log = logging.getLogger(__name__)
 

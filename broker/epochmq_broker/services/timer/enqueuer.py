@@ -22,9 +22,9 @@ from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import BLANK_SLOTS, TimerStore, timer_queue
 from epochmq_formats.timer_wheel import WINDOW_SLOTS
 from epochmq_protocol.javahash import java_hash
-from epochmq_store.mapped_file import DiskFullError
+from epochmq_store.files.mapped_file import DiskFullError
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.message_store import MessageStore
-from epochmq_store.page_residency import NotResidentError
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_protocol.errors import RequestError
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
 
 log = logging.getLogger(__name__)
 

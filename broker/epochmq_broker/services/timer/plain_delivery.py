@@ -46,9 +46,9 @@ from epochmq_protocol.record_layout import (
     SYS_FLAG,
 )
 from epochmq_protocol.topics import TIMER_TOPIC
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.mapped_file import MappedFile
+from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.statuses import PutStatus
 
 SPECIAL_PROPERTIES: Final = frozenset(

@@ -9,8 +9,8 @@ from collections.abc import Generator
 from epochmq_broker.services.timer.jobs import Pause, Wait, Work
 from epochmq_broker.services.timer.records import DueMessage
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_store.files.page_residency import NotResidentError, PageResidency
 from epochmq_store.message_store import MessageStore
-from epochmq_store.page_residency import NotResidentError, PageResidency
 from epochmq_store.statuses import StoreReadError
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import TimerStore
 from epochmq_formats.timer_log import UNIT_BYTES
 from epochmq_protocol.javahash import java_hash
-from epochmq_store.page_residency import NotResidentError, PageResidency
+from epochmq_store.files.page_residency import NotResidentError, PageResidency
 
 STEP_UNITS = 256
 """Units that are counted without an interruption."""

@@ -21,8 +21,8 @@ from epochmq_formats.timer_log import (
     is_unit,
     units_end,
 )
-from epochmq_store.mapped_file import PAGE_BYTES, DiskFullError, MappedFile, MappedFileQueue
-from epochmq_store.page_residency import NotResidentError, PageResidency
+from epochmq_store.files.mapped_file import PAGE_BYTES, DiskFullError, MappedFile, MappedFileQueue
+from epochmq_store.files.page_residency import NotResidentError, PageResidency
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from epochmq_broker.tables.metric_tables import HISTOGRAMS_MAX, Histogram
 from epochmq_protocol.bodies import TimerMetricsSerializeWrapper, from_json, to_json
 from epochmq_protocol.bodies_admin import TimerMetricsEntry
 from epochmq_protocol.topics import DataVersion
-from epochmq_store.state_file_io import read_state_file
+from epochmq_store.state_files.state_file_io import read_state_file
 
 FILE_NAME: Final = "timermetrics"
 DELAY_BOUNDS: Final = (60, 600, 3600, 12 * 3600, 24 * 3600, 3 * 24 * 3600)

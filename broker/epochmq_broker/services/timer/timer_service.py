@@ -29,9 +29,9 @@ from epochmq_broker.services.timer.timer_store import TimerFlush, TimerStore, ti
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_formats.timer_checkpoint import TimerCheckpoint
 from epochmq_protocol.topics import LMQ_PREFIX, SYSTEM_TOPIC_PREFIX
-from epochmq_store.mapped_file import as_disk_full
-from epochmq_store.tail_state import CLEAN_TAIL
-from epochmq_store.worker_thread import WorkerBusyError, WorkerThread
+from epochmq_store.files.mapped_file import as_disk_full
+from epochmq_store.files.worker_thread import WorkerBusyError, WorkerThread
+from epochmq_store.state_files.tail_state import CLEAN_TAIL
 
 log = logging.getLogger(__name__)
 

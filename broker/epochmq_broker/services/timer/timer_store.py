@@ -36,9 +36,9 @@ from epochmq_formats.timer_log import (
 )
 from epochmq_formats.timer_wheel import WINDOW_SLOTS
 from epochmq_protocol.topics import TIMER_TOPIC
-from epochmq_store.consume_queue import ConsumeQueue
-from epochmq_store.mapped_file import DiskFullError, MappedFile
+from epochmq_store.files.mapped_file import DiskFullError, MappedFile
 from epochmq_store.message_store import MessageStore
+from epochmq_store.queues.consume_queue import ConsumeQueue
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from epochmq_formats.timer_wheel import SLOT, SLOT_TIME, SLOTS, WHEEL_BYTES
 from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, sync_directory
-from epochmq_store.mapped_file import PAGE_BYTES, StoreDamagedError, data_ranges
+from epochmq_store.files.mapped_file import PAGE_BYTES, StoreDamagedError, data_ranges
 
 _EMPTY: Final = bytes(SLOT.size)
 _READ_BYTES: Final = 1 << 20

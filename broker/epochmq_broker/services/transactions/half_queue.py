@@ -24,7 +24,7 @@ from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteP
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.message_const import PROPERTY_PRODUCER_GROUP
 from epochmq_protocol.transport.connection import RemotingConnection
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus, PutStatus, StoreReadError
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from epochmq_broker.config.clock import now_ms
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.topics import DataVersion
-from epochmq_store.state_file_io import StateFileDamagedError, read_state_file, write_state_file
+from epochmq_store.state_files.state_file_io import StateFileDamagedError, read_state_file, write_state_file
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from epochmq_broker.tables.filters.consumer_filters import ConsumerFilterTable
-from epochmq_store.state_file_io import read_state_file
+from epochmq_store.state_files.state_file_io import read_state_file
 
 log = logging.getLogger(__name__)
 

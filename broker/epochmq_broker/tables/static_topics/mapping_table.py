@@ -18,7 +18,7 @@ from epochmq_protocol.topics import (
     TopicQueueMappingInfo,
     TopicQueueMappingSerializeWrapper,
 )
-from epochmq_store.state_file_io import read_state_file
+from epochmq_store.state_files.state_file_io import read_state_file
 
 FILE = "topicQueueMapping.json"
 

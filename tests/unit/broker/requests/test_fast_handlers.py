@@ -23,7 +23,7 @@ from epochmq_protocol.errors import ConnectError
 from epochmq_protocol.frame import Command, encode_json_header, response
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
-from epochmq_store.page_residency import PageResidency
+from epochmq_store.files.page_residency import PageResidency
 from epochmq_store.statuses import RunningFlags
 from tests.unit.broker.auth.kit import ENABLED
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, Peer, pull_command, running, send_command

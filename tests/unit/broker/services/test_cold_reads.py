@@ -24,9 +24,9 @@ from epochmq_protocol.headers import (
     SearchOffsetRequestHeader,
     ViewMessageRequestHeader,
 )
-from epochmq_store import page_residency
-from epochmq_store.mapped_file import MappedFile
-from epochmq_store.page_residency import NotResidentError, PageResidency, warm
+from epochmq_store.files import page_residency
+from epochmq_store.files.mapped_file import MappedFile
+from epochmq_store.files.page_residency import NotResidentError, PageResidency, warm
 from epochmq_store.statuses import StoreReadError
 from tests.unit.broker.kit import UNIQ_KEY, Bench, command, pull_command, running, send_command, until
 from tests.unit.broker.requests.test_pull import SUBSCRIPTION, TOPIC, fill

@@ -12,7 +12,7 @@ from epochmq_broker.tables.state_files import GROUPS, OFFSETS, TOPICS, StateFile
 from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.topics import TopicTable, topic_config
 from epochmq_protocol import fastjson
-from epochmq_store.state_file_writer import StateFileWriter
+from epochmq_store.state_files.state_file_writer import StateFileWriter
 from tests.unit.broker.kit import until
 
 

@@ -14,7 +14,7 @@ from epochmq_protocol.replica_control import (
     ReplicaControlStateHeader,
     SwitchoverRequestHeader,
 )
-from epochmq_store.state_file_io import StateFileDamagedError
+from epochmq_store.state_files.state_file_io import StateFileDamagedError
 from epochmq_store.statuses import RunningFlags
 from tests.unit.broker.kit import Bench, running, send_command
 

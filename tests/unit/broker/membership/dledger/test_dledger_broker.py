@@ -19,8 +19,8 @@ from epochmq_dledger.store import state_files
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.group_members import BROKERS, GroupMembers, MemberChange
-from epochmq_store import queue_flusher
-from epochmq_store.consume_queue import UNIT_BYTES
+from epochmq_store.queues.consume_queue import UNIT_BYTES
+from epochmq_store.running import queue_flusher
 from tests.support.net import free_port
 from tests.unit.broker.kit import HOST, Bench, pull_command, send_command, until
 from tests.unit.dledger.test_peer_disks import FullDisk

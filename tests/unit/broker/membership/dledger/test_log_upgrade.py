@@ -20,7 +20,7 @@ from epochmq_broker.membership.dledger.log_folders import data_folder
 from epochmq_broker.membership.dledger.plain_log import UpgradeRejectedError, check_equal, inspect
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file
-from epochmq_store.mapped_file import StoreDamagedError
+from epochmq_store.files.mapped_file import StoreDamagedError
 from tests.unit.broker import kit
 from tests.unit.broker.kit import SMALL, Bench
 from tests.unit.broker.membership.dledger.test_dledger_broker import (
@@ -326,7 +326,7 @@ def lock_directory(tmp_path: Path) -> Iterator[Callable[[], None]]:
 
     def lock() -> None:
         program = (
-            "import pathlib, signal, sys; from epochmq_store.lock_file import LockFile; "
+            "import pathlib, signal, sys; from epochmq_store.files.lock_file import LockFile; "
             "held = LockFile(pathlib.Path(sys.argv[1])); print(flush=True); signal.pause()"
         )
         words = [sys.executable, "-c", program, str(tmp_path / "lock")]

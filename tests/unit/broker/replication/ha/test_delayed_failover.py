@@ -13,7 +13,7 @@ from epochmq_broker.services.delay_service import DelayService
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.broker_tables import BrokerTables
 from epochmq_broker.writing.inner_message import InnerMessage
-from epochmq_store.state_file_io import write_state_file
+from epochmq_store.state_files.state_file_io import write_state_file
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.broker.replication.ha.test_following import nodes, same

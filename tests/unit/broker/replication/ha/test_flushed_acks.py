@@ -14,7 +14,7 @@ import pytest
 
 from epochmq_broker.replication.ha import log_doubt
 from epochmq_broker.replication.ha.client import HAClientPhase
-from epochmq_store.mapped_file import MappedFile
+from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.broker.replication.ha.test_following import nodes, same

@@ -8,7 +8,7 @@ import pytest
 
 from epochmq_broker.services.compaction.file_pairs import END_UNIT, FileSizes, file_sizes
 from epochmq_formats.batch_unit import UNIT_BYTES
-from epochmq_store.mapped_file import StoreDamagedError
+from epochmq_store.files.mapped_file import StoreDamagedError
 from tests.unit.broker.services.compaction.made_records import SIZES, file_pairs, keyed, offsets_of
 
 COUNT = 40

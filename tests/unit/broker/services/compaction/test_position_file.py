@@ -13,7 +13,7 @@ from epochmq_broker.services.compaction.position_file import (
     encode_positions,
 )
 from epochmq_protocol.errors import BodyError
-from epochmq_store.state_file_io import StateFileDamagedError
+from epochmq_store.state_files.state_file_io import StateFileDamagedError
 
 JAVA = b'{\n\t"empty":false,\n\t"queueOffsetMap":{\n\t\t"compacted_0":12,\n\t\t"compacted_1":7\n\t}\n}'
 JAVA_EMPTY = b'{\n\t"empty":true,\n\t"queueOffsetMap":{}\n}'

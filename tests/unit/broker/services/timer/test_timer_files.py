@@ -23,7 +23,7 @@ from epochmq_formats.timer_log import NO_UNIT, UNIT_BYTES
 from epochmq_formats.timer_wheel import SLOTS
 from epochmq_protocol.message_const import BLANK_MAGIC
 from epochmq_protocol.topics import DataVersion
-from epochmq_store.mapped_file import StoreDamagedError
+from epochmq_store.files.mapped_file import StoreDamagedError
 
 NOW_MS = 1_700_000_000_000
 FILE_BYTES = 10 * UNIT_BYTES + 30  # 10 units and a blank

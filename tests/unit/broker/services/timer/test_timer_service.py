@@ -14,8 +14,8 @@ from epochmq_broker.services.timer.timer_service import TimerService, slot_left_
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.frame import Command
-from epochmq_store.mapped_file import MappedFile
-from epochmq_store.page_residency import NotResidentError, PageResidency
+from epochmq_store.files.mapped_file import MappedFile
+from epochmq_store.files.page_residency import NotResidentError, PageResidency
 from epochmq_store.statuses import RunningFlags, StoreReadError
 from tests.unit.broker.kit import UNIQ_KEY, Bench, running, send_command, until
 

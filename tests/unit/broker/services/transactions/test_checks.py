@@ -13,7 +13,7 @@ from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.headers import CheckTransactionStateRequestHeader
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, RunningFlags
 from tests.unit.broker.kit import UNIQ_KEY, Bench, running, until
 from tests.unit.broker.services.transactions.support import (
@@ -256,7 +256,7 @@ async def test_half_messages_that_are_not_in_memory_are_read_on_other_threads(
         async def read(_client: object, missing: NotResidentError) -> None:
             reads.append(missing)
 
-        monkeypatch.setattr("epochmq_store.message_reader.MessageReader.get_resident", get_cold)
+        monkeypatch.setattr("epochmq_store.reading.message_reader.MessageReader.get_resident", get_cold)
         monkeypatch.setattr(bench.broker.cold_reads, "read", read)
         await check(bench)
         assert len(reads) == 2

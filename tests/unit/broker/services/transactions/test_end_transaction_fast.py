@@ -16,7 +16,7 @@ from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode, split
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.message_const import INNER_BATCH_FLAG
-from epochmq_store.page_residency import NotResidentError
+from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, Peer, running
 from tests.unit.broker.services.transactions.support import (
