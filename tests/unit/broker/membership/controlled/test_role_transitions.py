@@ -37,7 +37,9 @@ class Components:
         self.slave_sync = SimpleNamespace(follow=_nothing)
         self.topics = SimpleNamespace(bump_version=_nothing)
         self.registration = SimpleNamespace(start=_nothing)
-        self.ha = SimpleNamespace(become_replica=self._become_replica, follow=self.followed.append)
+        self.ha = SimpleNamespace(
+            become_replica=self._become_replica, follow=self.followed.append, compare_with=_nothing
+        )
         self.client = self
 
     async def _become_replica(self, *_: object, **__: object) -> None:
