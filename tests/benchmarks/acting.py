@@ -27,9 +27,9 @@ from tests.benchmarks import disk_runs, result_files
 from tests.benchmarks.disk_runs import Plan, fresh_folder
 from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.java_env import FULL_SPEED, JavaProcess, compile_java
-from tests.interop.test_slave_sync import java_slave
 from tests.support.cluster import START_TIMEOUT_S, Settings
 from tests.support.group_processes import Factory, our_broker, our_nameserver
+from tests.support.java_slaves import java_slave
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.process import ProcessFailedError, wait_until
 from tests.support.remoting import Response, call, frame, read_frame, split_address

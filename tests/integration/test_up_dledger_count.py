@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.test_up_dledger import LedgerRun, SteadySender
 from tests.integration.up_run import alive
 from tests.support.process import wait_until
 from tests.support.remoting import call
+from tests.support.up_dledger_run import LedgerRun, SteadySender
 
 GET_MAX_OFFSET = 30
 

@@ -13,21 +13,14 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol.message import MessageExt
+from tests.interop.acting_pairs import Consumer, is_active
+from tests.interop.escape_groups import INVISIBLE_MS, OTHER_NAME, REJECTED, create_topic, knows_topic, masters
 from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.java_env import JavaProcess, compile_java
-from tests.interop.test_acting_master import Consumer, is_active
-from tests.interop.test_escape import (
-    INVISIBLE_MS,
-    OTHER_NAME,
-    REJECTED,
-    create_topic,
-    knows_topic,
-    masters,
-)
-from tests.interop.test_slave_sync import java_slave
 from tests.support.acting_group import HOST, ActingGroup
 from tests.support.cluster import Settings
 from tests.support.group_processes import Factory, Member, our_broker, our_nameserver
+from tests.support.java_slaves import java_slave
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.pop_client import acknowledge, pop
 from tests.support.process import wait_until

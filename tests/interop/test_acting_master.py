@@ -14,41 +14,34 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.acting_pairs import (
+    ACTING,
+    ALL_CONSUMER_OFFSETS,
+    GET_ROUTE,
+    NOT_ACTIVE_MS,
+    SUPPORTING,
+    UPDATE_AND_CREATE_TOPIC,
+    Consumer,
+    is_active,
+)
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker, java_nameserver
-from tests.interop.java_env import JavaProcess, compile_java
-from tests.interop.test_slave_sync import java_slave
 from tests.support.cluster import Settings
 from tests.support.group_processes import Factory, our_broker, our_nameserver
+from tests.support.java_slaves import java_slave
 from tests.support.pair import SEND_MESSAGE_V2, Pair
-from tests.support.process import ManagedProcess, wait_until
+from tests.support.process import wait_until
 from tests.support.remoting import Response, call
 from tests.support.stalls import unless_stalled
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
-GET_ROUTE, RUNTIME_INFO, ALL_CONSUMER_OFFSETS, UPDATE_AND_CREATE_TOPIC = 105, 28, 43, 17
 END_TRANSACTION, SEND_BACK, RECALL, LOCK_BATCH, UNLOCK_BATCH, PULL = 37, 36, 370, 41, 42, 11
 CONSUMER_LIST = 38
 UPDATE_CONSUMER_OFFSET, QUERY_CONSUMER_OFFSET, MAX_OFFSET, MIN_OFFSET = 15, 14, 30, 31
 QUEUES = 3
-NOT_ACTIVE_MS = 5000
 FORGOTTEN_S = 240
 """How long a broker may list a consumer that has stopped. RocketMQ's broker handles heartbeats and the end of
 a client in different threads: a late heartbeat registers the client again, for 120 s."""
-ACTING: Settings = {
-    "enableSlaveActingMaster": True,
-    "slaveReadEnable": True,
-    "enableAutoInSyncReplicas": True,
-    "inSyncReplicas": 2,
-    "recallMessageEnable": True,
-    "totalReplicas": 1,  # no pre-online phase: each broker goes into service at once
-    "brokerNotActiveTimeoutMillis": NOT_ACTIVE_MS,
-}
-SUPPORTING = {
-    "supportActingMaster": True,
-    "notifyMinBrokerIdChanged": True,
-    "scanNotActiveBrokerInterval": 500,
-}
 COMBINATIONS = [
     pytest.param(our_nameserver, our_broker, our_broker, id="all-ours"),
     pytest.param(java_nameserver, our_broker, our_broker, id="java-nameserver", marks=pytest.mark.soak),
@@ -118,13 +111,6 @@ def shows_both(pair: Pair) -> bool:
     return route(pair) == ({0: pair.master.address, 1: slave_of(pair)}, 6)
 
 
-def is_active(address: str) -> bool:
-    """Whether a broker runs the special services, as it says itself."""
-    response = call(address, RUNTIME_INFO)
-    # RocketMQ's broker answers with an error while it starts.
-    return response.code == 0 and json.loads(response.body)["table"]["brokerActive"] == "true"
-
-
 def consumers_at(address: str, group: str) -> list[str]:
     """The clients of a consumer group, as a broker lists them."""
     response = call(address, CONSUMER_LIST, {"consumerGroup": group})
@@ -158,65 +144,6 @@ def fill(pair: Pair, prefix: str, count: int) -> list[str]:
         pair.deliver(body=body.encode(), queue_id=number % QUEUES)
     pair.wait_followed()
     return bodies
-
-
-class Consumer:
-    """A consumer of RocketMQ's Java client, as a process."""
-
-    def __init__(
-        self,
-        pair: Pair,
-        home: Path,
-        *,
-        orderly: bool = False,
-        pause_ms: int = 0,
-        group: str = "readers",
-        topic: str = "orders",
-    ) -> None:
-        mode = "orderly" if orderly else "concurrent"
-        self.process: ManagedProcess = JavaProcess(
-            "SteadyConsumer",
-            [pair.nameserver.address, topic, group, mode, str(pause_ms)],
-            home=home,
-            classes=compile_java("SteadyConsumer.java"),
-            heap_mb=128,
-            # A lock that the broker does not renew ends after 6 s instead of 30 s.
-            jvm=[
-                "-Drocketmq.client.rebalance.lockInterval=1000",
-                "-Drocketmq.client.rebalance.lockMaxLiveTime=6000",
-                "-Drocketmq.client.rebalance.waitInterval=1000",
-            ],
-        )
-
-    def __enter__(self) -> Consumer:
-        self.process.start()
-        self.process.wait_until(lambda: "started" in self.process.output(100_000), what="started")
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            error.add_note(self.process.report())
-        self.process.stop()
-
-    @property
-    def sightings(self) -> list[tuple[int, int, str, str]]:
-        """What it has consumed: queue, offset, body, name of the broker."""
-        found = []
-        for line in self.process.output(10_000_000).splitlines():
-            words = line.split()
-            if len(words) == 6 and words[0] == "message":
-                found.append((int(words[1]), int(words[2]), words[4], words[5]))
-        return found
-
-    @property
-    def messages(self) -> list[tuple[int, int, str]]:
-        """What it has consumed: queue, offset, body."""
-        return [sighting[:3] for sighting in self.sightings]
-
-    @property
-    def bodies(self) -> list[str]:
-        """The bodies of what it has consumed."""
-        return [body for _, _, body in self.messages]
 
 
 @pytest.mark.parametrize(("nameserver", "master", "slave"), COMBINATIONS)

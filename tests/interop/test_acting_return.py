@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker, java_nameserver
-from tests.interop.test_slave_sync import java_slave
 from tests.support.acting_group import ActingGroup
 from tests.support.group_processes import Factory, our_broker, our_nameserver
+from tests.support.java_slaves import java_slave
 from tests.support.process import wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]

@@ -3,34 +3,22 @@ quorum."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from epochmq_protocol import fastjson
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
-from tests.interop.java_env import JavaProcess
+from tests.interop.java_controllers import OURS, java_controller
 from tests.support.cluster import Settings
-from tests.support.group_processes import Factory, our_controller
-from tests.support.process import ManagedProcess, wait_until
+from tests.support.group_processes import our_controller
+from tests.support.process import wait_until
 from tests.support.replica_group import CONTROLLER_ELECT_MASTER, ReplicaGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 
-def java_controller(config: Path) -> ManagedProcess:
-    """RocketMQ's controller, with its files in the folder of its configuration."""
-    return JavaProcess(
-        "org.apache.rocketmq.controller.ControllerStartup",
-        ["-c", str(config)],
-        home=config.parent,
-        name="java controller",
-        heap_mb=128,
-    )
-
-
-OURS: Sequence[Factory] = [our_controller] * 3
 QUORUMS = [
     pytest.param(OURS, id="ours"),
     pytest.param([our_controller, our_controller, java_controller], id="two-of-ours", marks=pytest.mark.soak),

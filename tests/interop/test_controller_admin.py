@@ -13,8 +13,8 @@ import pytest
 
 from tests.interop.controller_fixture import ControllerFixture
 from tests.interop.java_cluster import java_broker
+from tests.interop.java_controllers import java_controller
 from tests.interop.mqadmin import Step
-from tests.interop.test_controller import java_controller
 from tests.support.group_processes import Factory, our_broker, our_controller
 from tests.support.process import wait_until
 

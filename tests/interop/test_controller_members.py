@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.test_controller import java_controller
+from tests.interop.java_controllers import java_controller
 from tests.support.group_processes import our_controller
 from tests.support.process import wait_until
 from tests.support.replica_group import ReplicaGroup

@@ -22,7 +22,7 @@ from tests.interop.controller_requests import (
     OK,
     Case,
 )
-from tests.interop.test_controller import java_controller
+from tests.interop.java_controllers import java_controller
 from tests.support.group_processes import Factory, our_controller
 from tests.support.process import wait_until
 from tests.support.remoting import Response, call, frame, read_frame, split_address

@@ -4,7 +4,6 @@ peers of one group."""
 from __future__ import annotations
 
 import itertools
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from epochmq_protocol.message import encode_host
 from epochmq_protocol.message_const import TRANSACTION_ROLLBACK_TYPE
 from epochmq_protocol.record_layout import PHYSICAL_OFFSET_AT
 from epochmq_store.record import HEAD_V4
+from tests.interop.dledger_logs import fill, switch, unique
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
 from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.dledger_group import FILE_SIZE, DLedgerGroup
@@ -28,26 +28,6 @@ LEADERSHIPS_MAX = 30
 """After so many elections each of three brokers has led twice."""
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
-
-
-def switch(member: Member, make: Factory) -> None:
-    """Stops a broker in order and starts the other program in its place."""
-    member.process.stop()
-    member.make = make
-    member.start()
-
-
-def fill(group: DLedgerGroup, member: Member, count: int, sent: list[bytes]) -> None:
-    """Sends messages, each until it is acknowledged."""
-    for _ in range(count):
-        body = f"{len(sent)}-".encode() + os.urandom(2000).hex().encode()
-        wait_until(lambda body=body: group.send(member, body), what="a send is acknowledged")  # type: ignore[misc]
-        sent.append(body)
-
-
-def unique(texts: Sequence[bytes]) -> list[bytes]:
-    """The bodies that `fill` has sent, without repetitions."""
-    return [text for text in dict.fromkeys(texts) if b"-" in text]
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])

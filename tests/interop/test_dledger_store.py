@@ -21,7 +21,7 @@ from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.dledger import MEMBERS_CHANNEL
 from epochmq_store import record
 from tests.interop.java_env import compile_java, run_java
-from tests.interop.test_store_interop import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
+from tests.interop.store_files import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
 from tests.support.net import free_port
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]

@@ -4,7 +4,6 @@ EpochMQ's."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,11 +11,20 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol.message import MessageExt
+from tests.interop.acting_pairs import ACTING, SUPPORTING, Consumer, is_active
+from tests.interop.escape_groups import (
+    GET_MAX_OFFSET,
+    INVISIBLE_MS,
+    OTHER_NAME,
+    REJECTED,
+    create_topic,
+    knows_topic,
+    masters,
+)
 from tests.interop.java_cluster import java_broker, java_nameserver
 from tests.interop.java_env import JavaProcess, compile_java
-from tests.interop.test_acting_master import ACTING, SUPPORTING, Consumer, is_active
-from tests.interop.test_slave_sync import java_slave
 from tests.support.group_processes import Factory, Member, our_broker, our_nameserver
+from tests.support.java_slaves import java_slave
 from tests.support.pair import SEND_MESSAGE_V2, Pair
 from tests.support.pop_client import acknowledge, pop
 from tests.support.process import wait_until
@@ -24,11 +32,8 @@ from tests.support.remoting import call
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
-UPDATE_AND_CREATE_TOPIC, GET_ROUTE, PULL, GET_MAX_OFFSET = 17, 105, 11, 30
-QUEUES = 3
 DELAYED_S = 10
 """Long enough to send everything and to kill the master before the first message is due."""
-INVISIBLE_MS = 10_000
 ESCAPING = {
     **ACTING,
     "inSyncReplicas": 1,
@@ -38,9 +43,6 @@ ESCAPING = {
     "transactionTimeOut": 1000,
     "transactionCheckMax": 1000,
 }
-OTHER_NAME = "broker-b"
-REJECTED = "rejected-0"
-"""The consumer rejects it once."""
 
 
 @contextmanager
@@ -67,23 +69,6 @@ def two_groups(
         yield pair, group
 
 
-def create_topic(address: str, topic: str) -> None:
-    fields = {
-        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES), "perm": "6",
-        "writeQueueNums": str(QUEUES), "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
-    }  # fmt: skip
-    wait_until(lambda: call(address, UPDATE_AND_CREATE_TOPIC, fields).code == 0, what=f"the topic {topic}")
-
-
-def masters(pair: Pair, topic: str) -> list[str]:
-    """The addresses under id 0 in the route of a topic, by the names of their groups."""
-    response = call(pair.nameserver.address, GET_ROUTE, {"topic": topic, "acceptStandardJsonOnly": "true"})
-    if response.code != 0:
-        return []
-    brokers = sorted(json.loads(response.body)["brokerDatas"], key=lambda broker: broker["brokerName"])
-    return [broker["brokerAddrs"]["0"] for broker in brokers if "0" in broker["brokerAddrs"]]
-
-
 def send(address: str, body: str, properties: str = "") -> None:
     ext = {
         "a": "producers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
@@ -97,16 +82,6 @@ def delayed_end(address: str) -> int:
     """How many messages of level 2 a broker has had, those that consumers have rejected among them."""
     ext = {"topic": "SCHEDULE_TOPIC_XXXX", "queueId": "1"}
     return int(call(address, GET_MAX_OFFSET, ext).ext["offset"])
-
-
-def knows_topic(address: str) -> bool:
-    """Whether a slave has copied the topic."""
-    ext = {
-        "consumerGroup": "probes", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
-        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
-        "subVersion": "0", "expressionType": "TAG",
-    }  # fmt: skip
-    return call(address, PULL, ext).code == 0
 
 
 def pop_some(address: str, name: str, found: dict[str, tuple[MessageExt, str]], count: int) -> bool:

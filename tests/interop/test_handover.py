@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.handovers import hand_over
 from tests.interop.java_env import JavaProcess, compile_java
-from tests.support.group_processes import Member, our_broker, our_controller
+from tests.support.group_processes import our_broker, our_controller
 from tests.support.group_traffic import read_queue
 from tests.support.process import ManagedProcess, wait_until
-from tests.support.remoting import call
 from tests.support.replica_group import ReplicaGroup
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(400)]
 
-SWITCHOVER = 20_001
 QUEUES = 4
 SENT = re.compile(r"^sent (\d+) (\d+) (.*)$", re.MULTILINE)
 
@@ -31,19 +30,6 @@ def group(tmp_path: Path) -> Iterator[ReplicaGroup]:
     yield made
     print(made.logs(4000))  # shown when the test failed
     made.kill()
-
-
-def hand_over(group: ReplicaGroup, wanted: Member) -> int:
-    """Makes a broker the master; returns how long sends were held (ms)."""
-    master, found = group.wait_master(), group.replicas()
-    assert found is not None
-    (broker_id,) = [
-        one["brokerId"] for one in found["inSyncReplicas"] if one["brokerAddress"] == wanted.address
-    ]
-    ext = {"brokerId": str(broker_id), "address": wanted.address, "timeoutMs": "5000"}
-    response = call(master.address, SWITCHOVER, ext, timeout_s=60)
-    assert response.code == 0, response
-    return int(response.ext["heldMs"])
 
 
 # When a busy machine stalls for a second, sends fail without a switchover.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.interop.java_sends import assert_dense, assert_told_and_stored_agree, place
 from tests.interop.scenarios import ScenarioReport
-from tests.interop.test_java_client_send import assert_dense, assert_told_and_stored_agree, place
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 

@@ -4,39 +4,13 @@ result names, with all its properties."""
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Any
 
 import pytest
 
+from tests.interop.java_sends import Stored, assert_dense, assert_told_and_stored_agree, place
 from tests.interop.scenarios import ScenarioReport
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
-
-Stored = dict[str, Any]
-
-
-def place(message: Stored) -> tuple[int, int]:
-    """The queue and offset that a stored message or a send result names."""
-    return message["queue_id"], message["queue_offset"]
-
-
-def assert_dense(stored: list[Stored]) -> None:
-    """Asserts that the offsets of every queue begin at 0 and have no gap."""
-    queues: dict[int, list[int]] = defaultdict(list)
-    for message in stored:
-        queues[message["queue_id"]].append(message["queue_offset"])
-    for offsets in queues.values():
-        assert sorted(offsets) == list(range(len(offsets)))
-
-
-def assert_told_and_stored_agree(results: list[Stored], stored: list[Stored]) -> None:
-    """Asserts that each result names the place of exactly that body with that id."""
-    assert len(stored) == len(results)
-    by_place = {place(m): m for m in stored}
-    for result in results:
-        message = by_place[place(result)]
-        assert (message["body"], message["msg_id"]) == (result["body"], result["msg_id"])
-        assert result["status"] == "SEND_OK"
 
 
 @pytest.mark.scenario("sync")

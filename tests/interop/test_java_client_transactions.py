@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.interop.conftest import CLUSTERS, KINDS, QUICK_CHECKS
+from tests.interop.handovers import hand_over
 from tests.interop.java_cluster import java_broker
+from tests.interop.java_controllers import OURS
 from tests.interop.scenarios import ScenarioReport, run_scenarios
-from tests.interop.test_controller import OURS
-from tests.interop.test_handover import hand_over
 from tests.support.cluster import Cluster, OurCluster, Value
 from tests.support.group_processes import Factory, our_broker
 from tests.support.remoting import Response, call

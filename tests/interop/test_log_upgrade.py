@@ -11,12 +11,13 @@ import pytest
 
 from epochmq_broker.config.broker_config import BrokerConfig, from_properties
 from epochmq_broker.membership.dledger.log_upgrade import upgrade
+from tests.interop.dledger_logs import fill, switch, unique
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import JavaProcess, compile_java, run_java
-from tests.interop.test_dledger_broker import fill, switch, unique
-from tests.interop.test_store_interop import ENTRIES, QUEUE_FILE, SLOTS
+from tests.interop.store_files import ENTRIES, QUEUE_FILE, SLOTS
+from tests.interop.upgraded_modes import set_mode
 from tests.support.dledger_group import DLedgerGroup
-from tests.support.group_processes import Member, our_broker
+from tests.support.group_processes import our_broker
 from tests.support.group_traffic import TOPIC
 from tests.support.net import free_port
 from tests.support.process import wait_until
@@ -91,13 +92,6 @@ def test_the_upgraded_files_are_rocketmqs(tool: Tool, tmp_path: Path, end: str) 
     assert units(ours) == expected
     assert len(expected) > COUNT
     assert len(contents(ours, "data")) == len(contents(java, "data"))
-
-
-def set_mode(member: Member, *, dledger: bool) -> None:
-    """Sets in the configuration of a broker whether its commit log is a DLedger log."""
-    text = member.config.read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("enableDLegerCommitLog")]
-    member.config.write_text("\n".join([*lines, f"enableDLegerCommitLog={str(dledger).lower()}", ""]))
 
 
 HISTORIES = {

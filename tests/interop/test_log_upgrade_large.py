@@ -16,7 +16,7 @@ from tests.benchmarks.cells import run_load
 from tests.benchmarks.peers import UPDATE_AND_CREATE_TOPIC
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_env import compile_java, run_java
-from tests.interop.test_log_upgrade import set_mode
+from tests.interop.upgraded_modes import set_mode
 from tests.support.dledger_group import DLedgerGroup
 from tests.support.group_processes import Factory, Member, our_broker
 from tests.support.process import wait_until

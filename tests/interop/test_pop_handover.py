@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop.handovers import hand_over
+from tests.interop.java_controllers import OURS
 from tests.interop.scenarios import run_scenarios
-from tests.interop.test_controller import OURS
-from tests.interop.test_handover import hand_over
 from tests.support.cluster import Value
 from tests.support.group_processes import our_broker
 from tests.support.replica_group import ReplicaGroup

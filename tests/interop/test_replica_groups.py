@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker
+from tests.interop.java_controllers import OURS, java_controller
 from tests.interop.java_env import JavaProcess, compile_java
-from tests.interop.test_controller import OURS, java_controller
 from tests.support.group_processes import Factory, Member, our_broker
 from tests.support.group_traffic import QUEUES, check_equal, deliver, read_queue, wait_confirmed
 from tests.support.process import wait_holds, wait_until

@@ -6,17 +6,16 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.interop.java_cluster import java_broker
-from tests.interop.java_env import JavaProcess, compile_java
 from tests.support.group_processes import Factory, our_broker
+from tests.support.java_slaves import java_slave
 from tests.support.pair import SEND_MESSAGE_V2, Pair
-from tests.support.process import ManagedProcess, wait_until
+from tests.support.process import wait_until
 from tests.support.remoting import call
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -31,17 +30,6 @@ TABLES = {
     402: "messageRequestModeMap",
     61: "timingCount",
 }
-
-
-def java_slave(config: Path, *, jvm: Sequence[str] = ()) -> ManagedProcess:
-    """RocketMQ's slave, with a short interval between copies. `jvm`: further options."""
-    return JavaProcess(
-        "EagerSlave",
-        ["-c", str(config)],
-        home=config.parent,
-        classes=compile_java("EagerSlave.java"),
-        jvm=["-XX:MaxDirectMemorySize=512m", *jvm],
-    )
 
 
 def table(pair: Pair, number: int, code: int) -> dict[str, Any]:

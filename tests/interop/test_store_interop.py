@@ -23,6 +23,7 @@ from epochmq_store.record import keys_of, tags_code_of
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
 from tests.interop.java_env import JavaProcess, compile_java, run_java
+from tests.interop.store_files import DELAYS_MS, ENTRIES, QUEUE_FILE, SLOTS, STORE_HOST, V4
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
@@ -31,16 +32,8 @@ COUNTS = pytest.mark.parametrize("count", [40_000, pytest.param(100_000, marks=p
 MORE = 2000
 LOG_FILE = 8 << 20
 SMALL_LOG_FILE = 1 << 20
-QUEUE_FILE = 20 * 1000
-SLOTS, ENTRIES = 5000, 30_000
-DELAYS_MS = tuple(
-    seconds * 1000
-    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
 TOPICS = ("orders", "payments", "%RETRY%group", "SCHEDULE_TOPIC_XXXX", "%RETRY%" + "g" * 130)
-V4 = records.encode_host("127.0.0.2", 40000)
 V6 = records.encode_host("2001:db8::1", 40000)
-STORE_HOST = records.encode_host("127.0.0.1", 10911)
 
 Line = tuple[str, ...]
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from tests.integration.test_up_master_slave import PairRun, create_topic, send, wait_copied
-from tests.interop.test_acting_master import ALL_CONSUMER_OFFSETS, Consumer
+from tests.interop.acting_pairs import ALL_CONSUMER_OFFSETS, Consumer
 from tests.support.process import wait_until
 from tests.support.remoting import call
+from tests.support.up_pair_run import PairRun, create_topic, send, wait_copied
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.chaos.journals import SEND_OK
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, Operator
-from tests.kubernetes.test_producer_retries import ProducerWithDefaults
+from tests.kubernetes.patient_producer import ProducerWithDefaults
 from tests.kubernetes.traffic import Traffic
 
 pytestmark = pytest.mark.soak

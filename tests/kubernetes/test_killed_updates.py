@@ -15,8 +15,8 @@ import pytest
 from tests.integration.chaos.journals import SEND_OK
 from tests.kubernetes.killed_operators import KilledOperators, ready
 from tests.kubernetes.operator_process import Groups, operator
-from tests.kubernetes.test_producer_retries import ProducerWithDefaults
-from tests.kubernetes.test_updates import restarts
+from tests.kubernetes.patient_producer import ProducerWithDefaults
+from tests.kubernetes.pod_restarts import restarts
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
 from tests.kubernetes.traffic import Traffic

@@ -16,6 +16,7 @@ from tests.kubernetes.chart import CHART, TAKE, WAIT, values
 from tests.kubernetes.conftest import namespace_for
 from tests.kubernetes.messages import received, send
 from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups
+from tests.kubernetes.pod_restarts import restarts
 from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.images import image_name
 from tests.support.remoting import Response, call
@@ -43,19 +44,6 @@ def groups(cluster: Cluster) -> Iterator[Groups]:
             yield made
         finally:
             cluster.helm("uninstall", release, "--namespace", namespace, "--ignore-not-found", "--wait")
-
-
-def restarts(groups: Groups) -> list[str]:
-    """The messages of the Events about restarts, in order."""
-    text = groups.cluster.kubectl(
-        "get",
-        "events",
-        "--field-selector=reason=RestartingPod",
-        "--output=json",
-        f"--namespace={groups.namespace}",
-    )
-    found: list[dict[str, Any]] = json.loads(text)["items"]
-    return [one["message"] for one in sorted(found, key=lambda one: one["metadata"]["creationTimestamp"])]
 
 
 def revisions(groups: Groups) -> set[str]:

@@ -6,67 +6,22 @@ byte is missing or different, no truncated message comes back, queue offsets are
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from epochmq_broker.replication.ha.epochs import HADivergedError, common_prefix_end
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.fault_plan import Plan
+from tests.simulation.group_scenarios import REPLACED_MS, SYNCED_MS, ends_well, master, others, settled
 from tests.simulation.group_world import GroupWorld
 from tests.simulation.records import HEADER, make_record, read_record
 from tests.simulation.replicas import GroupBroker, Role
-from tests.simulation.scenario import during, has_master_but, members, replicas, start, until
-from tests.simulation.scenario import master as master_of
-
-REPLACED_MS = 5_000
-SYNCED_MS = 8_000
-
-
-def settled(**options: Any) -> GroupWorld:
-    """Starts one group of three brokers: one is master and writes, all are in sync."""
-    given = {"groups": 1, "lease_ms": 600, "beat_ms": 200, "beat_timeout_ms": 1500, "beside_java": False}
-    plan = Plan(1, Network(delay_max_ms=2), drift=0.0, options=given | {"min_in_sync": 1} | options)
-    world = GroupWorld(plan)
-    until(world, lambda: len(members(world)) == 3 and master(world).writable, 15_000)
-    until(world, lambda: len(world.acknowledged["a"]) > 3, 2_000)
-    return world
-
-
-def master(world: GroupWorld) -> GroupBroker:
-    """The group's master by the tables."""
-    found = master_of(world)
-    assert isinstance(found, GroupBroker)
-    return found
-
-
-def is_led(world: GroupWorld) -> bool:
-    """Whether the group has a master, which may write."""
-    found = world.master_of("a")
-    return found is not None and found.writable
-
-
-def others(world: GroupWorld) -> list[GroupBroker]:
-    """The brokers that are not master."""
-    return [broker for broker in replicas(world) if isinstance(broker, GroupBroker)]
+from tests.simulation.scenario import during, has_master_but, members, start, until
 
 
 def cut_off(world: GroupWorld, one: GroupBroker, for_ms: float) -> None:
     """The two-way end of all its links."""
     world.do_isolate(one.name, "both", for_ms)
-
-
-def ends_well(world: GroupWorld) -> None:
-    """All are in sync, logs are equal, nothing acknowledged is missing, consumers have everything."""
-    world.sending = True
-    world.end_faults()
-    until(world, lambda: len(members(world)) == 3 and is_led(world), SYNCED_MS)
-    acked = len(world.acknowledged["a"])
-    until(world, lambda: len(world.acknowledged["a"]) > acked, 3_000)
-    world.sending = False
-    world.run(world.now + 3_000)
-    world.check_group("a")
 
 
 def diverged(world: GroupWorld, one: GroupBroker) -> int:

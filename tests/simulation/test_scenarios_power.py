@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.simulation.group_scenarios import REPLACED_MS, SYNCED_MS, ends_well, master, others, settled
 from tests.simulation.group_world import GroupWorld
 from tests.simulation.replicas import GroupBroker
 from tests.simulation.scenario import has_master_but, members, start, until
-from tests.simulation.test_scenarios_groups import (
-    REPLACED_MS,
-    SYNCED_MS,
-    ends_well,
-    master,
-    others,
-    settled,
-)
 
 FLUSH_TYPES = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
 NEVER_MS = 60_000

@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
-from tests.integration.test_up_dledger import LedgerRun
 from tests.integration.up_run import GroupRun
 from tests.spark.damage_kit import overwrite, records
+from tests.support.up_dledger_run import LedgerRun
 
 pytestmark = [
     pytest.mark.soak,  # six processes and two starts of Spark: a minute on a free machine

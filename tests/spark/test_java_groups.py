@@ -18,8 +18,8 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 from epochmq_spark.findings import sentence
 from tests.interop.java_cluster import java_broker
 from tests.spark import damage
+from tests.spark.damaged_audit import audit_damaged
 from tests.spark.process_groups import ProcessGroup, Traffic
-from tests.spark.test_audit import audit_damaged
 from tests.support.group_processes import Factory, our_broker
 from tests.unit.spark import inprocess
 

@@ -15,9 +15,9 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 from epochmq_dledger.store.file_log import INDEX_FILE_SIZE
 from tests.interop.java_env import compile_java, run_java
-from tests.interop.test_replication import SETTINGS, HAPeer, agree, fill
 from tests.spark import damage, expectations
 from tests.spark.dledger_groups import DLedgerNode
+from tests.support.ha_peer import SETTINGS, HAPeer, agree, fill
 from tests.support.net import free_port
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.spark import inprocess

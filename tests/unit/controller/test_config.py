@@ -9,11 +9,7 @@ from epochmq_controller.controller import config
 from epochmq_protocol import properties
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, RequestError
-
-WHO = (
-    "controllerDLegerGroup=g\ncontrollerDLegerPeers=n0-h0:9878;n1-h-1:9878;n2-127.0.0.1:9878\n"
-    "controllerDLegerSelfId=n1\n"
-)
+from tests.unit.controller.peer_settings import WHO
 
 
 def test_defaults_are_javas_unless_a_comment_says_otherwise() -> None:

@@ -26,7 +26,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
 )
 from epochmq_dledger.members_command import parse
 from epochmq_protocol.transport.group_members import MemberChange
-from tests.unit.controller.test_config import WHO
+from tests.unit.controller.peer_settings import WHO
 
 
 def tables() -> ReplicaGroups:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import random
 import struct
-import zlib
 from pathlib import Path
 
 import pytest
 
-from epochmq_dledger.core.raft_log import LogFullError, MemoryLog, make_entry
+from epochmq_dledger.core.raft_log import LogFullError, MemoryLog
 from epochmq_dledger.core.types import RaftSettings
 from epochmq_dledger.recovery import PeerRecovery, RecoveredPeer
 from epochmq_dledger.store.block_log import BlockLog
@@ -25,56 +24,9 @@ from epochmq_formats.dledger_log import (
 )
 from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, encode_members
 from epochmq_protocol.errors import RemoteProtocolError
-from tests.unit.dledger.test_disk_faults import room
-from tests.unit.dledger.test_file_log import FILE_SIZE, INDEX_FILE_SIZE, cut, same
-
-POSITION_AT = 4
-
-
-def body(rng: random.Random) -> bytes:
-    """A checksum of what follows the position, the place of the position, and random bytes."""
-    rest = rng.randbytes(rng.randint(0, 250))
-    return zlib.crc32(rest).to_bytes(4, "big") + bytes(8) + rest
-
-
-def is_whole(data: bytes, at: int, size: int, position: int) -> bool:
-    crc, own = struct.unpack_from(">Iq", data, at)
-    return own == position and zlib.crc32(data[at + 12 : at + size]) == crc
-
-
-def new_log(folder: Path) -> BlockLog:
-    return BlockLog(folder, FILE_SIZE, INDEX_FILE_SIZE, position_at=POSITION_AT, check=is_whole)
-
-
-def opened(folder: Path, committed_index: int | None = None) -> BlockLog:
-    log = new_log(folder)
-    log.open(committed_index)
-    return log
-
-
-def grow(
-    rng: random.Random, model: MemoryLog, count: int, term: int
-) -> tuple[list[bytes], list[DLedgerEntry]]:
-    """New bodies, and the entries that a log has after it has appended them."""
-    bodies, entries = [], []
-    end_index, end_pos = model.end_index, model.end_pos
-    for _ in range(count):
-        made = body(rng)
-        bodies.append(made)
-        end_index += 1
-        entry = make_entry(end_index, term, made, end_pos, FILE_SIZE)
-        patched = made[:4] + (entry.pos + ENTRY_HEADER_SIZE).to_bytes(8, "big") + made[12:]
-        entries.append(make_entry(end_index, term, patched, end_pos, FILE_SIZE))
-        end_pos = entry.pos + entry.size
-    return bodies, entries
-
-
-def filled(folder: Path, count: int, seed: int = 1) -> tuple[BlockLog, MemoryLog]:
-    log, model = opened(folder), MemoryLog()
-    bodies, entries = grow(random.Random(seed), model, count, 1)
-    log.append_bodies(1, bodies)
-    model.append(entries)
-    return log, model
+from tests.unit.dledger.block_logs import POSITION_AT, body, filled, grow, new_log, opened
+from tests.unit.dledger.disk_room import room
+from tests.unit.dledger.file_logs import FILE_SIZE, INDEX_FILE_SIZE, cut, same
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

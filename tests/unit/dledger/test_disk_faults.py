@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_formats.dledger_log import encode_entry
 from epochmq_protocol.dledger import DLedgerEntry
-from tests.unit.dledger.test_file_log import FILE_SIZE, INDEX_FILE_SIZE, cut, grow, opened, same
+from tests.unit.dledger.disk_room import room
+from tests.unit.dledger.file_logs import FILE_SIZE, INDEX_FILE_SIZE, cut, grow, opened, same
 
 
 def synced(log: FileLog) -> None:
@@ -26,25 +26,6 @@ def synced(log: FileLog) -> None:
     end = log.end_index, log.end_term
     sync_and_close(log.take_unsynced())
     log.mark_synced(*end)
-
-
-@contextmanager
-def room(bytes_left: int, code: int = errno.ENOSPC) -> Iterator[None]:
-    """The disk takes this many bytes, the last write in part, and then fails."""
-    left = bytes_left
-    real = os.pwrite
-
-    def pwrite(fd: int, data: bytes, at: int) -> int:
-        nonlocal left
-        if left <= 0:
-            raise OSError(code, os.strerror(code))
-        done = real(fd, data[:left], at)
-        left -= done
-        return done
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments.os, "pwrite", pwrite)
-        yield
 
 
 # A rejected append ------------------------------------------------------------------------------------------

@@ -8,52 +8,11 @@ from pathlib import Path
 import pytest
 
 from epochmq_dledger.core.raft_log import LogFullError, MemoryLog, make_entry
-from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.state_files import SavedVote, load_committed, load_vote, save_checkpoint, save_vote
 from epochmq_formats.dledger_log import encode_entry
-from epochmq_protocol.dledger import DLedgerEntry
 from tests.support.descriptors import open_files_in
-
-FILE_SIZE = 1024
-INDEX_FILE_SIZE = 32 * 16
-
-
-def opened(folder: Path) -> FileLog:
-    log = FileLog(folder, FILE_SIZE, INDEX_FILE_SIZE)
-    log.open()
-    return log
-
-
-def cut(log: FileLog, end_index: int) -> None:
-    """Truncates the log, and waits for the erasure."""
-    log.truncate(end_index)
-    log.erase_now()
-
-
-def same(log: FileLog, model: MemoryLog) -> None:
-    assert (log.begin_index, log.end_index, log.end_term) == (
-        model.begin_index,
-        model.end_index,
-        model.end_term,
-    )
-    for entry in model.entries:
-        assert log.entry(entry.index) == entry
-        assert log.term(entry.index) == entry.term
-    assert log.entry(log.end_index + 1) is None
-    if model.entries:
-        assert log.end_pos == model.end_pos
-
-
-def grow(rng: random.Random, model: MemoryLog, count: int, term: int) -> list[DLedgerEntry]:
-    entries = []
-    end_index, end_pos = model.end_index, model.end_pos
-    for _ in range(count):
-        end_index += 1
-        entry = make_entry(end_index, term, rng.randbytes(rng.randint(0, 300)), end_pos, FILE_SIZE)
-        end_pos = entry.pos + entry.size
-        entries.append(entry)
-    return entries
+from tests.unit.dledger.file_logs import FILE_SIZE, INDEX_FILE_SIZE, cut, grow, opened, same
 
 
 @pytest.mark.parametrize("seed", range(25))

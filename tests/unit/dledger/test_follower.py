@@ -16,8 +16,8 @@ from epochmq_protocol.dledger import (
     PushEntryRequest,
     PushType,
 )
+from tests.unit.dledger.block_logs import filled, opened
 from tests.unit.dledger.scripted_node import ScriptedNode, fill
-from tests.unit.dledger.test_block_log import filled, opened
 
 
 def follower(committed: int) -> ScriptedNode:

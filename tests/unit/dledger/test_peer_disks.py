@@ -20,6 +20,7 @@ from epochmq_dledger.store import damage_evidence, segments
 from epochmq_dledger.store.state_files import load_vote
 from epochmq_protocol import durable_files
 from epochmq_protocol.dledger import DLedgerResponseCode
+from tests.support.full_disk import FullDisk
 from tests.unit.dledger.raft_group import RaftGroup, until
 
 PACE = {"heartbeat_interval_ms": 300, "file_size": 1 << 12}
@@ -175,23 +176,6 @@ async def test_a_full_disk_is_reported_once_no_byte_of_the_append_can_come_back(
     assert outcomes[0].code is DLedgerResponseCode.DISK_FULL
     appended = await leader.propose(b"z")
     assert appended.index == end + 1
-
-
-class FullDisk:
-    """Rejects every replacement of a state file in one directory, until `has_space` is set."""
-
-    def __init__(self, patch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.has_space = False
-        self.rejected = 0
-        real = durable_files._write_synced
-
-        def write(path: Path, data: bytes, mode: int) -> None:
-            if path.parent == folder and not self.has_space:
-                self.rejected += 1
-                raise OSError(errno.ENOSPC, "No space left on device")
-            real(path, data, mode)
-
-        patch.setattr(durable_files, "_write_synced", write)
 
 
 async def test_a_peer_that_cannot_save_its_vote_takes_part_again_once_there_is_space(

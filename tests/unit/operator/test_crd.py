@@ -4,7 +4,7 @@ give them to a real API server."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from epochmq_operator.crd import all_definitions, definition
 from epochmq_operator.crd.status import CONDITION_TYPES, REASON
 from epochmq_operator.plans.conditions import ConditionType
 from epochmq_operator.resources import KINDS, RULES, BrokerGroup, ControllerGroup, rejected_changes
+from tests.unit.operator.definition_parts import parts
 
 ROOT = Path(__file__).resolve().parents[3]
 MESSAGE_WORDS = ("choose", "remove", "restore it", "lower it", "give", "take one")
@@ -28,16 +29,6 @@ def version(kind: str) -> Mapping[str, Any]:
 
 def schema(kind: str) -> Mapping[str, Any]:
     return version(kind)["schema"]["openAPIV3Schema"]  # type: ignore[no-any-return]
-
-
-def parts(node: Any, path: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All schemas within a schema."""
-    yield path, node
-    for name, inner in node.get("properties", {}).items():
-        yield from parts(inner, f"{path}.{name}")
-    for word in ("items", "additionalProperties"):
-        if word in node:
-            yield from parts(node[word], f"{path}[]")
 
 
 def test_the_generated_files_are_up_to_date() -> None:

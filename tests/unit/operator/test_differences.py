@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from epochmq_operator.manifests import OBJECT_KINDS, JsonObject, differences, keep_immutable_fields
 from epochmq_operator.resources import GroupResource
-from tests.unit.operator.test_manifests import EVERYTHING, broker_group, controller_group, made, of_kind
+from tests.unit.operator.rendered_groups import EVERYTHING, broker_group, controller_group, made, of_kind
 
 
 def from_the_api_server(manifest: JsonObject) -> JsonObject:

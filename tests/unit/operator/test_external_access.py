@@ -12,7 +12,7 @@ from epochmq_broker.config.broker_config import from_properties
 from epochmq_operator.manifests import JsonObject
 from epochmq_operator.resources import ControllerGroup, GroupResource
 from epochmq_protocol import properties
-from tests.unit.operator.test_manifests import broker_group, controller_group, made, of_kind
+from tests.unit.operator.rendered_groups import broker_group, controller_group, made, of_kind
 
 LOAD_BALANCER = {"type": "LoadBalancer", "host": "broker-{ordinal}.example.com"}
 NODE_PORT = {"type": "NodePort", "nodePort": 31100}

@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -22,7 +21,6 @@ from epochmq_operator.manifests import (
     admin_address,
     possible_objects,
     render_kubernetes_pods,
-    render_manifests,
     selector,
 )
 from epochmq_operator.manifests.kept_templates import mounted_config_maps, template_inputs
@@ -32,49 +30,22 @@ from epochmq_operator.quorum_steps import Founders
 from epochmq_operator.resources import (
     NAME_LENGTH_MAX,
     REPLICAS_MAX,
-    BrokerGroup,
     ControllerGroup,
     GroupResource,
     load_resources,
 )
 from epochmq_protocol import properties
+from tests.unit.operator.rendered_groups import (
+    EVERYTHING,
+    SETTINGS,
+    broker_group,
+    controller_group,
+    made,
+    of_kind,
+)
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[2] / "examples"
-SETTINGS = ManifestSettings(
-    "epochmq/broker:1", "epochmq/controller:1", "epochmq-system", monitoring_namespaces=("watch",)
-)
-
-
-def broker_group(name: str = "orders", namespace: str = "shop", **spec: Any) -> BrokerGroup:
-    return BrokerGroup.model_validate(
-        {
-            "apiVersion": "epochmq.io/v1alpha1",
-            "kind": "BrokerGroup",
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": {"replicas": 3, **spec},
-        }
-    )
-
-
-def controller_group(name: str = "quorum", namespace: str = "shop", **spec: Any) -> ControllerGroup:
-    return ControllerGroup.model_validate(
-        {
-            "apiVersion": "epochmq.io/v1alpha1",
-            "kind": "ControllerGroup",
-            "metadata": {"name": name, "namespace": namespace},
-            "spec": spec,
-        }
-    )
-
-
-def made(group: GroupResource, settings: ManifestSettings = SETTINGS) -> tuple[JsonObject, ...]:
-    controllers = group.default_controllers() if isinstance(group, BrokerGroup) else None
-    return render_manifests(group, controllers, settings)
-
-
-def of_kind(kind: str, objects: tuple[JsonObject, ...]) -> list[JsonObject]:
-    return [one for one in objects if one["kind"] == kind]
 
 
 def stateful_set(group: GroupResource, settings: ManifestSettings = SETTINGS) -> JsonObject:
@@ -85,27 +56,6 @@ def pod_spec(group: GroupResource) -> JsonObject:
     return stateful_set(group)["template"]["spec"]  # type: ignore[no-any-return]
 
 
-EVERYTHING = broker_group(
-    replicas=2,
-    brokerName="Orders_EU",
-    cluster="Shop",
-    minInSyncReplicas=2,
-    config={"flushDiskType": "SYNC_FLUSH", "maxMessageSize": 65536},
-    image="registry.example/broker@sha256:" + "0" * 64,
-    imagePullPolicy="Always",
-    storage={"size": "1Ti", "storageClassName": "fast", "retention": "Delete"},
-    resources={"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"memory": "4Gi"}},
-    hostSpread="Required",
-    zoneSpread="Required",
-    externalServices=True,
-    nodeSelector={"disk": "nvme"},
-    tolerations=[{"key": "brokers", "operator": "Exists", "effect": "NoSchedule"}],
-    podLabels={"team": "orders"},
-    podAnnotations={"note": "mine"},
-    admin={"tokenSecret": "orders-token", "tlsSecret": "orders-tls"},
-    authSecret="orders-auth",
-    clientTlsSecret="orders-client-tls",
-)
 APART = controller_group(replicas=1, nameserver={"embedded": False}, hostSpread="None", zoneSpread="None")
 
 

@@ -23,7 +23,7 @@ from epochmq_protocol.bodies_client import (
 )
 from epochmq_protocol.errors import BodyError, ProtocolError, RemoteProtocolError, RequestError
 from tests.unit.protocol.golden import golden
-from tests.unit.protocol.test_fastjson import VALUES
+from tests.unit.protocol.json_values import VALUES
 
 CLASSES = sorted(
     {

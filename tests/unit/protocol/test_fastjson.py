@@ -14,20 +14,8 @@ from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import MessageQueue
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.fastjson import DEPTH_MAX, NODES_MAX, _LenientParser
+from tests.unit.protocol.json_values import VALUES
 
-TEXTS = st.text(st.characters(codec="utf-8"), max_size=10)
-SCALARS = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**63 - 1)
-    | TEXTS
-    | st.floats(allow_nan=False, allow_infinity=False)
-)
-VALUES = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
-    max_leaves=20,
-)
 TOKENS = st.sampled_from(
     [
         "{",

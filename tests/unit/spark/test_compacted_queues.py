@@ -17,8 +17,8 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 from epochmq_spark.store_layout import AuditedReplica
 from tests.spark.damage_kit import overwrite
+from tests.support.compaction_bench import SETTINGS, create, queue_of, send
 from tests.unit.broker.kit import running
-from tests.unit.broker.services.compaction.test_compaction_service import SETTINGS, create, queue_of, send
 from tests.unit.spark import inprocess
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -23,6 +23,7 @@ from epochmq_store.state_files.abort_file import AbortFile
 from epochmq_store.state_files.tail_state import LogTail
 from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
 from epochmq_store.store_config import StoreConfig
+from tests.unit.store.started_stores import wait_until
 from tests.unit.store.support import (
     HOST,
     LOG_FILE,
@@ -34,7 +35,6 @@ from tests.unit.store.support import (
     read_log,
     small_config,
 )
-from tests.unit.store.test_log_flusher import wait_until
 
 HOUR_S = 3600
 GIVEN_TIMES: dict[Path, float] = {}

@@ -7,38 +7,16 @@ import errno
 import os
 import struct
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from epochmq_formats.abort_file import TailState
 from epochmq_store.files.worker_thread import WorkerBusyError, WorkerThread
-from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
+from tests.unit.store.started_stores import DEADLINE_S, started_store, wait_until
 from tests.unit.store.support import Message, open_store, put, put_all
-
-DEADLINE_S = 60
-
-
-@asynccontextmanager
-async def started_store(directory: Path, **changes: Any) -> AsyncIterator[MessageStore]:
-    """A started store."""
-    store = open_store(directory, **changes)
-    store.start()
-    try:
-        yield store
-    finally:
-        store.stop()
-
-
-async def wait_until(holds: Callable[[], bool]) -> None:
-    """Waits until the condition holds; fails after DEADLINE_S."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not holds():  # noqa: ASYNC110  # no event tells what these tests wait for
-            await asyncio.sleep(0.001)
 
 
 class FsyncStub:

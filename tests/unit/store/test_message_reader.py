@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,8 @@ from hypothesis import strategies as st
 
 from epochmq_protocol import javahash
 from epochmq_protocol import message as records
-from epochmq_store.files.mapped_file import MappedFile
-from epochmq_store.files.queue_files import QueueFile
 from epochmq_store.statuses import GetStatus
+from tests.unit.store.read_guard import Guard
 from tests.unit.store.support import (
     HOST,
     Message,
@@ -250,27 +248,6 @@ def test_a_query_returns_the_newest_messages_of_its_time_range(tmp_path: Path) -
     assert store.reader.query("orders", "k", 100, 0, 1 << 60).count == 30
     assert store.reader.query("orders", "k", 100, 5_000_000, 6_000_000).count == 0
     store.stop()
-
-
-class Guard:
-    """A `PageResidency` that knows nothing yet. It notes the bytes of the log that it is asked for in
-    `asked`, and the ranges that it should know in `spans`."""
-
-    def __init__(self, asked: set[int]) -> None:
-        self.asked = asked
-        self.spans: list[tuple[int, int]] = []
-
-    def knows(self, file: MappedFile, at: int, end: int) -> bool:
-        self.spans.append((file.start + at, file.start + end))
-        return False
-
-    def require(self, file: MappedFile | QueueFile, at: int, size: int) -> None:
-        if isinstance(file, MappedFile):
-            self.asked.update(range(file.start + at, file.start + at + size))
-
-    def require_all(self, file: MappedFile, pieces: Sequence[tuple[int, int]]) -> None:
-        for at, size in pieces:
-            self.require(file, at, size)
 
 
 @pytest.mark.parametrize("tags", [None, frozenset([TAG_A])], ids=["every tag", "one tag"])

@@ -11,6 +11,8 @@ import pytest
 from epochmq_broker.replication.ha.log_doubt import LogDoubt, doubt_after_start, reported_end
 from epochmq_formats.abort_file import TailState
 from epochmq_store.message_store import MessageStore
+from tests.unit.store.power_loss_disk import PowerLossDisk
+from tests.unit.store.recovery_checks import check_recovered
 from tests.unit.store.support import (
     LOG_FILE,
     adopt_abort_file,
@@ -20,8 +22,6 @@ from tests.unit.store.support import (
     random_messages,
     read_log,
 )
-from tests.unit.store.test_power_loss import PowerLossDisk
-from tests.unit.store.test_recovery import check_recovered
 
 BLOCK_MAX = 700
 

@@ -11,8 +11,8 @@ from epochmq_store.files import mapped_file
 from epochmq_store.files.mapped_file import DiskFullError, MappedFile, MappedFileQueue
 from epochmq_store.log import commit_log, preallocator
 from epochmq_store.statuses import PutStatus
+from tests.unit.store.started_stores import DEADLINE_S, started_store, wait_until
 from tests.unit.store.support import LOG_FILE, Message, open_store, put, put_all, read_log
-from tests.unit.store.test_log_flusher import DEADLINE_S, started_store, wait_until
 
 
 async def test_the_next_file_is_created_before_it_is_needed(tmp_path: Path) -> None:

@@ -21,29 +21,11 @@ from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.queues.pending_units import PendingUnits
 from epochmq_store.running import queue_flusher
 from epochmq_store.statuses import GetStatus, PutStatus, RunningFlags
+from tests.unit.store.flush_gate import Gate
+from tests.unit.store.started_stores import started_store, wait_until
 from tests.unit.store.support import QUEUE_FILE, Message, file_contents, open_store, put, put_all, read_log
-from tests.unit.store.test_log_flusher import DEADLINE_S, started_store, wait_until
 
 SOON: dict[str, Any] = {"flush_interval_consume_queue": 1, "flush_consume_queue_thorough_interval": 1}
-
-
-class Gate:
-    """Blocks the calls of one function until `free` is set, fails them with `error`, and counts them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
-        self.free = threading.Event()
-        self.error: Exception | None = None
-        self.entered = 0
-        real = getattr(owner, name)
-
-        def waiting(*args: Any, **kwargs: Any) -> Any:
-            self.entered += 1
-            assert self.free.wait(DEADLINE_S)
-            if self.error is not None:
-                raise self.error
-            return real(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, waiting)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from epochmq_protocol.message import decode_record
 from epochmq_store import record
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import GetStatus
+from tests.unit.store.read_guard import Guard
 from tests.unit.store.support import Message, open_store, put, put_all, random_messages, small_config
-from tests.unit.store.test_message_reader import Guard
 
 
 def scan(store: MessageStore, topic: str, chosen: random.Random) -> tuple[list[bytes], list[bytes]]:

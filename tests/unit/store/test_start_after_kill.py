@@ -14,6 +14,9 @@ from epochmq_store.files.queue_files import QueueFiles
 from epochmq_store.message_store import MessageStore
 from epochmq_store.recovering.recovery import RecoveryResult
 from epochmq_store.running import queue_flusher
+from tests.unit.store.flush_gate import Gate
+from tests.unit.store.recovery_checks import check_recovered
+from tests.unit.store.started_stores import started_store, wait_until
 from tests.unit.store.support import (
     Message,
     adopt_abort_file,
@@ -22,9 +25,6 @@ from tests.unit.store.support import (
     random_messages,
     small_config,
 )
-from tests.unit.store.test_log_flusher import started_store, wait_until
-from tests.unit.store.test_queue_flusher import Gate
-from tests.unit.store.test_recovery import check_recovered
 
 FAST: dict[str, Any] = {
     "flush_interval_consume_queue": 1,

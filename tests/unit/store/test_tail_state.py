@@ -18,6 +18,8 @@ from epochmq_store.message_store import MessageStore
 from epochmq_store.state_files import abort_file
 from epochmq_store.state_files.tail_state import CLEAN_TAIL, assess_tail
 from epochmq_store.statuses import PutStatus
+from tests.unit.store.power_loss_disk import PAGE
+from tests.unit.store.recovery_checks import check_recovered
 from tests.unit.store.support import (
     LOG_FILE,
     Message,
@@ -29,8 +31,6 @@ from tests.unit.store.support import (
     random_messages,
     small_config,
 )
-from tests.unit.store.test_power_loss import PAGE
-from tests.unit.store.test_recovery import check_recovered
 
 HERE = FileIdentity(inode=12, generation=7, device=66306)
 LEFT = AbortRecord(boot_id="boot-1", identity=HERE, acknowledged_unflushed=True)

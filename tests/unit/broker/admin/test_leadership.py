@@ -15,16 +15,22 @@ from epochmq_protocol.admin_api.messages import AdminError, FaultKind
 from epochmq_protocol.admin_api.operations import (
     AdminOperation,
     ChangeMembersArguments,
-    PromoteArguments,
     ReadinessLimits,
 )
 from epochmq_sidecar.metrics import exposition
 from tests.support.net import free_port
-from tests.unit.broker.admin.test_operations import Served
+from tests.unit.broker.admin.leadership_calls import (
+    Group,
+    leader_of,
+    promote,
+    serves,
+    state_of,
+    until_leads,
+    until_ready,
+)
+from tests.unit.broker.admin.served_operations import Served
+from tests.unit.broker.dledger_bench import peers_of, settings_of
 from tests.unit.broker.kit import HOST, until
-from tests.unit.broker.membership.dledger.test_dledger_broker import peers_of, settings_of
-
-Group = list[Served]
 
 
 def served(directory: Path, peers: str, number: int) -> Served:
@@ -50,41 +56,6 @@ async def running(directory: Path, count: int) -> AsyncIterator[Group]:
                 await until_ready(one)
         await until_leads(leader_of(group))
         yield group
-
-
-def leader_of(group: Group) -> Served:
-    return next(one for one in group if serves(one))
-
-
-def serves(one: Served) -> bool:
-    mode = one.broker.mode
-    return isinstance(mode, DLedgerMode) and mode.commit_log.is_ready
-
-
-async def state_of(one: Served) -> results.BrokerState:
-    found = await one.ask(AdminOperation.STATE, results.BrokerState, ReadinessLimits())
-    assert isinstance(found, results.BrokerState)
-    return found
-
-
-async def until_ready(one: Served) -> None:
-    while True:
-        if (await state_of(one)).ready:
-            return
-        await asyncio.sleep(0.01)
-
-
-async def until_leads(wanted: Served) -> None:
-    """Waits until this broker accepts messages."""
-    await until(lambda: serves(wanted))
-
-
-async def promote(one: Served, broker_id: int | None = None) -> results.SwitchoverResult:
-    found = await one.ask(
-        AdminOperation.PROMOTE, results.SwitchoverResult, PromoteArguments(broker_id=broker_id)
-    )
-    assert isinstance(found, results.SwitchoverResult)
-    return found
 
 
 def take_over(one: Served, may: Callable[[], object]) -> None:

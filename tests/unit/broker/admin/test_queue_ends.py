@@ -20,10 +20,10 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.group_members import BROKERS, MemberChange
 from tests.support.net import free_port
-from tests.unit.broker.admin.test_leadership import leader_of, promote, state_of, until_leads, until_ready
-from tests.unit.broker.admin.test_operations import Served
+from tests.unit.broker.admin.leadership_calls import leader_of, promote, state_of, until_leads, until_ready
+from tests.unit.broker.admin.served_operations import Served
+from tests.unit.broker.dledger_bench import TOPIC, peers_of, settings_of
 from tests.unit.broker.kit import HOST, send_command, until
-from tests.unit.broker.membership.dledger.test_dledger_broker import TOPIC, peers_of, settings_of
 
 EXPIRED, LATER = 0, 1
 """A queue whose messages expire, and one that gets messages afterwards."""

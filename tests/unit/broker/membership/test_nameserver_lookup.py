@@ -12,7 +12,7 @@ from epochmq_broker.config.broker_config import ConfigError, from_properties
 from epochmq_broker.membership.nameserver_lookup import NameserverLookup
 from epochmq_protocol.codes import RequestCode
 from tests.unit.broker.kit import until
-from tests.unit.broker.membership.test_registration import Bench
+from tests.unit.broker.membership.registration_bench import Bench
 
 NAME = "nameservers.test:9876"
 BY_DNS = {"namesrvAddr": NAME, "fetchNameSrvAddrByDnsLookup": "true", "updateNameServerAddrPeriod": "10"}

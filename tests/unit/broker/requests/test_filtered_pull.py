@@ -19,7 +19,7 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command
 from epochmq_store.statuses import GetResult
 from tests.unit.broker.kit import Bench, Peer, bodies, command, pull_command, running, send_command, until
-from tests.unit.broker.requests.test_pull import COMMIT, SUBSCRIPTION, SUSPEND, TOPIC, heartbeat, positions
+from tests.unit.broker.pull_requests import COMMIT, SUBSCRIPTION, SUSPEND, TOPIC, heartbeat, positions
 
 ON = {"enablePropertyFilter": "true"}
 

@@ -29,7 +29,7 @@ from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.files.page_residency import NotResidentError, PageResidency, warm
 from epochmq_store.statuses import StoreReadError
 from tests.unit.broker.kit import UNIQ_KEY, Bench, command, pull_command, running, send_command, until
-from tests.unit.broker.requests.test_pull import SUBSCRIPTION, TOPIC, fill
+from tests.unit.broker.pull_requests import SUBSCRIPTION, TOPIC, fill
 
 DEADLINE_S = 60
 

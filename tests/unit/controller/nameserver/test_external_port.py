@@ -15,7 +15,7 @@ from epochmq_protocol.frame import request
 from epochmq_protocol.transport import RemotingClient, TlsSettings
 from tests.support.certificates import Authority
 from tests.support.net import free_port, loopback
-from tests.unit.controller.nameserver.test_nameserver import MASTER, SLAVE, Asker, asking, plain
+from tests.unit.controller.nameserver.asking_nameserver import MASTER, SLAVE, Asker, asking, plain
 
 Code = RequestCode
 OUTER_MASTER, OUTER_SLAVE = "broker-0.example.com:30911", "203.0.113.7:30912"

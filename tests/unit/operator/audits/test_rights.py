@@ -7,7 +7,7 @@ from epochmq_operator.audits.cut import GroupCut
 from epochmq_operator.audits.manifests import AuditRunNames, AuditSettings, objects_before_pods
 from epochmq_operator.kube.api import PATHS
 from epochmq_operator.resources.audit import BrokerGroupAudit
-from tests.unit.operator.test_chart import kinds, rendered, rights
+from tests.unit.operator.rendered_chart import kinds, rendered, rights
 
 
 def test_the_chart_grants_the_rights_for_all_objects_of_an_audit() -> None:

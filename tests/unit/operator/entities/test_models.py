@@ -12,8 +12,8 @@ from epochmq_operator.crd.entity_kinds import ENTITIES
 from epochmq_operator.crd.status import REASON
 from epochmq_operator.resources import ResourceError, load_resources
 from epochmq_operator.resources.entities import ENTITY_KINDS
+from tests.unit.operator.definition_parts import parts
 from tests.unit.operator.entities.fake_brokers import topic, user
-from tests.unit.operator.test_crd import parts
 
 ENTRY = {"resource": "Topic:orders", "actions": ["Pub"]}
 

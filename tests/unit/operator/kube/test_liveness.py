@@ -14,8 +14,8 @@ from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.net import loopback
-from tests.unit.operator.kube.test_object_cache import Watching, pod
-from tests.unit.operator.kube.test_reconciler import QUORUM, resource, running_reconciler, until
+from tests.unit.operator.kube.running_reconcilers import QUORUM, resource, running_reconciler, until
+from tests.unit.operator.kube.watched_objects import Watching, pod
 
 HOST = loopback(93)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -11,12 +10,7 @@ from epochmq_operator.kube.api import ApiError, WatchEvent
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.object_cache import DELETIONS_MAX, Informer, ObjectCache
 from epochmq_operator.plans.objects import Ref
-
-
-def pod(name: str, version: int, uid: str = "u", **more: Any) -> dict[str, Any]:
-    """A pod of namespace `a`."""
-    meta = {"name": name, "namespace": "a", "uid": uid, "resourceVersion": str(version), "managedFields": [1]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, **more}
+from tests.unit.operator.kube.watched_objects import Watching, pod
 
 
 def test_an_older_version_does_not_replace_a_newer_one() -> None:
@@ -104,28 +98,6 @@ def test_the_same_version_twice_is_notified_once() -> None:
     cache.put(pod("p", 1))
     cache.put(pod("p", 1))
     assert notified == [1]
-
-
-class Watching:
-    """An API server with a sequence of lists, each followed by watch events."""
-
-    def __init__(self, *turns: tuple[list[dict[str, Any]], list[WatchEvent | ApiError]]) -> None:
-        self.turns = list(turns)
-        self.idle = asyncio.Event()
-        self._events: list[WatchEvent | ApiError] = []
-
-    async def list(self, kind: str, namespace: str | None, selector: str) -> tuple[list[Any], str]:
-        items, self._events = self.turns.pop(0)
-        return items, "10"
-
-    async def watch(self, kind: str, namespace: str | None, selector: str, since: str) -> Any:
-        while self._events:
-            event = self._events.pop(0)
-            if isinstance(event, ApiError):
-                raise event
-            yield event
-        self.idle.set()
-        await asyncio.Event().wait()
 
 
 @pytest.mark.parametrize("fault", [410, 0])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from epochmq_operator.kube import reconciler as reconciler_module
 from epochmq_operator.kube.api import ApiError, object_path
 from epochmq_operator.kube.effect_writer import EffectWriter, WorkerState
-from epochmq_operator.kube.group_reconciler import GroupReconciler
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
@@ -25,66 +22,18 @@ from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, MANAGED_BY
 from epochmq_operator.plans.effects import Apply, ChangeQuorumMembers, PatchStatus, ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, ref_of, status_of
 from tests.support.fake_api_server import FakeApiServer
-from tests.unit.operator.plans.fake_api import NAMESPACE, RENDERER
+from tests.unit.operator.kube.running_reconcilers import (
+    QUORUM,
+    SilentSidecars,
+    resource,
+    running_reconciler,
+    until,
+)
+from tests.unit.operator.plans.fake_api import NAMESPACE
 
-QUORUM = Ref("ControllerGroup", NAMESPACE, "orders")
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 SERVICE = Ref("Service", NAMESPACE, "orders-controller")
 QUORUM_PODS = "orders-controller"
-PATIENCE_S = 60
-
-
-def resource(ref: Ref, **spec: Any) -> dict[str, Any]:
-    """A group as a user creates it."""
-    return {
-        "apiVersion": "epochmq.io/v1alpha1",
-        "kind": ref.kind,
-        "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": f"uid-{ref.name}", "generation": 1},
-        "spec": spec,
-    }
-
-
-class SilentSidecars:
-    """Replicas that report nothing."""
-
-    failures = 0
-
-    async def states(self, *_: Any) -> Mapping[str, Any]:
-        return {}
-
-    def can_change(self, *_: Any) -> bool:
-        return False
-
-
-@asynccontextmanager
-async def running_reconciler(
-    server: FakeApiServer, *refs: Ref, liveness: Liveness | None = None
-) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
-    """Runs a reconciler with only these objects of the server in its cache."""
-    api: Any = server
-    silent: Any = SilentSidecars()
-    cache = ObjectCache()
-    replicas = ReplicaObserver(cache, silent, CredentialsCache(api))
-    made = GroupReconciler(
-        RENDERER,
-        ReconcilerDependencies(api, cache, replicas, OperatorMetrics(), liveness or Liveness(), 4),
-    )
-    cache.on_change = made.object_changed
-    for ref in refs:
-        cache.put(server.objects[object_path(ref)])
-    task = asyncio.ensure_future(made.run())
-    try:
-        yield made, cache
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Waits for the condition."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110 -- it is of other tasks' making
-            await asyncio.sleep(0.01)
 
 
 def phase(cache: ObjectCache, ref: Ref) -> str | None:

@@ -17,7 +17,7 @@ from epochmq_operator.pod_rendering import controller_pod_name
 from epochmq_protocol import properties
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
 from tests.unit.operator.plans.killed_operators import change_under_operators
-from tests.unit.operator.plans.test_updates import files_of, pods_of, restarts, run
+from tests.unit.operator.plans.updated_groups import files_of, pods_of, restarts, run
 
 QUORUM = Ref("ControllerGroup", NAMESPACE, "quorum")
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")

@@ -14,10 +14,10 @@ from hypothesis.stateful import rule
 from epochmq_operator.manifests.restart_digest import restart_digest_of
 from epochmq_operator.plans.objects import Ref
 from epochmq_operator.pod_rendering import broker_pod_name
+from tests.unit.operator.plans.dledger_resource import BROKERS, LEDGER, READY, is_at, put
 from tests.unit.operator.plans.fake_api import NAMESPACE
 from tests.unit.operator.plans.operator_rules import OperatorRules
-from tests.unit.operator.plans.test_dledger_members import BROKERS, LEDGER, READY, is_at, put
-from tests.unit.operator.plans.test_updates import pods_of
+from tests.unit.operator.plans.updated_groups import pods_of
 
 
 class LedgerHistory(OperatorRules):

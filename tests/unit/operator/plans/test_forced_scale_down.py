@@ -10,7 +10,7 @@ import pytest
 
 from epochmq_operator.plans.effects import CreateEvent, EventType
 from tests.unit.operator.plans.fake_api import FakeApi
-from tests.unit.operator.plans.test_updates import BROKERS, ORDERS, ready_group, run
+from tests.unit.operator.plans.updated_groups import BROKERS, ORDERS, ready_group, run
 
 BROKEN = {"orders-broker-1", "orders-broker-3"}
 

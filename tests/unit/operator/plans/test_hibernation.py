@@ -6,7 +6,7 @@ import pytest
 
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi
-from tests.unit.operator.plans.test_updates import BROKERS, CONTROLLERS, ORDERS, ready_group, restarts, run
+from tests.unit.operator.plans.updated_groups import BROKERS, CONTROLLERS, ORDERS, ready_group, restarts, run
 
 ASLEEP, AWAKE = {"replicas": 3, "hibernate": True}, {"replicas": 3}
 

@@ -11,7 +11,7 @@ from epochmq_operator.manifests import group
 from epochmq_operator.plans.objects import Ref
 from epochmq_protocol import properties
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
-from tests.unit.operator.plans.test_updates import files_of, pods_of, restarts
+from tests.unit.operator.plans.updated_groups import files_of, pods_of, restarts
 
 QUORUM = Ref("ControllerGroup", NAMESPACE, "quorum")
 BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")

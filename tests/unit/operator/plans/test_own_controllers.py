@@ -11,8 +11,8 @@ import pytest
 
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
-from tests.unit.operator.plans.test_update_histories import WatchedApi
-from tests.unit.operator.plans.test_updates import restarts, run
+from tests.unit.operator.plans.updated_groups import restarts, run
+from tests.unit.operator.plans.watched_api import WatchedApi
 
 ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 QUORUM = Ref("ControllerGroup", NAMESPACE, "orders")

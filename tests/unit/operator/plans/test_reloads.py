@@ -9,7 +9,7 @@ import pytest
 
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi
-from tests.unit.operator.plans.test_updates import (
+from tests.unit.operator.plans.updated_groups import (
     BROKERS,
     CHANGED,
     ORDERS,

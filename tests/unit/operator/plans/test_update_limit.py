@@ -6,7 +6,7 @@ import pytest
 
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi, manifest_renderer
-from tests.unit.operator.plans.test_updates import restarts
+from tests.unit.operator.plans.updated_groups import restarts
 
 NAMES = [f"shop-{n}" for n in range(4)]
 LIMIT = 2

@@ -9,28 +9,27 @@ from typing import Any
 import pytest
 
 from epochmq_operator.manifests import ManifestSettings
-from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
+from epochmq_operator.manifests.kept_templates import image_of
 from epochmq_operator.plans.effects import Apply, Delete
 from epochmq_operator.plans.objects import Owner, Ref, with_owner
 from epochmq_operator.plans.reported_states import ReportedControllerState
 from tests.unit.operator.plans.fake_api import NAMESPACE, SETTINGS, FakeApi, manifest_renderer
+from tests.unit.operator.plans.updated_groups import (
+    BROKERS,
+    CHANGED,
+    CONTROLLERS,
+    ORDERS,
+    ROUNDS,
+    files_of,
+    pods_of,
+    ready_group,
+    restarts,
+    run,
+)
 
-ORDERS = Ref("BrokerGroup", NAMESPACE, "orders")
 OWN = Ref("ControllerGroup", NAMESPACE, "orders")
-BROKERS = Ref("StatefulSet", NAMESPACE, "orders-broker")
-CONTROLLERS = Ref("StatefulSet", NAMESPACE, "orders-controller")
 LATER = ManifestSettings("epochmq/broker:2", "epochmq/controller:2", "epochmq-system")
-CHANGED = {"replicas": 3, "config": {"fileReservedTime": 48}}
 OTHER_CONTROLLERS = {"replicas": 3, "image": "epochmq/broker:2"}
-ROUNDS = 30
-
-
-def ready_group(**spec: Any) -> FakeApi:
-    """A cluster with a ready group of three replicas."""
-    api = FakeApi(renderer=manifest_renderer())
-    api.put("BrokerGroup", "orders", {"replicas": 3, **spec})
-    api.settle()
-    return api
 
 
 def ready_quorum() -> FakeApi:
@@ -39,35 +38,6 @@ def ready_quorum() -> FakeApi:
     api.put("ControllerGroup", "quorum", {"replicas": 3})
     api.settle()
     return api
-
-
-def restarts(api: FakeApi) -> list[str]:
-    """The pods that were restarted, by the Events, in order."""
-    messages = [one.message for one in api.events.values() if one.reason == "RestartingPod"]
-    return [message.split()[1].rstrip(":") for message in messages]
-
-
-def run(api: FakeApi, rounds: int = ROUNDS) -> None:
-    """Runs cluster and operator for a while."""
-    for _ in range(rounds):
-        api.tick()
-        api.operate()
-
-
-def pods_of(api: FakeApi, stateful_set: Ref) -> list[dict[str, Any]]:
-    """The pods of a StatefulSet."""
-    return [
-        pod
-        for ref, pod in sorted(api.objects.items())
-        if ref.kind == "Pod" and ref.name.startswith(f"{stateful_set.name}-")
-    ]
-
-
-def files_of(api: FakeApi, pod: dict[str, Any]) -> str:
-    """The configuration that a pod mounts."""
-    (name,) = mounted_config_maps(pod["spec"])
-    text: str = api.objects[Ref("ConfigMap", NAMESPACE, name)]["data"][f"{pod['metadata']['name']}.conf"]
-    return text
 
 
 def updated(api: FakeApi) -> bool:

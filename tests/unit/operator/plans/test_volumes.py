@@ -8,7 +8,7 @@ import pytest
 
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi
-from tests.unit.operator.plans.test_updates import BROKERS, CONTROLLERS, ORDERS, ready_group, restarts, run
+from tests.unit.operator.plans.updated_groups import BROKERS, CONTROLLERS, ORDERS, ready_group, restarts, run
 
 LARGER = {"replicas": 3, "storage": {"size": "20Gi"}}
 QUORUM = Ref("ControllerGroup", NAMESPACE, "quorum")

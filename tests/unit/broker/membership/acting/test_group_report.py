@@ -24,7 +24,7 @@ from epochmq_broker.membership.acting.pre_online import (
 from epochmq_broker.writing.escape.bridge import EscapeCounts
 from epochmq_broker.writing.escape.rules import EscapeKind
 from tests.unit.broker.kit import until
-from tests.unit.broker.membership.acting.test_member_group_service import MASTER, Bench
+from tests.unit.broker.membership.acting.member_group_bench import MASTER, Bench
 
 
 class Bridge:

@@ -24,8 +24,8 @@ from epochmq_broker.replication.ha.log_doubt_tracker import FILE
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.codes import RequestCode as Code
 from tests.unit.broker.membership.controlled.fake_controller import broker
+from tests.unit.broker.membership.controlled.managed_broker import fake_controller, send
 from tests.unit.broker.membership.controlled.state_machine_harness import StateMachineHarness, view
-from tests.unit.broker.membership.controlled.test_manager import fake_controller, send
 from tests.unit.broker.replication.ha.broker_node import until
 
 ME = BrokerIdentity("c", "g", 1)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +19,10 @@ from epochmq_protocol.frame import Command, request
 from epochmq_protocol.replica_control import MasterLogStateHeader, ReplicaControlCode
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_store.statuses import PutStatus
-from tests.support.group_traffic import send_header
 from tests.unit.broker.kit import SMALL
-from tests.unit.broker.membership.controlled.fake_controller import FakeController, broker
+from tests.unit.broker.membership.controlled.fake_controller import broker
+from tests.unit.broker.membership.controlled.managed_broker import fake_controller, send
 from tests.unit.broker.replication.ha.broker_node import until
-
-
-@asynccontextmanager
-async def fake_controller(**settings: Any) -> AsyncIterator[FakeController]:
-    controller = await FakeController(**settings).start()
-    try:
-        yield controller
-    finally:
-        await controller.stop()
-
-
-async def send(one: Broker, number: int = 0) -> Command:
-    """Sends one message to the broker's port."""
-    async with RemotingClient() as client:
-        command = request(Code.SEND_MESSAGE_V2, ext=send_header(0, f"{number:032X}"), body=b"hello")
-        return await client.call(one.live.current.broker_addr, command, 60_000)
 
 
 async def pull(one: Broker) -> Command:

@@ -20,7 +20,7 @@ from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.server import RemotingServer
 from tests.support.net import free_port, loopback
 from tests.unit.broker.membership.controlled.fake_controller import OCTET, broker
-from tests.unit.broker.membership.controlled.test_manager import fake_controller, send
+from tests.unit.broker.membership.controlled.managed_broker import fake_controller, send
 from tests.unit.broker.replication.ha.broker_node import until
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from epochmq_broker.membership.dledger.commit_log_peer import CommitLogPeer
-from epochmq_broker.membership.modes.dledger import DLedgerMode
 from epochmq_dledger import core_driver
 from epochmq_dledger.core.raft_log import LogFullError
 from epochmq_dledger.results import RaftOperationError
@@ -21,69 +18,20 @@ from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.group_members import BROKERS, GroupMembers, MemberChange
 from epochmq_store.queues.consume_queue import UNIT_BYTES
 from epochmq_store.running import queue_flusher
-from tests.support.net import free_port
-from tests.unit.broker.kit import HOST, Bench, pull_command, send_command, until
-from tests.unit.dledger.test_peer_disks import FullDisk
+from tests.support.full_disk import FullDisk
+from tests.unit.broker.dledger_bench import (
+    TOPIC,
+    dledger_of,
+    numbered,
+    peers_of,
+    ready,
+    running,
+    send,
+    settings_of,
+    texts_of,
+)
+from tests.unit.broker.kit import Bench, pull_command, send_command, until
 from tests.unit.store.support import adopt_abort_file
-
-TOPIC = "TBW102"
-"""It exists at every start."""
-
-
-def peers_of(count: int) -> str:
-    return ";".join(f"n{number}-{HOST}:{free_port(HOST)}" for number in range(count))
-
-
-def settings_of(peers: str, number: int = 0, **more: str) -> dict[str, str]:
-    return {
-        "enableDLegerCommitLog": "true",
-        "dLegerGroup": "group-a",
-        "dLegerPeers": peers,
-        "dLegerSelfId": f"n{number}",
-        "flushDiskType": "SYNC_FLUSH",
-        "listenPort": str(11_000 + 10 * number),
-        **more,
-    }
-
-
-def dledger_of(bench: Bench) -> CommitLogPeer:
-    assert isinstance(bench.broker.mode, DLedgerMode)
-    return bench.broker.mode.commit_log
-
-
-@contextlib.asynccontextmanager
-async def running(directory: Path, settings: dict[str, str]) -> AsyncIterator[Bench]:
-    """Runs a broker and its peer, without the other ports."""
-    bench = Bench(directory, settings)
-    try:
-        await bench.broker.start_without_ports()
-        await dledger_of(bench).start()
-        yield bench
-    finally:
-        await bench.broker.stop()
-
-
-async def ready(*benches: Bench) -> Bench:
-    """Waits until one of these brokers accepts messages, and returns it."""
-    await until(lambda: any(dledger_of(one).is_ready for one in benches))
-    return next(one for one in benches if dledger_of(one).is_ready)
-
-
-async def send(bench: Bench, *texts: str, queue_id: int = 0) -> list[int]:
-    """Sends messages in one turn of the event loop. Returns the codes of the responses."""
-    peer = bench.peer()
-    opaques = [peer.send(send_command(TOPIC, text.encode(), queue_id=queue_id)) for text in texts]
-    return [(await peer.answer(opaque)).code for opaque in opaques]
-
-
-def texts_of(bench: Bench, queue_id: int = 0) -> list[str]:
-    return [
-        bench.record(TOPIC, queue_id, offset).body.decode() for offset in range(bench.count(TOPIC, queue_id))
-    ]
-
-
-def numbered(count: int, first: int = 0) -> list[str]:
-    return [f"text-{number}" for number in range(first, first + count)]
 
 
 async def test_an_acknowledged_message_can_be_pulled_and_is_there_after_a_restart(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file
 from epochmq_store.files.mapped_file import StoreDamagedError
 from tests.unit.broker import kit
-from tests.unit.broker.kit import SMALL, Bench
-from tests.unit.broker.membership.dledger.test_dledger_broker import (
+from tests.unit.broker.dledger_bench import (
     TOPIC,
     dledger_of,
     numbered,
@@ -34,6 +33,7 @@ from tests.unit.broker.membership.dledger.test_dledger_broker import (
     settings_of,
     texts_of,
 )
+from tests.unit.broker.kit import SMALL, Bench
 
 FILE_SIZE = 1 << 17
 PLAIN = {"mappedFileSizeCommitLog": str(FILE_SIZE), "maxMessageSize": "30000"}

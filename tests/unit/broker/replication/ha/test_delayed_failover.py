@@ -16,7 +16,7 @@ from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_store.state_files.state_file_io import write_state_file
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
-from tests.unit.broker.replication.ha.test_following import nodes, same
+from tests.unit.broker.replication.ha.following_nodes import nodes, same
 
 SETTINGS = {"allAckInSyncStateSet": "true", "messageDelayLevel": "1s 2h"}
 HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"

@@ -17,7 +17,7 @@ from epochmq_broker.replication.ha.client import HAClientPhase
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
-from tests.unit.broker.replication.ha.test_following import nodes, same
+from tests.unit.broker.replication.ha.following_nodes import nodes, same
 
 SAFE = {"allAckInSyncStateSet": "true", "flushDiskType": "SYNC_FLUSH", "minInSyncReplicas": "2"}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,32 +20,8 @@ from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from epochmq_store.statuses import GetStatus, PutStatus
 from tests.unit.broker.replication.ha.broker_node import HOST, LOG_FILE, BrokerNode, until
+from tests.unit.broker.replication.ha.following_nodes import ALL_ACK, nodes, same
 from tests.unit.store.support import Message, put
-
-ALL_ACK = {"allAckInSyncStateSet": "true"}
-
-
-@contextlib.asynccontextmanager
-async def nodes(
-    directory: Path, count: int, settings: dict[str, str] | None = None
-) -> AsyncIterator[list[BrokerNode]]:
-    made = [BrokerNode(directory / str(i), i, settings) for i in range(1, count + 1)]
-    for node in made:
-        await node.open()
-    try:
-        yield made
-    finally:
-        for node in made:
-            await node.close()
-
-
-async def same(*group: BrokerNode) -> None:
-    """Waits until all logs and queues are equal to the first node's, byte by byte."""
-    first = group[0]
-    await until(lambda: all(node.end == first.end for node in group), "equal ends")
-    await until(lambda: all(node.offsets() == first.offsets() for node in group), "equal queues")
-    for node in group:
-        assert node.log_bytes() == first.log_bytes()
 
 
 async def test_a_replica_copies_the_log_while_it_grows(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_store.record import DispatchRequest
 from tests.unit.broker.replication.ha.broker_node import LOG_FILE, BrokerNode, DirectChecksumClient, until
-from tests.unit.broker.replication.ha.test_following import ALL_ACK, nodes, same
+from tests.unit.broker.replication.ha.following_nodes import ALL_ACK, nodes, same
 from tests.unit.store.support import adopt_abort_file, copy_after_crash
 
 

@@ -26,7 +26,7 @@ from epochmq_formats.abort_file import TailState
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
-from tests.unit.broker.replication.ha.test_following import ALL_ACK, nodes, same
+from tests.unit.broker.replication.ha.following_nodes import ALL_ACK, nodes, same
 from tests.unit.store.support import adopt_abort_file, copy_after_crash
 
 SOUND = LogDoubt()

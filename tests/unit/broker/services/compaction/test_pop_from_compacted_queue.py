@@ -15,14 +15,8 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import PeekMessageRequestHeader
 from epochmq_protocol.message import decode_records
+from tests.support.compaction_bench import SETTINGS, TOPIC, create, queue_of, send
 from tests.unit.broker.kit import Bench, until
-from tests.unit.broker.services.compaction.test_compaction_service import (
-    SETTINGS,
-    TOPIC,
-    create,
-    queue_of,
-    send,
-)
 from tests.unit.broker.services.pop import support as pop
 
 KEYS = 4
