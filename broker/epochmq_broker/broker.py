@@ -4,8 +4,8 @@ Start: recover the store, load the tables, deliver delayed messages, listen, and
 nameservers. Stop, in reverse: unregister, finish held and running requests, write the tables, flush and close
 the store. Closing removes the `abort` file, which marks a broker that did not stop in order.
 
-The module is longer than 600 lines because it names every component once, in the order in which they depend
-on each other; what they do is elsewhere.
+Components are named in the order in which they depend on each other. Which availability mode the broker has
+is decided once (`membership.modes`); nothing here asks for it.
 """
 
 from __future__ import annotations

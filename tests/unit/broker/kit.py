@@ -146,7 +146,7 @@ class Bench:
         self.broker = Broker(loaded)
         pipeline = without_isolation(self.broker.pipeline)
         handlers, fast = pipeline.handlers(Port.MAIN), pipeline.fast_handlers(Port.MAIN)
-        bounds: dict[str, int] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
+        bounds: dict[str, Any] = {"max_in_flight": 1000, "max_in_flight_per_connection": 1000}
         self.fast = RequestDispatcher(handlers, default=None, fast=fast, **bounds)
         self.ordinary = RequestDispatcher(handlers, default=None, fast={}, **bounds)
 
