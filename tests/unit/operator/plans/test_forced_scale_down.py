@@ -165,6 +165,7 @@ def forced_scale_down(stop: int | None) -> tuple[FakeApi, int]:
     return api, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", range(forced_scale_down(None)[1]))
 def test_an_operator_killed_after_any_effect_of_a_forced_removal_removes_one_replica(stop: int) -> None:
     api, _ = forced_scale_down(stop)

@@ -122,6 +122,7 @@ def hibernation(stop: int | None) -> tuple[FakeApi, int]:
     return api, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", range(hibernation(None)[1]))
 def test_an_operator_killed_after_any_effect_of_a_hibernation_finishes_it(stop: int) -> None:
     api, _ = hibernation(stop)

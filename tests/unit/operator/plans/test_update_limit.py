@@ -43,6 +43,7 @@ def in_progress(api: FakeApi) -> list[str]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("killed_every", [None, 7])
 def test_all_groups_are_updated_and_at_most_two_at_a_time(killed_every: int | None) -> None:
     api = ready_groups()

@@ -378,6 +378,7 @@ def test_a_change_from_before_the_adoption_is_carried_out() -> None:
     assert all("fileReservedTime=48" in files_of(api, pod) for pod in pods_of(api, BROKERS))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("stop", range(16))
 def test_an_operator_killed_while_it_adopts_a_group_restarts_no_pod_for_it(stop: int, changed: bool) -> None:
@@ -427,6 +428,7 @@ def update(stop: int | None) -> tuple[FakeApi, int]:
     return api, total
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stop", range(update(None)[1]))
 def test_an_operator_killed_after_any_effect_of_an_update_finishes_with_one_switchover(stop: int) -> None:
     api, _ = update(stop)
