@@ -16,13 +16,13 @@ import numpy as np
 
 from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_formats.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
-from epochmq_spark import cut as cuts
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark import files_at_cut as cuts
 from epochmq_spark.decode.index_entries import (
     index_header,
     slot_count,
 )
 from epochmq_spark.files import DirectoryEntry
+from epochmq_spark.files_at_cut import VolumeCut
 
 COPIED = (
     "brokerIdentity",

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from epochmq_spark import audit, results, session, store_layout, volume_client
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 from epochmq_spark.findings import KINDS, sentence
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from epochmq_spark import store_layout, volume_client
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 from epochmq_spark.volume_reader import VolumeReader, raise_descriptor_limit
 
 POLL_S = 0.2  # how often a reader checks whether it must stop

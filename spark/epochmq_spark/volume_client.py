@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 
 Array = Any
 TIMEOUT_S = 120

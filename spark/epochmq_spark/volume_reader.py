@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 from epochmq_spark.frozen_volume import FrozenVolume
 
 PORT = 9885

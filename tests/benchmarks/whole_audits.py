@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from epochmq_operator.audits.manifests import EXECUTOR_JAVA_OPTIONS
 from epochmq_spark import audit, results, store_layout, volume_client
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 from epochmq_spark.session import local_session
 from epochmq_spark.volume_reader import VolumeReader
 from tests.benchmarks.process_tree import ProcessTreeMemory

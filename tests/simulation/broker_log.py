@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from epochmq_broker.replication.ha import log_doubt
+from epochmq_broker.replication.ha.checksum_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.replication.ha.epochs import Epochs, HADivergedError, common_prefix_end
-from epochmq_broker.replication.ha.log_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.broker_disks import BrokerDisk

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from epochmq_spark import store_layout
 from epochmq_spark.checks.epoch_history import OFFSET_MAX, ReplicaHistory, common_end, leading_replica
-from epochmq_spark.cut import VolumeCut
 from epochmq_spark.decode.epoch_file import parse_epoch_text
+from epochmq_spark.files_at_cut import VolumeCut
 from tests.spark.damage_kit import records
 from tests.spark.seeded_groups import SETTINGS
 from tests.spark.volume_readers import VolumeReaders

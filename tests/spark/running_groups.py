@@ -17,7 +17,7 @@ from epochmq_broker.replication.ha.service import HARole
 from epochmq_operator.audits.cut import GroupCut, cut_of
 from epochmq_operator.plans.reported_states import ReportedBrokerState, ReportedState
 from epochmq_spark import store_layout
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 from tests.spark.seeded_groups import NAME, SeededGroup
 from tests.spark.volume_readers import VolumeReaders
 from tests.unit.broker.replication.ha.broker_node import BrokerNode

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from epochmq_spark import store_layout, volume_client
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 from epochmq_spark.volume_reader import VolumeReader
 
 POLL_S = 0.2

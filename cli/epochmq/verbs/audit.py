@@ -119,7 +119,7 @@ def _frozen(
     is another one."""
     from epochmq.verbs import running_group
     from epochmq_spark import local_readers
-    from epochmq_spark.cut import VolumeCut
+    from epochmq_spark.files_at_cut import VolumeCut
 
     _progress(f"making the cut of {name}")
     made = running_group.make_cut(state, name)

@@ -33,10 +33,10 @@ from epochmq_spark import (
     volume_client,
 )
 from epochmq_spark.checks.log_extent import LogExtent
-from epochmq_spark.cut import VolumeCut, epoch_file_at
 from epochmq_spark.decode.epoch_file import parse_epoch_text
 from epochmq_spark.decode.index_entries import INDEX_ENTRY
 from epochmq_spark.drill_down import AuditedLog
+from epochmq_spark.files_at_cut import VolumeCut, epoch_file_at
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.volume_reader import VolumeReader
 from tests.spark import expectations, group_copies

@@ -15,7 +15,7 @@ import numpy as np
 
 from epochmq_formats.index_file import HEADER_BYTES
 from epochmq_spark import drill_down
-from epochmq_spark.cut import VolumeCut
+from epochmq_spark.files_at_cut import VolumeCut
 from epochmq_spark.frozen_volume import FrozenVolume
 from epochmq_spark.sources import index
 from epochmq_spark.sources.index import IndexFileScan

@@ -16,6 +16,7 @@ import zlib
 from itertools import groupby
 
 from epochmq_broker.replication.ha import log_doubt
+from epochmq_broker.replication.ha.checksum_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.replication.ha.epochs import (
     Epochs,
     HADivergedError,
@@ -24,7 +25,6 @@ from epochmq_broker.replication.ha.epochs import (
     record_received_epoch,
     without_empty_epochs,
 )
-from epochmq_broker.replication.ha.log_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_store.state_files.tail_state import TailState

@@ -4,6 +4,6 @@
 - `server` and `connection` are the master's side of the HA connections, `client` and `client_connection` the
   replica's.
 - `sync_state` is the pure core: how far each replica is, which replicas are in sync, what is confirmed.
-- `epochs` says up to where two logs have a common history; `log_comparison` checks it by the logs' content.
+- `epochs` says up to where two logs have a common history; `checksum_comparison` checks it by their content.
 - `replication_waiters` holds the sends that wait for replicas.
 """

@@ -6,7 +6,7 @@ The steps of a connection. Each may be interrupted; the next connection starts w
 1. Truncate an incomplete record at the end of the log.
 2. Connect, send the handshake, and receive the master's epochs.
 3. Truncate log, queues, index and epochs where they differ from the master's: by the epochs, and by comparing
-   the content that the epochs say is common (`log_comparison`). This is durable before the next step.
+   the content that the epochs say is common (`checksum_comparison`). This is durable before the next step.
 4. Report the log's end offset to the master, and receive what follows.
 
 Without a controller there are no epochs, and steps 2 and 3 only connect.
@@ -26,11 +26,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from epochmq_broker.replication.ha.checksum_comparison import LogComparison, may_truncate
 from epochmq_broker.replication.ha.client_connection import HAClientConnection
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.epochs import HADivergedError, common_prefix_end
 from epochmq_broker.replication.ha.log_checksums import ChecksumsBusyError, LogChecksums
-from epochmq_broker.replication.ha.log_comparison import LogComparison, may_truncate
 from epochmq_broker.replication.ha.log_doubt import has_caught_up, reported_end
 from epochmq_broker.replication.ha.log_end import DISPATCH_BATCH_RECORDS, find_record_start, find_sound_end
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient

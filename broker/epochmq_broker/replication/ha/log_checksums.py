@@ -1,5 +1,5 @@
 """Computes the checksums of log ranges on a thread of its own, for comparisons between a replica and its
-master (`log_comparison`)."""
+master (`checksum_comparison`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from epochmq_broker.replication.ha.log_comparison import LogRange
+from epochmq_broker.replication.ha.checksum_comparison import LogRange
 from epochmq_protocol.checksum import crc32
 from epochmq_store.log.commit_log import CommitLog
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from epochmq_broker.replication.ha.log_comparison import LogRange
+from epochmq_broker.replication.ha.checksum_comparison import LogRange
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import request

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
+from epochmq_broker.replication.ha.checksum_comparison import LogRange
 from epochmq_broker.replication.ha.log_checksums import ChecksumsBusyError
-from epochmq_broker.replication.ha.log_comparison import LogRange
 from epochmq_broker.replication.ha.service import HARole, HAService
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError

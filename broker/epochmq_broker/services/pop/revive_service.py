@@ -1,7 +1,7 @@
 """Hands out messages again that were popped and not acknowledged in time (RocketMQ's PopReviveService).
 
 The master reads the revive topic, queue by queue, and stores the unacknowledged messages in the retry topic
-of their topic and group. `revive_queue` decides which. Every `reviveInterval` all queues take turns. A round
+of their topic and group. `revive_rules` decides which. Every `reviveInterval` all queues take turns. A round
 ends after `ROUND_BUDGET_S`, so that a long backlog does not block other clients; reads that need the disk go
 to worker threads, and the queue continues when they are done.
 
@@ -32,7 +32,7 @@ from epochmq_broker.services.pop.extra_info import topic_without_retry
 from epochmq_broker.services.pop.in_flight import InFlightCounter
 from epochmq_broker.services.pop.remote_originals import RemoteOriginals
 from epochmq_broker.services.pop.revive_log import ACK, CHECKPOINT, ReviveLog
-from epochmq_broker.services.pop.revive_queue import ReviveQueue, re_put, retry_message
+from epochmq_broker.services.pop.revive_rules import ReviveQueue, re_put, retry_message
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.metric_tables import CounterTable
 from epochmq_broker.tables.topics import topic_config

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.replication.ha import log_checksums
-from epochmq_broker.replication.ha.log_comparison import RANGE_MAX, LogRange
+from epochmq_broker.replication.ha.checksum_comparison import RANGE_MAX, LogRange
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.errors import EpochMQError

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from epochmq_broker.config.broker_config import LiveConfig, from_properties
-from epochmq_broker.replication.ha.log_comparison import LogRange
+from epochmq_broker.replication.ha.checksum_comparison import LogRange
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient, RangeChecksums
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.ha.status import epoch_entry_cache, ha_runtime_info

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from epochmq_broker.services.pop.checkpoints import AckMsg, PopCheckPoint
-from epochmq_broker.services.pop.revive_queue import REWRITE_INTERVALS_S, ReviveQueue, re_put
+from epochmq_broker.services.pop.revive_rules import REWRITE_INTERVALS_S, ReviveQueue, re_put
 
 POP = 1_000_000
 

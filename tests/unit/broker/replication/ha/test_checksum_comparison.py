@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.replication.ha import log_comparison
+from epochmq_broker.replication.ha import checksum_comparison
+from epochmq_broker.replication.ha.checksum_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.replication.ha.client import HAClientPhase
-from epochmq_broker.replication.ha.log_comparison import LogComparison, LogRange, may_truncate
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_store.record import DispatchRequest
@@ -49,9 +49,9 @@ def compare(own: bytes, theirs: bytes, first: int, verified: int) -> tuple[int |
 def test_the_first_byte_that_differs_is_found_wherever_it_is(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_comparison, "TAIL_BYTES", 4096)
-    monkeypatch.setattr(log_comparison, "RANGE_MAX", 64 * 1024)
-    monkeypatch.setattr(log_comparison, "CHUNKS", (1024, 64, 1))
+    monkeypatch.setattr(checksum_comparison, "TAIL_BYTES", 4096)
+    monkeypatch.setattr(checksum_comparison, "RANGE_MAX", 64 * 1024)
+    monkeypatch.setattr(checksum_comparison, "CHUNKS", (1024, 64, 1))
     rng = random.Random(seed)
     data = rng.randbytes(rng.randrange(1, 300_000))
     first = rng.randrange(len(data))
@@ -69,7 +69,7 @@ def test_the_first_byte_that_differs_is_found_wherever_it_is(
 def test_after_a_clean_history_only_the_tail_is_read() -> None:
     data = random.Random(1).randbytes(8 << 20)
     found, looked_at = compare(data, data, 0, verified=len(data))
-    assert (found, looked_at) == (None, log_comparison.TAIL_BYTES)
+    assert (found, looked_at) == (None, checksum_comparison.TAIL_BYTES)
 
 
 def test_a_tail_that_differs_is_followed_back_to_where_the_logs_parted() -> None:
@@ -228,7 +228,7 @@ async def test_a_replica_that_returns_compares_only_the_tail(tmp_path: Path) -> 
         await until(lambda: bool(log.asked))
         a.put(1)
         await same(a, b)
-        assert sum(one.end - one.start for one in log.asked) <= log_comparison.TAIL_BYTES
+        assert sum(one.end - one.start for one in log.asked) <= checksum_comparison.TAIL_BYTES
 
 
 async def test_a_log_whose_epoch_file_is_lost_is_compared_as_a_whole(tmp_path: Path) -> None:
