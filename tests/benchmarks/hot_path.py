@@ -235,7 +235,7 @@ def wait_for_replicas(broker: Broker) -> Callable[[], None]:
         end=lambda: broker.store.log.max_offset,
         may_acknowledge=is_leased,
     )
-    broker.live.standing.lease_changed(lease.open_until_ms)
+    broker.live.standing.lease_changed(lease.open_until_ms())
     broker.writer.set_replica_acks(waiters)
 
     def report() -> None:

@@ -181,7 +181,7 @@ GROUPS = [
         "a fenced master writes on",
         "groups",
         WriteLease,
-        "is_open",
+        "open_until_ms",
         "if self.epoch is None or self.fenced:",
         "if self.epoch is None:",
     ),

@@ -49,8 +49,9 @@ class AppendState(msgspec.Struct):
     """The leader sends entries."""
 
     next_index: int
-    """The next entry to send. Invariant, for a peer that is counted: match_index < next_index <= end of the
-    leader's log + 1."""
+    """The next entry to send. Invariant: 0 <= next_index <= end of the leader's log + 1. It follows
+    match_index, unless the peer has lost entries: its responses to comparisons show that before a heartbeat
+    names its new incarnation (see `rejoin`)."""
     in_flight: deque[InFlightPush]
     """In the order of entries. Invariant: the last one ends before `next_index`."""
     entries: int = 0
@@ -59,14 +60,13 @@ class AppendState(msgspec.Struct):
     """Bytes in flight, likewise."""
     pushed_ms: int = 0
 
-    def check_invariants(self, match_index: int, end_index: int) -> None:
+    def check_invariants(self, end_index: int) -> None:
         """Raises InvariantError if the fields contradict each other. O(1)."""
         in_flight = self.in_flight
-        if not match_index < self.next_index <= end_index + 1:
+        if not 0 <= self.next_index <= end_index + 1:
             raise InvariantError(
                 "AppendState",
-                "match_index < next_index <= end of the leader's log + 1",
-                match_index=match_index,
+                "0 <= next_index <= end of the leader's log + 1",
                 next_index=self.next_index,
                 end_index=end_index,
             )
@@ -108,9 +108,9 @@ class PeerProgress:
         """A removed peer receives the log until then, so that it learns of its removal."""
         self.state: ReplicationState = PausedState()
         self.match_index = -1
-        """The peer holds the leader's log durably up to this index. Invariant: -1 <= match_index <= end of
-        the leader's log. (A removed peer may have been emptied since: it is not counted, and gets a new
-        progress if it is added again.)"""
+        """The peer has acknowledged that it holds the leader's log durably up to this index. Invariant: -1 <=
+        match_index <= end of the leader's log. It falls when a heartbeat says that the peer has lost entries
+        (see `rejoin`)."""
         self.contact_ms = -1
         """When the latest acknowledged heartbeat was *sent*: at that moment the peer followed this leader."""
         self.heartbeat_round = 0
@@ -139,4 +139,4 @@ class PeerProgress:
             )
         state = self.state
         if isinstance(state, AppendState):
-            state.check_invariants(self.match_index if self.is_voter else -1, end_index)
+            state.check_invariants(end_index)

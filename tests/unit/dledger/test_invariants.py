@@ -150,7 +150,7 @@ def test_a_second_vote_in_one_term_is_named() -> None:
 PEER: list[tuple[str, Callable[[PeerProgress], object]]] = [
     ("match_index <= end of the leader's log", lambda p: setattr(p, "match_index", 11)),
     ("-1 <= match_index", lambda p: setattr(p, "match_index", -2)),
-    ("match_index < next_index", lambda p: setattr(state_of(p), "next_index", 3)),
+    ("0 <= next_index", lambda p: setattr(state_of(p), "next_index", -1)),
     ("next_index <= end of the leader's log", lambda p: setattr(state_of(p), "next_index", 12)),
     ("end before next_index", lambda p: setattr(state_of(p), "next_index", 10)),
     ("entries is their sum", lambda p: setattr(state_of(p), "entries", 1)),
@@ -169,8 +169,9 @@ def test_a_broken_progress_of_a_peer_is_named(rule: str, breaks: Callable[[PeerP
         peer.check_invariants(10)
 
 
-def test_a_removed_peer_may_have_been_emptied() -> None:
-    peer = PeerProgress("n1", is_voter=False)
+@pytest.mark.parametrize("is_voter", [True, False])
+def test_a_peer_may_have_lost_entries(is_voter: bool) -> None:
+    peer = PeerProgress("n1", is_voter=is_voter)
     peer.match_index, peer.state = 8, AppendState(1, deque())
     peer.check_invariants(10)
 

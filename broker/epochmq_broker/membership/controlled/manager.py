@@ -72,7 +72,7 @@ class ReplicasManager:
         self._components = components
         self._ha: HAService = components.ha
         self._standing = standing = components.live.standing
-        self.lease = WriteLease(on_change=lambda: standing.lease_changed(self.lease.open_until_ms))
+        self.lease = WriteLease(on_change=lambda: standing.lease_changed(self.lease.open_until_ms()))
         self.lease.end()
         self.role_transitions = RoleTransitions(components, self.lease)
         self.heartbeats = ControllerHeartbeats(

@@ -78,8 +78,9 @@ class WriteLease:
     def record_grant(self, epoch: int, sent_ms: float, lease_ms: int) -> None:
         """Records a lease of `lease_ms` that was requested at `sent_ms`."""
         self.duration_ms, self.leader_grants = lease_ms, True
-        if epoch == self.epoch and sent_ms + lease_ms > self.until_ms:
-            self.until_ms, self.sent_ms = sent_ms + lease_ms, sent_ms
+        until_ms = sent_ms + lease_ms
+        if epoch == self.epoch and until_ms > self.until_ms:
+            self.until_ms, self.sent_ms = until_ms, sent_ms
         self.on_change()
 
     def note_lapse(self, now_ms: float) -> None:
@@ -88,7 +89,6 @@ class WriteLease:
             self.lapses, self.until_ms = self.lapses + 1, 0.0
             self.on_change()
 
-    @property
     def open_until_ms(self) -> float:
         """Until when the broker may write: -inf if it may not, inf if no lease is needed."""
         if self.epoch is None or self.fenced:
@@ -97,7 +97,7 @@ class WriteLease:
 
     def is_open(self, now_ms: float) -> bool:
         """Whether the broker may write at `now_ms`."""
-        return now_ms < self.open_until_ms
+        return now_ms < self.open_until_ms()
 
     def needs_renewal(self, now_ms: float) -> bool:
         """Whether a lease is needed and its renewal is late."""
