@@ -23,9 +23,9 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 import numpy as np
 
 from epochmq_spark import (
-    cut,
     drill_down,
     files,
+    files_at_cut,
     frozen_volume,
     kubernetes_driver,
     store_layout,
@@ -314,7 +314,7 @@ def test_an_index_with_one_key_only_is_reconstructed_within_5_s(tmp_path: Path) 
     raw = table.tobytes()
     parts_of_entries = [raw[at : at + 20_000] for at in range(0, len(raw), 20_000)]
     began = time.process_time()
-    head, length = cut.index_at(bytes(40), heads, lambda: parts_of_entries, kept * 100 + 1)
+    head, length = files_at_cut.index_at(bytes(40), heads, lambda: parts_of_entries, kept * 100 + 1)
     assert time.process_time() - began < 5
     assert np.frombuffer(head[40:], ">i4")[[7, 11]].tolist() == [kept, count + 2]
     path = tmp_path / "index"
