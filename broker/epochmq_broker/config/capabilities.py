@@ -2,8 +2,9 @@
 """What a broker may do now: one value, which one function derives from the role, the write lease, the state
 of the disk, and the settings.
 
-`BrokerStanding` keeps the value. Whoever learns of a change tells it; whoever asks, the fast paths included,
-reads `BrokerStanding.capabilities`. A lease ends by time alone, so the value holds the time until which it is
+`BrokerStanding` keeps the value. The availability mode, the write lease, the switchover gate and the store
+report their changes to it. Requests and services, the fast paths included, read
+`BrokerStanding.capabilities`. A lease ends by time alone, so the value holds the time until which it is
 valid.
 """
 

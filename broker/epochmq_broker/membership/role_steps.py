@@ -1,7 +1,7 @@
-"""The steps of a role change that are the same whoever decides the role: the controllers, or Raft (RocketMQ's
-`changeToMaster` and `changeToSlave`).
+"""The steps of a role change that controllers and Raft have in common (RocketMQ's `changeToMaster` and
+`changeToSlave`).
 
-A mode makes the log the master's, or follows the master's log, in between.
+Between these steps, the availability mode makes the log the master's, or follows the master's log.
 """
 
 from __future__ import annotations

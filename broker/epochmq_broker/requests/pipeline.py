@@ -6,7 +6,7 @@ socket only the gates of the broker. Why this order:
 
 - Fast failure comes first, because a request that has waited too long must cost nothing more. The server
   applies it (`RequestDispatcher.check_requests`), and runs no fast handler meanwhile.
-- An isolated master rejects requests before it asks who sent them: nobody may send them.
+- An isolated master rejects requests before the access control: no sender may make them.
 - Access comes before the broker's name: a rejection by name tells which broker this is.
 - A request for another broker is rejected here, not relayed: the relay goes to this broker's group.
 - A request that is only relayed is relayed before its queue is translated: the master has the mapping, and

@@ -8,6 +8,8 @@ New units are in memory first: `buffer` holds the queue's bytes from `buffer_sta
 a unit at `buffer_position`, and calls `make_room` when `buffer_position` reaches `buffer_limit`. A worker
 thread writes the units into the queue's files later (`queue_flusher`). After a crash, recovery rebuilds the
 units that were in memory only from the log.
+
+The module is longer than 600 lines because appends, reads, expiry and recovery share the bounds of a queue.
 """
 
 from __future__ import annotations

@@ -221,31 +221,29 @@ class PopRound:
         None if it follows."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STEP_BUDGET_S
-        reader = self._processor.store.reader
-        try:
-            # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
-            reader.resident_only = reader.residency if self._tries < PULL_TRIES_MAX else None
-            while self._next is not None:
-                if not self._processor.may_hand_out():
-                    raise RequestError(
-                        ResponseCode.SYSTEM_BUSY, "a switchover of the master is under way; pop again"
-                    )
-                topic, queue_id = self._next
-                self._processor.popper.pop(self._header, topic, queue_id, self._wanted, self._result)
-                self._next = next(self._queues, None)
-                if self._next is not None and loop.time() > deadline:
-                    self._interrupt()
-                    self._result.keep()
-                    loop.call_soon(self._continue, None)
+        # If the kernel keeps evicting the pages, the event loop waits for the disk in the end.
+        waits = self._tries >= PULL_TRIES_MAX
+        with contextlib.nullcontext() if waits else self._processor.store.reader.resident:
+            try:
+                while self._next is not None:
+                    if not self._processor.may_hand_out():
+                        raise RequestError(
+                            ResponseCode.SYSTEM_BUSY, "a switchover of the master is under way; pop again"
+                        )
+                    topic, queue_id = self._next
+                    self._processor.popper.pop(self._header, topic, queue_id, self._wanted, self._result)
+                    self._next = next(self._queues, None)
+                    if self._next is not None and loop.time() > deadline:
+                        self._interrupt()
+                        self._result.keep()
+                        loop.call_soon(self._continue, None)
+                        return None
+            except NotResidentError as missing:
+                if not self._read_first(missing):
                     return None
-        except NotResidentError as missing:
-            if not self._read_first(missing):
-                return None
-        except RequestError:
-            if not self._result.count:
-                raise
-        finally:
-            reader.resident_only = None
+            except RequestError:
+                if not self._result.count:
+                    raise
         return self._finish()
 
     def _continue(self, error: Exception | None) -> None:
