@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from epochmq_protocol.durable_files import backup_of, replace_file
+from epochmq_protocol.durable_files import backup_of, make_directory, replace_file
 
 
 def read_text(path: Path) -> str | None:
@@ -21,5 +21,5 @@ def read_text(path: Path) -> str | None:
 def write_text(path: Path, text: str) -> None:
     """Replaces the file atomically, and keeps the previous text as `.bak`. OSError if it cannot be
     written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     replace_file(path, text.encode("utf-8"), keep_backup=True)

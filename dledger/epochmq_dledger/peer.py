@@ -38,6 +38,7 @@ from epochmq_dledger.state_machine import StateMachine
 from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode, RequestOrResponse
+from epochmq_protocol.durable_files import make_directory
 from epochmq_protocol.transport.client import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ class DLedgerPeer:
         position after them. Waits for the disk. ValueError if the directory belongs to another peer, or is
         too damaged to use."""
         context = self._context
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_directory(self.folder)
         recovery = PeerRecovery(
             self.settings,
             self.folder,

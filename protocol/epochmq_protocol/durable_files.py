@@ -1,6 +1,7 @@
 """Replaces small files so that they survive a crash of the process or the machine, and a power loss.
 
-Every state file of the project is written by `replace_file`. The order of its steps makes it safe:
+Every state file of the project is written by `replace_file`, in a directory that `make_directory` creates.
+The order of the steps of `replace_file` makes it safe:
 
 1. the new content is written in full under a temporary name and synced;
 2. with `keep_backup`, the present file becomes `NAME.bak` (a second name for the same content, so that `NAME`
@@ -43,6 +44,21 @@ def replace_file(path: Path, data: bytes, *, keep_backup: bool = False, mode: in
 def backup_of(path: Path) -> Path:
     """The file in which `replace_file` keeps the former content."""
     return path.with_name(path.name + BACKUP_SUFFIX)
+
+
+def make_directory(path: Path) -> None:
+    """Creates a directory with the parents that it lacks, durably: a power loss that keeps a synced file
+    keeps the directories above it. Only the directories that this call creates are synced into their parents.
+    OSError: some of them may exist."""
+    missing = []
+    directory = path
+    while not directory.exists():
+        missing.append(directory)
+        directory = directory.parent
+    for directory in reversed(missing):
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+    path.mkdir(exist_ok=True)  # FileExistsError for a file in its place
 
 
 def sync_directory(path: Path) -> None:

@@ -13,6 +13,7 @@ import logging
 import resource
 from collections.abc import Callable
 
+from epochmq_protocol.durable_files import make_directory
 from epochmq_store.appending.appender import Appender, ArrivalListener
 from epochmq_store.appending.commit_log_dispatcher import CommitLogDispatcher
 from epochmq_store.appending.replica_log_writer import ReplicaLogWriter
@@ -156,7 +157,7 @@ class MessageStore:
             if not path.is_dir():
                 raise StoreDamagedError(f"{path}, in readOnlyCommitLogStorePaths, is no directory")
         for path in (root, *self.config.commit_log_dirs, self.queues.directory, self.index.directory):
-            path.mkdir(parents=True, exist_ok=True)
+            make_directory(path)
         zeroed = clean_queues_marker.queues_are_zeroed(root)
         self._lock = LockFile(root / "lock")
         clean_queues_marker.remove_marker(root)

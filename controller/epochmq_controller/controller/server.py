@@ -15,6 +15,7 @@ from epochmq_controller.controller.lease_renewals import LeaseRenewals
 from epochmq_controller.controller.notifier import RoleChangeNotifier
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_dledger.processor import DLedgerProcessor
+from epochmq_protocol.durable_files import make_directory
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport import RemotingClient, RemotingServer
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
@@ -88,7 +89,7 @@ class DirectoryLock:
     def acquire(self) -> None:
         """Creates the directory if needed, and locks it. OSError if that fails, or another process holds the
         lock."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_directory(self.folder)
         handle = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

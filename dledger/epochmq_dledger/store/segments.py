@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from epochmq_dledger.core.raft_log import LogFullError
-from epochmq_protocol.durable_files import sync_directory
+from epochmq_protocol.durable_files import make_directory, sync_directory
 
 _NAME = re.compile(r"\d{20}")
 _ERASED_AT_ONCE = 1 << 20
@@ -95,7 +95,7 @@ class Segments:
         """Opens all files. A file of size 0 was never synced, and is removed. All files count as unsynced:
         what a killed process has written can be read, but the kernel may not have synced it. There may be
         gaps between files. ValueError for a file of another size."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_directory(self.folder)
         names = sorted(path for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
         for path in names:
             size = path.stat().st_size

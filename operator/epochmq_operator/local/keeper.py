@@ -24,7 +24,7 @@ from epochmq_operator.pods import (
     PodSidecar,
 )
 from epochmq_operator.status_model import PodPhase
-from epochmq_protocol.durable_files import replace_file
+from epochmq_protocol.durable_files import make_directory, replace_file
 
 CommandOf = Callable[[Pod], Sequence[str]]
 Prober = Callable[[Pod], Awaitable[Readiness]]
@@ -169,10 +169,10 @@ class PodKeeper:
 
     def _prepare(self) -> None:
         for volume in self.pod.volumes:
-            Path(volume.path).mkdir(parents=True, exist_ok=True)
+            make_directory(Path(volume.path))
         for file in self.pod.files:
             path = Path(file.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             replace_file(path, file.text.encode())
 
     async def _spawn(self, command: Sequence[str], log_path: Path) -> asyncio.subprocess.Process:

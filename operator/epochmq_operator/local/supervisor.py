@@ -34,6 +34,7 @@ from epochmq_operator.pods import (
 )
 from epochmq_operator.resources import Resources
 from epochmq_operator.status_model import PodPhase
+from epochmq_protocol.durable_files import make_directory
 from epochmq_protocol.transport import RemotingClient
 
 log = logging.getLogger(__name__)
@@ -332,7 +333,7 @@ def create_raft_volumes(pods: Iterable[Pod]) -> None:
         is_peer = pod.component is Component.CONTROLLER or any(port.name == "dledger" for port in pod.ports)
         for volume in pod.volumes if is_peer else ():
             try:
-                Path(volume.path).mkdir(parents=True, exist_ok=True)
+                make_directory(Path(volume.path))
             except OSError as error:  # the pod's keeper reports the same error
                 log.warning("cannot create the volume %s: %s", volume.path, error)
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from epochmq_protocol.durable_files import sync_directory
+from epochmq_protocol.durable_files import make_directory, sync_directory
 from epochmq_protocol.errors import EpochMQError
 
 PAGE_BYTES = 4096
@@ -411,7 +411,7 @@ class MappedFileQueue(FileSequence[MappedFile]):
         """Creates a file; its first flush makes its directory entry durable. Raises DiskFullError or
         OSError."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
         except OSError as error:
             if error.errno in _FULL:
                 raise DiskFullError(str(error)) from error

@@ -23,6 +23,7 @@ from epochmq_formats.pending_file import (
     encode_slot,
     is_content,
 )
+from epochmq_protocol.durable_files import make_directory
 from epochmq_store.state_files.abort_file import boot_id
 
 
@@ -36,7 +37,7 @@ class PendingFile:
 
     def __init__(self, path: Path, mode: int = 0o644) -> None:
         """`path` is that of the state file, `mode` the permissions of a new pending file. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         self._fd = os.open(pending_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
         self._boot = _boot()
         newest = _newest(self._fd, self._boot)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from epochmq_protocol.durable_files import backup_of, replace_file
+from epochmq_protocol.durable_files import backup_of, make_directory, replace_file
 from epochmq_protocol.errors import EpochMQError
 from epochmq_store.state_files.pending_file import pending_path, read_pending
 
@@ -70,7 +70,7 @@ def read_state_file(path: Path, decode: Callable[[bytes], T]) -> T | None:
 def write_state_file(path: Path, data: bytes) -> None:
     """Replaces the content of a state file, or of `broker.conf`, durably, and keeps the previous content in
     `.bak`. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     replace_file(path, data, keep_backup=True, mode=file_mode(path))
 
 

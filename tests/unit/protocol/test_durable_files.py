@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from epochmq_protocol import durable_files
-from epochmq_protocol.durable_files import backup_of, replace_file
+from epochmq_protocol.durable_files import backup_of, make_directory, replace_file
+from tests.support.directory_syncs import DirectorySyncs
 
 CALLS = ("open", "write", "fsync", "close", "link", "replace", "unlink")
 NAMES = {"open": 0, "link": 1, "replace": 1, "unlink": 0}
@@ -151,3 +152,27 @@ def test_after_a_crash_at_any_call_the_file_is_whole(
         assert last > 4
         return
     pytest.fail("replace_file did not end within 20 calls")
+
+
+def test_each_new_directory_is_synced_into_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = DirectorySyncs(monkeypatch)
+    make_directory(tmp_path / "a" / "b" / "c")
+    assert syncs.created == {tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c"}
+    assert not syncs.unsynced
+    make_directory(tmp_path / "a" / "b" / "d")
+    assert not syncs.unsynced
+
+
+def test_a_directory_that_exists_costs_no_sync(tmp_path: Path, journal: list[str]) -> None:
+    make_directory(tmp_path)
+    assert journal == []
+
+
+def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(FileExistsError):
+        make_directory(tmp_path / "a")
+    with pytest.raises(NotADirectoryError):
+        make_directory(tmp_path / "a" / "b")

@@ -14,7 +14,7 @@ from epochmq_broker.membership.controlled.identity import (
     parse_application,
     parse_identity,
 )
-from epochmq_protocol.durable_files import replace_file
+from epochmq_protocol.durable_files import make_directory, replace_file
 from epochmq_protocol.errors import ConfigError
 
 
@@ -72,5 +72,5 @@ def _read(path: Path) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     replace_file(path, text.encode())

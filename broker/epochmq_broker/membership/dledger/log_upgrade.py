@@ -26,7 +26,7 @@ from epochmq_broker.membership.dledger.plain_log import (
     reject_if_in_use,
 )
 from epochmq_protocol import record_layout
-from epochmq_protocol.durable_files import sync_directory
+from epochmq_protocol.durable_files import make_directory, sync_directory
 from epochmq_store.files.lock_file import LockFile
 from epochmq_store.files.mapped_file import StoreDamagedError, file_name
 from epochmq_store.message_store import LOOPBACK_HOST, MessageStore
@@ -67,7 +67,7 @@ def upgrade(
 
 def _create_first_data_file(folder: Path, start: int, size: int) -> Path:
     """Creates the empty file durably. Removes what an earlier upgrade has left, which has no entries."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_directory(folder)
     path = folder / file_name(start)
     for other in folder.iterdir():
         if other != path and other.name.isdecimal():

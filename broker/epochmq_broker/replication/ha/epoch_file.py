@@ -12,7 +12,7 @@ import logging
 from pathlib import Path
 
 from epochmq_broker.replication.ha.epochs import Epochs
-from epochmq_protocol.durable_files import backup_of, replace_file
+from epochmq_protocol.durable_files import backup_of, make_directory, replace_file
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file, parse_epoch_file
 from epochmq_protocol.errors import RemoteProtocolError
 
@@ -76,5 +76,5 @@ class EpochFile:
         entries = self.epochs.entries
         if not entries:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         replace_file(self.path, format_epoch_file(entries).encode(), keep_backup=True)

@@ -13,7 +13,7 @@ from epochmq_broker.replication.ha import log_doubt
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_formats.abort_file import TailState
-from epochmq_protocol.durable_files import replace_file, sync_directory
+from epochmq_protocol.durable_files import make_directory, replace_file, sync_directory
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import RunningFlags
 
@@ -55,7 +55,7 @@ class LogDoubtFile:
             self.path.unlink(missing_ok=True)
             sync_directory(self.path.parent)
         else:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent)
             replace_file(self.path, msgspec.json.encode(doubt))
         self.content = doubt
 

@@ -35,6 +35,7 @@ from epochmq_formats.timer_log import (
     UNIT_BYTES,
 )
 from epochmq_formats.timer_wheel import WINDOW_SLOTS
+from epochmq_protocol.durable_files import make_directory
 from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.files.mapped_file import DiskFullError, MappedFile
 from epochmq_store.message_store import MessageStore
@@ -94,7 +95,7 @@ class TimerStore:
 
     def load(self, store: MessageStore, present_ms: int) -> None:
         """Opens and repairs the files. The store is recovered. Raises StoreDamagedError or OSError."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self._path.parent)
         self.checkpoint = checkpoint = read_checkpoint(self._path)
         complete = self.wheel.load()
         self.log.load()
