@@ -236,8 +236,8 @@ class SlaveSync:
         await self._round(self.master)
 
     def align_with_log(self) -> None:
-        """Corrects the copied tables where they contradict the log, when this broker becomes the master and
-        its queues hold the whole log.
+        """Corrects the tables where they contradict the log, when this broker becomes the master or starts as
+        the master, and its queues hold the whole log.
 
         A consumer offset after the end of a queue would skip the messages that are stored there later
         (#4771). A topic whose first messages arrived after the last copy of the tables would have messages

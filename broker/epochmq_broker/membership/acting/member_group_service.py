@@ -233,6 +233,10 @@ class MemberGroupService:
         is_master = components.live.current.broker_id == MASTER_ID
         services = components.master_services if is_master else components.special_services
         log.info("the special services %s", "start" if run else "stop")
+        if run and is_master:
+            # Its consumer offsets may be ahead of its log, after a power loss. An acting master keeps them: it
+            # stores nothing in these queues, and the master may have the messages.
+            components.slave_sync.align_with_log()
         if run:
             services.start()
         else:

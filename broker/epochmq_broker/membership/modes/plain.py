@@ -9,6 +9,7 @@ class PlainMode(AvailabilityMode):
     """A master, or a slave that never becomes one. A slave follows the master that a nameserver names."""
 
     def start_services(self) -> None:
-        """See `AvailabilityMode`."""
+        """See `AvailabilityMode`. After a power loss the file of consumer offsets may be ahead of the log."""
         if self._parts.live.standing.capabilities.runs_special_services:
+            self._parts.slave_sync.align_with_log()
             self._parts.master_services.start()
