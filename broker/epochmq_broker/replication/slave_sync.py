@@ -236,26 +236,15 @@ class SlaveSync:
         await self._round(self.master)
 
     def align_with_log(self) -> None:
-        """Corrects the tables where they contradict the log, when this broker becomes the master or starts as
-        the master, and its queues hold the whole log.
+        """Corrects the copied tables where they contradict the log, when this broker becomes the master and
+        its queues hold the whole log.
 
-        A consumer offset after the end of a queue would skip the messages that are stored there later
-        (#4771). A topic whose first messages arrived after the last copy of the tables would have messages
-        that no consumer can read. Nor could a message of it that waits be delivered: its clients would learn
-        no new address from the nameserver, which knows no such topic, and the check of a half message finds
-        no producer."""
+        A topic whose first messages arrived after the last copy of the tables would have messages that no
+        consumer can read. Nor could a message of it that waits be delivered: its clients would learn no new
+        address from the nameserver, which knows no such topic, and the check of a half message finds no
+        producer."""
+        self.lower_offsets_to_log()
         store = self._store
-
-        def end(topic: str, queue_id: int) -> int:
-            queue = store.lookup.existing_queue(topic, queue_id)
-            return 0 if queue is None else queue.max_offset
-
-        taken_back = self._offsets.clamp(end)
-        if taken_back:
-            log.warning(
-                "%d consumer offsets were ahead of the log and were lowered to the end of their queues",
-                taken_back,
-            )
         for topic, queues in self._unknown_topics().items():
             log.warning(
                 "topic %s has messages, but its settings were not copied: it gets default settings", topic
@@ -265,6 +254,23 @@ class SlaveSync:
                 config.attributes[QUEUE_TYPE] = BATCH_CQ
             self._topics.create_if_absent(config)
         self._topics.known_until = None
+
+    def lower_offsets_to_log(self) -> None:
+        """Lowers consumer offsets that are ahead of the log to the ends of their queues, when this broker
+        becomes or starts as the master. Such an offset would skip the messages that are stored there later
+        (#4771). It was copied before the log was, or written before the log, which lost its end in a power
+        loss."""
+
+        def end(topic: str, queue_id: int) -> int:
+            queue = self._store.lookup.existing_queue(topic, queue_id)
+            return 0 if queue is None else queue.max_offset
+
+        lowered = self._offsets.clamp(end)
+        if lowered:
+            log.warning(
+                "%d consumer offsets were ahead of the log and were lowered to the end of their queues",
+                lowered,
+            )
 
     def _unknown_topics(self) -> dict[str, int]:
         """Topic → number of queues, of the topics without settings that have messages newer than the last

@@ -234,9 +234,9 @@ class MemberGroupService:
         services = components.master_services if is_master else components.special_services
         log.info("the special services %s", "start" if run else "stop")
         if run and is_master:
-            # Its consumer offsets may be ahead of its log, after a power loss. An acting master keeps them: it
-            # stores nothing in these queues, and the master may have the messages.
-            components.slave_sync.align_with_log()
+            # After a power loss its consumer offsets may be ahead of its log. An acting master keeps such
+            # offsets: it stores nothing in these queues, and the master may have the messages.
+            components.slave_sync.lower_offsets_to_log()
         if run:
             services.start()
         else:

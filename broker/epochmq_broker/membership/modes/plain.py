@@ -11,5 +11,5 @@ class PlainMode(AvailabilityMode):
     def start_services(self) -> None:
         """See `AvailabilityMode`. After a power loss the file of consumer offsets may be ahead of the log."""
         if self._parts.live.standing.capabilities.runs_special_services:
-            self._parts.slave_sync.align_with_log()
+            self._parts.slave_sync.lower_offsets_to_log()
             self._parts.master_services.start()

@@ -12,7 +12,7 @@ STORED, AHEAD = 3, 7
 
 
 async def store_and_commit_ahead(directory: Path) -> None:
-    """Leaves the files of a broker whose offset file was synced before a power loss, and whose log was not."""
+    """Leaves the files of a broker that lost power when its offset file was synced and its log was not."""
     async with running(directory) as bench:
         for _ in range(STORED):
             assert bench.peer().call(send_command("orders")).code == 0

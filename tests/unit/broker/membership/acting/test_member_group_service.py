@@ -61,7 +61,7 @@ async def test_the_master_runs_all_services_of_a_master() -> None:
     made = Bench(brokerId="0", brokerRole="ASYNC_MASTER")
     made.group.start()
     made.group.start_service(0, SELF)
-    assert made.log[:3] == ["tables align_with_log", "start special", "start others"]
+    assert made.log[:3] == ["tables lower_offsets_to_log", "start special", "start others"]
     assert not made.group.is_acting_master
     await made.group.stop()
 
@@ -80,7 +80,7 @@ async def test_a_slave_acts_and_hands_back(bench: Bench) -> None:
     ):
         assert call in bench.log, call
     assert "start others" not in bench.log, "what only a master does"
-    assert "tables align_with_log" not in bench.log, "the master may have what the offsets are ahead of"
+    assert "tables lower_offsets_to_log" not in bench.log, "the master may have what the offsets are ahead of"
     bench.log.clear()
     bench.list_only(0, 1, 2)
     await until(lambda: f"ha follow {MASTER_HA}" in bench.log)
