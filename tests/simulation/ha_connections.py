@@ -204,7 +204,7 @@ class SimulatedHAConnection:
         assert sync is not None
         label = self.blocks.label(self.position)
         data = bytes(master.log.data[self.position : self.position + size])
-        confirm = self.confirm_sent = sync.confirm_offset
+        confirm = self.confirm_sent = sync.confirmed_records
         self.announce = False
         self.wrote_ms = master.clock()
         head = (self.position, label.epoch, label.start_offset, confirm)
@@ -225,7 +225,7 @@ class SimulatedHAConnection:
         if sync is None or self.position != master.log.end or self.broker_id is None:
             return
         sync.nothing_to_send(self.broker_id, now)
-        if now - self.wrote_ms > BEAT_MS or self.confirm_sent < sync.confirm_offset:
+        if now - self.wrote_ms > BEAT_MS or self.confirm_sent < sync.confirmed_records:
             self._send(0)
 
     # The replica's side -------------------------------------------------------------------------------------

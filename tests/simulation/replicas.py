@@ -392,7 +392,7 @@ class GroupBroker(SimulatedLogHost):
         self.role = Role.CHANGING
         sync, self.sync_state = self.sync_state, None
         if sync is not None:
-            self.confirmed = sync.confirm_offset
+            self.confirmed = sync.confirmed_records
             self.verified = self.log.end
         self.waiters.clear()
         for link in list(self.connections):
@@ -558,7 +558,7 @@ class GroupBroker(SimulatedLogHost):
     @property
     def confirm_offset(self) -> int:
         """The confirmed offset, as far as this broker knows it."""
-        return self.sync_state.confirm_offset if self.sync_state is not None else self.confirmed
+        return self.sync_state.confirmed_records if self.sync_state is not None else self.confirmed
 
     # Replication (`ha.client`, `ha.client_connection`) ------------------------------------------------------
 

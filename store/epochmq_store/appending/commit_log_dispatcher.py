@@ -22,6 +22,7 @@ class CommitLogDispatcher:
 
     __slots__ = (
         "_bit_map",
+        "_blank",
         "_delays_ms",
         "_index",
         "_light_queues",
@@ -50,11 +51,18 @@ class CommitLogDispatcher:
         self._index = index
         self._delays_ms = delays_ms
         self.position = 0
+        self._blank = -1, -1  # start of the last blank record, and of the file after it
         self.repairing = False  # existing units are compared with the log, and repaired
         self.last_timestamp = 0  # store time of the newest dispatched message, epoch ms
         self._on_append: Callable[[ConsumeQueue, int, int], None] | None = None
         self._bit_map = bit_map
         self._light_queues = light_queues
+
+    @property
+    def records_end(self) -> int:
+        """The end of the last dispatched record that is not blank."""
+        start, following = self._blank
+        return start if self.position == following else self.position
 
     def notify_appends(self, listener: Callable[[ConsumeQueue, int, int], None] | None) -> None:
         """Calls this listener for every new unit from now on, in place of the previous one; None for no
@@ -145,7 +153,9 @@ class CommitLogDispatcher:
                 self.position = after
                 count += 1
             elif parsed == record.BLANK:
-                self.position = self._log.roll_next_file(self.position)
+                following = self._log.roll_next_file(self.position)
+                self._blank = self.position, following
+                self.position = following
             else:
                 break
         return count

@@ -89,6 +89,12 @@ class ReplicaLogWriter:
         may be greater than the end of the log."""
         return self._dispatcher.position
 
+    @property
+    def dispatched_records_end(self) -> int:
+        """The end of the last record that is in queues and index. A blank record at the end of the last file
+        does not count: it is written again after a restart."""
+        return self._dispatcher.records_end
+
     def dispatch(self, limit: int, max_records: int = DISPATCH_BATCH_RECORDS) -> bool:
         """Dispatches up to `max_records` records that end at or before `limit`. True when that number was
         reached. Raises DiskFullError or OSError."""

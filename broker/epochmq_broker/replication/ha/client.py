@@ -82,6 +82,7 @@ class HAClient:
         master_checksums: Callable[[], MasterChecksumClient | None],
         protected_until: Callable[[int], int],
         on_confirm: Callable[[int], None],
+        on_dispatch: Callable[[], None],
         on_diverged: Callable[[], None],
     ) -> None:
         """`epochs` is None without a controller; everything received then counts as confirmed. Up to offset
@@ -89,8 +90,8 @@ class HAClient:
         `master_checksums` returns the client that gets the master's; None: logs are not compared.
         `protected_until` maps the confirmed offset to the offset below which the log must not be truncated.
 
-        `on_confirm` is called with each new confirmed offset, `on_diverged` when the log differs from the
-        master's below the confirmed offset."""
+        `on_confirm` is called with each new confirmed offset, `on_dispatch` after confirmed records were
+        dispatched, `on_diverged` when the log differs from the master's below the confirmed offset."""
         self.phase = HAClientPhase.WAITING
         self.confirm_offset = confirm_offset
         self.address: str | None = None
@@ -102,6 +103,7 @@ class HAClient:
         self._master_checksums = master_checksums
         self._protected_until = protected_until
         self._on_confirm = on_confirm
+        self._on_dispatch = on_dispatch
         self._on_diverged = on_diverged
         self._on_caught_up: Callable[[], None] | None = None
         self._master_end = 0
@@ -463,6 +465,7 @@ class HAClient:
             return
         self._dispatch_failures = 0
         store.note_replicated_bytes()
+        self._on_dispatch()
         if more:
             self._dispatch_soon()
 

@@ -291,7 +291,7 @@ class HAConnection:
         self.send_pending()
 
     def _queue_block(self, file: MappedFile, size: int) -> None:
-        confirm = self._context.sync.confirm_offset
+        confirm = self._context.sync.confirmed_records
         self._header = self._blocks.header(self.position, size, confirm)
         self._file, self._file_position, self._unsent = file, self.position - file.start, size
         self._confirm_sent = confirm
@@ -302,7 +302,7 @@ class HAConnection:
 
     def _send_heartbeat(self) -> None:
         """Sends a frame without bytes, which carries the epoch and the confirmed offset."""
-        confirm = self._context.sync.confirm_offset
+        confirm = self._context.sync.confirmed_records
         self._header = self._blocks.header(self.position, 0, confirm)
         self._confirm_sent = confirm
         self._epoch_unannounced = False
@@ -368,7 +368,7 @@ class HAConnection:
         run_end = min(end, self.position + BACKGROUND_RUN_BYTES)
         pieces: list[tuple[bytes, int, int]] = []
         most = max(master.settings.block_bytes, BACKGROUND_BLOCK_BYTES)
-        confirm = self._confirm_sent = master.sync.confirm_offset
+        confirm = self._confirm_sent = master.sync.confirmed_records
         while self.position < run_end:
             at = self.position - file.start
             if at >= file.size:
@@ -416,7 +416,7 @@ class HAConnection:
             return
         master.sync.nothing_to_send(self.broker_id, master.now_ms)
         due = now - self._wrote_at > settings.ha_send_heartbeat_interval / 1000
-        if due or (master.epochs is not None and self._confirm_sent < master.sync.confirm_offset):
+        if due or (master.epochs is not None and self._confirm_sent < master.sync.confirmed_records):
             self._send_heartbeat()
 
     def close(self, why: str) -> None:

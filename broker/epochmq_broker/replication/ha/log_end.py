@@ -57,11 +57,13 @@ async def truncate_torn_tail(store: MessageStore) -> None:
         store.truncate(end, torn=True)
 
 
-async def dispatch_rest(store: MessageStore) -> None:
-    """Dispatches all complete records of the log to queues and index."""
+async def dispatch_rest(store: MessageStore, limit: int | None = None) -> None:
+    """Dispatches the complete records of the log, or those that end at or before `limit`, to queues and
+    index."""
     more = store.replica_log.has_undispatched
     while more:
-        more = store.replica_log.dispatch(store.max_phy_offset, DISPATCH_BATCH_RECORDS)
+        end = store.max_phy_offset if limit is None else limit
+        more = store.replica_log.dispatch(end, DISPATCH_BATCH_RECORDS)
         await asyncio.sleep(0)  # the event loop serves other work
     store.replica_log.complete_blank_record()
     store.note_replicated_bytes()

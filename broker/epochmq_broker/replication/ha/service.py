@@ -130,8 +130,8 @@ class HAService:
 
     @property
     def confirmed_by_all(self) -> int:
-        """The end offset that every member of the SyncStateSet has, as far as this broker knows; -1 without
-        `allAckInSyncStateSet`, because masters then confirm bytes that no replica has."""
+        """The end of the last record that every member of the SyncStateSet has, as far as this broker knows;
+        -1 without `allAckInSyncStateSet`, because masters then confirm bytes that no replica has."""
         if not self.controlled or not self._live.current.all_ack_in_sync_state_set:
             return -1
         return self.confirm_offset
@@ -167,7 +167,7 @@ class HAService:
             self.role = HARole.IDLE
             await self.doubt.stop()
             if followed:
-                await dispatch_rest(self._store)
+                await self._dispatch_all()
 
     async def _end_role(self) -> None:
         """Ends the present role."""
@@ -180,7 +180,7 @@ class HAService:
             self._store.state.set_flag(RunningFlags.REPLICA, True)
             self._store.replica_log.mark_all_dispatched()
             self._verified = self._store.max_phy_offset
-            self._confirmed.save(sync.confirm_offset)
+            self._confirmed.save(sync.confirmed_records)
         acks, self._acks = self._acks, None
         self._writer.set_replica_acks(None)
         self._writer.set_append_listener(None)
@@ -193,7 +193,14 @@ class HAService:
         if client is not None:
             await client.stop()
             self._verified = client.verified
-            self._confirmed.save(client.confirm_offset)
+            self._confirmed.note_dispatched()
+
+    async def _dispatch_all(self) -> None:
+        """Dispatches all records, first those that are confirmed, so that the end of the last one is
+        known."""
+        await dispatch_rest(self._store, self._confirmed.value)
+        self._confirmed.note_dispatched()
+        await dispatch_rest(self._store)
 
     # With a controller
 
@@ -216,14 +223,14 @@ class HAService:
             self._broker_id = broker_id
             await truncate_torn_tail(self._store)
             self._confirmed.limit_to_log()
-            await dispatch_rest(self._store)
+            await self._dispatch_all()
             end = self._store.max_phy_offset
             begin_epoch(self.epochs, self.epochs.epochs.last_epoch, epoch, end)
             await self.doubt.clear()
             last = self.epochs.epochs.last
             assert last is not None
             sync = self._make_sync_state(
-                broker_id, members, set_epoch, last.start_offset, min(self._confirmed.value, end)
+                broker_id, members, set_epoch, last.start_offset, min(self._confirmed.records, end)
             )
             sync.check_invariants()
             self.epochs.epochs.check_invariants(end)
@@ -388,6 +395,7 @@ class HAService:
             master_checksums=lambda: self.master_checksums,
             protected_until=lambda confirmed: log_doubt.protected_until(self.doubt.current, confirmed),
             on_confirm=self._confirmed.set_by_master if epochs is not None else lambda _offset: None,
+            on_dispatch=self._confirmed.note_dispatched if epochs is not None else lambda: None,
             on_diverged=diverged,
         )
         if epochs is not None and self.doubt.current != log_doubt.LogDoubt():
@@ -405,7 +413,7 @@ class HAService:
             self._store.visibility.set_confirm_offset(
                 sync.confirm_offset if sync.waits_for_replicas else None
             )
-            self._store.checkpoint.confirm_phy_offset = sync.confirm_offset
+            self._store.checkpoint.confirm_phy_offset = sync.confirmed_records
         if self._acks is not None:
             self._acks.answer_replicated()
 
@@ -456,10 +464,8 @@ class HAService:
 
     @property
     def confirm_offset(self) -> int:
-        """The confirmed offset, as far as this broker knows it."""
-        if self.sync_state is not None:
-            return self.sync_state.confirm_offset
-        return self.client.confirm_offset if self.client is not None else self._confirmed.value
+        """The end of the last confirmed record, as far as this broker knows it."""
+        return self.sync_state.confirmed_records if self.sync_state is not None else self._confirmed.records
 
 
 def _reject_old_epoch(epoch: int, last: int) -> None:
@@ -468,35 +474,47 @@ def _reject_old_epoch(epoch: int, last: int) -> None:
 
 
 class ReplicaConfirmOffset:
-    """The confirm offset of a broker that is not master, and its copy in the store's checkpoint. `value` is
-    limited to the end of the log."""
+    """The confirm offset of a broker that is not master (`value`), and the end of the last record that is
+    confirmed as a whole (`records`), which the store's checkpoint keeps: a part of a record does not survive
+    a stop, and its loss is no damage. Both are limited to the end of the log."""
 
     def __init__(self, store: MessageStore, *, controlled: bool) -> None:
         """`controlled`: controllers decide the role; only then the offset is saved."""
         self.value = 0
+        self.records = 0
         self._store = store
         self._controlled = controlled
 
     def load(self) -> None:
         """Takes the offset of the checkpoint, and shows consumers the messages up to it."""
         store = self._store
-        self.value = min(store.confirm_offset_at_load, store.max_phy_offset)
-        self.save(self.value)
+        self.save(min(store.confirm_offset_at_load, store.max_phy_offset))
         store.visibility.set_confirm_offset(self.value)
 
     def limit_to_log(self) -> None:
         """Lowers the offset to the end of a truncated log."""
-        self.value = min(self.value, self._store.max_phy_offset)
+        end = self._store.max_phy_offset
+        self.value, self.records = min(self.value, end), min(self.records, end)
 
     def set_by_master(self, offset: int) -> None:
         """Takes the offset that the master reports, and shows consumers the messages up to it."""
         self.value = offset
         self._store.visibility.set_confirm_offset(offset)
-        # Only complete records: a partial one does not survive a kill, and its loss is no damage.
-        self._store.checkpoint.confirm_phy_offset = min(offset, self._store.replica_log.dispatched_offset)
+        self.note_dispatched()
+
+    def note_dispatched(self) -> None:
+        """Looks up the last confirmed record: all records before it are dispatched, and none behind the
+        confirm offset, unless this broker was master before."""
+        end = self._store.replica_log.dispatched_records_end
+        known = end if end <= self.value else 0
+        self._save_records(min(max(self.records, known), self.value))
 
     def save(self, offset: int) -> None:
-        """Takes the offset of a role that has ended, and puts it into the checkpoint."""
+        """Takes the offset of a role that has ended, at which a record ends."""
         self.value = offset
+        self._save_records(offset)
+
+    def _save_records(self, offset: int) -> None:
+        self.records = offset
         if self._controlled:
             self._store.checkpoint.confirm_phy_offset = offset

@@ -19,6 +19,8 @@ The rules:
   the master alone. A member without a connection holds the confirmed offset where it is (#6662). An
   acknowledgement of zero, or beyond what was sent, does not count (#6728, #1155). The confirmed offset never
   decreases during a mastership.
+- **Whole records.** Replicas acknowledge parts of records. Replicas and controllers are told the last record
+  end at or before the confirmed offset (`confirmed_records`), because a part does not survive a stop.
 - An acknowledgement beyond the end of the master's log is a protocol error, and is rejected.
 """
 
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from epochmq_broker.replication.ha.record_ends import RecordEnds
 from epochmq_protocol.errors import InvariantError
 
 
@@ -67,8 +70,9 @@ class SyncState:
     set_epoch: int
     """Never falls during a mastership: `adopt` ignores a set that is not newer."""
     confirm_offset: int
-    """Never falls during a mastership. Invariants: at most `end`; whenever it advances while it depends on
-    replicas, at most the reported end offset of every broker that may be a member (`_advance`)."""
+    """At the start, the end of a record. Never falls during a mastership. Invariants: at most `end`; whenever
+    it advances while it depends on replicas, at most the reported end offset of every broker that may be a
+    member (`_advance`)."""
     end: int
     """The end offset of the master's own log. Never falls during a mastership."""
     not_caught_up_max_ms: int
@@ -87,6 +91,15 @@ class SyncState:
     """The flushed offset of the own log, if only flushed bytes count (SYNC_FLUSH); None: all bytes count."""
     durable: int | None = None
     """The flushed offset of the own log, whether only flushed bytes count or not; None if unknown."""
+    confirmed_records: int = field(init=False)
+    """The end of the last record that is confirmed as a whole, as far as it is known. Invariant: at most
+    `confirm_offset`."""
+    _record_ends: RecordEnds = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.confirmed_records = self.confirm_offset
+        self._record_ends = RecordEnds(self.confirm_offset)
+        self._record_ends.add(self.end)
 
     # Events of replicas -------------------------------------------------------------------------------------
 
@@ -139,8 +152,9 @@ class SyncState:
             self.caught_up_ms[replica.broker_id] = max(known, at_ms)
 
     def log_appended(self, end: int) -> None:
-        """Records the new end of the master's own log."""
+        """Records the new end of the master's own log, where a record ends."""
         self.end = end
+        self._record_ends.add(end)
         if not self.waits_for_replicas:
             self._advance()
 
@@ -238,6 +252,7 @@ class SyncState:
 
     def _advance(self) -> None:
         self.confirm_offset = max(self.confirm_offset, self._computed_confirm_offset())
+        self.confirmed_records = self._record_ends.advance(self.confirm_offset)
 
     def _computed_confirm_offset(self) -> int:
         lowest = self.own_end
@@ -312,6 +327,13 @@ class SyncState:
                 epoch_start=self.epoch_start,
                 highest_ack=self.highest_ack,
                 end=end,
+            )
+        if self.confirmed_records > self.confirm_offset:
+            raise InvariantError(
+                "SyncState",
+                "confirmed_records is at most the confirm offset",
+                confirmed_records=self.confirmed_records,
+                confirm_offset=self.confirm_offset,
             )
         for broker_id, replica in self.replicas.items():
             if not (
