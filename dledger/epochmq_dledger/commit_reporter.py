@@ -29,7 +29,8 @@ class CommittedEntries(Protocol):
 
 
 class CommitReporter:
-    """Calls `on_committed` with the position after the last committed entry, each time it advances."""
+    """Calls `on_committed` with the position after the last committed entry, each time it advances. The files
+    hold what is reported."""
 
     def __init__(self, context: PeerContext, on_committed: Callable[[int], None]) -> None:
         self._context = context
@@ -37,9 +38,11 @@ class CommitReporter:
 
     def apply_committed(self) -> None:
         context = self._context
-        if context.committed_index > context.applied_index:
-            context.applied_index = context.committed_index
-            self._on_committed(context.log.end_position(context.committed_index))
+        index = context.committed_index
+        if index > context.applied_index:
+            assert index <= context.log.stored_end_index, f"entry {index} is in memory only"
+            context.applied_index = index
+            self._on_committed(context.log.end_position(index))
 
     def when_applied(self, index: int, action: Callable[[], None]) -> None:
         action()

@@ -26,6 +26,14 @@ BLOCKS = [
         "last_index = self.durable_index",
     ),
     Mutation(
+        "the first entry of a log that was reset is shown before it is written",
+        "blocks",
+        MemberState,
+        "commit",
+        "if self._is_resetting:",
+        "if False:",
+    ),
+    Mutation(
         "bodies are not checked when a log is opened or a block arrives",
         "blocks",
         entry_block,

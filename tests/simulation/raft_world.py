@@ -87,7 +87,9 @@ class RaftWorld(World):
 
     def on_commit(self, peer: PeerHost, index: int) -> None:
         """State machine safety: all peers commit the same entry at an index; and when the first one commits
-        it, a quorum holds it durably."""
+        it, a quorum holds it durably. Files hold what is applied, for those who read them."""
+        if isinstance(peer.log, StoredLog) and index > peer.log.store.stored_end_index:
+            self.fail(f"{peer.name} applies entry {index}, which its files do not hold yet")
         for at in range(max(peer.committed + 1, peer.log.begin_index), index + 1):
             entry = peer.log.entry(at)
             if entry is None:

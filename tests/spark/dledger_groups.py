@@ -70,6 +70,7 @@ class DLedgerNode:
         assert isinstance(self.store.log, CommittedLog)
         self._shown = self.store.log
         self._shown.recover = self._recover
+        self._shown.data_files = self.log
 
     def _recover(self) -> tuple[int, int]:
         checkpoint = state_files.load_committed(self.folder)

@@ -97,6 +97,8 @@ class MemberState:
         self.effects: list[RaftEffect] = []
         self.is_erasing = False
         """Whether the driver is erasing dropped entries. The log takes no change meanwhile."""
+        self._is_resetting = False
+        """Whether the log was reset, and its first entry is not written yet."""
         self._after_erasure: list[RaftEffect] = []
         """Effects to emit once the erasure is complete."""
         self.heartbeat_round = 0
@@ -280,6 +282,7 @@ class MemberState:
         if self.membership.to_save != before:  # before the erasure: the new log does not name the voters
             self._save_memberships()
         self._begin_erasure()
+        self._is_resetting = self.is_erasing
         self._report_members(changed)
 
     def _save_memberships(self, *, after_erasure: bool = False) -> None:
@@ -321,7 +324,7 @@ class MemberState:
 
     def on_erasure_completed(self) -> None:
         """The log is writable again: emits the effects that waited for it."""
-        self.is_erasing = False
+        self.is_erasing = self._is_resetting = False
         held, self._after_erasure = self._after_erasure, []
         for effect in held:
             self.emit(effect)
@@ -364,7 +367,10 @@ class MemberState:
         index = min(index, self.log.end_index)
         if index > self.committed_index:
             self.committed_index = index
-            self.emit(ApplyCommitted(index))
+            if self._is_resetting:  # the entry is in memory only, and its file may still be the former one
+                self.emit_after_erasure(ApplyCommitted(index))
+            else:
+                self.emit(ApplyCommitted(index))
 
     # Invariants ---------------------------------------------------------------------------------------------
 

@@ -61,6 +61,8 @@ class FileLog:
         self.is_writable = True
         self.durable_index = -1
         """Entries up to this index survive a power failure, as `mark_synced` reports."""
+        self.on_dropped: Callable[[int], None] = lambda _: None
+        """Called before this log drops its bytes from a position on, for those who read its files."""
         self.damage: LogDamage | None = None
         """The entries that recovery found lost. The files do not change before `erase_after_end`."""
 
@@ -79,6 +81,24 @@ class FileLog:
     @property
     def end_pos(self) -> int:
         return self._end_pos
+
+    @property
+    def stored_end_index(self) -> int:
+        """The last entry that the files hold. The first entry of a log that was reset is in memory only until
+        the former entries are erased."""
+        return self._end if self._reset_to is None else self._reset_to.index - 1
+
+    # Files --------------------------------------------------------------------------------------------------
+
+    @property
+    def data_file_bases(self) -> list[int]:
+        """The first positions of the data files, in order."""
+        return self._files.data.bases
+
+    def open_data_file(self, base: int) -> int | None:
+        """A new descriptor of the data file that begins at this position. None if this log has none there;
+        it has no file that waits for its erasure."""
+        return self._files.data.open_file(base)
 
     # Opening ------------------------------------------------------------------------------------------------
 
@@ -255,6 +275,7 @@ class FileLog:
     def reset(self, entry: DLedgerEntry) -> None:
         """Drops all entries, and starts again with `entry` at its own index and position. Until the old
         entries are erased, the log is not writable, and `entry` is in memory only."""
+        self.on_dropped(self._files.begin_pos)
         self._cache.clear()
         self._begin = self._end = entry.index
         self._end_term, self._end_pos = entry.term, entry.pos + entry.size
@@ -290,6 +311,7 @@ class FileLog:
 
     def _drop_after_end(self, *, marked: bool) -> None:
         """Drops all bytes after the end of the log. `marked`: some of them were durable."""
+        self.on_dropped(self._end_pos)
         keeps_file = self._end < 0 and 0 < self._end_pos == self._files.origin
         self._erasures += [
             self._files.data.erase_from(self._end_pos, keeps_file=keeps_file),

@@ -129,6 +129,12 @@ class Segments:
         """The file that begins at `base`."""
         return self.folder / f"{base:020d}"
 
+    def open_file(self, base: int) -> int | None:
+        """A new descriptor, for reading, of the file that begins at `base`, None if there is none: not of one
+        that was dropped and waits for its erasure, although its name is still there."""
+        fd = self._files.get(base)
+        return None if fd is None else os.dup(fd)
+
     def read(self, offset: int, size: int) -> bytes:
         """The bytes at `offset`, up to the end of the file there. Empty without a file."""
         base = offset - offset % self.file_size

@@ -121,15 +121,18 @@ class MappedFile:
         "wrote",
     )
 
-    def __init__(self, path: Path, start: int, size: int, *, keep_fd: bool) -> None:
+    def __init__(self, path: Path, start: int, size: int, *, keep_fd: bool, opened_fd: int = -1) -> None:
         """Opens a file of `size` bytes; creates it when it is missing or empty. `keep_fd` keeps a descriptor
-        open for reads and flushes (`fd`, else -1). Raises StoreDamagedError, DiskFullError or OSError."""
+        open for reads and flushes (`fd`, else -1). `opened_fd`: a descriptor of this file that the mapping
+        takes over; `path` is then not opened. Raises StoreDamagedError, DiskFullError or OSError."""
         self.path = path
         self.start = start
         self.size = size
         self.read_ahead = True  # whether the kernel reads more than the pages that are needed
         self.unsynced_parent_dirs = 0  # number of parent directories whose entries are not on disk yet
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = opened_fd
+        if fd < 0:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             if not keep_fd:
                 _check_descriptors_left(fd)
@@ -397,7 +400,16 @@ class MappedFileQueue(FileSequence[MappedFile]):
 
     def add(self, start: int) -> MappedFile:
         """Adds the file that starts at this offset. Raises DiskFullError or OSError."""
-        file = self._create(self.path_of(start), start, self.file_size)
+        return self._added(self._create(self.path_of(start), start, self.file_size))
+
+    def add_opened(self, start: int, fd: int) -> MappedFile:
+        """Adds the file that starts at this offset and that another part of the program owns: maps the file
+        of this descriptor, which it takes over, whatever its path names by now. Raises StoreDamagedError or
+        OSError."""
+        path = self.path_of(start)
+        return self._added(MappedFile(path, start, self.file_size, keep_fd=self._keep_fd, opened_fd=fd))
+
+    def _added(self, file: MappedFile) -> MappedFile:
         if not self.read_ahead:
             file.set_read_ahead(False)
         self.files.append(file)

@@ -178,6 +178,8 @@ class CommitLogPeer:
             ),
             members_of=decode_members_record,
         )
+        self._committed.data_files = self._log
+        self._log.on_dropped = self._committed.check_dropped
         self.peer = DLedgerPeer(
             settings,
             addresses,

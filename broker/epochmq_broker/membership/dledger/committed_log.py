@@ -1,8 +1,9 @@
 """Reads the committed part of a DLedger log through mappings: the commit log of a broker in a DLedger group.
 
-The peer writes the data files (`epochmq_dledger.store.block_log`). This log shows what is committed; beyond
-it nothing exists for the store. Each record follows the 48 bytes of its entry's header, and a filler closes a
-file.
+The peer owns the data files and writes them (`epochmq_dledger.store.block_log`). This log shows what is
+committed; beyond it nothing exists for the store. It maps only files that the peer has, through descriptors
+of the peer: a name may still belong to a file that was dropped and waits for its erasure. Each record follows
+the 48 bytes of its entry's header, and a filler closes a file.
 
 If the broker had a plain commit log before (`log_upgrade`), the plain files come first. They are only read,
 and expire first. The first data file begins where the last plain one ends, at the divided offset.
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from epochmq_broker.membership.dledger.log_folders import end_of_files
 from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_MAGIC
@@ -26,10 +27,21 @@ from epochmq_store.log.commit_log import CommitLog
 log = logging.getLogger(__name__)
 
 
+class DataFiles(Protocol):
+    """The data files of a peer's log (`FileLog`)."""
+
+    @property
+    def data_file_bases(self) -> Sequence[int]:
+        """The first positions of the files, in order."""
+
+    def open_data_file(self, base: int) -> int | None:
+        """A new descriptor of the file that begins at this position, None if the log has none there."""
+
+
 class CommittedLog(CommitLog):
     """The committed part of a log. `show` extends it. Nothing is written through it."""
 
-    __slots__ = ("_begin", "_divided", "_end", "_plain", "recover")
+    __slots__ = ("_begin", "_divided", "_end", "_plain", "data_files", "recover")
 
     def __init__(
         self,
@@ -44,6 +56,8 @@ class CommittedLog(CommitLog):
         self._divided = 0
         """The records before this offset are in plain files."""
         self._begin = self._end = 0
+        self.data_files: DataFiles | None = None
+        """The data files of the peer's log. Set before `load`."""
         self.recover: Callable[[], tuple[int, int]] | None = None
         """Recovers the peer's log, and returns where its first data file begins, and up to where it is
         committed."""
@@ -78,10 +92,11 @@ class CommittedLog(CommitLog):
                 f"DLedger log in {self.files.directory} begins at {self._begin}. Restore the missing files "
                 "from a backup, or move those away that do not belong to this log"
             )
-        self.files.load()
+        assert self.data_files is not None
+        for base in self.data_files.data_file_bases:
+            if base < self._end:
+                self._map(base)
         data = self.files.files
-        while data and data[-1].start >= self._end:
-            data.pop().close()
         for file in data:
             file.wrote = file.flushed = min(file.size, self._end - file.start)
         self.files.files, plain.files = plain.files + data, []
@@ -90,7 +105,8 @@ class CommittedLog(CommitLog):
         self.file = self.files.files[-1] if self.files.files else None
 
     def show(self, end: int) -> None:
-        """Shows the log up to this committed position. Raises OSError."""
+        """Shows the log up to this committed position. Raises OSError; StoreDamagedError: the peer has no
+        file there."""
         self._end = end
         file = self.file
         if file is None:
@@ -101,8 +117,25 @@ class CommittedLog(CommitLog):
         file.wrote = file.reserved = end - file.start
 
     def _map(self, start: int) -> MappedFile:
-        self.file = file = self.files.add(start)
+        assert self.data_files is not None
+        fd = self.data_files.open_data_file(start)
+        if fd is None:
+            raise StoreDamagedError(
+                f"the log is committed up to {self._end}, but the peer has no file "
+                f"{self.files.path_of(start)}. Empty the directory of this peer, if a quorum of the other "
+                "peers is healthy"
+            )
+        self.file = file = self.files.add_opened(start, fd)
         return file
+
+    def check_dropped(self, position: int) -> None:
+        """The peer is about to drop its bytes from this position on. StoreDamagedError: it has shown some of
+        them as committed."""
+        if position < self._end:
+            raise StoreDamagedError(
+                f"the peer drops its log from {position} on, but it is committed up to {self._end}. Stop "
+                "this broker, and compare its log with those of the other peers"
+            )
 
     def truncate(self, offset: int) -> None:
         """Recovery has read the log up to `offset`. Committed entries are never truncated: raises
