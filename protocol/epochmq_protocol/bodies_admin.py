@@ -8,7 +8,7 @@ from msgspec import field
 
 from epochmq_protocol.bodies_base import Body, MessageQueue
 from epochmq_protocol.bodies_client import SubscriptionData
-from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.route import BrokerData
 from epochmq_protocol.topics import DataVersion
 
@@ -100,7 +100,7 @@ class QueryConsumeTimeSpanBody(Body):
 class QueryCorrectionOffsetBody(Body):
     """Response to QUERY_CORRECTION_OFFSET: queue id to offset."""
 
-    correction_offsets: dict[int, int] = field(default_factory=dict)
+    correction_offsets: dict[Int, Long] = field(default_factory=dict)
 
 
 class QuerySubscriptionResponseBody(Body):
@@ -152,14 +152,14 @@ class BrokerStatsData(Body):
 class ConsumerOffsetSerializeWrapper(Body):
     """consumerOffset.json: `topic@group` to queue id to offset."""
 
-    offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
+    offset_table: dict[str, dict[Int, Long]] = field(default_factory=dict)
     data_version: DataVersion | None = None
 
 
 class DelayOffsetSerializeWrapper(Body):
     """delayOffset.json: delay level to offset."""
 
-    offset_table: dict[int, int] = field(default_factory=dict)
+    offset_table: dict[Int, Long] = field(default_factory=dict)
     data_version: DataVersion | None = None
 
 
@@ -228,7 +228,7 @@ class ConsumerOrderInfoWrapper(Body):
     """consumerOrderInfo.json: `topic@group` to queue id to the state of orderly POP consumption, kept as
     it is."""
 
-    table: dict[str, dict[int, Any]] = field(default_factory=dict)
+    table: dict[str, dict[Int, Any]] = field(default_factory=dict)
 
 
 __all__ = [

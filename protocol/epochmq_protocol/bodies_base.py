@@ -27,7 +27,7 @@ import msgspec
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import BodyError
-from epochmq_protocol.headers_base import LONG_MAX, LONG_MIN, Int, Long
+from epochmq_protocol.integers import LONG_MAX, Int
 
 T = TypeVar("T")
 _Parse = Callable[[Any], Any]
@@ -99,8 +99,6 @@ def _parser(hint: Any, name: str) -> _Parse:
         return _mapping(_parser(key_hint, f"{name} key"), _parser(item_hint, f"{name}[…]"), name)
     if hint is str:
         return fastjson.as_text
-    if hint is int:
-        return _integer(name, LONG_MIN, LONG_MAX)
     if hint is bool:
         return _boolean(name)
     if hint is float:
@@ -266,4 +264,4 @@ def _loosened(name: str) -> str:
     return name[2:] if name.startswith("is") else name
 
 
-__all__ = ["Body", "Int", "Long", "MessageQueue", "convert", "from_json", "to_json"]
+__all__ = ["Body", "MessageQueue", "convert", "from_json", "to_json"]

@@ -10,7 +10,7 @@ from msgspec import field
 
 from epochmq_protocol.bodies_base import Body, MessageQueue
 from epochmq_protocol.codes import LanguageCode
-from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.integers import Int, Long
 
 
 class ConsumeType(StrEnum):
@@ -67,7 +67,7 @@ class SubscriptionData(Body):
     sub_string: str = ""
     expression_type: str | None = "TAG"
     tags_set: set[str] = field(default_factory=set)
-    code_set: set[int] = field(default_factory=set)
+    code_set: set[Int] = field(default_factory=set)
     sub_version: Long = 0
     class_filter_mode: bool = False
 
@@ -250,7 +250,7 @@ class ProducerTableInfo(Body):
 class ResetOffsetBody(Body):
     """New offsets of a consumer's queues, as Java clients read them."""
 
-    offset_table: dict[MessageQueue, int] = field(default_factory=dict)
+    offset_table: dict[MessageQueue, Long] = field(default_factory=dict)
 
 
 class MessageQueueForC(Body):
@@ -272,8 +272,8 @@ class GetConsumerStatusBody(Body):
     """Response to GET_CONSUMER_STATUS_FROM_CLIENT (first map) and of INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     (second)."""
 
-    message_queue_table: dict[MessageQueue, int] = field(default_factory=dict)
-    consumer_table: dict[str, dict[MessageQueue, int]] = field(default_factory=dict)
+    message_queue_table: dict[MessageQueue, Long] = field(default_factory=dict)
+    consumer_table: dict[str, dict[MessageQueue, Long]] = field(default_factory=dict)
 
 
 class ProcessQueueInfo(Body):

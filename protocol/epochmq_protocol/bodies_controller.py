@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from epochmq_protocol.bodies_base import Body
-from epochmq_protocol.headers_base import LONG_MAX, Int, Long
+from epochmq_protocol.integers import LONG_MAX, Int, Long
 
 
 class BrokerMemberGroup(Body):
@@ -13,7 +13,7 @@ class BrokerMemberGroup(Body):
 
     cluster: str | None = None
     broker_name: str | None = None
-    broker_addrs: dict[int, str] = field(default_factory=dict)
+    broker_addrs: dict[Long, str] = field(default_factory=dict)
 
 
 class GetBrokerMemberGroupResponseBody(Body):
@@ -25,7 +25,7 @@ class GetBrokerMemberGroupResponseBody(Body):
 class SyncStateSet(Body):
     """The SyncStateSet (the broker ids of the replicas in sync) and its epoch."""
 
-    sync_state_set: set[int] | None = None
+    sync_state_set: set[Long] | None = None
     sync_state_set_epoch: Int = 0
 
 
@@ -59,7 +59,7 @@ class ElectMasterResponseBody(Body):
     """Response to CONTROLLER_ELECT_MASTER."""
 
     broker_member_group: BrokerMemberGroup | None = None
-    sync_state_set: set[int] = field(default_factory=set)
+    sync_state_set: set[Long] = field(default_factory=set)
 
 
 class RoleChangeNotifyEntry(Body):
@@ -70,7 +70,7 @@ class RoleChangeNotifyEntry(Body):
     master_broker_id: Long | None = None
     master_epoch: Int = 0
     sync_state_set_epoch: Int = 0
-    sync_state_set: set[int] | None = None
+    sync_state_set: set[Long] | None = None
 
 
 class EpochEntry(Body):

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.integers import Int, Long
 
 ENTRY_MAGIC = 1
 
@@ -106,15 +107,15 @@ class DLedgerEntry(msgspec.Struct, frozen=True, rename="camel"):
     Equality is Java's, which ignores the two checksums (both are always 0 in 0.3.1.2).
     """
 
-    index: int
-    term: int
-    pos: int
+    index: Long
+    term: Long
+    pos: Long
     body: bytes
-    size: int
-    magic: int = ENTRY_MAGIC
-    channel: int = 0
-    chain_crc: int = 0
-    body_crc: int = 0
+    size: Int
+    magic: Int = ENTRY_MAGIC
+    channel: Int = 0
+    chain_crc: Int = 0
+    body_crc: Int = 0
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DLedgerEntry):
@@ -140,9 +141,9 @@ class RequestOrResponse(msgspec.Struct, kw_only=True, rename="camel"):
     remote_id: str | None = None
     local_id: str | None = None
     leader_id: str | None = None
-    code: int = DLedgerResponseCode.SUCCESS
-    term: int = -1
-    epochmq: int | None = None
+    code: Int = DLedgerResponseCode.SUCCESS
+    term: Long = -1
+    epochmq: Int | None = None
     """Our own field: the extensions that the sender supports (`FEATURE_…` bits). Java peers ignore it and
     send none."""
     epochmq_agreed: str | None = None
@@ -179,23 +180,23 @@ class HeartBeatRequest(RequestOrResponse, kw_only=True, rename="camel"):
     leader. `epochmq_rejoin`: the rejoin number that the receiver sent. `epochmq_until`: the end index of
     the leader's log when it first received that number."""
 
-    epochmq_all: int | None = None
-    epochmq_rejoin: int | None = None
-    epochmq_until: int | None = None
+    epochmq_all: Int | None = None
+    epochmq_rejoin: Long | None = None
+    epochmq_until: Long | None = None
 
 
 class HeartBeatResponse(RequestOrResponse, kw_only=True, rename="camel"):
     """In Java a success carries neither group nor term. `epochmq_rejoin` (our own): the sender lost a part
     of its log, or its vote, and chose this random number at its start."""
 
-    epochmq_rejoin: int | None = None
+    epochmq_rejoin: Long | None = None
 
 
 class VoteRequest(RequestOrResponse, kw_only=True, rename="camel"):
     """`leader_id` is the candidate. `pre_vote` (our own): a pre-vote, which the voter does not record."""
 
-    ledger_end_index: int = -1
-    ledger_end_term: int = -1
+    ledger_end_index: Long = -1
+    ledger_end_term: Long = -1
     pre_vote: bool | None = None
 
 
@@ -212,14 +213,14 @@ class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
     its entry (`epochmq_members`, addresses by id), because the receiver's log may begin anew with it; None if
     the log before that entry names none."""
 
-    commit_index: int = -1
+    commit_index: Long = -1
     type: PushType = PushType.APPEND
     entry: DLedgerEntry | None = None
     batch_entry: list[DLedgerEntry] = []
-    total_size: int = 0
+    total_size: Int = 0
     epochmq_block: bytes | None = None
-    epochmq_first_index: int | None = None
-    epochmq_count: int | None = None
+    epochmq_first_index: Long | None = None
+    epochmq_count: Int | None = None
     epochmq_members: dict[str, str] | None = None
 
     @property
@@ -232,10 +233,10 @@ class PushEntryResponse(RequestOrResponse, kw_only=True, rename="camel"):
     """`index` is the first pushed index, `count` the number of entries; begin and end index are those of
     the follower's log."""
 
-    index: int | None = None
-    count: int = 0
-    begin_index: int = -1
-    end_index: int = -1
+    index: Long | None = None
+    count: Int = 0
+    begin_index: Long = -1
+    end_index: Long = -1
 
 
 class AppendEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
@@ -248,16 +249,16 @@ class AppendEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):
 class AppendEntryResponse(RequestOrResponse, kw_only=True, rename="camel"):
     """The index and position of the entry; -1 if it was not appended."""
 
-    index: int = -1
-    pos: int = -1
+    index: Long = -1
+    pos: Long = -1
 
 
 class GetEntriesRequest(RequestOrResponse, kw_only=True, rename="camel"):
     """A client's read. The response has only the entry at `begin_index`."""
 
-    begin_index: int | None = None
-    max_size: int = 0
-    index_list: list[int] | None = None
+    begin_index: Long | None = None
+    max_size: Int = 0
+    index_list: list[Long] | None = None
 
 
 class GetEntriesResponse(RequestOrResponse, kw_only=True, rename="camel"):
@@ -282,7 +283,7 @@ class LeadershipTransferRequest(RequestOrResponse, kw_only=True, rename="camel")
 
     transfer_id: str | None = None
     transferee_id: str | None = None
-    take_leadership_ledger_index: int = -1
+    take_leadership_ledger_index: Long = -1
 
 
 class LeadershipTransferResponse(RequestOrResponse, kw_only=True, rename="camel"):
@@ -295,9 +296,9 @@ class InstallSnapshotRequest(RequestOrResponse, kw_only=True, rename="camel"):
     snapshot. `members`: the voters by the last membership entry that it includes."""
 
     entry: DLedgerEntry
-    offset: int = 0
-    size: int = 0
-    crc: int = 0
+    offset: Long = 0
+    size: Long = 0
+    crc: Long = 0
     members: dict[str, str] | None = None
     data: bytes = b""
 
@@ -305,7 +306,7 @@ class InstallSnapshotRequest(RequestOrResponse, kw_only=True, rename="camel"):
 class InstallSnapshotResponse(RequestOrResponse, kw_only=True, rename="camel"):
     """`offset`: the next byte that the receiver expects."""
 
-    offset: int = 0
+    offset: Long = 0
 
 
 class ChangeMembersRequest(RequestOrResponse, kw_only=True, rename="camel"):

@@ -22,7 +22,7 @@ from msgspec import field
 from epochmq_protocol.codes import CURRENT_VERSION, RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_RESPONSE
-from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.integers import Int, Long
 
 # ------------------------------------------------------------------------------------------------------- send
 

@@ -55,8 +55,6 @@ from epochmq_protocol.headers_admin import (
 )
 from epochmq_protocol.headers_base import (
     Header,
-    Int,
-    Long,
     RpcRequestHeader,
     TopicQueueRequestHeader,
     TopicRequestHeader,
@@ -154,6 +152,7 @@ from epochmq_protocol.headers_namesrv import (
     WipeWritePermOfBrokerRequestHeader,
     WipeWritePermOfBrokerResponseHeader,
 )
+from epochmq_protocol.integers import Int, Long
 
 
 class RequestSpec(NamedTuple):

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from epochmq_protocol.headers_base import (
     Header,
-    Int,
-    Long,
     RpcRequestHeader,
     TopicQueueRequestHeader,
     TopicRequestHeader,
 )
+from epochmq_protocol.integers import Int, Long
 
 
 class CreateTopicRequestHeader(TopicRequestHeader, kw_only=True):

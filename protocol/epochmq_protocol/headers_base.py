@@ -20,19 +20,14 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import LocalProtocolError, RequestError
 from epochmq_protocol.fastjson import parse_int
-
-INT_MIN, INT_MAX = -(2**31), 2**31 - 1
-LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
-
-Int = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
-Long = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
+from epochmq_protocol.integers import INT_MAX, INT_MIN, LONG_MAX, LONG_MIN, Int, Long
 
 _SHOWN_CHARS = 100  # of an invalid value in a remark
 

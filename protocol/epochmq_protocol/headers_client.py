@@ -14,12 +14,11 @@ from msgspec import field
 
 from epochmq_protocol.headers_base import (
     Header,
-    Int,
-    Long,
     RpcRequestHeader,
     TopicQueueRequestHeader,
     TopicRequestHeader,
 )
+from epochmq_protocol.integers import Int, Long
 
 
 class BoundaryType(StrEnum):

@@ -5,7 +5,8 @@ They carry elections, broker ids, roles and HA addresses.
 
 from __future__ import annotations
 
-from epochmq_protocol.headers_base import Header, Int, Long
+from epochmq_protocol.headers_base import Header
+from epochmq_protocol.integers import Int, Long
 
 LOG_IN_DOUBT_FIELD = "mayLackAcknowledged"
 """Our own ext field of a broker's heartbeat (904) and of its request to be elected (1002). `true`: the log

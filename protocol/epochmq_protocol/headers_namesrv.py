@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from epochmq_protocol.headers_base import Header, Int, Long, TopicRequestHeader
+from epochmq_protocol.headers_base import Header, TopicRequestHeader
+from epochmq_protocol.integers import Int, Long
 
 
 class PutKVConfigRequestHeader(Header, kw_only=True):

@@ -11,7 +11,8 @@ from enum import IntEnum
 
 from msgspec import field
 
-from epochmq_protocol.headers_base import Header, Int, Long
+from epochmq_protocol.headers_base import Header
+from epochmq_protocol.integers import Int, Long
 
 
 class ReplicaControlCode(IntEnum):

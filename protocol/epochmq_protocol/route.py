@@ -13,7 +13,7 @@ from msgspec import field
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies_base import Body
 from epochmq_protocol.codes import V4_9_4
-from epochmq_protocol.headers_base import Int
+from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.topics import TopicQueueMappingInfo
 
 MASTER_ID = 0
@@ -37,7 +37,7 @@ class BrokerData(Body):
 
     cluster: str = ""
     broker_name: str = ""
-    broker_addrs: dict[int, str] = field(default_factory=dict)
+    broker_addrs: dict[Long, str] = field(default_factory=dict)
     zone_name: str | None = None
     enable_acting_master: bool = False
 

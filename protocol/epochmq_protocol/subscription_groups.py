@@ -12,7 +12,7 @@ import msgspec
 from msgspec import field
 
 from epochmq_protocol.bodies_base import Body
-from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.topics import DataVersion
 
 
@@ -34,7 +34,7 @@ class ExponentialRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
 class CustomizedRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
     """Delays in ms, one after the other."""
 
-    next: list[int] = field(default_factory=list)
+    next: list[Long] = field(default_factory=list)
 
 
 class GroupRetryPolicy(msgspec.Struct, frozen=True, rename="camel"):
@@ -83,7 +83,7 @@ class SubscriptionGroupWrapper(Body):
     STRICT_FIRST: ClassVar[bool] = True
 
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
-    forbidden_table: dict[str, dict[str, int]] = field(default_factory=dict)
+    forbidden_table: dict[str, dict[str, Int]] = field(default_factory=dict)
     data_version: DataVersion = DataVersion()
 
 

@@ -16,7 +16,7 @@ from epochmq_protocol import fastjson
 from epochmq_protocol.bodies_base import Body, convert, from_json, to_json
 from epochmq_protocol.codes import V5_0_0
 from epochmq_protocol.errors import BodyError, EpochMQError
-from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.integers import Int, Long
 
 # ------------------------------------------------------------------------------------------------ permissions
 
@@ -277,13 +277,13 @@ class TopicQueueMappingInfo(Body):
     bname: str | None = None
     epoch: Long = 0
     dirty: bool = False
-    curr_id_map: dict[int, int] = field(default_factory=dict)
+    curr_id_map: dict[Int, Int] = field(default_factory=dict)
 
 
 class TopicQueueMappingDetail(TopicQueueMappingInfo):
     """The same with all offset ranges of every hosted queue, for the broker itself."""
 
-    hosted_queues: dict[int, list[LogicQueueMappingItem]] = field(default_factory=dict)
+    hosted_queues: dict[Int, list[LogicQueueMappingItem]] = field(default_factory=dict)
 
 
 class TopicConfigSerializeWrapper(Body):

@@ -18,8 +18,8 @@ from epochmq_controller.controller.controller import Controller
 from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat
 from epochmq_protocol.codes import CURRENT_VERSION
 from epochmq_protocol.errors import FastPathMiss
-from epochmq_protocol.headers_base import Int, Long
 from epochmq_protocol.headers_controller import LEASE_MS_FIELD, LOG_IN_DOUBT_FIELD
+from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import FastRequestHandler
 

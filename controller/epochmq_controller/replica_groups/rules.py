@@ -22,7 +22,7 @@ from epochmq_controller.replica_groups.events import (
 )
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup, ReplicaGroups
 from epochmq_protocol.codes import ResponseCode
-from epochmq_protocol.headers_base import LONG_MAX, LONG_MIN
+from epochmq_protocol.integers import LONG_MAX, LONG_MIN
 
 ANY_BROKER = -1
 """The broker id in an election that the controller itself requests."""

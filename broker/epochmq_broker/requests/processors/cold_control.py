@@ -14,7 +14,7 @@ from epochmq_protocol import fastjson, properties
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
-from epochmq_protocol.headers_base import INT_MAX, INT_MIN
+from epochmq_protocol.integers import INT_MAX, INT_MIN
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
 READ_AHEAD_MODE = "READ_AHEAD_MODE"

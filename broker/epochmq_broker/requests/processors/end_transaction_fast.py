@@ -27,7 +27,7 @@ from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
-from epochmq_protocol.headers_base import Int, Long
+from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.message import parse_properties
 from epochmq_protocol.message_const import (
     PROPERTY_DELAY_TIME_LEVEL,

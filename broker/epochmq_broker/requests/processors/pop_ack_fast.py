@@ -27,7 +27,7 @@ from epochmq_broker.writing.plain_append import real_place
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE
-from epochmq_protocol.headers_base import LONG_MAX, Int, Long
+from epochmq_protocol.integers import LONG_MAX, Int, Long
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message_const import (
     PROPERTY_TAGS,

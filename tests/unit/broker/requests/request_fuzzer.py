@@ -19,7 +19,8 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import REQUESTS
-from epochmq_protocol.headers_base import INT_MAX, INT_MIN, Header
+from epochmq_protocol.headers_base import Header
+from epochmq_protocol.integers import INT_MAX, INT_MIN
 
 TOPICS: Final = ("T", "ordered", "static", "later")
 GROUPS: Final = ("g", "h", "readers")
