@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
 import structlog
 
 from epochmq_operator.kube.api import Api, ApiError, object_path
+from epochmq_operator.kube.event_poster import EventPoster
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.manifests.names import MANAGED_BY, MANAGER, OBJECT_KINDS
-from epochmq_operator.plans.conditions import timestamp
 from epochmq_operator.plans.effects import (
     Apply,
     ChangeQuorumMembers,
@@ -27,15 +25,13 @@ from epochmq_operator.plans.effects import (
     ReloadConfiguration,
     SetFinalizers,
 )
-from epochmq_operator.plans.objects import Manifest, Owner, Ref, is_deleting, metadata, ref_of, spec_of
+from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata, ref_of, spec_of
 from epochmq_operator.resources import KINDS
 from epochmq_protocol.errors import EpochMQError
 
 CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})
 """Before it applies an object of these kinds, the operator asks the API server for it. An object of
 another owner may have the same name, and the watches deliver only objects with the operator's label."""
-KEYS_MAX = 4096
-"""The most keys of created Events that are remembered."""
 METRIC_LABELS: Mapping[type[Effect], str] = {
     Apply: "Apply",
     Delete: "Delete",
@@ -79,14 +75,13 @@ class EffectWriter:
         self._replicas = replicas
         self._cache = cache
         self._metrics = metrics
-        self._created_events: OrderedDict[str, None] = OrderedDict()
-        """The keys of Events that were created, oldest first."""
+        self.events = EventPoster(api, metrics)
 
     async def carry_out(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> Manifest:
         """Carries out one effect of a reconciliation of this resource; returns the resource, with its status
-        if the effect has written it. An Event that was created before is not created again. ApiError when it
-        fails; MembershipRejectionError if the members of a quorum were not changed."""
-        if isinstance(effect, CreateEvent) and effect.key in self._created_events:
+        if the effect has written it. An Event is only queued: it neither fails nor delays other effects.
+        ApiError when an effect fails; MembershipRejectionError if the members of a quorum are as before."""
+        if isinstance(effect, CreateEvent) and not self.events.put(effect, ref, resource):
             return resource
         self._metrics.effects.labels(METRIC_LABELS[type(effect)]).inc()
         match effect:
@@ -106,8 +101,6 @@ class EffectWriter:
                 answer = await self._api.put_finalizers(ref, version, effect.finalizers)
                 if not is_deleting(answer) or effect.finalizers:
                     self._cache.put(answer)
-            case CreateEvent():
-                await self._create_event(effect, ref, resource)
             case ReloadConfiguration():
                 await self._replicas.reload(ref, effect)
             case ChangeQuorumMembers():
@@ -174,39 +167,7 @@ class EffectWriter:
         await self._api.replace_field(ref, version, "/spec/ports", ports)
         return True
 
-    async def _create_event(self, effect: CreateEvent, ref: Ref, resource: Manifest) -> None:
-        log.info(effect.message, reason=effect.reason, resource=str(ref), namespace=ref.namespace)
-        try:
-            await self._api.create(event_of(effect, ref, resource, time.time()))
-        except ApiError as error:
-            # 409: the Event exists. An earlier operator created it and was killed before it wrote the status.
-            if error.status != 409:
-                raise
-        self._created_events[effect.key] = None
-        while len(self._created_events) > KEYS_MAX:
-            self._created_events.popitem(last=False)
-
 
 def _port_key(port: Mapping[str, Any]) -> tuple[Any, str]:
     """By what the API server tells the ports of a Service apart."""
     return port.get("port"), str(port.get("protocol", "TCP"))
-
-
-def event_of(effect: CreateEvent, ref: Ref, resource: Manifest, now: float) -> dict[str, Any]:
-    """The Event as the API server accepts it. Its name is derived from the effect's key."""
-    suffix = hashlib.sha256(effect.key.encode()).hexdigest()[:16]
-    owner = Owner(ref.kind, ref.name, str(metadata(resource).get("uid", "")))
-    involved = {key: owner.reference()[key] for key in ("apiVersion", "kind", "name", "uid")}
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": f"{ref.name}.{suffix}", "namespace": ref.namespace},
-        "involvedObject": {**involved, "namespace": ref.namespace},
-        "type": str(effect.type),
-        "reason": effect.reason,
-        "message": effect.message[:1000],
-        "source": {"component": "epochmq-operator"},
-        "firstTimestamp": timestamp(now),
-        "lastTimestamp": timestamp(now),
-        "count": 1,
-    }

@@ -29,6 +29,11 @@ class OperatorMetrics:
         self.effects = Counter(
             "epochmq_operator_effects", "Effects carried out", ["effect"], registry=self.registry
         )
+        self.lost_events = Counter(
+            "epochmq_operator_events_lost_total",
+            "Events that the API server did not accept, which were dropped",
+            registry=self.registry,
+        )
         self.seconds = Histogram(
             "epochmq_operator_pass_seconds",
             "Duration of a reconciliation with its effects",

@@ -87,6 +87,7 @@ class Reconciler(abc.ABC):
         """Reconciles until cancelled. LeadershipLostError when the lease is lost."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            tasks.create_task(self._writer.events.run())
             try:
                 for kind in self.kinds:
                     for ref, _ in list(self.cache.all(kind)):
