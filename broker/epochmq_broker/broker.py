@@ -57,6 +57,7 @@ from epochmq_broker.writing.escape.bridge import EscapeBridge
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
 from epochmq_broker.writing.escape.rules import EscapeKind
 from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_broker.writing.quarantine import Quarantine
 from epochmq_broker.writing.topic_routes import TopicRoutes
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
@@ -109,12 +110,16 @@ class Broker:
         credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.client = RemotingClient(credentials=credentials)
         self.routes = TopicRoutes(live, self.client)
+        self.quarantine = Quarantine(
+            live, writer=self.writer, create_topic=tables.topics.create_in_send_back, store_host=store_host
+        )
         self.escape = EscapeBridge(
             live,
             writer=self.writer,
             routes=self.routes,
             client=self.client,
             revive_topic=revive_topic(config.broker_cluster_name),
+            quarantine=self.quarantine,
         )
         self.cold_reads = ColdReadPool()
         context = self.service_context = ServiceContext(
@@ -124,6 +129,7 @@ class Broker:
             cold_reads=self.cold_reads,
             store_host=store_host,
             write_file=tables.file_writer.write,
+            quarantine=self.quarantine,
         )
         self.delays = DelayService(context, sink_of_level=lambda _level: self.escape.lane(EscapeKind.DELAY))
         self.timer = None if timers is None else self._make_timer(context, timers)
@@ -362,6 +368,7 @@ class Broker:
             self.tables,
             self.timer,
             self.escape,
+            self.quarantine,
             self.ports.metric_samples,
             self.ports.certificates,
         )

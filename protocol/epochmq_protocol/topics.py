@@ -67,6 +67,8 @@ RMQ_SYS_OFFSET_MOVED_EVENT: Final = "OFFSET_MOVED_EVENT"
 RMQ_SYS_ROCKSDB_OFFSET_TOPIC: Final = "CHECKPOINT_TOPIC"
 TIMER_TOPIC: Final = f"{SYSTEM_TOPIC_PREFIX}wheel_timer"
 """TimerMessageStore.TIMER_TOPIC."""
+QUARANTINE_TOPIC: Final = f"{SYSTEM_TOPIC_PREFIX}quarantine"
+"""Copies of records that a service of the broker could not handle."""
 
 SYSTEM_TOPICS: Final = frozenset(
     [
@@ -92,6 +94,17 @@ NOT_ALLOWED_SEND_TOPICS: Final = frozenset(
         RMQ_SYS_OFFSET_MOVED_EVENT,
     ]
 )
+NOT_DELIVERED_TOPICS: Final = frozenset(
+    [
+        RMQ_SYS_SCHEDULE_TOPIC,
+        RMQ_SYS_TRANS_HALF_TOPIC,
+        RMQ_SYS_TRANS_OP_HALF_TOPIC,
+        TIMER_TOPIC,
+        QUARANTINE_TOPIC,
+    ]
+)
+"""Topics to which no delayed message is delivered. A message that waits in such a topic for its delivery to
+the same topic would be delivered for ever."""
 DEFAULT_PRODUCER_GROUP: Final = "DEFAULT_PRODUCER"
 DEFAULT_CONSUMER_GROUP: Final = "DEFAULT_CONSUMER"
 TOOLS_CONSUMER_GROUP: Final = "TOOLS_CONSUMER"

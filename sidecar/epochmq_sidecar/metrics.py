@@ -72,6 +72,7 @@ HELP: dict[str, str] = {
     ),
     "broker_escaped_total": "Messages that another group has stored since the start.",
     "broker_escape_failures_total": "Failed attempts to send a message to another group, since the start.",
+    "broker_quarantined_total": "Records that a service could not handle and set aside, since the start.",
     "broker_read_failures_total": "Reads that the disk could not serve since the start.",
     "broker_unauthenticated_requests_total": "Requests rejected because their sender is not known.",
     "broker_unauthorized_requests_total": (

@@ -26,6 +26,7 @@ from epochmq_broker.tables.metric_tables import Sample
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.bridge import EscapeBridge
 from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_broker.writing.quarantine import Quarantine
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.server_certificates import ServerCertificates
 from epochmq_store.message_store import MessageStore
@@ -52,6 +53,7 @@ class AdminApiDependencies:
     tables: BrokerTables
     timer: TimerService | None
     escape: EscapeBridge
+    quarantine: Quarantine
     request_samples: Callable[[], Iterable[Sample | None]]
     """The samples of RocketMQ's metrics of requests, and None where the caller should pause."""
     certificates: ServerCertificates

@@ -12,6 +12,7 @@ from epochmq_broker.services.timer.timer_service import TimerService
 from epochmq_broker.services.transactions.transaction_service import TransactionService
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.bridge import EscapeBridge
+from epochmq_broker.writing.quarantine import Quarantine
 from epochmq_protocol.transport.server_certificates import ServerCertificates
 from epochmq_store.message_store import MessageStore
 
@@ -27,6 +28,7 @@ def metric_values(
     access: AccessControl,
     timer: TimerService | None,
     escape: EscapeBridge,
+    quarantine: Quarantine,
     certificates: ServerCertificates,
 ) -> dict[str, float]:
     """Metric name → value. A name may end in a colon and the value of the label `kind`. Omits a rate without
@@ -64,7 +66,7 @@ def metric_values(
     log_paths = store.log_expiry.use.log_paths
     if len(log_paths) > 1:
         found |= {f"broker_log_path_used_ratio:{path}": used for path, used in log_paths}
-    found |= escape.metric_values() | certificates.metric_values("broker")
+    found |= escape.metric_values() | quarantine.metric_values() | certificates.metric_values("broker")
     if timer is not None:
         found |= timer.metric_values()
     if replicas is not None:

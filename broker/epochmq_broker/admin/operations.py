@@ -186,6 +186,7 @@ class BrokerAdminApi:
                 components.access,
                 components.timer,
                 components.escape,
+                components.quarantine,
                 components.certificates,
             ),
             rocketmq=await self._rocketmq.collect(config),

@@ -29,10 +29,15 @@ from epochmq_broker.tables.stats import GROUP_GET_NUMS, GROUP_GET_SIZE
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult, copy_of_record
 from epochmq_broker.writing.message_writer import SCHEDULE_TOPIC
+from epochmq_broker.writing.quarantine import (
+    NEVER_STORED,
+    Origin,
+    QuarantiningService,
+    concerns_record,
+)
 from epochmq_formats.extension_unit import is_address
 from epochmq_protocol import fastjson
 from epochmq_protocol import message as records
-from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.message_const import (
     PROPERTY_DELAY_TIME_LEVEL,
@@ -42,7 +47,7 @@ from epochmq_protocol.message_const import (
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_WAIT_STORE_MSG_OK,
 )
-from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, SCHEDULE_CONSUMER_GROUP, DataVersion
+from epochmq_protocol.topics import NOT_DELIVERED_TOPICS, SCHEDULE_CONSUMER_GROUP, DataVersion
 from epochmq_store.state_files.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 
@@ -85,6 +90,7 @@ class DelayService:
         self._stats = context.tables.stats
         self._path: Path = live.current.config_dir / FILE_NAME
         self._write_file = context.write_file
+        self._quarantine = context.quarantine
         self._paused_until: dict[int, float] = {}
         self._progress: dict[int, SafeProgress[int]] = {}
         """Level -> the next message to deliver, and the next one whose delivered copy is not safe; while they
@@ -254,8 +260,7 @@ class DelayService:
             # A delivery time further away than the level's delay is wrong (the clock was set): deliver now.
             if present_ms < tags_code <= present_ms + self.delays_ms[level - 1]:
                 break
-            message = self._message_at(level, offset, physical_offset, size)
-            if message is not None and not self._deliver(level, message):
+            if not self._deliver_one(level, offset, physical_offset, size):
                 self._paused_until[level] = asyncio.get_running_loop().time() + ROUND_S
                 failed = True
                 break
@@ -269,35 +274,27 @@ class DelayService:
             self._advance_level(level)
         return delivered == ROUND_MAX and not failed
 
-    def _message_at(self, level: int, offset: int, physical_offset: int, size: int) -> InnerMessage | None:
-        """Returns the delayed message in the form in which it is delivered. None if the message is skipped:
-        its record has expired or is damaged (it would be damaged at every retry, and block the messages
-        behind it), or it is a half message."""
+    def _deliver_one(self, level: int, offset: int, physical_offset: int, size: int) -> bool:
+        """Delivers one message. Sets it aside if it can never be delivered: it would block the messages
+        behind it. Returns False if it must be delivered later."""
         record = self._store.read(physical_offset, size)
-        if record is None:
-            return None
+        if record is None:  # it has expired
+            return True
+        found: MessageExt | bytes = record
         try:
-            message = restore_message(records.decode_record(record))
-        except (RemoteProtocolError, KeyError, ValueError) as error:
-            log.error(
-                "delay level %d skips damaged message %d: %d bytes at log offset %d (%s: %s). Run "
-                "`epochmq audit` on the store directory; other replicas may have the message",
-                level,
-                offset,
-                size,
-                physical_offset,
-                type(error).__name__,
-                error,
-            )
-            return None
-        if message.topic == RMQ_SYS_TRANS_HALF_TOPIC:
-            log.error("delay level %d discards a half message at log offset %d", level, physical_offset)
-            return None
-        return message
-
-    def _deliver(self, level: int, message: InnerMessage) -> bool:
-        """Stores a message in its own topic. Returns whether that succeeded."""
-        stored = self._sinks[level].put(message)
+            found = decoded = records.decode_record(record)
+            message = restore_message(decoded)
+            if message.topic in NOT_DELIVERED_TOPICS:
+                raise ValueError(f"messages are not delivered to topic {message.topic}")
+            stored = self._sinks[level].put(message)
+        except Exception as error:
+            if not concerns_record(error):
+                raise
+            self._set_aside(level, offset, found, error)
+            return True
+        if stored.status in NEVER_STORED:
+            self._set_aside(level, offset, found, stored.status.value)
+            return True
         if stored.status is not PutStatus.PUT_OK:
             if stored.status is not PutStatus.PUT_TO_REMOTE_BROKER_FAIL:  # the bridge has logged why
                 log.warning("delay level %d could not deliver a message: %s", level, stored.status.value)
@@ -306,6 +303,12 @@ class DelayService:
         if not stored.is_remote:
             self._count(stored)
         return True
+
+    def _set_aside(self, level: int, offset: int, record: MessageExt | bytes, reason: object) -> None:
+        origin = Origin(SCHEDULE_TOPIC, level - 1, offset)
+        end = self._quarantine.set_aside(QuarantiningService.DELAY, origin, record, reason)
+        if end:
+            self._delivered_ends[level] = end
 
     def _count(self, stored: PutResult) -> None:
         self._stats.put_traffic(stored.topic, stored.queue_id).receive(1, stored.size)

@@ -9,6 +9,7 @@ from pathlib import Path
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.tables.broker_tables import BrokerTables
+from epochmq_broker.writing.quarantine import Quarantine
 from epochmq_store.message_store import MessageStore
 
 
@@ -25,3 +26,5 @@ class ServiceContext:
     """This broker's encoded address and port; new records contain it."""
     write_file: Callable[[Path, bytes], None]
     """Replaces the content of a state file durably, in a broker soon and on another thread."""
+    quarantine: Quarantine
+    """Takes the records that a service cannot handle."""

@@ -44,12 +44,14 @@ from epochmq_store.appending.appender import BatchMessage
 from epochmq_store.message_store import MessageStore
 from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.queues.consume_queues import is_queue_name
 from epochmq_store.queues.inner_batch import DIGITS_MAX
 from epochmq_store.queues.light_queues import LightQueues, light_queue_offsets
 from epochmq_store.statuses import PutStatus
 
 SCHEDULE_TOPIC = RMQ_SYS_SCHEDULE_TOPIC
 TOPIC_BYTES_MAX = 127
+QUEUE_ID_MAX = 0x7FFFFFFF
 RETRY_TOPIC_BYTES_MAX = 255
 
 TIMER_PROPERTIES = (PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELIVER_MS)
@@ -324,8 +326,11 @@ class MessageWriter:
         self.set_replica_acks(self._replicas)
 
     def _is_legal(self, message: InnerMessage) -> bool:
-        """Checks the length of the topic's name (HookUtils.checkBeforePutMessage), and that an inner batch is
-        marked as such and its topic is of type BatchCQ (checkInnerBatch)."""
+        """Checks that topic and queue id can name a queue, the length of the topic's name
+        (HookUtils.checkBeforePutMessage), and that an inner batch is marked as such and its topic is of type
+        BatchCQ (checkInnerBatch)."""
+        if not (0 <= message.queue_id <= QUEUE_ID_MAX and is_queue_name(message.topic)):
+            return False
         topic_bytes = len(message.topic.encode())
         if topic_bytes > TOPIC_BYTES_MAX and not is_retry_topic(message.topic):
             return False

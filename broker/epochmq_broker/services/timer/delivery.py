@@ -1,35 +1,31 @@
 """Stores due messages in their topics, or again in the timer topic (TimerMessageStore.doPut).
 
 A message that cannot be stored now is tried again until it can be. RocketMQ drops it after three attempts,
-unless timerEnableRetryUntilSuccess is set. A message that can never be stored is dropped, as there.
+unless timerEnableRetryUntilSuccess is set. A message that can never be stored goes to the quarantine;
+RocketMQ drops it.
 """
 
 from __future__ import annotations
 
 import enum
-import logging
 
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.timer.records import NEVER_ENQUEUED, DueMessage
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.message_sink import MessageSink
-from epochmq_protocol.errors import RequestError
+from epochmq_broker.writing.inner_message import PutResult
+from epochmq_broker.writing.quarantine import (
+    NEVER_STORED,
+    Origin,
+    Quarantine,
+    QuarantiningService,
+    concerns_record,
+)
+from epochmq_protocol.topics import NOT_DELIVERED_TOPICS
 from epochmq_store.statuses import PutStatus
 
-log = logging.getLogger(__name__)
-
 RETRY_S = 0.5
-
-NOT_TO_BE_STORED = frozenset(
-    [
-        PutStatus.MESSAGE_ILLEGAL,
-        PutStatus.PROPERTIES_SIZE_EXCEEDED,
-        PutStatus.WHEEL_TIMER_MSG_ILLEGAL,
-        PutStatus.WHEEL_TIMER_NOT_ENABLE,
-    ]
-)
-"""Statuses of messages that no later attempt would store."""
 
 
 class DeliveryResult(enum.Enum):
@@ -43,7 +39,13 @@ class TimerDelivery:
     """Stores due messages. `log_end` is the `PutResult.end` of the last one."""
 
     def __init__(
-        self, *, sink: MessageSink, stats: BrokerStats, metrics: TimerMetrics, precision_ms: int
+        self,
+        *,
+        sink: MessageSink,
+        stats: BrokerStats,
+        metrics: TimerMetrics,
+        quarantine: Quarantine,
+        precision_ms: int,
     ) -> None:
         self.log_end = 0
         self.delivered = 0
@@ -53,6 +55,7 @@ class TimerDelivery:
         self._sink = sink
         self._stats = stats
         self._metrics = metrics
+        self._quarantine = quarantine
 
     def put(self, due: DueMessage, enqueue_ms: int, *, rolls: bool) -> DeliveryResult:
         """Stores one message. It entered the wheel at `enqueue_ms`. A message that deletes another one is
@@ -61,13 +64,14 @@ class TimerDelivery:
             return DeliveryResult.DONE
         real_topic = due.real_topic
         try:
-            stored = self._sink.put(due.to_store(enqueue_ms, now_ms(), rolls=rolls))
-        except (RequestError, ValueError) as error:
-            log.error("a timer message for topic %s was dropped, it cannot be stored: %s", real_topic, error)
-            return DeliveryResult.DONE
-        if stored.status in NOT_TO_BE_STORED:
-            reason = stored.status.value
-            log.error("a timer message for topic %s was dropped, it cannot be stored: %s", real_topic, reason)
+            stored = self._store(due, enqueue_ms, rolls=rolls)
+        except Exception as error:
+            if not concerns_record(error):
+                raise
+            self._set_aside(due, error)
+            stored = PutResult(PutStatus.MESSAGE_ILLEGAL)
+        if stored.status in NEVER_STORED:
+            pass  # it is set aside, and counts as dequeued
         elif stored.status is not PutStatus.PUT_OK:
             return DeliveryResult.RETRY
         else:
@@ -82,3 +86,20 @@ class TimerDelivery:
         if enqueue_ms != NEVER_ENQUEUED:
             self._metrics.add(real_topic, -1)
         return DeliveryResult.DONE
+
+    def _store(self, due: DueMessage, enqueue_ms: int, *, rolls: bool) -> PutResult:
+        """Stores a due message, or sets it aside if it can never be stored."""
+        if not rolls and due.real_topic in NOT_DELIVERED_TOPICS:
+            self._set_aside(due, f"messages are not delivered to topic {due.real_topic}")
+            return PutResult(PutStatus.MESSAGE_ILLEGAL)
+        stored = self._sink.put(due.to_store(enqueue_ms, now_ms(), rolls=rolls))
+        if stored.status in NEVER_STORED:
+            self._set_aside(due, stored.status.value)
+        return stored
+
+    def _set_aside(self, due: DueMessage, reason: object) -> None:
+        message = due.message
+        origin = Origin(message.topic, message.queue_id, message.queue_offset)
+        end = self._quarantine.set_aside(QuarantiningService.TIMER, origin, message, reason)
+        if end:
+            self.log_end = end

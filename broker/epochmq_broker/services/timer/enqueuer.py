@@ -20,8 +20,10 @@ from epochmq_broker.services.timer.record_reader import RecordReader
 from epochmq_broker.services.timer.records import NEVER_ENQUEUED, TimerRecord, read_timer_record, wheel_time
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.services.timer.timer_store import BLANK_SLOTS, TimerStore, timer_queue
+from epochmq_broker.writing.quarantine import Origin, Quarantine, QuarantiningService, concerns_record
 from epochmq_formats.timer_wheel import WINDOW_SLOTS
 from epochmq_protocol.javahash import java_hash
+from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.message_store import MessageStore
@@ -48,6 +50,7 @@ class TimerEnqueuer:
         metrics: TimerMetrics,
         delivery: TimerDelivery,
         reader: RecordReader,
+        quarantine: Quarantine,
         clock_ms: Callable[[], int],
     ) -> None:
         self.progress = SafeProgress(0)
@@ -64,6 +67,7 @@ class TimerEnqueuer:
         self._delivery = delivery
         self._clock_ms = clock_ms
         self._reader = reader
+        self._quarantine = quarantine
         self._plain = PlainEntries(store, timers, metrics)
         self._inherited = (0, 0)
 
@@ -136,23 +140,30 @@ class TimerEnqueuer:
     def _take(self, offset: int, physical: int, size: int) -> Work:
         found = self._store.log.files.find(physical)
         record = None
+        reason: object = f"the {size} bytes at log offset {physical} are no timer message"
         if found is not None and physical + size <= found.end and self._reader.is_readable(physical):
-            record = read_timer_record(found.map, physical - found.start, size, physical)
-        log_end = 0
+            try:
+                record = read_timer_record(found.map, physical - found.start, size, physical)
+            except Exception as error:
+                if not concerns_record(error):
+                    raise
+                reason = error
         if record is None:
-            log.error(
-                "the record of %d bytes at log offset %d, offset %d of the timer topic's queue, is no timer "
-                "message: it is skipped",
-                size,
-                physical,
-                offset,
-            )
+            log_end = self._set_aside(offset, physical, size, reason)
         else:
             self.taken += 1
             self.stored_at_ms, self.taken_at_ms = record.store_timestamp, self._clock_ms()
             self._metrics.count_enqueued(record.real_topic, record.out_ms - record.born_timestamp)
             log_end = yield from self._enter(record, offset, physical, size)
         self.progress.advance(offset + 1, log_end)
+
+    def _set_aside(self, offset: int, physical: int, size: int, reason: object) -> int:
+        """Sets a record aside that is no timer message, on a master. Returns the end of the copy."""
+        if not self.is_master:
+            return 0
+        data = self._store.read(physical, size) if self._reader.is_readable(physical) else None
+        origin = Origin(TIMER_TOPIC, 0, offset)
+        return self._quarantine.set_aside(QuarantiningService.TIMER, origin, data, reason)
 
     def _enter(
         self, record: TimerRecord, offset: int, physical: int, size: int

@@ -27,7 +27,7 @@ from epochmq_broker.services.timer.timer_log import Unit
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
 from epochmq_broker.tables.stats import BrokerStats
 from epochmq_broker.writing.escape.message_sink import MessageSink
-from epochmq_broker.writing.message_writer import TOPIC_BYTES_MAX
+from epochmq_broker.writing.message_writer import QUEUE_ID_MAX, TOPIC_BYTES_MAX
 from epochmq_broker.writing.plain_append import (
     NOT_PLAIN_FLAGS,
     PlainRecord,
@@ -35,6 +35,7 @@ from epochmq_broker.writing.plain_append import (
     append_copy,
     plain_record_reader,
 )
+from epochmq_broker.writing.quarantine import concerns_record
 from epochmq_formats.timer_log import MAGIC_DELETE, MAGIC_ROLL
 from epochmq_protocol import message_const as const
 from epochmq_protocol.message import parse_properties
@@ -45,10 +46,11 @@ from epochmq_protocol.message_const import (
 from epochmq_protocol.record_layout import (
     SYS_FLAG,
 )
-from epochmq_protocol.topics import TIMER_TOPIC
+from epochmq_protocol.topics import NOT_DELIVERED_TOPICS, TIMER_TOPIC
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.message_store import MessageStore
 from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.queues.consume_queues import is_queue_name
 from epochmq_store.statuses import PutStatus
 
 SPECIAL_PROPERTIES: Final = frozenset(
@@ -68,6 +70,7 @@ SPECIAL_PROPERTIES: Final = frozenset(
 _read_record: Final = plain_record_reader(TIMER_TOPIC, NOT_PLAIN_FLAGS | const.TRANSACTION_ROLLBACK_TYPE)
 _SPECIAL_MAGIC: Final = MAGIC_ROLL | MAGIC_DELETE
 _SEPARATOR: Final = b"\x02"
+QUEUE_ID_DIGITS: Final = 10
 
 
 class PlainTimerDelivery:
@@ -108,16 +111,21 @@ class PlainTimerDelivery:
             target = targets.get(place)
             if target is None:
                 target = targets[place] = _Target(self._store.queue(place[0], int(place[1])))
-            status, at, _, written = append_copy(
-                append,
-                target.queue,
-                record,
-                properties,
-                properties=record[2]
-                + f"{ENQUEUE_MS}\x01{unit.write_time_ms}\x02{DEQUEUE_MS}\x01{present}\x02".encode(),
-                sys_flag=record[0][SYS_FLAG],
-                codes=self._codes,
-            )
+            try:
+                status, at, _, written = append_copy(
+                    append,
+                    target.queue,
+                    record,
+                    properties,
+                    properties=record[2]
+                    + f"{ENQUEUE_MS}\x01{unit.write_time_ms}\x02{DEQUEUE_MS}\x01{present}\x02".encode(),
+                    sys_flag=record[0][SYS_FLAG],
+                    codes=self._codes,
+                )
+            except Exception as error:
+                if not concerns_record(error):
+                    raise
+                break  # `delivery` sets the message aside
             if status is not PutStatus.PUT_OK:
                 break
             self._delivery.log_end = at + written
@@ -168,10 +176,20 @@ def _read(file: MappedFile, unit: Unit) -> tuple[PlainRecord, dict[str, str]] | 
         return None
     if not SPECIAL_PROPERTIES.isdisjoint(properties):
         return None
-    if (
-        properties.get(OUT_MS) != str(unit.time_ms)
-        or not 0 < len(properties.get(REAL_TOPIC, "")) <= TOPIC_BYTES_MAX
-        or not properties.get(REAL_QUEUE_ID, "").isdecimal()
+    if properties.get(OUT_MS) != str(unit.time_ms) or not _is_place(
+        properties.get(REAL_TOPIC, ""), properties.get(REAL_QUEUE_ID, "")
     ):
         return None
     return record, properties
+
+
+def _is_place(topic: str, queue_id: str) -> bool:
+    """Whether a plain message may be delivered to this queue."""
+    return (
+        len(topic) <= TOPIC_BYTES_MAX
+        and is_queue_name(topic)
+        and topic not in NOT_DELIVERED_TOPICS
+        and len(queue_id) <= QUEUE_ID_DIGITS
+        and queue_id.isdecimal()
+        and int(queue_id) <= QUEUE_ID_MAX
+    )

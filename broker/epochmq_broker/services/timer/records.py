@@ -108,20 +108,21 @@ class DueMessage(Record):
 
     @classmethod
     def decode(cls, data: bytes) -> DueMessage:
-        """Decodes a record. Raises RemoteProtocolError or ValueError if it is not a timer message."""
+        """Decodes a record. Raises RemoteProtocolError or ValueError if it is not a timer message. Its queue
+        is not checked: `to_store` may raise KeyError or ValueError."""
         message = records.decode_record(data)
         if message.topic != TIMER_TOPIC:
             raise RemoteProtocolError(f"topic {message.topic}: expected {TIMER_TOPIC}")
         properties = records.parse_properties(message.properties)
-        for name in (OUT_MS, REAL_TOPIC, REAL_QUEUE_ID):
+        for name in (OUT_MS, REAL_TOPIC):
             if name not in properties:
                 raise ValueError(f"{name} is missing")
-        int(properties[REAL_QUEUE_ID])
+        int(properties[OUT_MS])
         return cls(message, properties)
 
     @property
     def out_ms(self) -> int:
-        """When the message is due. Raises ValueError."""
+        """When the message is due."""
         return int(self.properties[OUT_MS])
 
     @property

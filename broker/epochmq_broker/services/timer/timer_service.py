@@ -68,7 +68,13 @@ class TimerService:
         self.timers = timers
         self.metrics = TimerMetrics(config.config_dir)
         self._write_file = context.write_file
-        self.delivery = TimerDelivery(sink=sink, stats=stats, metrics=self.metrics, precision_ms=precision_ms)
+        self.delivery = TimerDelivery(
+            sink=sink,
+            stats=stats,
+            metrics=self.metrics,
+            quarantine=context.quarantine,
+            precision_ms=precision_ms,
+        )
         self.enqueuer = TimerEnqueuer(
             live=live,
             store=store,
@@ -76,6 +82,7 @@ class TimerService:
             metrics=self.metrics,
             delivery=self.delivery,
             reader=RecordReader(store),
+            quarantine=context.quarantine,
             clock_ms=clock_ms,
         )
         self.read_progress = SafeProgress(0)

@@ -4,7 +4,7 @@ own master (RocketMQ's EscapeBridge).
 A message is sent until a group has stored it, with growing pauses. Until then the offset of its service stays
 before it. When the role or the process ends, the messages on their way are given up; the next master, or the
 next acting master, delivers them again. RocketMQ's timer drops a message after three attempts, and its
-transaction checks after ten.
+transaction checks after ten. Only a message that no group can ever store is given up (`quarantine`).
 
 Bounds: `window.SPAN_MAX` messages of each service, `WAITING_BYTES_MAX` bytes, `IN_FLIGHT_MAX` sends at a
 time, each with a time limit."""
@@ -25,8 +25,10 @@ from epochmq_broker.writing.escape.lane import EscapeLane
 from epochmq_broker.writing.escape.rules import Destination, EscapeKind, PublishRoute
 from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_broker.writing.message_writer import MessageWriter
+from epochmq_broker.writing.quarantine import Origin, Quarantine, QuarantiningService
 from epochmq_broker.writing.topic_routes import TopicRoutes
-from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import EpochMQError, LocalProtocolError
 from epochmq_protocol.route import TopicRouteData
 from epochmq_protocol.transport.request_client import RequestClient
 
@@ -42,6 +44,8 @@ PAUSE_MAX_S: Final = 10.0
 ROUTE_FRESH_S: Final = 1.0
 """After a failed attempt, a route older than this is asked for again."""
 TOPICS_MAX: Final = 10_000
+ILLEGAL_ATTEMPTS_MAX: Final = 10
+"""After so many attempts that other groups rejected with MESSAGE_ILLEGAL, a message is given up."""
 LOG_INTERVAL_S: Final = 5.0
 """At most one log line in so many seconds for each kind of message."""
 
@@ -58,6 +62,14 @@ class _FailedError(Exception):
     """A message could not be sent now."""
 
 
+class _IllegalError(_FailedError):
+    """Another group rejected a message as illegal."""
+
+
+class _UnsendableError(Exception):
+    """No request can be built for a message."""
+
+
 class EscapeBridge:
     """The way of one broker's special messages to other groups. A master service: it stops after the services
     that use it."""
@@ -70,6 +82,7 @@ class EscapeBridge:
         routes: TopicRoutes,
         client: RequestClient,
         revive_topic: str,
+        quarantine: Quarantine,
     ) -> None:
         self.counts = {kind: EscapeCounts() for kind in EscapeKind}
         self._live = live
@@ -77,6 +90,7 @@ class EscapeBridge:
         self._routes = routes
         self._client = client
         self._revive_topic = revive_topic
+        self._quarantine = quarantine
         self._lanes: list[EscapeLane] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._bytes = 0
@@ -140,26 +154,45 @@ class EscapeBridge:
     async def _send(self, kind: EscapeKind, message: InnerMessage, done: Callable[[], None]) -> None:
         fresh_s: float | None = None
         pause_s = PAUSE_S
+        illegal = 0
         while True:
             try:
                 async with self._in_flight:
                     await self._attempt(kind, message, fresh_s)
+                self.counts[kind].escaped += 1
+                break
+            except (_UnsendableError, LocalProtocolError) as error:
+                self._set_aside(message, error)
                 break
             except (_FailedError, EpochMQError) as error:
                 self._log_failure(kind, message, error)
+                illegal += isinstance(error, _IllegalError)
+                if illegal >= ILLEGAL_ATTEMPTS_MAX:
+                    self._set_aside(message, error)
+                    break
             except Exception:  # the message must not be lost
                 log.exception("a %s message of topic %s could not be sent", kind.value, message.topic)
             self.counts[kind].failed += 1
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
             fresh_s = ROUTE_FRESH_S
-        self.counts[kind].escaped += 1
         self._bytes -= len(message.body)
         done()
 
+    def _set_aside(self, message: InnerMessage, error: Exception) -> None:
+        """Gives a message up. Its record stays in this group's log."""
+        origin = Origin(message.topic, message.queue_id, -1)
+        reason = f"message {message.uniq_key}: {error}"
+        self._quarantine.set_aside(QuarantiningService.ESCAPE, origin, None, reason)
+
     async def _attempt(self, kind: EscapeKind, message: InnerMessage, fresh_s: float | None) -> None:
-        """Sends a message once. Raises _FailedError or EpochMQError if it has to be sent again."""
-        remote = rules.remote_form(message)
+        """Sends a message once. Raises _FailedError or EpochMQError if it has to be sent again, and
+        _UnsendableError."""
+        try:
+            remote = rules.remote_form(message)
+            rules.send_request(remote, 0, self._producer_group)
+        except Exception as error:
+            raise _UnsendableError(f"{type(error).__name__}: {error}") from error
         route = await self._route(remote.topic, fresh_s)
         new_queues = rules.NEW_TOPIC_QUEUES
         if not route.queues and remote.route_topic:
@@ -175,7 +208,8 @@ class EscapeBridge:
         response = await self._client.call(route.masters[queue.broker_name], command, SEND_TIMEOUT_MS)
         status = rules.put_status(response.code)
         if not rules.is_escaped(kind, status):
-            raise _FailedError(
+            failure = _IllegalError if response.code == ResponseCode.MESSAGE_ILLEGAL else _FailedError
+            raise failure(
                 f"broker {queue.broker_name} responded with code {response.code}: {response.remark}"
             )
 

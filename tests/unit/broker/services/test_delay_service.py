@@ -154,20 +154,20 @@ async def test_a_damaged_message_is_skipped_and_the_next_ones_are_delivered(
     file.map[at + len(spoiled) - 1] = ord("x")
     await until(lambda: bench.count("T", 1) == 2)
     assert [bench.record("T", 1, offset).body for offset in range(2)] == [b"the first", b"the third"]
-    assert "delay level 1 skips damaged message 1" in caplog.text
+    assert f"cannot handle the record {SCHEDULE}-0-1" in caplog.text
 
 
 async def test_a_failing_level_does_not_stop_the_others(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deliver = bench.broker.delays._deliver
+    deliver = bench.broker.delays._deliver_one
 
-    def broken(level: int, delayed: MessageExt) -> bool:
+    def broken(level: int, offset: int, physical_offset: int, size: int) -> bool:
         if level == 1:
             raise RuntimeError("broken")
-        return deliver(level, delayed)
+        return deliver(level, offset, physical_offset, size)
 
-    monkeypatch.setattr(bench.broker.delays, "_deliver", broken)
+    monkeypatch.setattr(bench.broker.delays, "_deliver_one", broken)
     delay(bench, 1)
     delay(bench, 2, b"other", queue_id=2)
     await until(lambda: bench.count("T", 2) == 1)

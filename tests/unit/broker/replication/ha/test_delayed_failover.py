@@ -13,6 +13,7 @@ from epochmq_broker.services.delay_service import DelayService
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.broker_tables import BrokerTables
 from epochmq_broker.writing.inner_message import InnerMessage
+from epochmq_broker.writing.quarantine import Quarantine
 from epochmq_store.state_files.state_file_io import write_state_file
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
@@ -23,13 +24,17 @@ HOST = b"\x7f\0\0\x01\0\0\x2a\x9f"
 
 
 def delays_of(node: BrokerNode) -> DelayService:
+    tables = BrokerTables(node.live.current, lambda: 0)
     context = ServiceContext(
         live=node.live,
         store=node.store,
-        tables=BrokerTables(node.live.current, lambda: 0),
+        tables=tables,
         cold_reads=ColdReadPool(),
         store_host=HOST,
         write_file=write_state_file,
+        quarantine=Quarantine(
+            node.live, writer=node.puts, create_topic=tables.topics.create_in_send_back, store_host=HOST
+        ),
     )
     return DelayService(context, sink_of_level=lambda _level: node.puts)
 

@@ -49,7 +49,9 @@ def delivery(bench: Bench, folder: Path) -> tuple[PlainTimerDelivery, TimerDeliv
     """Both paths, with metrics of their own."""
     broker, metrics = bench.broker, TimerMetrics(folder)
     stats = broker.tables.stats
-    ordinary = TimerDelivery(sink=broker.writer, stats=stats, metrics=metrics, precision_ms=1000)
+    ordinary = TimerDelivery(
+        sink=broker.writer, stats=stats, metrics=metrics, quarantine=broker.quarantine, precision_ms=1000
+    )
     plain = PlainTimerDelivery(
         store=broker.store, sink=broker.writer, stats=stats, metrics=metrics, delivery=ordinary
     )

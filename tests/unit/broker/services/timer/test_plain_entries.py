@@ -72,6 +72,7 @@ class Wheel:
             metrics=self.metrics,
             delivery=delivery,
             reader=RecordReader(store),
+            quarantine=bench.broker.quarantine,
             clock_ms=lambda: clock_ms,
         )
         self.enqueuer.is_master = is_master

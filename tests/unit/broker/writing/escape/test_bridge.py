@@ -15,10 +15,11 @@ from epochmq_broker.writing.escape.bridge import EscapeBridge
 from epochmq_broker.writing.escape.rules import Destination, EscapeKind
 from epochmq_broker.writing.escape.window import SPAN_MAX
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult
+from epochmq_broker.writing.quarantine import Quarantine, QuarantiningService
 from epochmq_protocol import message as records
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConnectError
-from epochmq_protocol.frame import Command, response
+from epochmq_protocol.frame import Command, encode, response
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.kit import until
@@ -71,6 +72,7 @@ class Group:
             await self.open.wait()
             if not self.reachable:
                 raise ConnectError("refused")
+            encode(command)
             self.bodies.append(command.body)
             return response(command, self.code)
         finally:
@@ -85,7 +87,14 @@ class Fixture:
         self.writer, self.group = Writer(), Group()
         self.standing = SimpleNamespace(capabilities=SimpleNamespace(delivers_here=False, escapes=True))
         live: Any = SimpleNamespace(current=self.config, standing=self.standing)
-        surroundings: Any = {"writer": self.writer, "routes": self.group, "client": self.group}
+        writer: Any = self.writer
+        self.quarantine = Quarantine(live, writer=writer, create_topic=lambda *_: None, store_host=HOST)
+        surroundings: Any = {
+            "writer": self.writer,
+            "routes": self.group,
+            "client": self.group,
+            "quarantine": self.quarantine,
+        }
         self.bridge = EscapeBridge(live, **surroundings, revive_topic="revive")
         self.lane = self.bridge.lane(EscapeKind.DELAY)
 
@@ -162,6 +171,31 @@ async def test_a_message_that_cannot_leave_is_sent_again(made: Fixture, obstacle
     group.route_data, group.reachable, group.code = ROUTE, True, ResponseCode.SUCCESS
     await until(lambda: made.lane.safe_end() == stored.end)
     assert (made.metric("escape_waiting"), made.metric("escaped_total")) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ({"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, ResponseCode.SUCCESS),
+        ({"properties": {"a\x02": "b"}}, ResponseCode.SUCCESS),
+        ({"flag": 1 << 40}, ResponseCode.SUCCESS),
+        ({"properties": {"long": "x" * (17 << 20)}}, ResponseCode.SUCCESS),
+        ({}, ResponseCode.MESSAGE_ILLEGAL),
+    ],
+    ids=["half message without a topic", "separator in a name", "too large a flag", "header", "rejected"],
+)
+async def test_a_message_that_no_group_can_store_is_set_aside(
+    made: Fixture, message: dict[str, Any], code: ResponseCode
+) -> None:
+    """It would be sent for ever, and hold the offset of its service."""
+    made.group.code = code
+    values: dict[str, Any] = {"topic": "T", "queue_id": 0, "body": b"poison", "properties": {}}
+    stored = made.lane.put(InnerMessage(**(values | message), born_timestamp=0, born_host=HOST))
+    await until(lambda: made.lane.safe_end() == stored.end)
+    assert made.quarantine.counts[QuarantiningService.ESCAPE] == 1
+    assert (made.metric("escape_waiting"), made.metric("escaped_total")) == (0, 0)
+    assert made.bridge._bytes == 0
+    assert not made.writer.stored
 
 
 async def test_a_checkpoint_need_not_be_safe_at_the_other_group(made: Fixture) -> None:
