@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,9 @@ from epochmq_protocol.errors import EpochMQError
 CHECKED_BEFORE_APPLY = frozenset({"ControllerGroup", *(one.kind for one in OBJECT_KINDS)})
 """Before it applies an object of these kinds, the operator asks the API server for it. An object of
 another owner may have the same name, and the watches deliver only objects with the operator's label."""
+REJECTED_FOR_S = 300.0
+"""After this time a larger size of a volume claim is asked for again before other steps."""
+REJECTIONS_MAX = 1000
 METRIC_LABELS: Mapping[type[Effect], str] = {
     Apply: "Apply",
     Delete: "Delete",
@@ -76,6 +80,7 @@ class EffectWriter:
         self._cache = cache
         self._metrics = metrics
         self.events = EventPoster(api, metrics)
+        self._rejected_claims: OrderedDict[Ref, tuple[float, str]] = OrderedDict()
 
     async def carry_out(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> Manifest:
         """Carries out one effect of a reconciliation of this resource; returns the resource, with its status
@@ -144,10 +149,25 @@ class EffectWriter:
         try:
             stored = await self._api.apply(manifest)
         except ApiError as error:
+            if ref.kind == "PersistentVolumeClaim" and error.is_rejection:
+                self._remember_rejected_claim(manifest)
             if error.status != 422 or not await self._replace_ports(ref, manifest):
                 raise
             stored = await self._api.apply(manifest)
         self._cache.put(stored)
+
+    def rejected_claims(self, namespace: str) -> Mapping[str, str]:
+        """The sizes that the API server rejected lately, by the name of their volume claim."""
+        since = time.monotonic() - REJECTED_FOR_S
+        found = self._rejected_claims.items()
+        return {ref.name: size for ref, (at_s, size) in found if ref.namespace == namespace and at_s > since}
+
+    def _remember_rejected_claim(self, manifest: Manifest) -> None:
+        size = str(spec_of(manifest)["resources"]["requests"]["storage"])
+        self._rejected_claims[ref_of(manifest)] = time.monotonic(), size
+        self._rejected_claims.move_to_end(ref_of(manifest))
+        while len(self._rejected_claims) > REJECTIONS_MAX:
+            self._rejected_claims.popitem(last=False)
 
     async def _replace_ports(self, ref: Ref, manifest: Manifest) -> bool:
         """Gives a Service its ports instead of those that somebody has put there; returns whether it had such

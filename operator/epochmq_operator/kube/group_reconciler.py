@@ -88,6 +88,7 @@ class GroupReconciler(Reconciler):
             rejection,
             can_reload,
             self.replicas.rejected_reloads(ref),
+            self._writer.rejected_claims(ref.namespace),
         )
 
     def _groups_to_ask(self, ref: Ref, resource: Manifest) -> list[Ref]:

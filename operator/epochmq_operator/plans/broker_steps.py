@@ -24,7 +24,8 @@ nothing to all replicas in sync.
   that N replicas could not have is lowered before, by an update of all replicas.
 - `stop-POD`, `stopped-N`, `start-POD`, `started-POD`: of a group that hibernates or resumes, in place of all
   steps after `replicas`, by the rules in `hibernation`.
-- `expand-CLAIM`, `volumes`: the volumes have the size that the spec asks for, by the rules in `volumes`.
+- `expand-CLAIM`, `volumes`: the volumes have the size that the spec asks for, by the rules in `volumes`. The
+  size of a claim is raised right after `replicas`, because a full volume may be why a replica is not ready.
 - `members`: as many of the group's own controllers run as it asks for, by the rules in `own_controllers`.
 - `add-POD`, `admit-POD`, `remove-POD`, `founders`, `peers`: in the mode DLedger, in place of `grow-N`,
   `join-N` and `shrink-N`, by the rules in `quorum_members`. A removal, and every change while others are
@@ -109,7 +110,7 @@ from epochmq_operator.plans.renderer import NO_MANIFESTS, ApplicableManifests, R
 from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
 from epochmq_operator.plans.update_gate import UpdateGate
-from epochmq_operator.plans.volumes import volume_steps
+from epochmq_operator.plans.volumes import urgent_volume_step, volume_steps
 from epochmq_operator.pod_rendering import component_name
 from epochmq_operator.pods import Component
 from epochmq_operator.resources import REPLICAS_MAX, BrokerGroup, ControllerGroup
@@ -350,6 +351,8 @@ def broker_steps(
     if observed_group.controllers is None:
         return
     yield from _object_steps(renderer, observed, observed_group)
+    sets, size = stateful_sets(observed_group.manifests), observed_group.group.spec.storage.size
+    yield from urgent_volume_step(observed, sets, size)
     if observed_group.hibernation is not None:
         hibernating = HibernatingGroup.of(
             observed_group.hibernation,
@@ -384,9 +387,7 @@ def broker_steps(
     if observed_group.count > spec_replicas and members is None:
         yield _shrink(observed_group, observed_group.count - 1, _unsafe_to_scale(observed_group))
     yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
-    yield from volume_steps(
-        observed, stateful_sets(observed_group.manifests), observed_group.group.spec.storage.size
-    )
+    yield from volume_steps(observed, sets, size)
     count_step = of_controllers.count_step(observed)
     if count_step is not None:
         yield count_step

@@ -52,8 +52,9 @@ class ObservedState:
     and volume claims. `states` are the states that replicas reported, by pod. `users` are the broker groups
     that name a controller group. `rejection` is the API server's response to the resource's last write, if
     that was rejected. `can_reload`: the operator may change the settings of running replicas.
-    `rejected_reloads`: configurations that replicas rejected, by pod. `updates_full` says why no update may
-    begin because many other groups are being updated; empty if one may."""
+    `rejected_reloads`: configurations that replicas rejected, by pod. `rejected_claims`: sizes that the API
+    server rejected lately, by volume claim. `updates_full` says why no update may begin because
+    many other groups are being updated; empty if one may."""
 
     resource: Manifest
     objects: Mapping[Ref, Manifest] = field(default_factory=dict)
@@ -62,6 +63,7 @@ class ObservedState:
     rejection: str = ""
     can_reload: bool = False
     rejected_reloads: Mapping[str, RejectedReload] = field(default_factory=dict)
+    rejected_claims: Mapping[str, str] = field(default_factory=dict)
     updates_full: str = ""
 
     @property

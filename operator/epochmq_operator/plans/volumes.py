@@ -4,8 +4,12 @@ The operator raises the request of each volume claim of the group that has a sma
 for; the storage driver and the kubelet grow the volume under the running pod. No pod and no StatefulSet is
 deleted: the API server does not allow another size in a StatefulSet's claim template, so a claim that
 Kubernetes creates later has the former size, and the operator raises it like the others. Claims of replicas
-that were removed grow, too, because a later replica may use them. The API server rejects a larger request
-if the StorageClass has no `allowVolumeExpansion`; then the group has the condition Degraded."""
+that were removed grow, too, because a later replica may use them.
+
+A replica may not be ready because its volume is full, so the requests are raised before any step that waits
+for replicas (`urgent_volume_step`). The API server rejects a larger request if the StorageClass has no
+`allowVolumeExpansion`; then the group has the condition Degraded. A request that was rejected lately is only
+raised again after all other steps, so that it holds none of them up."""
 
 # pure: data in, steps out.
 
@@ -41,23 +45,24 @@ class ObservedClaim:
         return str(metadata(self.manifest).get("name", ""))
 
 
+def urgent_volume_step(
+    observed: ObservedState, stateful_sets: Iterable[Manifest], size: str
+) -> Iterator[PlanStep]:
+    """The step that raises the next claim, of those for which `size` was not rejected lately."""
+    rejected = observed.rejected_claims
+    smaller = [one for one in _smaller(observed, stateful_sets, size) if rejected.get(one.name) != size]
+    if smaller:
+        yield _expand(smaller[0], size)
+
+
 def volume_steps(observed: ObservedState, stateful_sets: Iterable[Manifest], size: str) -> Iterator[PlanStep]:
     """The step that raises the next claim, or the one that waits until all volumes have grown to `size`."""
-    wanted = parse_quantity(size)
-    claims = [one for manifest in stateful_sets for one in _claims(observed, manifest)]
-    smaller = [one for one in claims if one.requested < wanted]
+    sets = list(stateful_sets)
+    smaller = _smaller(observed, sets, size)
     if smaller:
-        chosen = smaller[0]
-        request = _request(chosen.manifest)
-        yield PlanStep(
-            StepKind.EXPAND,
-            False,
-            "ExpandingVolume",
-            f"raises the size of {chosen.name} from {request} to {size}",
-            effects=(Apply(_expanded(chosen.manifest, size)),),
-            occurrence=f"{metadata(chosen.manifest).get('uid')}/{size}",
-            subject=chosen.name,
-        )
+        yield _expand(smaller[0], size)
+    wanted = parse_quantity(size)
+    claims = [one for manifest in sets for one in _claims(observed, manifest)]
     growing = [one for one in claims if 0 < one.capacity < wanted]
     if growing:
         names = "; ".join(
@@ -68,6 +73,25 @@ def volume_steps(observed: ObservedState, stateful_sets: Iterable[Manifest], siz
         yield PlanStep(
             StepKind.VOLUMES, False, "AwaitingVolumes", f"waits until the volumes have {size}: {names}{more}"
         )
+
+
+def _smaller(observed: ObservedState, stateful_sets: Iterable[Manifest], size: str) -> list[ObservedClaim]:
+    """The claims that request less than `size`."""
+    wanted = parse_quantity(size)
+    claims = (one for manifest in stateful_sets for one in _claims(observed, manifest))
+    return [one for one in claims if one.requested < wanted]
+
+
+def _expand(claim: ObservedClaim, size: str) -> PlanStep:
+    return PlanStep(
+        StepKind.EXPAND,
+        False,
+        "ExpandingVolume",
+        f"raises the size of {claim.name} from {_request(claim.manifest)} to {size}",
+        effects=(Apply(_expanded(claim.manifest, size)),),
+        occurrence=f"{metadata(claim.manifest).get('uid')}/{size}",
+        subject=claim.name,
+    )
 
 
 def _claims(observed: ObservedState, stateful_set: Manifest) -> list[ObservedClaim]:

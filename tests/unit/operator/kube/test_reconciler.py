@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from epochmq_operator.kube import effect_writer as effect_writer_module
 from epochmq_operator.kube import reconciler as reconciler_module
 from epochmq_operator.kube.api import ApiError, object_path
 from epochmq_operator.kube.effect_writer import EffectWriter, WorkerState
@@ -176,6 +177,35 @@ class MergingServer(FakeApiServer):
         found["spec"]["ports"] = value
         self.replaced.append(value)
         return self._store(found)
+
+
+class FixedVolumes(FakeApiServer):
+    """An API server whose StorageClass does not let volumes grow."""
+
+    async def apply(self, manifest: Manifest) -> dict[str, Any]:
+        if manifest["kind"] == "PersistentVolumeClaim":
+            raise ApiError(403, "the storageclass must support resize")
+        return await super().apply(manifest)
+
+
+async def test_a_rejected_size_of_a_volume_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    api: Any = FixedVolumes()
+    sidecars: Any = SilentSidecars()
+    cache = ObjectCache()
+    replicas = ReplicaObserver(cache, sidecars, CredentialsCache(api))
+    writer = EffectWriter(api, cache, OperatorMetrics(), replicas)
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "store-orders-broker-0", "namespace": NAMESPACE, "uid": "1"},
+        "spec": {"resources": {"requests": {"storage": "20Gi"}}},
+    }
+    with pytest.raises(ApiError):
+        await writer.carry_out(Apply(claim), ORDERS, resource(ORDERS), WorkerState())
+    assert writer.rejected_claims(NAMESPACE) == {"store-orders-broker-0": "20Gi"}
+    assert writer.rejected_claims("other") == {}
+    monkeypatch.setattr(effect_writer_module, "REJECTED_FOR_S", 0.0)
+    assert writer.rejected_claims(NAMESPACE) == {}
 
 
 async def test_a_port_whose_number_somebody_has_changed_is_put_right() -> None:

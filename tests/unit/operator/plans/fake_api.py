@@ -121,6 +121,10 @@ class FakeApi:
     reloaded: dict[str, tuple[str, dict[str, str]]] = field(default_factory=dict)
     """What running brokers applied, by the uid of their pod: version and configuration."""
     rejected: dict[str, RejectedReload] = field(default_factory=dict)
+    rejected_claims: dict[str, str] = field(default_factory=dict)
+    """The sizes that `fixed_volumes` rejected, by claim."""
+    fixed_volumes: bool = False
+    """The StorageClass does not let volumes grow."""
     limit: UpdateLimit = field(init=False)
     leaders: dict[str, str] = field(default_factory=dict)
     masters: dict[str, tuple[str, int]] = field(default_factory=dict)
@@ -274,6 +278,9 @@ class FakeApi:
         if ref.kind == "PersistentVolumeClaim":
             found = copy.deepcopy(self.objects[ref])
             assert manifest["metadata"]["uid"] == found["metadata"]["uid"]
+            if self.fixed_volumes:
+                self.rejected_claims[ref.name] = manifest["spec"]["resources"]["requests"]["storage"]
+                raise RejectedWriteError(f"{ref}: the StorageClass must support resize")
             found["spec"]["resources"] = manifest["spec"]["resources"]
             self._store(ref, found)
             return
@@ -540,6 +547,7 @@ class FakeApi:
             can_reload=self.can_reload and (self.reloads_brokers or resource.kind != "BrokerGroup"),
             rejection=self.rejections.get(resource, ""),
             rejected_reloads=self.rejected,
+            rejected_claims=self.rejected_claims,
             updates_full=self.limit.full_because(resource),
         )
         result = reconcile(self.renderer, observed, self.now)

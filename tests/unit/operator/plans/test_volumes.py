@@ -97,6 +97,67 @@ def test_the_condition_of_a_volume_that_does_not_grow_is_shown() -> None:
     assert message.endswith("store-orders-broker-1 (ControllerResizeError: quota exceeded)")
 
 
+@pytest.mark.parametrize("full", [(2,), (0,), (0, 1, 2)])
+def test_the_volumes_of_replicas_grow_that_are_not_ready_because_they_are_full(full: tuple[int, ...]) -> None:
+    api = ready_group()
+    for ordinal in full:
+        api.unready.add(f"orders-broker-{ordinal}")
+        api.not_ready[f"orders-broker-{ordinal}"] = ["the disk is full, 96% used"]
+    run(api, 5)
+    api.put("BrokerGroup", "orders", LARGER)
+    run(api, 5)
+    assert sizes(api) == ["20Gi"] * 3
+    assert api.status(ORDERS)["plan"]["step"] == "ready"
+    api.unready.clear()
+    api.not_ready.clear()
+    api.grow_volumes()
+    api.settle()
+    assert (api.status(ORDERS)["phase"], restarts(api)) == ("Ready", [])
+
+
+def test_the_volumes_of_controllers_grow_that_are_not_ready() -> None:
+    api = ready_group()
+    api.put("ControllerGroup", "quorum", {"replicas": 3})
+    api.settle()
+    api.unready.add("quorum-controller-1")
+    run(api, 5)
+    api.put("ControllerGroup", "quorum", {"replicas": 3, "storage": {"size": "20Gi"}})
+    run(api, 5)
+    assert sizes(api, "data-quorum-controller") == ["20Gi"] * 3
+    assert api.status(QUORUM)["plan"]["step"] == "ready"
+
+
+def test_the_volume_of_a_replica_grows_that_cannot_resume() -> None:
+    api = ready_group()
+    api.put("BrokerGroup", "orders", {"replicas": 3, "hibernate": True})
+    api.settle()
+    full = "orders-broker-1"
+    api.unready.add(full)
+    api.put("BrokerGroup", "orders", {"replicas": 3})
+    run(api, 10)
+    assert api.status(ORDERS)["plan"]["step"] == f"started-{full}"
+    api.put("BrokerGroup", "orders", LARGER)
+    run(api, 5)
+    assert sizes(api) == ["20Gi"] * 3
+    assert api.status(ORDERS)["plan"]["step"] == f"started-{full}"
+
+
+def test_a_rejected_size_holds_no_other_step_up() -> None:
+    """The API server rejects a larger size if the StorageClass does not let volumes grow."""
+    api = ready_group()
+    api.fixed_volumes = True
+    api.put("BrokerGroup", "orders", {**LARGER, "replicas": 4})
+    api.remove(Ref("Pod", NAMESPACE, "orders-broker-1"))
+    run(api, 20)
+    assert api.status(ORDERS)["ready"] == "4/4"
+    assert "must support resize" in api.condition(ORDERS, "Degraded")["message"]
+    assert sizes(api) == ["10Gi"] * 4
+    api.fixed_volumes = False
+    run(api, 10)
+    assert sizes(api) == ["20Gi"] * 4
+    assert api.condition(ORDERS, "Degraded")["status"] == "False"
+
+
 def growth(stop: int | None) -> tuple[FakeApi, int]:
     """A group whose volumes an operator grows that is killed after `stop` effects; the number of effects."""
     api = ready_group()
