@@ -41,7 +41,8 @@ from epochmq_store.running.running_state import RunningState
 from epochmq_store.state_files import clean_queues_marker
 from epochmq_store.state_files.abort_file import AbortFile
 from epochmq_store.state_files.checkpoint import Checkpoint
-from epochmq_store.state_files.tail_state import CLEAN_TAIL
+from epochmq_store.state_files.log_extent import LogExtentFile, missing_files
+from epochmq_store.state_files.tail_state import CLEAN_TAIL, without_files
 from epochmq_store.store_config import StoreConfig
 
 log = logging.getLogger(__name__)
@@ -117,6 +118,8 @@ class MessageStore:
         )
         self.replica_log = ReplicaLogWriter(self.log, self.dispatcher)
         self.log_expiry = LogExpiry(self.log, config)
+        # A DLedger log keeps its own record of its files.
+        self._log_extent = LogExtentFile(root) if log is None else None
         self.abort = AbortFile(root / "abort")
         self.fsync_failure = FsyncFailure(self.abort.record_flush_failure)
         self.state = RunningState(self.appender, self.fsync_failure)
@@ -159,6 +162,8 @@ class MessageStore:
         for path in (root, *self.config.commit_log_dirs, self.queues.directory, self.index.directory):
             make_directory(path)
         zeroed = clean_queues_marker.queues_are_zeroed(root)
+        if self._log_extent is not None:
+            self._log_extent.read()
         self._lock = LockFile(root / "lock")
         clean_queues_marker.remove_marker(root)
         self._queues_zeroed = zeroed
@@ -184,10 +189,25 @@ class MessageStore:
         """Deletes the log files that expire now; False without any, so the calls end."""
         self.log_expiry.measure()
         expired = self.log_expiry.take_expired()
+        if expired and self._log_extent is not None:
+            self._log_extent.write(self.log.min_offset)
         for file in expired:
             log.info("the log file %s has expired", file.path)
             file.delete()
         return bool(expired)
+
+    def _assess_missing_files(self) -> None:
+        """Doubts the log if a file beside it is missing: what the file held, or knew, may be acknowledged."""
+        extent, files = self._log_extent, self.log.files.files
+        if extent is None:
+            return
+        missing = missing_files(extent.known, [file.start for file in files])
+        checkpoint = self.config.root / "checkpoint"
+        if missing is None and files and any(files[0].pread(0, 8)) and not checkpoint.exists():
+            missing = str(checkpoint)
+        if missing is not None:
+            log.error("in %s a file is missing, and messages may be: %s", self.config.root, missing)
+            self.tail = without_files(self.tail)
 
     def _open(self) -> RecoveryResult:
         root = self.config.root
@@ -198,9 +218,10 @@ class MessageStore:
         record_paths(root, LOG_PATHS_FILE, self.log.plain_directories)
         record_paths(root, DATA_PATHS_FILE, self.log.data_directories)
         self.log.load()
-        self.checkpoint = Checkpoint(root / "checkpoint")
+        self._assess_missing_files()
         # From here on files change, and a start that fails half-way is not a clean stop.
         self.abort.begin(self.tail, acknowledges_unflushed=not self.config.sync_flush)
+        self.checkpoint = Checkpoint(root / "checkpoint")
         if self.tail.cache_suspect:
             log.warning("an fsync failed in this boot, the store rewrites the suspect files in %s", root)
             rewrite_suspect_files(self.config, self.log, self.checkpoint)
@@ -219,6 +240,7 @@ class MessageStore:
         )
         recovered = recovery.run(
             clean=clean,
+            killed=killed,
             check_crc=self.tail.cache_suspect,
             reindex=trusted is not None,
             dispatched_until=self.tail.dispatched_until,
@@ -263,6 +285,7 @@ class MessageStore:
             self.reader, self.on_arrival, self.log_flusher, sync_flush=self.config.sync_flush
         )
         self.state.update()
+        self._note_log_extent()
         self.abort.record_recovered()
         if recovered.records and not (self.queues.pending.waiting or self.index.backlog):
             self.abort.record_dispatched(recovered.last_record)
@@ -292,6 +315,7 @@ class MessageStore:
             fsync_failure=self.fsync_failure,
             state=self.state,
             on_expire=self.on_expire,
+            log_extent=self._log_extent,
         )
         self._maintenance = StoreMaintenance(dependencies, self.config, asyncio.get_running_loop())
         self._maintenance.start()
@@ -316,6 +340,8 @@ class MessageStore:
         clean_and_dispatched = clean and not self.state.has_undispatched
         if clean_and_dispatched:
             clean_queues_marker.write_marker(self.config.root)
+            last = self.log.files.find(max(self.log.max_offset - 1, 0))
+            self._note_log_extent(None if last is None else last.start)
         self._close_files()
         if clean_and_dispatched:
             self.abort.remove()
@@ -325,6 +351,15 @@ class MessageStore:
             self.config.root,
             "" if clean else ", to be recovered at the next start",
         )
+
+    def _note_log_extent(self, last: int | None = None) -> None:
+        """Records the first file of the log, and the last one at a clean stop."""
+        extent = self._log_extent
+        if extent is not None:
+            if self.log.max_offset > max(self.log.min_offset, 0):
+                extent.write(self.log.min_offset, last)
+            else:
+                extent.forget()
 
     def _flush_all(self) -> bool:
         """Flushes log, queues and checkpoint at the stop; False when that fails."""
@@ -413,6 +448,8 @@ class MessageStore:
             raise ValueError(f"the log cannot be truncated at {offset}: no record starts there")
         if self._maintenance is not None:
             self._maintenance.wait_idle()
+        if first and self._log_extent is not None:
+            self._log_extent.forget()
         # The log first: the next start truncates queues that are ahead of the log, but it does not always
         # complete queues that are behind it.
         try:

@@ -269,10 +269,10 @@ class CommitLog:
         )
 
     def delete_files_after_gap(self, flushed_until: int | None) -> None:
-        """Handles a missing file in the middle of the log. After a crash, `flushed_until` is the store time,
-        epoch ms, up to which everything was on disk. If all files after the gap are newer, the crash has lost
-        the file, and they are deleted. Otherwise a person must act: raises StoreDamagedError. Raises
-        OSError."""
+        """Handles a missing file in the middle of the log. After a crash of the machine, `flushed_until` is
+        the store time, epoch ms, up to which everything was on disk, None if it is unknown. If all files
+        after the gap are newer, the crash has lost the file, and they are deleted. Otherwise a person must
+        act: raises StoreDamagedError. Raises OSError."""
         at = self.files.first_after_gap()
         if at is None:
             return

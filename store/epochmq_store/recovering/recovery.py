@@ -120,9 +120,16 @@ class Recovery:
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
     def run(
-        self, *, clean: bool, check_crc: bool = False, reindex: bool = False, dispatched_until: int = -1
+        self,
+        *,
+        clean: bool,
+        killed: bool = False,
+        check_crc: bool = False,
+        reindex: bool = False,
+        dispatched_until: int = -1,
     ) -> RecoveryResult:
-        """Recovers. `check_crc` checks checksums even if the settings do not. `reindex` says that the index
+        """Recovers. `killed`: the machine has kept running since the last run, which cannot have lost a file.
+        `check_crc` checks checksums even if the settings do not. `reindex` says that the index
         may lack its newest file. `dispatched_until` is what the abort file says after a kill, -1 without it.
         Raises DiskFullError, StoreDamagedError or OSError."""
         if not self._log.files.files:
@@ -131,7 +138,8 @@ class Recovery:
             self._lower_checkpoint(nothing)
             self._queues.destroy()
             return nothing
-        self._log.delete_files_after_gap(None if clean else self._checkpoint.physic_msg_timestamp)
+        flushed_until = self._checkpoint.physic_msg_timestamp
+        self._log.delete_files_after_gap(None if clean or killed or not flushed_until else flushed_until)
         clean = clean and not self._queues.damaged
         if clean:
             start, dispatch_from = self._start_after_clean_stop()

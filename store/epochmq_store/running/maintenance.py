@@ -27,6 +27,7 @@ from epochmq_store.running.queue_flusher import QueueFlusher
 from epochmq_store.running.running_state import RunningState
 from epochmq_store.state_files.abort_file import AbortFile
 from epochmq_store.state_files.checkpoint import Checkpoint
+from epochmq_store.state_files.log_extent import LogExtentFile
 from epochmq_store.statuses import RunningFlags
 from epochmq_store.store_config import StoreConfig
 
@@ -53,6 +54,8 @@ class MaintenanceDependencies:
     state: RunningState
     on_expire: list[Callable[[int], None]]
     """Called with the log's new first offset."""
+    log_extent: LogExtentFile | None
+    """None: the log keeps its own record of its files."""
 
 
 class StoreMaintenance:
@@ -139,6 +142,7 @@ class StoreMaintenance:
             log.warning("the store accepts messages again: %d are not in the index yet", backlog)
             store.state.set_flag(RunningFlags.WRITE_INDEX_FILE_ERROR, False)
         store.log_flusher.tick()
+        self._note_first_file()
 
     def _tick_queues(self) -> None:
         self._store.queue_flusher.tick()
@@ -154,11 +158,25 @@ class StoreMaintenance:
         store = self._store
         self._check_disk()
         expired = store.log_expiry.take_expired()
+        self._note_first_file()
         for file in expired:
             log.info("the log file %s has expired", file.path)
             self._delete(self._log_worker, file)
         if expired:
             self._expire_queues_and_index(store.log.min_offset)
+
+    def _note_first_file(self) -> None:
+        """Records the first file of the log, before expired files before it are deleted."""
+        store = self._store
+        extent, first = store.log_extent, store.log.min_offset
+        if extent is None or store.log.max_offset <= max(first, 0):
+            return
+        if extent.known is not None and extent.known.first == first:
+            return
+        try:
+            self._log_worker.submit(lambda: extent.write(first))
+        except WorkerBusyError:
+            extent.write(first)
 
     def _expire_queues_and_index(self, min_offset: int) -> None:
         store = self._store

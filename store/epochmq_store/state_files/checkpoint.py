@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from epochmq_formats.store_checkpoint import CHECKPOINT_BYTES, FIELDS
+from epochmq_protocol.durable_files import sync_directory
 
 MARGIN_MS: Final = 3000  # after a crash, messages of so long before the checkpoint are dispatched again
 
@@ -33,6 +34,8 @@ class Checkpoint:
             if os.fstat(fd).st_size < CHECKPOINT_BYTES:
                 # Written, so that the page is backed by a disk block: see mapped_file.
                 os.pwrite(fd, bytes(CHECKPOINT_BYTES - os.fstat(fd).st_size), os.fstat(fd).st_size)
+                # A start takes a missing checkpoint beside a log for damage.
+                sync_directory(path.parent)
             self._map = mmap.mmap(fd, CHECKPOINT_BYTES)
         except BaseException:
             os.close(fd)

@@ -17,6 +17,7 @@ counts.
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct
 
 from epochmq_formats.abort_file import AbortRecord, FileIdentity, TailState
@@ -60,6 +61,11 @@ def assess_tail(left: AbortRecord | None, boot_id: str, present: FileIdentity | 
         cache_suspect=left.flush_failed and same_boot,
         dispatched_until=left.dispatched_until if only_killed and state is TailState.INTACT else -1,
     )
+
+
+def without_files(tail: LogTail) -> LogTail:
+    """The state of the log's end if files of the log, or the checkpoint beside it, are missing."""
+    return msgspec.structs.replace(tail, state=TailState.UNKNOWN, dispatched_until=-1)
 
 
 def _state(left: AbortRecord, same_boot: bool, present: FileIdentity | None) -> TailState:
