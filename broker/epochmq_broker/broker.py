@@ -30,6 +30,7 @@ from epochmq_broker.membership.modes.choice import mode_of
 from epochmq_broker.membership.nameserver_lookup import NameserverLookup
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.replication.scrub.log_scrub import LogScrub
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_broker.requests.client_ports import ClientPorts
 from epochmq_broker.requests.fast_failure import FastFailure
@@ -107,6 +108,9 @@ class Broker:
         timer_hook = None if timers is None else TimerPutHook(live, timers.wheel.num)
         self.writer = MessageWriter(live, self.store, timer_hook)
         self.ha = HAService(live, self.store, self.writer, controlled=mode_type.is_controlled)
+        self.scrub = LogScrub(
+            live, self.store, confirmed=self._confirmed, scans=not config.enable_dledger_commit_log
+        )
         credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.client = RemotingClient(credentials=credentials)
         self.routes = TopicRoutes(live, self.client)
@@ -278,6 +282,7 @@ class Broker:
         self.topics.on_change.append(self._topics_changed)
         self.tables.static_topics.on_change.append(self._mappings_changed)
         self.cold_reads.start()
+        self.scrub.start()
         self.compaction.start()
         if self.timer is not None:
             self.timer.run()
@@ -302,6 +307,7 @@ class Broker:
         await self.slave_sync.stop()
         await self.ha.stop()
         await self.compaction.stop()
+        await self.scrub.stop()
         self.cold_reads.stop()
         self.periodic_tasks.stop()
         if self._phase is BrokerPhase.RUNNING:
@@ -329,6 +335,10 @@ class Broker:
             log.error("could not write the tables in %s: %s", self.live.current.config_dir, error)
 
     # components
+
+    def _confirmed(self) -> int:
+        """Up to where the log is the group's. Without controllers there is no such offset."""
+        return self.ha.confirm_offset if self.ha.controlled else self.store.max_phy_offset
 
     def _make_timer(self, context: ServiceContext, timers: TimerStore) -> TimerService:
         return TimerService(
@@ -362,6 +372,7 @@ class Broker:
             self.replica_control,
             self.mode,
             self.cold_reads,
+            self.scrub,
             self.transactions,
             self.pop,
             self.access,

@@ -15,8 +15,8 @@ _BROKER_NAMES = """
     initAuthenticationUser innerClientAuthenticationCredentials joinDLedgerGroup listenPort
     mappedFileSizeCommitLog
     mappedFileSizeConsumeQueue mappedFileSizeTimerLog maxHashSlotNum maxIndexNum messageDelayLevel
-    preferredLeaderId readOnlyCommitLogStorePaths serverChannelMaxIdleTimeSeconds storePathCommitLog
-    storePathDLedgerCommitLog storePathRootDir
+    preferredLeaderId readOnlyCommitLogStorePaths scrubFirstDelayMs
+    serverChannelMaxIdleTimeSeconds storePathCommitLog storePathDLedgerCommitLog storePathRootDir
     timerPrecisionMs timerWheelEnable tlsServerCertPath tlsServerKeyPath tlsServerMode
     tlsServerNeedClientAuth tlsServerTrustCertPath
 """

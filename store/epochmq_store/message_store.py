@@ -22,6 +22,7 @@ from epochmq_store.files.lock_file import LockFile
 from epochmq_store.files.mapped_file import DiskFullError, StoreDamagedError, as_disk_full
 from epochmq_store.index.key_index import KeyIndex
 from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.log.damaged_ranges import DamagedRanges
 from epochmq_store.log.log_expiry import LogExpiry
 from epochmq_store.log.log_paths import DATA_PATHS_FILE, LOG_PATHS_FILE, record_paths
 from epochmq_store.queues.consume_queue import ConsumeQueue
@@ -59,6 +60,7 @@ class MessageStore:
     - `lookup` (`QueueLookup`): the same by topic and queue id;
     - `replica_log` (`ReplicaLogWriter`): appends bytes of a master's log;
     - `log_expiry` (`LogExpiry`): expires log files;
+    - `damage` (`DamagedRanges`): what is known to be damaged in the log;
     - `on_arrival`, `on_flush`, `on_expire`, `on_truncate`: listeners.
 
     Seven methods of parts are bound as attributes, so that a send or a pull makes one call less: `append`,
@@ -120,6 +122,7 @@ class MessageStore:
         self.log_expiry = LogExpiry(self.log, config)
         # A DLedger log keeps its own record of its files.
         self._log_extent = LogExtentFile(root) if log is None else None
+        self.damage = DamagedRanges()
         self.abort = AbortFile(root / "abort")
         self.fsync_failure = FsyncFailure(self.abort.record_flush_failure)
         self.state = RunningState(self.appender, self.fsync_failure)

@@ -119,7 +119,11 @@ class MonitoredGroup:
     )
     values: dict[str, dict[str, float]] = field(
         default_factory=lambda: {
-            f"orders-broker-{n}": {"broker_disk_used_ratio": 0.4, "broker_read_failures_total": 0.0}
+            f"orders-broker-{n}": {
+                "broker_disk_used_ratio": 0.4,
+                "broker_read_failures_total": 0.0,
+                "broker_damaged_bytes": 0.0,
+            }
             for n in range(3)
         }
     )

@@ -79,6 +79,10 @@ def unreadable(group: MonitoredGroup) -> None:
     group.values["orders-broker-1"]["broker_read_failures_total"] = 3.0
 
 
+def rotten(group: MonitoredGroup) -> None:
+    group.values["orders-broker-2"]["broker_damaged_bytes"] = 4096.0
+
+
 def without_controllers(group: MonitoredGroup) -> None:
     group.controllers.clear()
     for pod in group.brokers:
@@ -181,6 +185,9 @@ CASES = {
     ),
     "EpochMQBrokerCannotRead": AlertCase(
         unreadable, replica(2), f"Reads from the disk of replica 2 of {BROKER_NAME} fail."
+    ),
+    "EpochMQLogDamaged": AlertCase(
+        rotten, replica(3), f"Old messages in the log of replica 3 of {BROKER_NAME} are damaged on the disk."
     ),
     "EpochMQActingMaster": AlertCase(
         acting,

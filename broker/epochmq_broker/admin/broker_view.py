@@ -77,6 +77,7 @@ class BrokerView:
             group=facts.group,
             config_version=components.live.version,
             dledger=facts.dledger,
+            damage=components.scrub.damage_texts(),
             ready=not reasons,
             not_ready=reasons,
         )

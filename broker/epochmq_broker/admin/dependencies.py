@@ -16,6 +16,7 @@ from epochmq_broker.membership.modes.controlled import ControlledMode
 from epochmq_broker.membership.modes.dledger import DLedgerMode
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.replication.scrub.log_scrub import LogScrub
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.services.pop.pop_service import PopService
@@ -47,6 +48,7 @@ class AdminApiDependencies:
     replica_control: ReplicaControl
     mode: AvailabilityMode
     cold_reads: ColdReadPool
+    scrub: LogScrub
     transactions: TransactionService
     pop: PopService
     access: AccessControl

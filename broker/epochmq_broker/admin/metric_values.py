@@ -6,6 +6,7 @@ from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.replication.scrub.log_scrub import LogScrub
 from epochmq_broker.services.cold_reads import ColdReadPool
 from epochmq_broker.services.pop.pop_service import PopService
 from epochmq_broker.services.timer.timer_service import TimerService
@@ -23,6 +24,7 @@ def metric_values(
     stats: BrokerStats,
     replicas: ReplicasManager | None,
     cold_reads: ColdReadPool,
+    scrub: LogScrub,
     transactions: TransactionService,
     pop: PopService,
     access: AccessControl,
@@ -66,7 +68,8 @@ def metric_values(
     log_paths = store.log_expiry.use.log_paths
     if len(log_paths) > 1:
         found |= {f"broker_log_path_used_ratio:{path}": used for path, used in log_paths}
-    found |= escape.metric_values() | quarantine.metric_values() | certificates.metric_values("broker")
+    found |= scrub.metric_values() | escape.metric_values()
+    found |= quarantine.metric_values() | certificates.metric_values("broker")
     if timer is not None:
         found |= timer.metric_values()
     if replicas is not None:

@@ -181,6 +181,7 @@ class BrokerAdminApi:
                 components.stats,
                 components.replicas,
                 components.cold_reads,
+                components.scrub,
                 components.transactions,
                 components.pop,
                 components.access,

@@ -156,6 +156,10 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     async_learner: bool = False
     sync_master_flush_offset_when_startup: bool = False
     store_path_epoch_file: str = ""  # default: <storePathRootDir>/epochFileCheckpoint
+    # EpochMQ's own: reads the old files of the log again and again, to find damage on the disk.
+    scrub_bytes_per_second: NotNegative = 4 * 1024 * 1024  # 0: off
+    scrub_first_delay_ms: NotNegative = 60_000  # between the start and the first read
+    scrub_pass_interval_ms: Positive = 3_600_000  # at least, between the beginnings of two passes
 
     # controllers; with enableControllerMode they determine brokerId and brokerRole
     enable_controller_mode: bool = False

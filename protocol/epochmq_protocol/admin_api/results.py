@@ -117,6 +117,8 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
     - `config_version`: the version of the configuration that RELOAD_CONFIG applied last; empty if the broker
       has the configuration that it started with.
     - `dledger`: None unless the commit log is a DLedger log.
+    - `damage`: what is damaged in the log's old files, as far as the scrub has read: one sentence for each
+      range, the first 20.
     - `not_ready`: the reasons why `ready` is false.
     """
 
@@ -148,6 +150,7 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
     group: MemberGroupState | None = None
     config_version: str = ""
     dledger: DLedgerState | None = None
+    damage: list[str] = []
 
 
 class ControllerPeer(AdminResult, frozen=True, kw_only=True):

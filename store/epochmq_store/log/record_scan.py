@@ -1,0 +1,388 @@
+"""Reads a range of the commit log from the disk and checks its records, on a worker thread.
+
+The reads do not go through the mapping: an unreadable sector is an error, not a SIGBUS. They leave the page
+cache as it was: pages that were not in memory before are dropped again. `check_records` checks bytes that
+another replica has sent in the same way.
+
+A record is whole if its magic, its sizes, its physical offset and the checksum of its body agree. Behind a
+broken record the scan continues at the next offset where a record with that physical offset begins.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from epochmq_protocol.checksum import CRC_MASK, crc32
+from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
+from epochmq_protocol.record_layout import (
+    BLANK_BYTES,
+    BODY_CRC,
+    BODY_SIZE,
+    HEAD_V4,
+    HEADS_BY_FLAG,
+    HOSTS_V6,
+    INT,
+    LENGTH,
+    LONG,
+    PHYSICAL_OFFSET_AT,
+    SIZE_AND_MAGIC,
+    SYS_FLAG,
+)
+from epochmq_store.files.mapped_file import PAGE_BYTES
+from epochmq_store.log.damaged_ranges import DamagedRange
+
+READ_BYTES: Final = 128 << 10
+"""Bytes that one step reads and checks."""
+PIECE_BYTES: Final = 64 << 10
+"""The least size of a piece with a checksum of its own, except at the end of a scan and before damage."""
+_TRUSTED_SIZE_MAX: Final = 16 << 20
+"""A record that claims to be larger is believed only if a record begins where it ends."""
+_RECORD_MAGICS: Final = tuple(INT.pack(magic) for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
+_START_BYTES: Final = PHYSICAL_OFFSET_AT + LONG.size
+"""The first bytes of a record, up to its physical offset."""
+
+
+class ScannedPiece(Struct, frozen=True):
+    """Whole records in [start, end) of the log, and the CRC-32 of these bytes."""
+
+    start: int
+    end: int
+    crc: int
+
+
+class ScannedUnit(Struct, frozen=True):
+    """The result of a scan of [start, end) of the log. Both ends are starts of records. The pieces and the
+    damaged ranges cover it in order, without the unused bytes behind a blank record."""
+
+    start: int
+    end: int
+    pieces: tuple[ScannedPiece, ...]
+    damaged: tuple[DamagedRange, ...]
+
+
+class RecordScan:
+    """One scan of records in one file. `step` runs on a worker thread; the caller may pause between steps."""
+
+    def __init__(self, path: Path, file_start: int, file_size: int, start: int, until: int) -> None:
+        """The file begins at the log offset `file_start`. The scan begins with the record at the log offset
+        `start`, and ends with the first record that ends at or after `until`, or with the file."""
+        self._path = path
+        self._file_start, self._file_size = file_start, file_size
+        self._start, self._until = start - file_start, until - file_start
+        self._fd = -1
+        self._buffer = b""
+        self._at = self._start
+        """Position in the file of the buffer's first byte, where a record starts."""
+        self._unreadable: list[tuple[int, int]] = []
+        self._pieces: list[ScannedPiece] = []
+        self._damaged: list[DamagedRange] = []
+        self._piece_start, self._piece_crc = self._at, 0
+        self._summed = self._at
+        """Up to this position the piece's checksum is computed."""
+        self._broken_from: int | None = None
+        """Where the broken record begins, behind which the next whole one is searched."""
+        self._fault = ""
+        self._used_end = self._at
+        """Where the records end; behind a blank record the file has unused bytes."""
+
+    def step(self) -> ScannedUnit | None:
+        """Reads and checks the next READ_BYTES. Returns the result of the scan with the last step. Raises
+        OSError if the file cannot be opened."""
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)  # without read-ahead
+        read_end = self._at + len(self._buffer)
+        if read_end < self._file_size:
+            size = min(READ_BYTES - read_end % READ_BYTES, self._file_size - read_end)
+            self._buffer += self._read(read_end, size)
+        if not self._walk():
+            return None
+        self._end_piece(self._used_end)
+        self.close()
+        base = self._file_start
+        return ScannedUnit(base + self._start, base + self._at, tuple(self._pieces), tuple(self._damaged))
+
+    def close(self) -> None:
+        """Closes the file; a later `step` is not possible."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    # Reading
+
+    def _read(self, at: int, size: int) -> bytes:
+        data = bytearray(size)
+        was_resident = _read_resident(self._fd, data, at) == size
+        if was_resident:
+            return bytes(data)
+        try:
+            found = os.pread(self._fd, size, at).ljust(size, b"\0")
+        except OSError:
+            found = self._read_pages(at, size)
+        os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_DONTNEED)
+        return found
+
+    def _read_pages(self, at: int, size: int) -> bytes:
+        """Reads page by page, and puts zeros in the place of unreadable pages."""
+        pages = []
+        end = at + size
+        while at < end:
+            count = min(PAGE_BYTES - at % PAGE_BYTES, end - at)
+            try:
+                pages.append(os.pread(self._fd, count, at).ljust(count, b"\0"))
+            except OSError:
+                pages.append(bytes(count))
+                self._unreadable.append((at, at + count))
+            at += count
+        return b"".join(pages)
+
+    # Checking
+
+    def _walk(self) -> bool:
+        """Checks the records in the buffer; True when the scan is complete."""
+        buffer, base = self._buffer, self._at
+        position = 0
+        while True:
+            at = base + position
+            if self._broken_from is not None:
+                found = self._next_start(buffer, position, base)
+                if found is None:
+                    position = self._skipped_to(len(buffer), base)
+                    break
+                position = found
+                self._end_damage(base + position)
+                continue
+            self._used_end = at
+            if at >= self._until or self._file_size - at < BLANK_BYTES:
+                if self._file_size - at < BLANK_BYTES:
+                    position = self._file_size - base
+                break
+            size = self._record_size(buffer, position, base)
+            if size is None:
+                break  # the rest of the record is not read yet
+            if size < 0:
+                position = self._file_size - base
+                self._used_end = at + BLANK_BYTES
+                self._sum(buffer, base, self._used_end)
+                break
+            if self._broken_from is None:
+                position += size
+                if at + size - self._piece_start >= PIECE_BYTES:
+                    self._sum(buffer, base, at + size)
+                    self._end_piece(at + size)
+            elif size:
+                position += size
+                self._end_damage(base + position)
+            else:
+                position += 1
+        if self._broken_from is None:
+            self._sum(buffer, base, self._used_end)
+        self._at = base + position
+        self._buffer = buffer[position:]
+        self._unreadable = [one for one in self._unreadable if one[1] > self._at]
+        is_past = self._at >= min(self._until, self._file_size) and self._broken_from is None
+        return is_past or self._at >= self._file_size
+
+    def _record_size(self, buffer: bytes, position: int, base: int) -> int | None:
+        """The size of the record at this position; -1 for a blank record; None if more bytes must be read. If
+        the record is broken, begins a damaged range; the size is then 0 if it cannot be trusted."""
+        left = len(buffer) - position
+        at = base + position
+        is_all = base + len(buffer) >= self._file_size
+        if left < _START_BYTES and not is_all:
+            return None
+        size: int
+        size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
+        fault = self._unreadable_fault(at, at + _START_BYTES)
+        if magic == BLANK_MAGIC and not fault:
+            if size == self._file_size - at:
+                return -1
+            fault = f"a blank record of {size} bytes does not end with the file"
+        elif not fault:
+            fault = _start_fault(buffer, position, self._file_start + at, self._file_size - at)
+        if fault:
+            self._begin_damage(buffer, base, at, fault)
+            return 0
+        if size > left:
+            if size <= _TRUSTED_SIZE_MAX or self._starts_record_on_disk(at + size):
+                return None
+            self._begin_damage(buffer, base, at, f"a record claims to have {size} bytes")
+            return 0
+        fault = self._unreadable_fault(at, at + size) or _content_fault(buffer, position, size)
+        if fault:
+            self._begin_damage(buffer, base, at, fault)
+            # The size can be trusted if the next record begins where this one ends.
+            return size if self._starts_record_on_disk(at + size) else 0
+        return size
+
+    def _unreadable_fault(self, start: int, end: int) -> str:
+        touched = any(first < end and start < last for first, last in self._unreadable)
+        return "the disk cannot be read" if touched else ""
+
+    def _starts_record_on_disk(self, at: int) -> bool:
+        """Whether a record, or the unused end of the file, begins at this position of the file."""
+        if self._file_size - at < BLANK_BYTES:
+            return True
+        try:
+            head = os.pread(self._fd, _START_BYTES, at)
+        except OSError:
+            return False
+        return _starts_record(head, 0, self._file_start + at, self._file_size - at)
+
+    def _next_start(self, buffer: bytes, position: int, base: int) -> int | None:
+        """The next position in the buffer where a record begins."""
+        for found in _magics(buffer, position):
+            at = base + found
+            if self._unreadable_fault(at, at + BLANK_BYTES):
+                continue
+            if _starts_record(buffer, found, self._file_start + at, self._file_size - at):
+                return found
+        return None
+
+    def _skipped_to(self, buffered: int, base: int) -> int:
+        """The position in the buffer before which no record begins. At the end of the file the damage
+        ends, too."""
+        if base + buffered >= self._file_size:
+            self._end_damage(self._file_size)
+            self._used_end = self._file_size
+            return buffered
+        return max(buffered - _START_BYTES + 1, 0)
+
+    # Results
+
+    def _sum(self, buffer: bytes, base: int, end: int) -> None:
+        """Adds the bytes up to this position of the file to the checksum of the piece. The buffer begins at
+        the position `base`."""
+        if end > self._summed:
+            self._piece_crc = crc32(buffer[self._summed - base : end - base], self._piece_crc)
+            self._summed = end
+
+    def _end_piece(self, end: int) -> None:
+        base = self._file_start
+        if end > self._piece_start:
+            self._pieces.append(ScannedPiece(base + self._piece_start, base + end, self._piece_crc))
+        self._piece_start, self._piece_crc, self._summed = end, 0, end
+
+    def _begin_damage(self, buffer: bytes, base: int, at: int, fault: str) -> None:
+        self._sum(buffer, base, at)
+        self._end_piece(at)
+        self._broken_from, self._fault = at, fault
+
+    def _end_damage(self, end: int) -> None:
+        assert self._broken_from is not None
+        start, fault = self._file_start + self._broken_from, self._fault
+        end += self._file_start
+        if self._damaged and self._damaged[-1].end == start:
+            start, fault = self._damaged[-1].start, self._damaged[-1].fault
+            self._damaged.pop()
+        self._damaged.append(DamagedRange(start, end, fault))
+        self._broken_from = None
+        self._used_end = self._piece_start = self._summed = end - self._file_start
+        self._piece_crc = 0
+
+
+def check_records(data: bytes, start: int, file_end: int) -> str:
+    """What is wrong with the bytes of [start, start + len(data)) of a log: empty if they are whole records,
+    perhaps with the start of a blank record, whose file ends at `file_end`."""
+    position = 0
+    while position < len(data):
+        if len(data) - position < BLANK_BYTES:
+            return f"the bytes end within a record, {len(data) - position} bytes are left"
+        size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
+        at = start + position
+        if magic == BLANK_MAGIC:
+            whole = size == file_end - at and len(data) - position in (BLANK_BYTES, size)
+            return "" if whole else f"a blank record of {size} bytes does not end with the file"
+        if len(data) - position < HEAD_V4.size:
+            return "the bytes end within a record"
+        fault = _start_fault(data, position, at, len(data) - position) or _content_fault(data, position, size)
+        if fault:
+            return fault
+        position += size
+    return ""
+
+
+def _read_resident(fd: int, data: bytearray, at: int) -> int:
+    """Reads the bytes that are in memory, and returns how many; all if the kernel does not tell."""
+    try:
+        return os.preadv(fd, [data], at, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return 0
+    except OSError:
+        # This file system cannot tell, or the read failed: an ordinary read decides.
+        return 0
+
+
+def _magics(buffer: bytes, position: int) -> list[int]:
+    """The positions in the buffer from `position` on at which a record may begin, ascending. The bytes up to
+    the physical offset are in the buffer, too, or those of a blank record."""
+    found = []
+    for magic in _RECORD_MAGICS:
+        needed = BLANK_BYTES if magic is _RECORD_MAGICS[-1] else _START_BYTES
+        at = buffer.find(magic, position + INT.size)
+        while at >= 0:
+            if at - INT.size + needed <= len(buffer):
+                found.append(at - INT.size)
+            at = buffer.find(magic, at + 1)
+    return sorted(found)
+
+
+def _starts_record(buffer: bytes, position: int, offset: int, space: int) -> bool:
+    """Whether a record, or a blank one, begins at this position, which is the log offset `offset` with
+    `space` bytes up to the end of the file."""
+    if len(buffer) - position < BLANK_BYTES:
+        return False
+    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic == BLANK_MAGIC:
+        return bool(size == space)
+    return not _start_fault(buffer, position, offset, space)
+
+
+def _start_fault(buffer: bytes, position: int, offset: int, space: int) -> str:
+    """What is wrong with the first fields of a record; empty if nothing is."""
+    if len(buffer) - position < _START_BYTES:
+        return f"no record fits into the last {space} bytes of the file"
+    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        return f"a record has the magic {magic & 0xFFFF_FFFF:#010x}"
+    if not HEAD_V4.size + 3 <= size <= space:
+        return f"a record has the size {size}, {space} bytes are left"
+    (physical,) = LONG.unpack_from(buffer, position + PHYSICAL_OFFSET_AT)
+    return "" if physical == offset else f"a record has the physical offset {physical}"
+
+
+def _content_fault(buffer: bytes, position: int, size: int) -> str:
+    """What is wrong with the lengths and the body of a record whose first fields are right."""
+    fields = HEAD_V4.unpack_from(buffer, position)
+    head = HEAD_V4
+    flags = fields[SYS_FLAG] & HOSTS_V6
+    if flags:
+        head = HEADS_BY_FLAG[flags]
+        if size < head.size + 3:
+            return f"a record of {size} bytes is shorter than its head"
+        fields = head.unpack_from(buffer, position)
+    body_size = fields[BODY_SIZE]
+    limit = position + size
+    at = position + head.size
+    if not 0 <= body_size <= limit - at - 3:
+        return f"a record of {size} bytes has a body of {body_size}"
+    if body_size and crc32(buffer[at : at + body_size]) & CRC_MASK != fields[BODY_CRC]:
+        return "the checksum of a body is wrong"
+    at += body_size
+    (_, magic) = SIZE_AND_MAGIC.unpack_from(buffer, position)
+    if magic == MAGIC_V1:
+        topic_size, at = buffer[at], at + 1
+    else:
+        topic_size, at = LENGTH.unpack_from(buffer, at)[0], at + 2
+    most = TOPIC_BYTES_MAX_V1 if magic == MAGIC_V1 else size
+    if not 0 <= topic_size <= min(limit - at - 2, most):
+        return f"a record of {size} bytes has a topic of {topic_size}"
+    at += topic_size
+    properties_size = LENGTH.unpack_from(buffer, at)[0]
+    if at + 2 + max(properties_size, 0) != limit:
+        return f"a record of {size} bytes has properties of {properties_size}"
+    return ""
