@@ -4,9 +4,13 @@ leases, the time, and the effects of the present input."""
 
 from __future__ import annotations
 
+import msgspec
+
 from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
+from epochmq_controller.replica_groups.events import ControllerEvent, ElectMasterEvent
 from epochmq_controller.replica_groups.heartbeats import HeartbeatTable
 from epochmq_controller.replica_groups.leases import LeapLimitedClock, LeaseTable
+from epochmq_controller.replica_groups.offset_confirmed_by_all import OffsetConfirmedByAll
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.state_machine_types import (
     ControllerEffect,
@@ -23,6 +27,9 @@ class ControllerTables:
         self.settings = settings
         self.groups = ReplicaGroups()
         self.heartbeats = HeartbeatTable()
+        self.confirmed: dict[str, OffsetConfirmedByAll] = {}
+        """What this controller has heard from heartbeats while it leads, and what groups without a master
+        keep (`ReplicaGroup.confirmed_offset`)."""
         self.leases: LeaseTable | None = None
         self.now_ms = now_ms
         self.clock = LeapLimitedClock(now_ms, settings.clock_step_ms)
@@ -54,6 +61,14 @@ class ControllerTables:
             leases.check_invariants(self.clock.ms)
             for name, group in self.groups.groups.items():
                 leases.check_holder(name, group.master_id, self.clock.ms)
+
+    def with_confirmed_offset(self, event: ControllerEvent) -> ControllerEvent:
+        """The event to propose: one that leaves a group without a master keeps the offset that every member
+        had, so that no controller elects a member that lacks a part of it."""
+        known = self.confirmed.get(event.broker_name)
+        if known is None or not isinstance(event, ElectMasterEvent) or event.new_master_elected:
+            return event
+        return msgspec.structs.replace(event, confirmed_offset=known.latest if known.latest >= 0 else None)
 
     def next_token(self) -> int:
         """A new number that identifies a proposal, or a leadership check (the effect CheckLeadership;

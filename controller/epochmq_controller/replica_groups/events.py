@@ -46,13 +46,15 @@ class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
 
 class ElectMasterEvent(_Event, frozen=True, rename="camel"):
     """Elects a master or, with `new_master_elected` false, leaves the group without one. Both increment the
-    master epoch."""
+    master epoch. `confirmed_offset`: without a master, the offset that every member had, if it is known.
+    Java's controllers and earlier releases neither write nor read it."""
 
     event_type = 3
     event_name = "ELECT_MASTER_EVENT"
 
     new_master_elected: bool = False
     new_master_broker_id: int | None = None
+    confirmed_offset: int | None = None
 
 
 class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):

@@ -53,6 +53,9 @@ class ReplicaGroup:
 
     Invariants: disjoint from the SyncStateSet; a subset of `replicas`; empty unless the SyncStateSet is one
     replica, which was elected and which none has joined."""
+    confirmed_offset: int = -1
+    """While the group has no master: the offset that every member had before, -1 if it is unknown. A member
+    whose log ends before it has lost acknowledged messages. Only a successful election drops it."""
 
     @property
     def master_address(self) -> str | None:
@@ -95,6 +98,14 @@ class ReplicaGroup:
                 group=name,
                 master_id=self.master_id,
                 sync_state_set=sorted(members),
+            )
+        if self.confirmed_offset < -1 or (self.confirmed_offset >= 0 and self.master_id is not None):
+            raise InvariantError(
+                "ReplicaGroup",
+                "the confirmed offset is kept while the group has no master",
+                group=name,
+                confirmed_offset=self.confirmed_offset,
+                master_id=self.master_id,
             )
         self._check_former_members()
 
@@ -175,8 +186,10 @@ class ReplicaGroups:
             group.sync_state_set = frozenset({event.new_master_broker_id})
             group.sync_state_set_epoch += 1
             group.former_members = known - group.sync_state_set
+            group.confirmed_offset = -1
         else:
             group.master_id = None
+            group.confirmed_offset = max(group.confirmed_offset, event.confirmed_offset or -1)
 
     def _clean(self, group: ReplicaGroup, ids: frozenset[int] | None) -> None:
         if not ids:

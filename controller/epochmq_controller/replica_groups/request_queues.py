@@ -177,7 +177,8 @@ class RequestQueues:
             queue.state = AwaitingCommit(decision)
             token = state.next_token()
             self._proposals[token] = name
-            state.emit(ProposeEvents(token, tuple(events.encode(event) for event in decision.events)))
+            bodies = (events.encode(state.with_confirmed_offset(event)) for event in decision.events)
+            state.emit(ProposeEvents(token, tuple(bodies)))
             return False
         if settings.confirm_reads and queued.token is not None:
             queue.state = AwaitingLeadershipCheck(decision)

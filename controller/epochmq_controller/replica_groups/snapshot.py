@@ -12,8 +12,8 @@ VERSION = 1
 
 
 class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One group. `replicas`: id, address, check code. Earlier releases do not write `former_members`, and
-    ignore them."""
+    """One group. `replicas`: id, address, check code. Earlier releases do not write `former_members` and
+    `confirmed_offset`, and ignore them."""
 
     cluster_name: str
     broker_name: str
@@ -24,6 +24,7 @@ class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     sync_state_set_epoch: int
     replicas: list[tuple[int, str, str]]
     former_members: list[int] = []
+    confirmed_offset: int = -1
 
 
 class GroupTables(msgspec.Struct, frozen=True, rename="camel"):
@@ -51,6 +52,7 @@ def _row(group: ReplicaGroup) -> GroupRow:
         sync_state_set_epoch=group.sync_state_set_epoch,
         replicas=[(number, one.address, one.register_check_code) for number, one in replicas],
         former_members=sorted(group.former_members),
+        confirmed_offset=group.confirmed_offset,
     )
 
 
@@ -76,5 +78,6 @@ def decode(data: bytes) -> ReplicaGroups:
             frozenset(row.sync_state_set),
             row.master_id,
             frozenset(row.former_members),
+            row.confirmed_offset,
         )
     return groups

@@ -10,6 +10,8 @@ leases. Its rules, beside those of `request_queues`:
 - A group whose live members may lack messages that a missing member holds waits for that member
   (`election_policy.electable_members`); `wait_reasons` says why.
 - A master whose log is shorter than it has reported is replaced.
+- A member that lacks bytes which every member had is not elected before those that may have them. What every
+  member had is forgotten only when an election has succeeded, by whichever controller.
 - The controller looks for groups without a master when a connection closes, when heartbeats stop, when a
   master reports that it is fenced, when its leadership begins, and at every scan. The scan finds all missed
   cases and retries failed elections.
@@ -59,7 +61,6 @@ class ControllerStateMachine:
         """Lease requests of the heartbeats in this step."""
         self._refused_leases: list[object] = []
         """The tokens of lease requests in this step that need no leadership check."""
-        self._confirmed: dict[str, OffsetConfirmedByAll] = {}
         self._scan_brokers_ms = now_ms
         self._scan_masters_ms = now_ms
 
@@ -98,7 +99,7 @@ class ControllerStateMachine:
     def check_leases(self) -> None:
         """The same without the groups, which only entries of the Raft log change. O(groups)."""
         self._state.check_leases()
-        for confirmed in self._confirmed.values():
+        for confirmed in self._state.confirmed.values():
             confirmed.check_invariants()
 
     # Steps --------------------------------------------------------------------------------------------------
@@ -177,7 +178,7 @@ class ControllerStateMachine:
         tokens = [request.token for requests in self._lease_requests.values() for request in requests]
         self._respond_to_lease_requests(tokens, 0)
         self._lease_requests.clear()
-        self._confirmed.clear()
+        self._state.confirmed.clear()
 
     def _on_entry(self, entry: EntryApplied) -> None:
         state = self._state
@@ -191,7 +192,8 @@ class ControllerStateMachine:
             state.groups.apply(event)
             name, group = event.broker_name, state.groups.get(event.broker_name)
             if isinstance(event, events.ElectMasterEvent) or group is None:
-                self._confirmed.pop(name, None)
+                state.confirmed.pop(name, None)
+                self._recall_confirmed(name)
             if group is None or group.master_id is not None:
                 self._queues.wait_reasons.pop(name, None)
             if state.leases is not None and group is None:
@@ -204,6 +206,8 @@ class ControllerStateMachine:
         state = self._state
         state.leases = LeaseTable(state.settings.lease_ms, state.settings.clock_step_ms, state.clock.ms)
         self._scan_masters_ms = state.now_ms
+        for name in state.groups.groups:
+            self._recall_confirmed(name)
         state.log(f"this controller leads since term {term}, with {len(state.groups.groups)} groups")
         try:
             state.groups.check_invariants()
@@ -228,8 +232,11 @@ class ControllerStateMachine:
         state = self._state
         _, name, broker_id = event.replica
         group, leases = state.groups.groups.get(name), state.leases
-        if leases is not None and group is not None and broker_id in group.sync_state_set:
-            self._compare_with_confirmed(name, event.heartbeat)
+        if leases is not None and group is not None:
+            if broker_id in group.sync_state_set:
+                self._compare_with_confirmed(name, event.heartbeat)
+            elif broker_id in group.former_members and (known := state.confirmed.get(name)) is not None:
+                event.heartbeat.lacks_confirmed = known.is_ahead_of(event.heartbeat.max_offset)
         state.heartbeats.record(event.replica, event.heartbeat)
         if leases is not None and group is not None and group.master_id == broker_id:
             if event.heartbeat.lacks_confirmed:
@@ -248,13 +255,26 @@ class ControllerStateMachine:
                 LeaseRequest(event.lease_token, name, broker_id, epoch, state.clock.ms)
             )
 
+    def _recall_confirmed(self, name: str) -> None:
+        """Takes over the offset that a group without a master keeps, and compares the logs of its living
+        members with it."""
+        state, group = self._state, self._state.groups.get(name)
+        if state.leases is None or group is None or group.confirmed_offset < 0:
+            return
+        kept = group.confirmed_offset
+        known = state.confirmed[name] = OffsetConfirmedByAll(kept, kept)
+        for member in group.sync_state_set | group.former_members:
+            beat = state.heartbeats.table.get((group.cluster_name, name, member))
+            if beat is not None:
+                beat.lacks_confirmed = known.is_ahead_of(beat.max_offset)
+
     def _compare_with_confirmed(self, name: str, heartbeat: Heartbeat) -> None:
         """Compares the log of a SyncStateSet member with the offset that all members had."""
-        known = self._confirmed.get(name)
+        known = self._state.confirmed.get(name)
         heartbeat.lacks_confirmed = known is not None and known.is_ahead_of(heartbeat.max_offset)
         if heartbeat.confirmed_by_all >= 0 and not heartbeat.lacks_confirmed:
             if known is None:
-                known = self._confirmed[name] = OffsetConfirmedByAll()
+                known = self._state.confirmed[name] = OffsetConfirmedByAll()
             known.record(heartbeat.confirmed_by_all)
 
     # Leases -------------------------------------------------------------------------------------------------

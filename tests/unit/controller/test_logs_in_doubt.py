@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from epochmq_controller.replica_groups import election_policy, rules
+from epochmq_controller.replica_groups import election_policy, rules, snapshot
 from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 from epochmq_controller.replica_groups.events import (
     AlterSyncStateSetEvent,
@@ -13,6 +13,7 @@ from epochmq_controller.replica_groups.events import (
     CleanBrokerDataEvent,
     ControllerEvent,
     ElectMasterEvent,
+    decode,
     encode,
 )
 from epochmq_controller.replica_groups.heartbeats import Heartbeat
@@ -35,6 +36,7 @@ from epochmq_controller.replica_groups.state_machine_types import (
     ProposalCompleted,
     ProposeEvents,
     RespondToLeaseRequests,
+    SnapshotRestored,
 )
 from epochmq_protocol.codes import ResponseCode
 
@@ -403,3 +405,72 @@ def test_offsets_of_before_a_restart_do_not_count() -> None:
     stage.beat(2, 300, in_doubt=True, channel="after its restart")
     stage.beat(1, 400, fenced=1, in_doubt=True)
     assert stage.master == 1
+
+
+def waiting_for_confirmed_bytes() -> Stage:
+    """All members had the log up to 400. 1 and 2 are gone, and 3 has returned on an older volume."""
+    stage = Stage()
+    for _ in range(2):
+        stage.beat(1, 500, confirmed=400)
+        stage.beat(2, 400)
+        stage.beat(3, 400)
+    stage.feed(ChannelClosed(2))
+    stage.feed(ChannelClosed(3))
+    stage.beat(3, 100, channel="after its restart")
+    stage.feed(ChannelClosed(1))
+    stage.later(1500)
+    assert stage.master is None
+    assert "waits for brokers 1, 2" in stage.state_machine.wait_reasons[NAME]
+    return stage
+
+
+def test_a_member_without_confirmed_bytes_waits_for_as_long_as_the_others_are_missing() -> None:
+    stage = waiting_for_confirmed_bytes()
+    for _ in range(5):
+        stage.beat(3, 100, channel="after its restart")
+        stage.later(1000)
+        assert stage.master is None
+    stage.beat(2, 400, channel="after its restart, too")
+    stage.later(1500)
+    assert stage.master == 2
+    assert stage.state_machine.groups.groups[NAME].confirmed_offset == -1
+
+
+@pytest.mark.parametrize("restored", ["entries", "snapshot"])
+def test_the_next_leading_controller_waits_for_the_confirmed_bytes_too(restored: str) -> None:
+    """It has heard nothing from the members that have them. A heartbeat that it got before it led counts."""
+    former = waiting_for_confirmed_bytes()
+    stage = Stage()
+    stage.feed(LeadershipChanged(None))
+    if restored == "snapshot":
+        groups = snapshot.decode(snapshot.encode(former.state_machine.groups))
+        stage.feed(SnapshotRestored(groups))
+    else:
+        stage.commit(ElectMasterEvent(NAME, False, confirmed_offset=400))
+    stage.beat(3, 100)
+    stage.feed(LeadershipChanged(2))
+    stage.index += 1
+    stage.feed(EntryApplied(stage.index, 2, b""))
+    for _ in range(3):
+        stage.later(1500)
+        assert stage.master is None
+        stage.beat(3, 100)
+    stage.feed(GroupRequestReceived(5, ElectMasterRequest(NAME, 3, True)))
+    stage.later(1000)
+    assert stage.master == 3, "a person has ordered it"
+    assert stage.state_machine.groups.groups[NAME].confirmed_offset == -1
+
+
+def test_an_election_without_a_result_of_another_release_keeps_what_is_known() -> None:
+    groups = group({})
+    groups.apply(ElectMasterEvent(NAME, False, confirmed_offset=400))
+    groups.apply(ElectMasterEvent(NAME, False))
+    groups.apply(ElectMasterEvent(NAME, False, confirmed_offset=300))
+    assert groups.groups[NAME].confirmed_offset == 400
+    body = encode(ElectMasterEvent(NAME, False))
+    assert b"confirmedOffset" not in body
+    kept = encode(ElectMasterEvent(NAME, False, confirmed_offset=400))
+    assert decode(kept) == ElectMasterEvent(NAME, False, confirmed_offset=400)
+    rows = snapshot.encode(groups).replace(b',"confirmedOffset":400', b"")
+    assert b"confirmedOffset" not in rows
+    assert snapshot.decode(rows).groups[NAME].confirmed_offset == -1
