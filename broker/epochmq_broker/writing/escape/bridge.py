@@ -1,10 +1,10 @@
 """Sends the messages of the special services to the masters of other groups, while this broker acts for its
 own master (RocketMQ's EscapeBridge).
 
-A message is sent until a group has stored it, with growing pauses. Until then the offset of its service stays
-before it. When the role or the process ends, the messages on their way are given up; the next master, or the
-next acting master, delivers them again. RocketMQ's timer drops a message after three attempts, and its
-transaction checks after ten. Only a message that no group can ever store is given up (`quarantine`).
+A message is sent until a group has stored it safely, with growing pauses. Until then the offset of its
+service stays before it. When the role or the process ends, the messages on their way are given up; the next
+master, or the next acting master, delivers them again. RocketMQ's timer drops a message after three attempts,
+and its transaction checks after ten. Only a message that no group can ever store is given up (`quarantine`).
 
 Bounds: `window.SPAN_MAX` messages of each service, `WAITING_BYTES_MAX` bytes, `IN_FLIGHT_MAX` sends at a
 time, each with a time limit."""
@@ -206,8 +206,7 @@ class EscapeBridge:
             queue = rules.next_queue(route, self._next_index(remote.topic))
         command = rules.send_request(remote, queue.queue_id, self._producer_group, new_queues)
         response = await self._client.call(route.masters[queue.broker_name], command, SEND_TIMEOUT_MS)
-        status = rules.put_status(response.code)
-        if not rules.is_escaped(kind, status):
+        if not rules.is_escaped(response.code):
             failure = _IllegalError if response.code == ResponseCode.MESSAGE_ILLEGAL else _FailedError
             raise failure(
                 f"broker {queue.broker_name} responded with code {response.code}: {response.remark}"

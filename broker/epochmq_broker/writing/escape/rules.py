@@ -11,12 +11,16 @@ BrokerOuterAPI).
    (putMessageToSpecificQueue).
    While no other group has the retry topic of a revived message, one that has the message's own topic gets
    it, and creates the retry topic. RocketMQ's revive fails then.
-4. A message is sent with the properties that it would be stored with, and does not wait for replicas. A half
-   message is sent as its producer has sent it: the other group stores and checks it as its own.
+4. A message is sent with the properties that it would be stored with, but waits until the other group has
+   made it as safe as a client's message: after the response it is forgotten here. A half message is sent as
+   its producer has sent it: the other group stores and checks it as its own.
 
 For rule 3 RocketMQ hashes the store host. A checkpoint of the failed master and an acknowledgement that the
 acting master takes have different ones, and RocketMQ's timer sends both to any queue. They do not meet, and
 the acknowledged message is handed out again. Here the group's name is hashed.
+
+For rule 4 RocketMQ sends WAIT=false, and counts checkpoints, acknowledgements and revived messages as sent
+when one page cache has them.
 """
 # pure: values in, values out
 
@@ -42,7 +46,6 @@ from epochmq_protocol.topics import (
     RMQ_SYS_TRANS_HALF_TOPIC,
     is_writeable,
 )
-from epochmq_store.statuses import PutStatus
 
 NEW_TOPIC_QUEUES: Final = 8
 """Queues of a topic that the other group creates for a message, as in RocketMQ."""
@@ -140,10 +143,10 @@ def takes_specific_queue(kind: EscapeKind, topic: str, revive_topic: str) -> boo
 
 
 def remote_form(message: InnerMessage) -> InnerMessage:
-    """The message in the form in which the other group gets it (setWaitStoreMsgOK,
-    TransactionalMessageUtil.buildTransactionalMessageFromHalfMessage). Raises KeyError for a half message
+    """The message in the form in which the other group gets it
+    (TransactionalMessageUtil.buildTransactionalMessageFromHalfMessage). Raises KeyError for a half message
     that does not name its topic."""
-    properties = {**message.properties, const.PROPERTY_WAIT_STORE_MSG_OK: "false"}
+    properties = {**message.properties, const.PROPERTY_WAIT_STORE_MSG_OK: "true"}
     if message.topic != RMQ_SYS_TRANS_HALF_TOPIC:
         return structs.replace(message, properties=properties, rendered=None)
     properties[const.PROPERTY_TRANSACTION_PREPARED] = "true"
@@ -183,22 +186,8 @@ def send_request(
     return request(RequestCode.SEND_MESSAGE_V2, header, message.body)
 
 
-_STATUSES: Final[Mapping[int, PutStatus]] = {
-    ResponseCode.SUCCESS: PutStatus.PUT_OK,
-    ResponseCode.FLUSH_DISK_TIMEOUT: PutStatus.FLUSH_DISK_TIMEOUT,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: PutStatus.FLUSH_SLAVE_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE: PutStatus.SLAVE_NOT_AVAILABLE,
-}
-
-
-def put_status(code: int) -> PutStatus:
-    """The result of a send with this response code (processSendResponse, transformSendResult2PutResult)."""
-    return _STATUSES.get(code, PutStatus.PUT_TO_REMOTE_BROKER_FAIL)
-
-
-def is_escaped(kind: EscapeKind, status: PutStatus) -> bool:
-    """Whether a message with this result is not sent again. For checkpoints, acknowledgements and revived
-    messages it is enough that the other group has stored them."""
-    if kind in (EscapeKind.CHECKPOINT, EscapeKind.RETRY):
-        return status in _STATUSES.values()
-    return status is PutStatus.PUT_OK
+def is_escaped(code: int) -> bool:
+    """Whether a message with this response code is not sent again. A message that is stored but not yet safe
+    (FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT, SLAVE_NOT_AVAILABLE) is: the next master of the other group may
+    lack it, and nobody would send it again then."""
+    return code == ResponseCode.SUCCESS

@@ -198,10 +198,21 @@ async def test_a_message_that_no_group_can_store_is_set_aside(
     assert not made.writer.stored
 
 
-async def test_a_checkpoint_need_not_be_safe_at_the_other_group(made: Fixture) -> None:
-    made.group.code = ResponseCode.SLAVE_NOT_AVAILABLE
-    made.lane = made.bridge.lane(EscapeKind.CHECKPOINT)
+@pytest.mark.parametrize("kind", EscapeKind)
+@pytest.mark.parametrize(
+    "code",
+    [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE],
+)
+async def test_a_message_is_sent_until_the_other_group_has_it_safe(
+    made: Fixture, kind: EscapeKind, code: ResponseCode
+) -> None:
+    made.group.code = code
+    made.lane = made.bridge.lane(kind)
     stored = made.put()
+    failures = f"broker_escape_failures_total:{kind.value}"
+    await until(lambda: made.bridge.metric_values()[failures] >= 2)
+    assert made.lane.safe_end() < stored.end
+    made.group.code = ResponseCode.SUCCESS
     await until(lambda: made.lane.safe_end() == stored.end)
 
 

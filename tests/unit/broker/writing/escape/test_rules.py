@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from epochmq_broker.writing.escape import rules
 from epochmq_broker.writing.escape.rules import EscapeKind, PublishRoute
 from epochmq_broker.writing.inner_message import InnerMessage
@@ -13,7 +11,6 @@ from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.headers import SendMessageRequestHeaderV2
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData
 from epochmq_protocol.topics import RMQ_SYS_TRANS_HALF_TOPIC, TopicQueueMappingInfo
-from epochmq_store.statuses import PutStatus
 
 HOST = records.encode_host("127.0.0.1", 10911)
 
@@ -92,8 +89,8 @@ def test_checkpoints_and_acknowledgements_of_a_group_meet_in_one_queue() -> None
         assert not rules.takes_specific_queue(kind, "T", "R")
 
 
-def test_a_message_is_sent_as_it_would_be_stored_and_waits_for_no_replica() -> None:
-    delivered = message(TAGS="a", PGROUP="producers", WAIT="true", REAL_TOPIC="T", sys_flag=1, retries=2)
+def test_a_message_is_sent_as_it_would_be_stored_and_waits_until_it_is_safe() -> None:
+    delivered = message(TAGS="a", PGROUP="producers", WAIT="false", REAL_TOPIC="T", sys_flag=1, retries=2)
     command = rules.send_request(rules.remote_form(delivered), 5, "InnerProducerGroup_a_1")
     header = SendMessageRequestHeaderV2.decode(command.ext)
     assert command.body == b"body"
@@ -103,8 +100,8 @@ def test_a_message_is_sent_as_it_would_be_stored_and_waits_for_no_replica() -> N
     assert (header.unit_mode, header.batch) == (False, False)
     assert header.properties is not None
     sent = records.parse_properties(header.properties.encode())
-    assert sent == {"TAGS": "a", "PGROUP": "producers", "WAIT": "false", "REAL_TOPIC": "T"}
-    assert delivered.properties["WAIT"] == "true"
+    assert sent == {"TAGS": "a", "PGROUP": "producers", "WAIT": "true", "REAL_TOPIC": "T"}
+    assert delivered.properties["WAIT"] == "false"
     nameless = SendMessageRequestHeaderV2.decode(rules.send_request(message(), 0, "inner").ext)
     assert nameless.producer_group == "inner"
 
@@ -126,26 +123,9 @@ def test_a_half_message_is_sent_as_its_producer_sent_it() -> None:
         "TRANSACTION_CHECK_TIMES": "2",
         "UNIQ_KEY": "k",
         "TRAN_MSG": "true",
-        "WAIT": "false",
+        "WAIT": "true",
     }
 
 
-def test_what_a_response_means() -> None:
-    stored: dict[int, PutStatus] = {
-        ResponseCode.SUCCESS: PutStatus.PUT_OK,
-        ResponseCode.FLUSH_DISK_TIMEOUT: PutStatus.FLUSH_DISK_TIMEOUT,
-        ResponseCode.FLUSH_SLAVE_TIMEOUT: PutStatus.FLUSH_SLAVE_TIMEOUT,
-        ResponseCode.SLAVE_NOT_AVAILABLE: PutStatus.SLAVE_NOT_AVAILABLE,
-    }
-    for code in range(300):
-        expected = stored.get(code, PutStatus.PUT_TO_REMOTE_BROKER_FAIL)
-        assert rules.put_status(code) is expected
-
-
-@pytest.mark.parametrize("kind", EscapeKind)
-def test_which_results_end_the_attempts(kind: EscapeKind) -> None:
-    unsafe = {PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.FLUSH_SLAVE_TIMEOUT, PutStatus.SLAVE_NOT_AVAILABLE}
-    pops = kind in (EscapeKind.CHECKPOINT, EscapeKind.RETRY)
-    for status in PutStatus:
-        expected = status is PutStatus.PUT_OK or (pops and status in unsafe)
-        assert rules.is_escaped(kind, status) == expected
+def test_a_message_is_sent_until_the_other_group_has_made_it_safe() -> None:
+    assert [code for code in range(300) if rules.is_escaped(code)] == [ResponseCode.SUCCESS]

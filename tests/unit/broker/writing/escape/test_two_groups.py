@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.route import BrokerData, QueueData, TopicRouteData
 from epochmq_protocol.topics import PERM_READ, TopicConfig
+from epochmq_store.statuses import PutStatus
 from tests.support.net import free_port, loopback
 from tests.unit.broker.kit import UNIQ_KEY, Bench, until
 from tests.unit.broker.services.pop.support import ack_command, change_command, extra_info, pop, pop_command
@@ -162,7 +163,7 @@ async def test_delayed_messages_are_delivered_to_the_other_group(groups: TwoGrou
     assert sorted(int(message.body) for message in came) == list(range(50))
     assert {message.queue_id for message in came} == {0, 1, 2, 3}
     properties = records.parse_properties(came[0].properties)
-    assert (properties["TAGS"], properties["REAL_TOPIC"], properties["WAIT"]) == ("a", "T", "false")
+    assert (properties["TAGS"], properties["REAL_TOPIC"], properties["WAIT"]) == ("a", "T", "true")
     assert "DELAY" not in properties
     delayed = groups.acting.record("SCHEDULE_TOPIC_XXXX", 0, int(came[0].body))
     assert came[0].born_timestamp == delayed.born_timestamp
@@ -342,6 +343,43 @@ async def test_a_message_that_cannot_leave_stays_and_leaves_later(groups: TwoGro
     groups.unknown = set()
     await until(lambda: delays.offsets.get(1) == 1)
     assert len(groups.arrived()) == 1
+    assert groups.waiting("delay") == 0
+
+
+class FewReplicas:
+    """What a master with too few replicas knows of them: it rejects messages, or their replicas are slow."""
+
+    may_reject = sends_wait = True
+
+    def __init__(self) -> None:
+        self.rejects = True
+        self.asked = 0
+        self.waiting: list[Callable[[PutStatus], None]] = []
+
+    def rejection(self) -> PutStatus | None:
+        self.asked += 1
+        return PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH if self.rejects else None
+
+    def replicated_end(self, *, acknowledged: bool = False) -> int:
+        return -1
+
+    def when_replicated(self, end: int, done: Callable[[PutStatus], None]) -> None:
+        self.waiting.append(done)
+
+
+async def test_a_message_leaves_only_when_the_other_group_could_lose_its_master(groups: TwoGroups) -> None:
+    replicas = FewReplicas()
+    groups.other.broker.writer.set_replica_acks(replicas)
+    groups.put(DELAY="1")
+    groups.act()
+    await until(lambda: replicas.asked >= 2)
+    assert (groups.arrived(), groups.waiting("delay")) == ([], 1)
+    replicas.rejects = False
+    await until(lambda: len(replicas.waiting) == 1)
+    assert len(groups.arrived()) == 1
+    assert (groups.waiting("delay"), groups.acting.broker.delays.offsets.get(1, 0)) == (1, 0)
+    replicas.waiting[0](PutStatus.PUT_OK)
+    await until(lambda: groups.acting.broker.delays.offsets.get(1) == 1)
     assert groups.waiting("delay") == 0
 
 
