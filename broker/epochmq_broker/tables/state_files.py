@@ -22,6 +22,7 @@ from epochmq_broker.tables.subscription_groups import SubscriptionGroupTable
 from epochmq_broker.tables.topics import TopicTable
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
+from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import DataVersion, TopicConfig
 from epochmq_store.state_files.state_file_io import read_state_file
@@ -41,14 +42,14 @@ class _TopicsFile(msgspec.Struct, rename="camel"):
 
 class _GroupsFile(msgspec.Struct, rename="camel"):
     data_version: DataVersion | None = None
-    forbidden_table: dict[str, dict[str, int]] = {}
+    forbidden_table: dict[str, dict[str, Int]] = {}
     subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
 
 
 class _OffsetsFile(msgspec.Struct, rename="camel"):
     data_version: DataVersion | None = None
-    offset_table: dict[str, dict[int, int]] = {}
-    lmq_offset_table: dict[str, int] = {}
+    offset_table: dict[str, dict[Int, Long]] = {}
+    lmq_offset_table: dict[str, Long] = {}
 
 
 class StateFiles:

@@ -17,6 +17,8 @@ from msgspec import Struct, field
 from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import convert, from_json
+from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.integers import INT_MAX, LONG_MAX, Int, Long
 from epochmq_protocol.message_const import (
     PROPERTY_TAGS,
     PROPERTY_TIMER_DELIVER_MS,
@@ -30,6 +32,9 @@ ACK_INTERVAL_MS: Final = 1000
 RETRY_QUEUES: Final = 1
 """Queues of a POP retry topic."""
 REPUT_TIMES_UNREADABLE: Final = 127
+
+MESSAGES_MAX: Final = 127
+"""Messages of one checkpoint. RocketMQ counts them in a byte."""
 
 MergeKey = tuple[str, str, int, int, int, str]
 """What acknowledgements have in common with their checkpoint: topic, group, queue, start offset, time of the
@@ -48,16 +53,16 @@ class PopCheckPoint(Struct, kw_only=True):
 
     STRICT_FIRST: ClassVar[bool] = True
 
-    start_offset: int = field(name="so", default=0)
-    pop_time: int = field(name="pt", default=0)
-    invisible_time: int = field(name="it", default=0)
-    bit_map: int = field(name="bm", default=0)
-    count: int = field(name="n", default=0)
-    queue_id: int = field(name="q", default=0)
+    start_offset: Long = field(name="so", default=0)
+    pop_time: Long = field(name="pt", default=0)
+    invisible_time: Long = field(name="it", default=0)
+    bit_map: Int = field(name="bm", default=0)
+    count: Int = field(name="n", default=0)
+    queue_id: Int = field(name="q", default=0)
     topic: str | None = field(name="t", default=None)
     group: str | None = field(name="c", default=None)
-    revive_offset: int = field(name="ro", default=0)
-    diffs: list[int] | None = field(name="d", default=None)
+    revive_offset: Long = field(name="ro", default=0)
+    diffs: list[Int] | None = field(name="d", default=None)
     broker_name: str | None = field(name="bn", default=None)
     re_put_times: str | None = field(name="rp", default=None)
 
@@ -154,14 +159,14 @@ class AckMsg(Struct, kw_only=True):
 
     STRICT_FIRST: ClassVar[bool] = True
 
-    ack_offset: int = field(name="ao", default=0)
-    start_offset: int = field(name="so", default=0)
+    ack_offset: Long = field(name="ao", default=0)
+    start_offset: Long = field(name="so", default=0)
     group: str = field(name="c", default="")
     topic: str = field(name="t", default="")
-    queue_id: int = field(name="q", default=0)
-    pop_time: int = field(name="pt", default=0)
+    queue_id: Int = field(name="q", default=0)
+    pop_time: Long = field(name="pt", default=0)
     broker_name: str | None = field(name="bn", default=None)
-    ack_offsets: list[int] | None = field(name="aol", default=None)
+    ack_offsets: list[Long] | None = field(name="aol", default=None)
 
     @property
     def is_batch(self) -> bool:
@@ -216,7 +221,21 @@ def decode_checkpoint(body: bytes) -> PopCheckPoint | None:
     """Reads the body of a checkpoint's message; None without topic or group. Raises RemoteProtocolError or
     BodyError for one that is no checkpoint."""
     found = from_json(PopCheckPoint, body)
-    return None if found.topic is None or found.group is None else found
+    if found.topic is None or found.group is None:
+        return None
+    _require("n", found.count, MESSAGES_MAX)
+    _require("d", len(found.diffs or ()), MESSAGES_MAX)
+    _require("q", found.queue_id, INT_MAX)
+    for name, value in (("so", found.start_offset), ("pt", found.pop_time), ("it", found.invisible_time)):
+        _require(name, value, LONG_MAX)
+    for diff in found.diffs or ():
+        _require("d", diff, INT_MAX)
+    return found
+
+
+def _require(name: str, value: int, value_max: int) -> None:
+    if not 0 <= value <= value_max:
+        raise RemoteProtocolError(f"field {name} of a checkpoint is {value}: expected 0 to {value_max}")
 
 
 def decode_ack(body: bytes) -> AckMsg:

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from epochmq_broker.services.pop.extra_info import offset_order_count_entry, queue_order_count_entry
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import convert
+from epochmq_protocol.integers import Int, Long
 
 SEPARATOR: Final = "@"
 EXPIRY_MS: Final = 24 * 3600 * 1000
@@ -29,15 +30,15 @@ class OrderInfo(Struct, kw_only=True):
     """What a group received of one queue with its last POP. Times in ms. `offsets[0]` is a queue offset, the
     others are distances from it. Bit i of `commit_bits` is set if message i is acknowledged."""
 
-    pop_time: int = field(name="popTime", default=0)
-    invisible_time: int | None = field(name="i", default=None)
-    offsets: list[int] | None = field(name="o", default=None)
-    next_visible: dict[int, int] | None = field(name="ot", default=None)
+    pop_time: Long = field(name="popTime", default=0)
+    invisible_time: Long | None = field(name="i", default=None)
+    offsets: list[Long] | None = field(name="o", default=None)
+    next_visible: dict[Long, Long] | None = field(name="ot", default=None)
     """Queue offset → when it becomes visible, if a client changed that."""
-    counts: dict[int, int] | None = field(name="oc", default=None)
+    counts: dict[Long, Int] | None = field(name="oc", default=None)
     """Queue offset → how often the message was received before, if it was."""
-    last_consume_ms: int = field(name="l", default=0)
-    commit_bits: int = field(name="cm", default=0)
+    last_consume_ms: Long = field(name="l", default=0)
+    commit_bits: Long = field(name="cm", default=0)
     attempt_id: str | None = field(name="a", default=None)
 
     def offset_at(self, index: int) -> int:
@@ -117,7 +118,7 @@ class ConsumerOrderInfoTable:
         self.changes = 0
         self._on_lock_change = on_lock_change
         self._clock_ms = clock_ms
-        self._table: dict[str, dict[int, OrderInfo]] = {}
+        self._table: dict[str, dict[Int, OrderInfo]] = {}
 
     def find(self, topic: str, group: str, queue_id: int) -> OrderInfo | None:
         """Returns the state of a group on a queue."""
@@ -254,7 +255,7 @@ class ConsumerOrderInfoTable:
 
 
 class _File(Struct):
-    table: dict[str, dict[int, OrderInfo]] = {}
+    table: dict[str, dict[Int, OrderInfo]] = {}
 
 
 def _rows(queues: Mapping[int, OrderInfo]) -> dict[int, dict[str, Any]]:

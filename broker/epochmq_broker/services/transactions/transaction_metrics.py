@@ -15,6 +15,7 @@ import msgspec
 from epochmq_broker.config.clock import now_ms
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import from_json
+from epochmq_protocol.integers import Long
 from epochmq_protocol.topics import DataVersion
 from epochmq_store.state_files.state_file_io import StateFileDamagedError, read_state_file, write_state_file
 
@@ -26,8 +27,8 @@ FILE = "transactionMetrics"
 class HalfMessageCount(msgspec.Struct, rename="camel"):
     """The half messages of one topic, and when the count changed last, as epoch ms."""
 
-    count: int = 0
-    time_stamp: int = 0
+    count: Long = 0
+    time_stamp: Long = 0
 
 
 class _MetricsFile(msgspec.Struct, rename="camel"):

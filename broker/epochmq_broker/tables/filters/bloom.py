@@ -11,6 +11,8 @@ import math
 
 import msgspec
 
+from epochmq_protocol.integers import Int
+
 _MASK = (1 << 64) - 1
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
@@ -18,8 +20,8 @@ _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 class BloomFilterData(msgspec.Struct, frozen=True, rename="camel"):
     """The bits of one group in bit maps of `bit_num` bits."""
 
-    bit_num: int = 0
-    bit_pos: tuple[int, ...] | None = None
+    bit_num: Int = 0
+    bit_pos: tuple[Int, ...] | None = None
 
 
 class BloomFilter:

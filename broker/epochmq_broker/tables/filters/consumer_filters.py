@@ -20,6 +20,7 @@ from epochmq_broker.tables.filters.sql_lexer import SqlSyntaxError
 from epochmq_broker.tables.subscriptions import is_tag_type
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import SubscriptionData, from_json
+from epochmq_protocol.integers import Long
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +35,11 @@ class ConsumerFilterData(msgspec.Struct, rename="camel"):
     the subscription. `dead` is written for RocketMQ only, which derives it from the times."""
 
     bloom_filter_data: BloomFilterData | None = None
-    born_time: int = 0
-    client_version: int = 0
+    born_time: Long = 0
+    client_version: Long = 0
     consumer_group: str = ""
     dead: bool = False
-    dead_time: int = 0
+    dead_time: Long = 0
     expression: str | None = None
     expression_type: str | None = None
     topic: str = ""
