@@ -204,17 +204,19 @@ class DelayService:
     def _round(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ROUND_BUDGET_S
-        self._advance_offsets()
         levels = len(self.delays_ms)
         more = False
-        for turn in range(levels):
-            level = (self._next_level + turn) % levels + 1
-            more |= self._take_turn(level, loop.time())
-            if loop.time() > deadline:
-                self._next_level = level % levels
-                more = True
-                break
-        self._timer = loop.call_later(0 if more else ROUND_S, self._round)
+        try:
+            self._advance_offsets()
+            for turn in range(levels):
+                level = (self._next_level + turn) % levels + 1
+                more |= self._take_turn(level, loop.time())
+                if loop.time() > deadline:
+                    self._next_level = level % levels
+                    more = True
+                    break
+        finally:
+            self._timer = loop.call_later(0 if more else ROUND_S, self._round)
 
     def _take_turn(self, level: int, now: float) -> bool:
         if self._paused_until.get(level, 0.0) > now:

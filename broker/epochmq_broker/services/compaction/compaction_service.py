@@ -27,6 +27,7 @@ from epochmq_broker.services.compaction.master_messages import fetch_messages
 from epochmq_broker.services.compaction.position_file import CompactionPositions
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.attributes import is_compacted
+from epochmq_broker.writing.quarantine import Origin, QuarantiningService
 from epochmq_formats.abort_file import TailState
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE
 from epochmq_protocol.codes import ResponseCode
@@ -111,6 +112,7 @@ class CompactionService:
         self._store = context.store
         self._topics = context.tables.topics
         self._cold_reads = context.cold_reads
+        self._quarantine = context.quarantine
         self._client = client
         self._master = master
         self._directory = context.store.config.root / "compaction"
@@ -325,16 +327,27 @@ class CompactionService:
         if first >= end:
             return False
         places, state_next = await self._places(source, first, min(end - first, APPEND_MAX))
-        appended = await self._on(thread, partial(self._append, queue, places))
+        appended, faults = await self._on(thread, partial(self._append, queue, places))
+        for place, data, error in faults:
+            self._set_aside(queue, place, data, error)
         state.next = max(state_next, first + 1)
         self._report(queue, appended)
         return state.next < end
 
     @staticmethod
-    def _append(queue: CompactedQueue, places: list[LoggedRecord]) -> list[KeyedRecord]:
-        records = read_keyed_records(places)
+    def _append(
+        queue: CompactedQueue, places: list[LoggedRecord]
+    ) -> tuple[list[KeyedRecord], list[tuple[LoggedRecord, bytes, Exception]]]:
+        faults: list[tuple[LoggedRecord, bytes, Exception]] = []
+        records = read_keyed_records(places, lambda *fault: faults.append(fault))
         queue.append(records)
-        return records
+        return records, faults
+
+    def _set_aside(self, queue: CompactedQueue, place: LoggedRecord, data: bytes, error: Exception) -> None:
+        """Sets a record aside that cannot be compacted. Every replica meets it; the master stores a copy."""
+        reason = f"at log offset {place.start + place.at}: {type(error).__name__}: {error}"
+        origin = Origin(queue.topic, queue.queue_id, -1)
+        self._quarantine.set_aside(QuarantiningService.COMPACTION, origin, data, reason)
 
     def _report(self, queue: CompactedQueue, records: list[KeyedRecord]) -> None:
         for on_append in self.on_append:

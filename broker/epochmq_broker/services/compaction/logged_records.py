@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,9 +22,11 @@ class LoggedRecord(NamedTuple):
     size: int
 
 
-def read_keyed_records(places: Iterable[LoggedRecord]) -> list[KeyedRecord]:
-    """The records at these places that have keys. Files that have expired meanwhile are skipped. Raises
-    OSError."""
+def read_keyed_records(
+    places: Iterable[LoggedRecord], faulty: Callable[[LoggedRecord, bytes, Exception], None]
+) -> list[KeyedRecord]:
+    """The records at these places that have keys. Files that have expired meanwhile are skipped. `faulty` is
+    called with each record that cannot be read: its place, its bytes and the error. Raises OSError."""
     keyed = []
     for piece in _adjacent(places):
         first = piece[0]
@@ -34,7 +36,12 @@ def read_keyed_records(places: Iterable[LoggedRecord]) -> list[KeyedRecord]:
             continue
         for place in piece:
             at = place.at - first.at
-            record = keyed_record(data[at : at + place.size], place.start + place.at)
+            found = data[at : at + place.size]
+            try:
+                record = keyed_record(found, place.start + place.at)
+            except Exception as error:
+                faulty(place, found, error)
+                continue
             if record is not None:
                 keyed.append(record)
     return keyed

@@ -24,7 +24,6 @@ from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.tables.metric_tables import Histogram
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
-from epochmq_protocol.errors import RequestError
 from epochmq_store.state_files.state_file_io import read_state_file
 from epochmq_store.statuses import PutStatus
 
@@ -160,8 +159,8 @@ class PopService:
         for entry in self.buffer.take_due(now_ms(), count_max):
             try:
                 end = self._store_entry(entry)
-            except RequestError as error:
-                log.error("a buffered checkpoint could not be stored: %s", error)
+            except Exception:  # the other checkpoints must be stored, and this one later
+                log.exception("a buffered checkpoint could not be stored")
                 end = None
             if end is None:
                 self.buffer.postpone(entry, now_ms() + RETRY_MS)

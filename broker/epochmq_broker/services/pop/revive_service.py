@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.services.compaction.compacted_reads import CompactedReads
@@ -39,8 +38,15 @@ from epochmq_broker.tables.topics import topic_config
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
 from epochmq_broker.writing.inner_message import PutResult
+from epochmq_broker.writing.quarantine import (
+    NEVER_STORED,
+    Origin,
+    QuarantiningService,
+    concerns_record,
+)
 from epochmq_protocol import message as records
-from epochmq_protocol.errors import BodyError, RemoteProtocolError, RequestError
+from epochmq_protocol import record_layout
+from epochmq_protocol.errors import RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.message_const import PROPERTY_TAGS, PROPERTY_TIMER_DELIVER_MS
 from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG, CK_TAG
@@ -55,17 +61,6 @@ READ_MAX = 32
 """Records of the revive topic that one read returns."""
 COLD_READS_MAX = 3
 """After so many reads from the disk for one record, the event loop waits for the disk."""
-
-
-REJECTED_FOR_GOOD: Final = frozenset(
-    {
-        PutStatus.MESSAGE_ILLEGAL,
-        PutStatus.PROPERTIES_SIZE_EXCEEDED,
-        PutStatus.WHEEL_TIMER_MSG_ILLEGAL,
-        PutStatus.WHEEL_TIMER_NOT_ENABLE,
-    }
-)
-"""Results that the next try would have, too. Such a message must not hold up the others of its queue."""
 
 
 class _BlockedError(Exception):
@@ -110,6 +105,7 @@ class PopReviveService:
         self._cold_reads = context.cold_reads
         self._revive_log = revive_log
         self._in_flight = in_flight
+        self._quarantine = context.quarantine
         self._host = context.store_host
         self._remote = RemoteOriginals(remote)
         self._compacted = compacted
@@ -175,8 +171,8 @@ class PopReviveService:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ROUND_BUDGET_S
         more = False
-        count = len(self._queues)
-        if self._live.current.timer_wheel_enable:
+        count = len(self._queues) if self._live.current.timer_wheel_enable else 0
+        try:
             for turn in range(count):
                 queue_id = (self._next_queue + turn) % count
                 if queue_id in self._reading:
@@ -186,15 +182,16 @@ class PopReviveService:
                     self._next_queue = (queue_id + 1) % count
                     more = True
                     break
-        period_s = self._live.current.revive_interval / 1000
-        self._timer = loop.call_later(0 if more else period_s, self._round)
+        finally:
+            period_s = self._live.current.revive_interval / 1000
+            self._timer = loop.call_later(0 if more else period_s, self._round)
 
     def _take_turn(self, queue_id: int, deadline: float) -> bool:
         """Reads and revives until the time is over. Returns whether there is more to do."""
         loop = asyncio.get_running_loop()
         queue = self._queues[queue_id]
-        self._advance(queue_id, queue)
         try:
+            self._advance(queue_id, queue)
             while True:
                 progress = self._read_some(queue_id, queue)
                 progress |= self._revive_settled(queue_id, queue)
@@ -257,8 +254,7 @@ class PopReviveService:
         result = get(files, offset, READ_MAX)
         if result.status is GetStatus.FOUND:
             self._cold_tries.pop(queue_id, None)
-            for record in records.decode_records(result.body):
-                self._take(queue_id, queue, record.queue_offset, record)
+            self._take_all(queue_id, queue, result.body)
             traffic = self._stats.get_traffic(REVIVE_GROUP, self._revive_log.topic, queue_id)
             traffic.messages += result.count
             traffic.bytes += result.size
@@ -277,6 +273,32 @@ class PopReviveService:
         )
         queue.move_to(result.next_offset)
         return queue.next_offset != offset
+
+    def _take_all(self, queue_id: int, queue: ReviveQueue, body: bytes) -> None:
+        """Takes consecutive records. Sets those aside that are damaged."""
+        at = 0
+        while at < len(body):
+            size = record_layout.INT.unpack_from(body, at)[0]
+            if not 0 < size <= len(body) - at:
+                size = len(body) - at
+            try:
+                record = records.decode_record(body, at)
+            except Exception as error:
+                self._set_aside(queue_id, queue.next_offset, body[at : at + size], error)
+                queue.read_other(queue.next_offset, 0)
+            else:
+                self._take(queue_id, queue, record.queue_offset, record)
+            at += size
+
+    def _set_aside(
+        self, queue_id: int, offset: int, record: MessageExt | bytes | None, reason: object
+    ) -> int:
+        """Sets a record of the revive topic aside. Raises `reason` if it is an error for which the record is
+        not to blame. Returns the end of the copy in the log."""
+        if isinstance(reason, Exception) and not concerns_record(reason):
+            raise reason
+        origin = Origin(self._revive_log.topic, queue_id, offset)
+        return self._quarantine.set_aside(QuarantiningService.POP, origin, record, reason)
 
     def _take(self, queue_id: int, queue: ReviveQueue, offset: int, record: MessageExt) -> None:
         properties = records.parse_properties(record.properties)
@@ -301,8 +323,8 @@ class PopReviveService:
                 self.records.add(ack.group, ack.topic, str(queue_id), ACK)
                 queue.read_ack(ack, offset, deliver_ms, now_ms=now_ms(), skip_after_ms=skip_ms)
                 return
-        except (BodyError, RemoteProtocolError) as error:
-            log.error("revive record at offset %d is damaged and skipped: %s", offset, error)
+        except Exception as error:
+            self._set_aside(queue_id, offset, record, error)
         queue.read_other(offset, deliver_ms)
 
     # reviving
@@ -316,7 +338,13 @@ class PopReviveService:
             return False
         if self._is_wanted(checkpoint):
             for offset in checkpoint.unacknowledged:
-                queue.revived(offset, self._revive(queue_id, checkpoint, offset))
+                try:
+                    end = self._revive(queue_id, checkpoint, offset)
+                except (_BlockedError, _NotReadError):
+                    raise
+                except Exception as error:
+                    end = self._set_aside(queue_id, checkpoint.revive_offset, checkpoint.encode(), error)
+                queue.revived(offset, end)
         queue.done()
         self._remote.forget(queue_id)
         return True
@@ -362,7 +390,7 @@ class PopReviveService:
             log.error("the message at offset %d could not be stored in %s: %s", offset, message.topic, error)
             stored = PutResult(PutStatus.MESSAGE_ILLEGAL)
         self.retries.add(checkpoint.group or "", checkpoint.topic or "", stored.status.name)
-        if stored.status in REJECTED_FOR_GOOD:
+        if stored.status in NEVER_STORED:  # it must not hold up the others of its queue
             log.warning(
                 "the message at offset %d of %s-%d is revived later: its copy in %s would be rejected: %s",
                 offset,
@@ -391,8 +419,9 @@ class PopReviveService:
             checkpoint, offset, now_ms(), skip_at_max=self._live.current.skip_when_ck_re_put_reach_max_times
         )
         if again is None:
-            log.warning("a checkpoint for %s is dropped after too many tries", checkpoint.topic)
-            return 0
+            tries = checkpoint.times_re_put
+            reason = f"offset {offset} of {checkpoint.topic} could not be revived in {tries} tries"
+            return self._set_aside(queue_id, checkpoint.revive_offset, checkpoint.encode(), reason)
         stored = self._revive_log.put_checkpoint(again, queue_id, self._sinks[queue_id])
         if stored.status is not PutStatus.PUT_OK:
             raise _BlockedError(f"a checkpoint could not be stored again: {stored.status.value}")

@@ -216,10 +216,10 @@ class TimerService:
     def _round(self) -> None:
         loop = asyncio.get_running_loop()
         config = self._live.current
-        self._settle()
         deadline = loop.time() + ROUND_BUDGET_S
         more = False
         try:
+            self._settle()
             if self._recounts:
                 more = self._recount_job.take_turn(deadline)
             if not config.timer_stop_enqueue:

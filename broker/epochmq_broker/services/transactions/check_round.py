@@ -13,7 +13,9 @@ Before a check the round has read all op messages that exist. Differences from R
 - An op message names a half message whose copy was stored, too. RocketMQ relies on the offset of the half
   queue alone. After a kill or a failover that offset may be old, and both copies are then checked.
 - An end that names an earlier copy of a half message with an immunity time counts for its later copies.
-- A half message that cannot be moved to the discard topic stays; RocketMQ forgets it.
+- A half message that cannot be moved to the discard topic now stays; RocketMQ forgets it. One that can never
+  be stored there, or that the round cannot handle, is set aside, so that the round continues behind it.
+- An op message counts only for half messages that exist.
 
 On an acting master every half message without an end leaves for another group at once, whatever its age, and
 that group checks it. RocketMQ sends away ended ones, too, if more than 32 op messages are unread, and skips
@@ -55,7 +57,14 @@ TURN = 1024
 """Half messages that are passed before other work gets a turn."""
 
 HOUR_MS = 3_600_000
-NEVER_STORED = frozenset({PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED})
+NEVER_STORED = frozenset(
+    {
+        PutStatus.MESSAGE_ILLEGAL,
+        PutStatus.PROPERTIES_SIZE_EXCEEDED,
+        PutStatus.WHEEL_TIMER_MSG_ILLEGAL,
+        PutStatus.WHEEL_TIMER_NOT_ENABLE,
+    }
+)
 
 
 class ReadStatus(enum.Enum):
@@ -94,6 +103,11 @@ class HalfQueue(Protocol):
         """The time in epoch ms."""
         ...
 
+    @property
+    def half_end(self) -> int:
+        """The offset behind the last half message."""
+        ...
+
     async def read_half(self, offset: int) -> QueueRead:
         """Reads one half message."""
         ...
@@ -112,6 +126,11 @@ class HalfQueue(Protocol):
 
     def replaced(self, half: MessageExt) -> None:
         """Lets an op message name a half message whose copy was stored."""
+        ...
+
+    def set_aside(self, record: MessageExt, reason: object) -> bool:
+        """Sets a half message or an op message aside. Returns False, and does nothing, if the reason is an
+        error for which the record is not to blame."""
         ...
 
     def ask_producer(self, half: MessageExt, properties: dict[str, str], stored: PutResult) -> None:
@@ -156,9 +175,10 @@ class _Ends:
         gap = ended.find(0)
         return len(ended) if gap < 0 else gap
 
-    def add(self, op: MessageExt, late: RecentOffsets) -> bool:
-        """Adds the ends of one op message. Returns False if they lie too far ahead; then nothing changes."""
-        offsets = half_messages.ended_offsets(op)
+    def add(self, op: MessageExt, half_end: int, late: RecentOffsets) -> bool:
+        """Adds the ends of one op message. Returns False if they lie too far ahead; then nothing changes.
+        Half messages from `half_end` on do not exist."""
+        offsets = [offset for offset in half_messages.ended_offsets(op) if offset < half_end]
         if offsets and max(offsets) - self._first >= SPAN_MAX:
             return False
         highest = -1
@@ -230,7 +250,7 @@ class CheckRound:
                 if not await self._continue_after(read):
                     break
                 continue
-            if not await self._check(read.messages[0]):
+            if not await self._check_or_set_aside(read.messages[0]):
                 break
             await queue.take_turn()
 
@@ -248,6 +268,22 @@ class CheckRound:
             self._ends = _Ends(self.half_offset, self._first_op)
             await self._read_ops()
         return self._illegal_offsets <= ILLEGAL_OFFSETS_MAX
+
+    async def _check_or_set_aside(self, half: MessageExt) -> bool:
+        """See `_check`. A half message that cannot be handled must not hold up those behind it."""
+        try:
+            return await self._check(half)
+        except Exception as error:
+            if not self._set_aside(half, error):
+                raise
+            return True
+
+    def _set_aside(self, half: MessageExt, reason: object) -> bool:
+        """Sets a half message aside and passes it. Returns whether that was done."""
+        done = self._queue.set_aside(half, reason)
+        if done:
+            self.half_offset = half.queue_offset + 1
+        return done
 
     async def _check(self, half: MessageExt) -> bool:
         """Handles one half message without an op message. Returns False if the round ends before it."""
@@ -310,6 +346,8 @@ class CheckRound:
         properties = records.parse_properties(half.properties)
         real_topic = properties.get(const.PROPERTY_REAL_TOPIC, "")
         stored = self._queue.discard(half_messages.discarded_message(half, properties), real_topic)
+        if stored.status in NEVER_STORED:
+            return self._set_aside(half, stored.status.value)
         if stored.status is not PutStatus.PUT_OK:
             log.error(
                 "half message %d could not be moved to %s: %s. The next round tries again",
@@ -339,6 +377,8 @@ class CheckRound:
     async def _escape(self, half: MessageExt, properties: dict[str, str]) -> bool:
         """Sends a half message to another group. Retries later if too many are on their way."""
         stored = self._queue.put(half_messages.renewed_half_message(half, properties))
+        if stored.status in NEVER_STORED:
+            return self._set_aside(half, stored.status.value)
         if stored.status is PutStatus.PUT_OK:
             self.half_offset = half.queue_offset + 1
         else:
@@ -379,7 +419,11 @@ class CheckRound:
             return False
         for op in read.messages:
             await self._queue.take_turn()
-            if not ends.add(op, self._ended.late):
-                return ends.last_born_ms is not None
+            try:
+                if not ends.add(op, self._queue.half_end, self._ended.late):
+                    return ends.last_born_ms is not None
+            except Exception as error:
+                if not self._queue.set_aside(op, error):
+                    raise
         ends.next_op = read.next_offset
         return True

@@ -78,11 +78,12 @@ class TransactionalMessageCheckService:
 
     async def _run(self) -> None:
         while True:
-            await self._wait(self._context.live.current.transaction_check_interval / 1000)
             try:
+                await self._wait(self._context.live.current.transaction_check_interval / 1000)
                 await self.check()
             except Exception:  # the next round must come
                 log.exception("the check of half messages failed; the next one follows")
+                await asyncio.sleep(SAFE_POLL_S)
 
     async def _wait(self, seconds: float) -> None:
         """Waits, and stores offsets when they become safe."""

@@ -19,6 +19,7 @@ from epochmq_broker.services.transactions.op_writer import OpMessageWriter, coun
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult
+from epochmq_broker.writing.quarantine import Origin, QuarantiningService, concerns_record
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
@@ -63,6 +64,20 @@ class StoredHalfQueue:
     def now_ms(self) -> int:
         """See `HalfQueue`."""
         return now_ms()
+
+    @property
+    def half_end(self) -> int:
+        """See `HalfQueue`."""
+        queue = self._context.store.lookup.existing_queue(half_messages.HALF_TOPIC, self._queue_id)
+        return 0 if queue is None else queue.max_offset
+
+    def set_aside(self, record: MessageExt, reason: object) -> bool:
+        """See `HalfQueue`."""
+        if isinstance(reason, Exception) and not concerns_record(reason):
+            return False
+        origin = Origin(record.topic, record.queue_id, record.queue_offset)
+        self._context.quarantine.set_aside(QuarantiningService.TRANSACTION, origin, record, reason)
+        return True
 
     async def read_half(self, offset: int) -> QueueRead:
         """See `HalfQueue`."""
@@ -148,27 +163,31 @@ class StoredHalfQueue:
             return QueueRead(ReadStatus.NO_NEW_MESSAGE, 0)
         for _ in range(COLD_READS_MAX):
             try:
-                return _queue_read(store.reader.get_resident(queue, offset, count))
+                return self._queue_read(topic, offset, store.reader.get_resident(queue, offset, count))
             except NotResidentError as missing:
                 await self._context.cold_reads.read(self, missing)
         raise StoreReadError(f"{topic}: message {offset} does not stay in memory")
 
-
-def _queue_read(result: GetResult) -> QueueRead:
-    """The read of a round from that of the store; skips damaged records."""
-    if result.status in _NO_NEW:
-        return QueueRead(ReadStatus.NO_NEW_MESSAGE, result.next_offset)
-    if result.status is not GetStatus.FOUND:
-        return QueueRead(ReadStatus.ILLEGAL_OFFSET, result.next_offset)
-    messages: list[MessageExt] = []
-    body, at = result.body, 0
-    while at < len(body):
-        size = int.from_bytes(body[at : at + 4], "big", signed=True)
-        try:
-            messages.append(records.decode_record(body, at))
-        except RemoteProtocolError as error:
-            log.error("a record of a transaction is damaged: %s. Run `epochmq audit`", error)
-            if size <= 0:
-                break
-        at += size
-    return QueueRead(ReadStatus.FOUND, result.next_offset, messages)
+    def _queue_read(self, topic: str, offset: int, result: GetResult) -> QueueRead:
+        """The read of a round from that of the store. Damaged records are set aside."""
+        if result.status in _NO_NEW:
+            return QueueRead(ReadStatus.NO_NEW_MESSAGE, result.next_offset)
+        if result.status is not GetStatus.FOUND:
+            return QueueRead(ReadStatus.ILLEGAL_OFFSET, result.next_offset)
+        messages: list[MessageExt] = []
+        body, at = result.body, 0
+        while at < len(body):
+            size = int.from_bytes(body[at : at + 4], "big", signed=True)
+            if not 0 < size <= len(body) - at:
+                size = len(body) - at
+            try:
+                messages.append(records.decode_record(body, at))
+                offset = messages[-1].queue_offset
+            except RemoteProtocolError as error:
+                origin = Origin(topic, self._queue_id, offset)
+                self._context.quarantine.set_aside(
+                    QuarantiningService.TRANSACTION, origin, body[at : at + size], error
+                )
+            at += size
+            offset += 1
+        return QueueRead(ReadStatus.FOUND, result.next_offset, messages)

@@ -91,7 +91,11 @@ class OpMessageWriter:
         """Writes one op message. Returns whether that succeeded."""
         count, body = buffer.first(self._live.current.transaction_op_msg_max_size)
         now = now_ms()
-        stored = self._writer.put(op_message(queue_id, body, self._store_host, now))
+        try:
+            stored = self._writer.put(op_message(queue_id, body, self._store_host, now))
+        except Exception as error:  # the ends must be written later
+            log.error("%d ends of transactions could not be written yet: %s", len(buffer), error)
+            return False
         if stored.status is not PutStatus.PUT_OK:
             log.warning(
                 "%d ends of transactions could not be written yet: %s", len(buffer), stored.status.value

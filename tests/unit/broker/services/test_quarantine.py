@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_broker.config.clock import now_ms
+from epochmq_broker.services.compaction import logged_records
+from epochmq_broker.services.compaction.keyed_records import KeyedRecord
+from epochmq_broker.services.pop.checkpoints import PopCheckPoint
 from epochmq_broker.writing.inner_message import InnerMessage
 from epochmq_broker.writing.quarantine import Origin, QuarantiningService
 from epochmq_protocol import message as records
@@ -17,6 +22,7 @@ from epochmq_protocol.topics import QUARANTINE_TOPIC
 from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.statuses import PutStatus
 from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, running, send_command, until
+from tests.unit.broker.services.pop.support import pop, popping
 
 TIMER, SCHEDULE = "rmq_sys_wheel_timer", "SCHEDULE_TOPIC_XXXX"
 SETTINGS = {"timerPrecisionMs": "100", "timerFlushIntervalMs": "20", "messageDelayLevel": "1s 2s 1h"}
@@ -193,3 +199,111 @@ async def test_a_flood_of_records_writes_few_log_lines(
     assert counted(bench, QuarantiningService.POP) == 1000
     assert bench.broker.quarantine.metric_values()["broker_quarantined_total:pop"] == 1000
     assert not bench.count(QUARANTINE_TOPIC)
+
+
+REVIVE = "rmq_sys_REVIVE_LOG_TestCluster"
+CHECKPOINT = {"TAGS": "ck", "TIMER_DELIVER_MS": "5"}
+
+
+def checkpoint(**fields: object) -> bytes:
+    """The body of a checkpoint for the first message of T-0."""
+    values: dict[str, object] = {"bm": 0, "bn": "broker-a", "c": "g", "d": [0], "it": 1, "n": 1}
+    values |= {"pt": 5, "q": 0, "so": 0, "t": "T"} | fields
+    return json.dumps({name: value for name, value in values.items() if value is not None}).encode()
+
+
+POISONED_CHECKPOINTS = {
+    "no JSON": b"{",
+    "other JSON": b"[]",
+    "a billion messages": checkpoint(n=1 << 30, d=None),
+    "negative count": checkpoint(n=-1, d=None),
+    "negative offset": checkpoint(so=-5),
+    "offset of 80 bits": checkpoint(so=1 << 80),
+    "far difference": checkpoint(d=[1 << 70]),
+    "queue of 40 bits": checkpoint(q=1 << 40),
+    "time of 70 bits": checkpoint(pt=1 << 70),
+}
+
+
+@pytest.mark.parametrize("name", sorted(POISONED_CHECKPOINTS))
+async def test_a_checkpoint_that_cannot_be_read_does_not_stop_revives(tmp_path: Path, name: str) -> None:
+    async with popping(tmp_path) as bench:
+        put(bench, REVIVE, CHECKPOINT, body=POISONED_CHECKPOINTS[name])
+        send_plain(bench)
+        messages, _ = await pop(bench, invisible_time=100)
+        assert len(messages) == 1
+        await until(lambda: bench.count("%RETRY%g_T") == 1)
+        assert counted(bench, QuarantiningService.POP) == 1
+        (properties,) = set_aside(bench)
+        assert (properties["QUARANTINE_SERVICE"], properties["QUARANTINE_ORIGIN"]) == ("pop", f"{REVIVE}-0-0")
+        assert bench.record(QUARANTINE_TOPIC, 0, 0).body == POISONED_CHECKPOINTS[name]
+
+
+async def test_a_damaged_record_of_the_revive_topic_is_set_aside(tmp_path: Path) -> None:
+    async with popping(tmp_path) as bench:
+        put(bench, REVIVE, CHECKPOINT, body=b"to be damaged")
+        file = bench.broker.store.log.file
+        assert file is not None
+        file.map[file.map.find(b"to be damaged")] ^= 1
+        send_plain(bench)
+        assert len((await pop(bench, invisible_time=100))[0]) == 1
+        await until(lambda: bench.count("%RETRY%g_T") == 1)
+        assert counted(bench, QuarantiningService.POP) == 1
+
+
+async def test_a_popped_message_that_cannot_be_revived_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with popping(tmp_path) as bench:
+        revives = bench.broker.pop.revives
+        revive = revives._revive
+
+        def broken(queue_id: int, known: PopCheckPoint, offset: int) -> int:
+            if offset == 0:
+                raise KeyError("a fault that nobody foresaw")
+            return revive(queue_id, known, offset)
+
+        monkeypatch.setattr(revives, "_revive", broken)
+        send_plain(bench)
+        send_plain(bench)
+        assert len((await pop(bench, invisible_time=100))[0]) == 2
+        await until(lambda: bench.count("%RETRY%g_T") == 1)
+        assert counted(bench, QuarantiningService.POP) == 1
+        assert "KeyError" in set_aside(bench)[0]["QUARANTINE_REASON"]
+
+
+def send_plain(bench: Bench) -> None:
+    assert bench.peer().call(send_command("T", b"healthy")).code == 0
+
+
+async def test_a_damaged_half_message_is_set_aside(tmp_path: Path) -> None:
+    async with running(tmp_path, {"transactionCheckInterval": "50", "transactionTimeOut": "1"}) as bench:
+        properties = {"UNIQ_KEY": UNIQ_KEY, "TRAN_MSG": "true", "PGROUP": "producers"}
+        for body in (b"to be damaged", b"second"):
+            command = send_command("T", body, properties, sys_flag=4, born_timestamp=now_ms())
+            assert bench.peer().call(command).code == 0
+        file = bench.broker.store.log.file
+        assert file is not None
+        file.map[file.map.find(b"to be damaged")] ^= 1
+        await until(lambda: bench.broker.transactions.checks.checked > 0)
+        assert counted(bench, QuarantiningService.TRANSACTION) == 1
+        assert set_aside(bench)[0]["QUARANTINE_ORIGIN"] == "RMQ_SYS_TRANS_HALF_TOPIC-0-0"
+
+
+def test_a_record_that_cannot_be_compacted_is_reported_and_the_next_ones_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"ab")
+    read = KeyedRecord(b"b", 1, 0, 0)
+
+    def keyed(data: bytes, _physical: int) -> KeyedRecord:
+        if data == b"a":
+            raise KeyError("a fault that nobody foresaw")
+        return read
+
+    monkeypatch.setattr(logged_records, "keyed_record", keyed)
+    faults: list[bytes] = []
+    places = [logged_records.LoggedRecord(path, 0, at, 1) for at in range(2)]
+    found = logged_records.read_keyed_records(places, lambda _place, data, _error: faults.append(data))
+    assert (found, faults) == ([read], [b"a"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +48,8 @@ class FakeQueue:
         self.discarded: list[tuple[str, dict[str, str]]] = []
         self.replacements: list[int] = []
         self.failures: list[PutStatus] = []
+        self.pauses = 0
+        self.set_aside_offsets: list[tuple[str, int]] = []
         self.ended = EndedOffsets()
         self.half_offset = self.op_offset = 0
         self.is_remote = False
@@ -100,6 +104,16 @@ class FakeQueue:
 
     def now_ms(self) -> int:
         return self.now
+
+    @property
+    def half_end(self) -> int:
+        return len(self.halves)
+
+    def set_aside(self, record: MessageExt, reason: object) -> bool:
+        if isinstance(reason, OSError):
+            return False
+        self.set_aside_offsets.append((record.topic, record.queue_offset))
+        return True
 
     async def read_half(self, offset: int) -> QueueRead:
         self.now += 1
@@ -159,6 +173,7 @@ class FakeQueue:
 
     async def pause(self, ms: int) -> None:
         self.now += ms
+        self.pauses += 1
 
     async def take_turn(self) -> None:
         pass
@@ -396,10 +411,11 @@ class TestOddQueues:
         self, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(check_round, "SPAN_MAX", 10)
-        queue.add_half()
+        for _ in range(11):
+            queue.add_half()
         queue.end(10)
         await queue.check()
-        assert queue.asked == [(1, "1")]
+        assert queue.asked == [(11 + at, "1") for at in range(11)]
         assert queue.op_offset == 0
 
 
@@ -474,3 +490,89 @@ async def test_a_half_message_waits_until_it_can_leave(queue: FakeQueue) -> None
     queue.failures = [PutStatus.SERVICE_NOT_AVAILABLE] * 10_000
     await queue.check()
     assert queue.half_offset == 1
+
+
+class BrokenError(Exception):
+    """A fault that nobody foresaw."""
+
+
+@pytest.mark.parametrize("remote", [False, True])
+async def test_a_half_message_that_cannot_be_handled_does_not_stop_the_round(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, remote: bool
+) -> None:
+    queue.is_remote = remote
+    for name in ("first", "poison", "third"):
+        queue.add_half(UNIQ_KEY=name)
+    put = queue.put
+
+    def fails(message: InnerMessage) -> PutResult:
+        if message.properties["UNIQ_KEY"] == "poison":
+            raise BrokenError
+        return put(message)
+
+    monkeypatch.setattr(queue, "put", fails)
+    await queue.check()
+    assert queue.set_aside_offsets == [(HALF_TOPIC, 1)]
+    assert queue.half_offset == 3
+    assert len(queue.escaped if remote else queue.asked) == 2
+
+
+async def test_a_fault_of_the_disk_ends_the_round_before_the_half_message(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.add_half()
+
+    def fails(_message: InnerMessage) -> PutResult:
+        raise OSError("the disk failed")
+
+    monkeypatch.setattr(queue, "put", fails)
+    with pytest.raises(OSError, match="the disk failed"):
+        await queue.check()
+    assert (queue.half_offset, queue.set_aside_offsets) == (0, [])
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize("status", sorted(check_round.NEVER_STORED, key=str))
+async def test_a_half_message_that_can_never_be_stored_is_set_aside(
+    queue: FakeQueue, remote: bool, status: PutStatus
+) -> None:
+    """Neither its copy nor the discarded message can be stored. It must not hold up the next one."""
+    queue.is_remote = remote
+    queue.add_half(UNIQ_KEY="poison")
+    queue.add_half(UNIQ_KEY="second")
+    queue.failures = [status] if remote else [status, status]
+    await queue.check()
+    assert queue.set_aside_offsets == [(HALF_TOPIC, 0)]
+    assert queue.half_offset == 2
+    assert queue.pauses == 0
+    assert len(queue.escaped if remote else queue.asked) == 1
+
+
+async def test_an_op_message_that_names_half_messages_that_do_not_exist_hides_no_others(
+    queue: FakeQueue,
+) -> None:
+    queue.add_half()
+    queue.end(2**62)
+    queue.end(0)
+    await queue.check()
+    assert queue.asked == []
+    assert (queue.half_offset, queue.op_offset) == (1, 2)
+
+
+async def test_an_op_message_that_cannot_be_read_is_set_aside(
+    queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.add_half()
+    queue.end(body=b"poison")
+    queue.end(0)
+    read = check_round.half_messages.ended_offsets
+
+    def fails(op: MessageExt) -> Sequence[int]:
+        if op.body == b"poison":
+            raise BrokenError
+        return read(op)
+
+    monkeypatch.setattr(check_round.half_messages, "ended_offsets", fails)
+    await queue.check()
+    assert queue.set_aside_offsets == [(OP_TOPIC, 0)]
+    assert (queue.asked, queue.half_offset) == ([], 1)
