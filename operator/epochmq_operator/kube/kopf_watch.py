@@ -4,15 +4,21 @@ Every event of a resource goes into the cache, which wakes the resource's worker
 kopf write nothing to a resource: no annotations, no finalizers, no progress.
 
 kopf looks for the kinds once, when it starts, because to watch their definitions it would need rights in the
-whole cluster. So it is started again when other kinds are defined."""
+whole cluster. So it is started again when other kinds are defined.
+
+kopf ends for good when a watch reports an error that is not 410, and when the API server rejects its requests
+for about a minute. It is started again then, and lists all resources again. If it ends too often, the process
+ends: a new one starts with nothing that may be the cause."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import kopf
 import structlog
@@ -29,8 +35,14 @@ WATCHED_KINDS = (*KINDS, AUDIT_KIND, *ENTITY_KINDS)
 LOOK_AGAIN_S = 5.0
 """The time between two requests for the kinds that are defined."""
 FAILED_AGAIN_S = 1.0
+CANCELLATIONS, CANCELLED_WITHIN_S = 5, 2.0
+"""A task of kopf may catch a cancellation, so it is cancelled several times."""
 STOPPED_WITHIN_S = 30.0
 """kopf ends its watches within seconds."""
+
+RESTARTS_MAX, RESTARTS_WITHIN_S = 5, 600.0
+"""kopf is started again so many times within this time."""
+RESTART_AFTER_S = 1.0
 
 WatchKinds = Callable[[frozenset[str], threading.Event, asyncio.AbstractEventLoop], None]
 """Watches kinds, on the thread that calls it, until the event is set. The cache belongs to the event loop."""
@@ -51,12 +63,22 @@ async def watch_resources(
     wait_s: float = STOPPED_WITHIN_S,
 ) -> None:
     """Watches the resources of those `wanted` kinds that are defined in the cluster, until cancelled.
-    Definitions may be installed, deleted and installed again at any time. WatchEndedError when kopf ends."""
+    Definitions may be installed, deleted and installed again at any time. WatchEndedError when kopf has ended
+    more than `RESTARTS_MAX` times within `RESTARTS_WITHIN_S`."""
+    ends_s: deque[float] = deque(maxlen=RESTARTS_MAX)
     while True:
         kinds = await _defined_kinds(api, wanted)
         if kinds != wanted:
             log.warning("definitions are not installed, waiting for them", kinds=sorted(wanted - kinds))
-        await _watch_while_defined(api, kinds, wanted, watch, look_again_s, wait_s)
+        try:
+            await _watch_while_defined(api, kinds, wanted, watch, look_again_s, wait_s)
+        except WatchEndedError as error:
+            now_s = time.monotonic()
+            if len(ends_s) == RESTARTS_MAX and now_s - ends_s[0] < RESTARTS_WITHIN_S:
+                raise
+            ends_s.append(now_s)
+            log.warning("starting kopf again", error=str(error), ends=len(ends_s))
+            await asyncio.sleep(RESTART_AFTER_S)
 
 
 async def _watch_while_defined(
@@ -72,10 +94,13 @@ async def _watch_while_defined(
     kopf runs on a thread of its own: on ours it would handle the signals, and cancel tasks that it did not
     start."""
     loop, stop, ended = asyncio.get_running_loop(), threading.Event(), asyncio.Event()
+    faults: list[str] = []
 
     def run() -> None:
         try:
             watch(kinds, stop, loop)
+        except Exception as error:
+            faults.append(f"{type(error).__name__}: {error}"[:500])
         finally:
             with contextlib.suppress(RuntimeError):  # our loop may be closed by now
                 loop.call_soon_threadsafe(ended.set)
@@ -90,7 +115,7 @@ async def _watch_while_defined(
     finally:
         stop.set()
     if ended.is_set():
-        raise WatchEndedError("kopf ended unexpectedly")
+        raise WatchEndedError(f"kopf ended unexpectedly: {'; '.join(faults) or 'without an error'}")
     if kinds:
         async with asyncio.timeout(wait_s):
             await ended.wait()
@@ -115,18 +140,46 @@ def kopf_watch(namespaces: list[str], cache: ObjectCache, connection: ClusterCon
     """A function that watches kinds in these namespaces, in all if there are none, by kopf."""
 
     def watch(kinds: frozenset[str], stop: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.run(
-            kopf.operator(
-                registry=_registry(kinds, cache, connection, loop),
-                settings=_settings(),
-                standalone=True,
-                clusterwide=not namespaces,
-                namespaces=namespaces,
-                stop_flag=stop,
-            )
-        )
+        sessions: list[kopf.AiohttpSession] = []
+        registry = _registry(kinds, cache, connection, loop, sessions)
+        own_loop = asyncio.new_event_loop()
+        try:
+            own_loop.run_until_complete(_operate(registry, namespaces, stop, sessions))
+        finally:
+            own_loop.close()
 
     return watch
+
+
+async def _operate(
+    registry: kopf.OperatorRegistry,
+    namespaces: list[str],
+    stop: threading.Event,
+    sessions: list[kopf.AiohttpSession],
+) -> None:
+    """Runs kopf until `stop` is set or one of its tasks ends; raises the error of that task. kopf's own end
+    may wait without a limit for requests that it repeats, so its tasks are ended here."""
+    tasks = await kopf.spawn_tasks(
+        registry=registry,
+        settings=_settings(),
+        standalone=True,
+        clusterwide=not namespaces,
+        namespaces=namespaces,
+        stop_flag=stop,
+    )
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    stop.set()  # kopf waits for it on a thread
+    for _ in range(CANCELLATIONS):
+        rest = asyncio.all_tasks() - {cast(asyncio.Task[None], asyncio.current_task())}
+        if not rest:
+            break
+        for task in rest:
+            task.cancel()
+        await asyncio.wait(rest, timeout=CANCELLED_WITHIN_S)
+    for session in sessions:
+        await session.aiohttp_session.close()
+    for task in done:
+        task.result()
 
 
 def _registry(
@@ -134,8 +187,9 @@ def _registry(
     cache: ObjectCache,
     connection: ClusterConnection,
     loop: asyncio.AbstractEventLoop,
+    sessions: list[kopf.AiohttpSession],
 ) -> kopf.OperatorRegistry:
-    """The handlers; `loop` is the cache's event loop."""
+    """The handlers; `loop` is the cache's event loop. `sessions` gets the HTTP sessions that kopf uses."""
     registry = kopf.OperatorRegistry()
     group, _, version = API_VERSION.partition("/")
 
@@ -146,7 +200,8 @@ def _registry(
         kopf.on.event(group, version, f"{kind.lower()}s", registry=registry)(on_event)
 
     async def login(**_: Any) -> kopf.AiohttpSession:
-        return kopf.AiohttpSession(server=connection.server, aiohttp_session=connection.session())
+        sessions.append(kopf.AiohttpSession(server=connection.server, aiohttp_session=connection.session()))
+        return sessions[-1]
 
     kopf.on.login(registry=registry)(login)
     return registry

@@ -10,7 +10,19 @@ from typing import Any, cast
 import pytest
 
 from epochmq_operator.kube.api import Api, ApiError
-from epochmq_operator.kube.kopf_watch import WATCHED_KINDS, WatchEndedError, watch_resources
+from epochmq_operator.kube.kopf_watch import (
+    RESTARTS_MAX,
+    WATCHED_KINDS,
+    WatchEndedError,
+    kopf_watch,
+    watch_resources,
+)
+from epochmq_operator.kube.object_cache import ObjectCache
+from epochmq_operator.plans.objects import Ref
+from tests.support.net import loopback
+from tests.unit.operator.kube.cluster_of_resources import ClusterOfResources, served
+
+HOST = loopback(95)
 
 PATIENCE_S = 30
 GROUPS = frozenset({"BrokerGroup", "ControllerGroup"})
@@ -97,11 +109,49 @@ async def test_an_api_server_that_fails_for_a_moment_ends_no_watch(monkeypatch: 
         await task
 
 
-async def test_a_watch_that_ends_by_itself_is_an_error() -> None:
+async def test_kopf_is_started_again_a_few_times_and_then_its_end_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("epochmq_operator.kube.kopf_watch.RESTART_AFTER_S", 0.0)
     discovery, watches = Discovery(ALL), Watches()
-    task = asyncio.create_task(watch_resources(cast(Api, discovery), watches.watch, look_again_s=0.001))
-    await until(watches, [ALL])
     watches.broken.set()
     async with asyncio.timeout(PATIENCE_S):
-        with pytest.raises(WatchEndedError):
-            await task
+        with pytest.raises(WatchEndedError, match="kopf ended unexpectedly"):
+            await watch_resources(cast(Api, discovery), watches.watch, look_again_s=0.001)
+    assert watches.started == [ALL] * (RESTARTS_MAX + 1)
+
+
+async def test_ends_of_kopf_that_are_far_apart_are_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("epochmq_operator.kube.kopf_watch.RESTART_AFTER_S", 0.0)
+    monkeypatch.setattr("epochmq_operator.kube.kopf_watch.RESTARTS_WITHIN_S", 0.0)
+    discovery, watches = Discovery(ALL), Watches()
+    watches.broken.set()
+    task = asyncio.create_task(watch_resources(cast(Api, discovery), watches.watch, look_again_s=0.001))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(watches.started) < 2 * RESTARTS_MAX:  # noqa: ASYNC110 -- they run on other threads
+            await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("code", [500, 410])
+async def test_resources_are_seen_after_an_error_ended_a_watch_of_kopf(code: int) -> None:
+    cluster, cache = ClusterOfResources(), ObjectCache()
+    async with served(cluster, HOST) as connection, asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as tasks:
+        api = Api(connection)
+        watch = kopf_watch(["shop"], cache, connection)
+        task = tasks.create_task(watch_resources(api, watch, GROUPS, look_again_s=0.1))
+        while not cluster.running("brokergroups"):  # noqa: ASYNC110 -- the server's
+            await asyncio.sleep(0.01)
+        cluster.create("orders")
+        while cache.get(Ref("BrokerGroup", "shop", "orders")) is None:  # noqa: ASYNC110 -- kopf's
+            await asyncio.sleep(0.01)
+        cluster.fail("brokergroups", code)
+        while cluster.running("brokergroups"):  # noqa: ASYNC110 -- the server's
+            await asyncio.sleep(0.01)
+        cluster.create("payments")
+        while cache.get(Ref("BrokerGroup", "shop", "payments")) is None:  # noqa: ASYNC110 -- kopf's
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await api.close()
