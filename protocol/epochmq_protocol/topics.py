@@ -52,7 +52,11 @@ SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 LMQ_PREFIX: Final = "%LMQ%"
 LMQ_QUEUE_ID: Final = 0
 LMQ_DISPATCH_SEPARATOR: Final = ","
+TRACE_DATA_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}TRACE_DATA_"
+"""Traces of clients that use Alibaba's cloud (TraceConstants.TRACE_TOPIC_PREFIX)."""
 SYNC_BROKER_MEMBER_GROUP_PREFIX: Final = f"{SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_"
+INNER_PRODUCER_GROUP_PREFIX: Final = "InnerProducerGroup_"
+"""The producer group of messages that a broker sends to another one begins with it (EscapeBridge)."""
 CID_RMQ_SYS_PREFIX: Final = "CID_RMQ_SYS_"
 
 AUTO_CREATE_TOPIC_KEY_TOPIC: Final = "TBW102"
@@ -148,6 +152,12 @@ def is_system_topic(topic: str) -> bool:
 def is_not_allowed_send_topic(topic: str) -> bool:
     """True for topics that no client may send to."""
     return topic in NOT_ALLOWED_SEND_TOPICS
+
+
+def is_service_topic(topic: str) -> bool:
+    """True for topics whose records a service of the broker reads, such as those of the timer and of POP.
+    Brokers alone write to them. Clients write to the topics of traces."""
+    return topic.startswith(SYSTEM_TOPIC_PREFIX) and not topic.startswith(TRACE_DATA_PREFIX)
 
 
 def is_lmq(name: str) -> bool:

@@ -211,6 +211,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     # sending
     max_message_size: Positive = 4 * 1024 * 1024
     reject_transaction_message: bool = False
+    reject_system_topic_sends: bool = True
+    """Whether only other brokers may send to the topics that services of the broker read. Not of RocketMQ."""
     start_accept_send_request_time_stamp: NotNegative = 0  # epoch ms
     store_reply_message_enable: bool = True
     default_query_max_num: Positive = 32

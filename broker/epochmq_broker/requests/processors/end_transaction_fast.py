@@ -21,7 +21,7 @@ from epochmq_broker.requests.request_latencies import COMMITS, ONEWAY_COMMITS
 from epochmq_broker.services.transactions.half_messages import HALF_TOPIC
 from epochmq_broker.services.transactions.transaction_service import TransactionService
 from epochmq_broker.tables.stats import TrafficCounter
-from epochmq_broker.writing.message_writer import TIMER_PROPERTIES, TOPIC_BYTES_MAX
+from epochmq_broker.writing.message_writer import QUEUE_ID_MAX, TIMER_PROPERTIES, TOPIC_BYTES_MAX
 from epochmq_broker.writing.plain_append import PlainRecord, TagsCodes, append_copy, plain_record_reader
 from epochmq_protocol import message_const as const
 from epochmq_protocol.codes import RequestCode
@@ -36,7 +36,7 @@ from epochmq_protocol.message_const import (
     PROPERTY_WAIT_STORE_MSG_OK,
 )
 from epochmq_protocol.record_layout import BORN_TIMESTAMP, QUEUE_ID, QUEUE_OFFSET, SYS_FLAG
-from epochmq_protocol.topics import is_lmq
+from epochmq_protocol.topics import is_lmq, is_not_allowed_send_topic, is_service_topic
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.queues.consume_queue import ConsumeQueue
@@ -198,6 +198,8 @@ class FastEndTransaction:
             number = int(queue_id)
         except ValueError:
             raise FastPathMiss from None
+        if not 0 <= number <= QUEUE_ID_MAX or is_not_allowed_send_topic(topic) or is_service_topic(topic):
+            raise FastPathMiss
         if len(self._queues) >= CACHED_QUEUES_MAX:
             self._queues.clear()
         cached = self._queues[topic, queue_id] = _CachedQueue(

@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
-from epochmq_broker.requests.processors.send_checks import SendChecks, SendHeader, random_queue, send_header
+from epochmq_broker.requests.processors.send_checks import (
+    SendChecks,
+    SendHeader,
+    is_from_broker,
+    random_queue,
+    send_header,
+)
 from epochmq_broker.requests.processors.slave_rejection import reject_send_on_slave
 from epochmq_broker.requests.processors.static_topics import require_leader
 from epochmq_broker.requests.uniq_key import UniqKeyGenerator
@@ -170,7 +176,7 @@ class SendProcessor:
             # RocketMQ fails on the missing body before it checks anything else.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the message has no body")
         try:
-            topic = self._checks.topic(header, connection.remote)
+            topic = self._checks.topic(header, connection.remote, from_broker=is_from_broker(header))
             queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
             message = self._message(connection, command.body, header, topic, queue_id)
             kind = message_type(message.properties)

@@ -6,17 +6,19 @@ from __future__ import annotations
 import random
 import time
 
-from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
 from epochmq_broker.tables.topics import SYS_FLAG_UNIT, SYS_FLAG_UNIT_SUB, TopicTable
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import SendMessageRequestHeader, SendMessageRequestHeaderV2
 from epochmq_protocol.topics import (
+    INNER_PRODUCER_GROUP_PREFIX,
     PERM_WRITE,
     TopicConfig,
     is_not_allowed_send_topic,
     is_retry_topic,
+    is_service_topic,
     validate_topic,
 )
 
@@ -43,8 +45,9 @@ class SendChecks:
         self._live = live
         self._topics = topics
 
-    def topic(self, header: SendHeader, remote: str) -> TopicConfig:
-        """Returns the topic's configuration if the send is acceptable. Raises RequestError."""
+    def topic(self, header: SendHeader, remote: str, *, from_broker: bool = False) -> TopicConfig:
+        """Returns the topic's configuration if the send is acceptable. `from_broker`: whether another broker
+        sends it. Raises RequestError."""
         config = self._live.current
         topics = self._topics
         topic = header.topic
@@ -60,6 +63,8 @@ class SendChecks:
             raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
         if is_not_allowed_send_topic(topic):
             raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        if not from_broker:
+            check_not_service_topic(config, topic)
         found = topics.get(topic) or self._create(header)
         queues = max(found.write_queue_nums, found.read_queue_nums)
         if header.queue_id >= queues:
@@ -84,6 +89,25 @@ class SendChecks:
         if created is None:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         return created
+
+
+def is_from_broker(header: SendHeader) -> bool:
+    """Whether another broker sends the message: one that acts for its group's master sends timer messages,
+    and checkpoints and acknowledgements of POPs. Its producer group says so, as in RocketMQ. Access control
+    proves it."""
+    return header.producer_group.startswith(INNER_PRODUCER_GROUP_PREFIX)
+
+
+def check_not_service_topic(config: BrokerConfig, topic: str) -> None:
+    """Raises RequestError if clients must not write to the topic, because a service of the broker reads
+    it."""
+    if config.reject_system_topic_sends and is_service_topic(topic):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"Sending message to topic[{topic}] is forbidden: a service of the broker reads this topic, and "
+            "only brokers write to it. To let clients write to it, set rejectSystemTopicSends=false on the "
+            "broker.",
+        )
 
 
 def random_queue(topic: TopicConfig) -> int:

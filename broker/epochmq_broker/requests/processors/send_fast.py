@@ -66,6 +66,7 @@ from epochmq_protocol.topics import (
     is_lmq,
     is_not_allowed_send_topic,
     is_retry_topic,
+    is_service_topic,
     validate_topic,
 )
 from epochmq_protocol.transport.connection import FastRequestHandler, RemotingConnection
@@ -393,7 +394,7 @@ def _is_plain(topic: TopicConfig) -> bool:
     name = topic.topic_name
     kept_whole = {"queue.type", "cleanup.policy"}.isdisjoint(topic.attributes)
     single_tag = topic.topic_filter_type is TopicFilterType.SINGLE_TAG
-    allowed = validate_topic(name) is None and not is_not_allowed_send_topic(name)
+    allowed = validate_topic(name) is None and not (is_not_allowed_send_topic(name) or is_service_topic(name))
     return kept_whole and single_tag and allowed and not is_retry_topic(name) and not is_lmq(name)
 
 

@@ -30,6 +30,7 @@ from epochmq_broker.writing.topic_routes import TopicRoutes
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import EpochMQError, LocalProtocolError
 from epochmq_protocol.route import TopicRouteData
+from epochmq_protocol.topics import INNER_PRODUCER_GROUP_PREFIX
 from epochmq_protocol.transport.request_client import RequestClient
 
 log = logging.getLogger(__name__)
@@ -234,7 +235,7 @@ class EscapeBridge:
     @property
     def _producer_group(self) -> str:
         config = self._live.current
-        return f"InnerProducerGroup_{config.broker_name}_{config.broker_id}"
+        return f"{INNER_PRODUCER_GROUP_PREFIX}{config.broker_name}_{config.broker_id}"
 
     def _log_failure(self, kind: EscapeKind, message: InnerMessage, error: Exception) -> None:
         now_s = asyncio.get_running_loop().time()

@@ -44,6 +44,7 @@ from epochmq_protocol.route import MASTER_ID, QueueData, TopicRouteData
 from epochmq_protocol.topics import (
     AUTO_CREATE_TOPIC_KEY_TOPIC,
     RMQ_SYS_TRANS_HALF_TOPIC,
+    is_service_topic,
     is_writeable,
 )
 
@@ -166,11 +167,13 @@ def send_request(
     message: InnerMessage, queue_id: int, producer_group: str, new_queues: int = NEW_TOPIC_QUEUES
 ) -> Command:
     """Builds the SEND_MESSAGE_V2 request for a message in its remote form
-    (BrokerOuterAPI.buildSendMessageRequest). `producer_group` is used if the message names none; `new_queues`
-    if the other group creates the topic. Raises LocalProtocolError for properties that cannot be sent."""
+    (BrokerOuterAPI.buildSendMessageRequest). `producer_group` is used if the message names none, and for
+    topics to which only brokers write; `new_queues` if the other group creates the topic. Raises
+    LocalProtocolError for properties that cannot be sent."""
     properties = message.properties
+    named = properties.get(const.PROPERTY_PRODUCER_GROUP)
     header = SendMessageRequestHeaderV2(
-        producer_group=properties.get(const.PROPERTY_PRODUCER_GROUP) or producer_group,
+        producer_group=producer_group if is_service_topic(message.topic) else named or producer_group,
         topic=message.topic,
         default_topic=AUTO_CREATE_TOPIC_KEY_TOPIC,
         default_topic_queue_nums=new_queues,
