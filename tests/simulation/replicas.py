@@ -253,10 +253,12 @@ class GroupBroker(SimulatedLogHost):
                 self.beats.send_now()
             case messages.AdoptSyncStateSet(members=members, set_epoch=set_epoch):
                 self.adopt(members, set_epoch)
-            case messages.ProposalRejected():
+            case messages.ProposalRejected(refused=refused, reason=reason):
                 if self.sync_state is not None:
-                    self.sync_state.proposal_rejected()
+                    self.sync_state.proposal_rejected(refused, reason, self.clock())
                     self.progress()
+                    if refused is not None:
+                        self.propose()
             case messages.ControllerLeaderFound(grants=grants):
                 if grants is not None:
                     self.lease.leader_grants = grants

@@ -106,7 +106,9 @@ def alter_sync_state_set(
             return reject(
                 ResponseCode.CONTROLLER_INVALID_REPLICAS, f"{rejecting} replicas {{{replica}}} don't exist"
             )
-        if alive(group.cluster_name, name, replica) is None:
+        # A member that stays need not be alive for the controllers: the master has its acknowledgements, and
+        # one that reaches the master alone must not block the removal of another one.
+        if replica not in group.sync_state_set and alive(group.cluster_name, name, replica) is None:
             return reject(
                 ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"{rejecting} replicas {{{replica}}} don't alive"
             )

@@ -193,6 +193,18 @@ def test_the_sync_state_set_changes_only_by_its_master_of_this_epoch(groups: Gro
     assert (decision.view.sync_state_set, decision.view.sync_state_set_epoch) == ({1, 2}, 2)
 
 
+def test_a_member_that_only_its_master_reaches_does_not_block_the_removal_of_another_one(
+    groups: Groups,
+) -> None:
+    groups.elect(1)
+    assert groups.alter({1, 2, 3}).code == ResponseCode.SUCCESS
+    del groups.living[2], groups.living[3]
+    assert groups.alter({1, 2}).code == ResponseCode.SUCCESS
+    refused = groups.alter({1, 2, 3})
+    assert refused.code == ResponseCode.CONTROLLER_BROKER_NOT_ALIVE
+    assert "replicas {3} don't alive" in (refused.remark or "")
+
+
 def test_a_registration_returns_a_live_master_and_saves_a_new_address(groups: Groups) -> None:
     groups.elect(1)
     decision = groups.carry_out(rules.register_broker(groups, "c", "b", 2, "5.5.5.5:1", groups.alive))

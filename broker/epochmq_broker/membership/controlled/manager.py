@@ -276,8 +276,8 @@ class ReplicasManager:
             case AdoptSyncStateSet(members=members, set_epoch=set_epoch):
                 self._ha.adopt(members, set_epoch)
                 self._lease_changed()
-            case ProposalRejected():
-                self._ha.proposal_rejected()
+            case ProposalRejected(refused=refused, reason=reason):
+                self._ha.proposal_rejected(refused, reason)
             case ControllerLeaderFound(grants=grants):
                 if grants is not None:
                     known = self.lease.leader_grants

@@ -27,6 +27,7 @@ Beside these steps:
 from __future__ import annotations
 
 import enum
+import re
 
 import msgspec
 
@@ -112,11 +113,23 @@ class PendingSyncStateSetChange(msgspec.Struct):
     phase: ChangePhase = ChangePhase.PROPOSED
     token: int | None = None
     due_ms: int = 0
+    remark: str = ""
+    """Why it was rejected."""
 
     @property
     def waits_for_question(self) -> bool:
         """Whether the next step, at `due_ms`, is a question about it, or to report its rejection."""
         return self.token is None and self.phase is not ChangePhase.REREGISTERING
+
+
+_REFUSED = re.compile(r"replicas \{(\d{1,18})\}")
+
+
+def refused_replica(remark: str) -> int | None:
+    """The broker id that a controller, RocketMQ's or EpochMQ's, names when it rejects a SyncStateSet because
+    that replica is not alive or not registered. None if it names none."""
+    found = _REFUSED.search(remark)
+    return int(found[1]) if found is not None else None
 
 
 class ReplicaStateMachine:
@@ -470,7 +483,7 @@ class ReplicaStateMachine:
                         f"the controller rejected the SyncStateSet {sorted(change.members)}: {remark}"
                     )
                 )
-                change.phase = ChangePhase.REJECTED
+                change.phase, change.remark = ChangePhase.REJECTED, remark
             case _:
                 change.phase = ChangePhase.REREGISTERING
                 self._registration.register_again()
@@ -480,7 +493,7 @@ class ReplicaStateMachine:
         if change.phase is ChangePhase.REJECTED:
             # Only now: after it, every acknowledgement of a replica may make the next proposal.
             self._pending_change = None
-            self._effects.append(ProposalRejected())
+            self._effects.append(ProposalRejected(refused_replica(change.remark), change.remark))
             return
         assert self.identity is not None
         change.token = self._ask(

@@ -245,7 +245,11 @@ class AdoptSyncStateSet(msgspec.Struct, frozen=True):
 
 
 class ProposalRejected(msgspec.Struct, frozen=True):
-    """The controllers surely did not accept the last proposed SyncStateSet."""
+    """The controllers surely did not accept the last proposed SyncStateSet, and may have named the replica
+    because of which they rejected it."""
+
+    refused: int | None = None
+    reason: str = ""
 
 
 class ControllerLeaderFound(msgspec.Struct, frozen=True):

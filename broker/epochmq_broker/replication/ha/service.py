@@ -274,12 +274,15 @@ class HAService:
         self._propose()
         return True
 
-    def proposal_rejected(self) -> None:
+    def proposal_rejected(self, refused: int | None = None, reason: str = "") -> None:
         """Drops the last proposal, because the controllers surely did not accept it. A proposal whose
-        response was lost must not be dropped: it may have been accepted."""
+        response was lost must not be dropped: it may have been accepted. `refused`: the replica because of
+        which they rejected it; the rest is proposed without it."""
         if self.sync_state is not None:
-            self.sync_state.proposal_rejected()
+            self.sync_state.proposal_rejected(refused, reason, int(asyncio.get_running_loop().time() * 1000))
             self._publish_progress()
+            if refused is not None:
+                self._propose()
 
     def set_alive_replicas(self, count: int) -> None:
         """Sets how many brokers of the group the nameservers know, this one included: without a controller,

@@ -8,6 +8,8 @@ The rules:
 - **Proposals.** A replica that has reached both the confirmed offset and the start of the present epoch is
   proposed to be added. A member that was not caught up for too long, or never connected, is proposed to be
   removed. One proposal is under way at a time.
+- **Refused.** If the controllers refuse a replica that was to be added, it is left out of the next proposals
+  for a growing pause. So it blocks no other change of the set.
 - **Alone.** With `allAckInSyncStateSet`, a master that would be the only member first flushes its log up to
   the confirmed offset, and confirms only flushed bytes until the fate of its proposal is known. Otherwise, if
   it lost power, only those that it has removed would have the confirmed bytes.
@@ -51,6 +53,21 @@ class ConnectedReplica:
 
 
 @dataclass(frozen=True)
+class RefusedReplica:
+    """Why the controllers refused to add a replica, and until when it is not proposed again."""
+
+    reason: str
+    until_ms: int
+    pause_ms: int
+
+
+REFUSED_PAUSE_MS = 200
+"""How long a replica is not proposed after the controllers first refused it; each further refusal doubles it.
+A replica's first heartbeat often comes a little later than its first acknowledgement."""
+REFUSED_PAUSE_MAX_MS = 10_000
+
+
+@dataclass(frozen=True)
 class SyncStateSetProposal:
     """A SyncStateSet to propose to the controllers, as the successor of the set of `set_epoch`."""
 
@@ -84,6 +101,8 @@ class SyncState:
     proposed: frozenset[int] | None = None
     """The members of the proposal whose fate is unknown; None if there is none. Invariant: contains the
     master."""
+    refused: dict[int, RefusedReplica] = field(default_factory=dict)
+    """The replicas that the controllers refused to add. Invariant: no members."""
     highest_ack: int = -1
     """The highest end offset that a replica has reported. Invariant: at least every `ack_offset`, at most
     `end`."""
@@ -117,6 +136,7 @@ class SyncState:
         known.connections -= 1
         if known.connections == 0:
             del self.replicas[broker_id]
+            self.refused.pop(broker_id, None)
 
     def block_sent(self, broker_id: int, now_ms: int) -> None:
         """A block was sent: if the replica later acknowledges the present end, it was caught up at
@@ -196,7 +216,7 @@ class SyncState:
         members = frozenset(
             {self.self_id}
             | {one for one in self.members if not self._is_to_leave(one, now_ms)}
-            | {one for one, replica in self.replicas.items() if self._may_join(one, replica)}
+            | {one for one, replica in self.replicas.items() if self._may_join(one, replica, now_ms)}
         )
         if members == self.members or (members == {self.self_id} and self._lacks_flush):
             return None
@@ -216,8 +236,11 @@ class SyncState:
         known = self.caught_up_ms.get(broker_id, self.since_ms)
         return now_ms - known > self.not_caught_up_max_ms
 
-    def _may_join(self, broker_id: int, replica: ConnectedReplica) -> bool:
+    def _may_join(self, broker_id: int, replica: ConnectedReplica, now_ms: int) -> bool:
         if broker_id in self.members or replica.async_learner:
+            return False
+        refused = self.refused.get(broker_id)
+        if refused is not None and now_ms < refused.until_ms:
             return False
         # Zero may be the first report of a replica that has not looked at its log yet. In an empty group it
         # is the right value.
@@ -229,9 +252,14 @@ class SyncState:
         assert self.proposed is None
         self.proposed = members
 
-    def proposal_rejected(self) -> None:
-        """The controllers surely did not accept the proposal."""
+    def proposal_rejected(self, refused: int | None = None, reason: str = "", now_ms: int = 0) -> None:
+        """The controllers surely did not accept the proposal: because of the replica `refused`, if they named
+        one that was to be added."""
         self.proposed = None
+        if refused is not None and refused not in self.members:
+            known = self.refused.get(refused)
+            pause_ms = REFUSED_PAUSE_MS if known is None else min(2 * known.pause_ms, REFUSED_PAUSE_MAX_MS)
+            self.refused[refused] = RefusedReplica(reason, now_ms + pause_ms, pause_ms)
         self._advance()
 
     def adopt(self, members: frozenset[int], set_epoch: int) -> bool:
@@ -239,6 +267,8 @@ class SyncState:
         if set_epoch <= self.set_epoch:
             return False
         self.members, self.set_epoch, self.proposed = members, set_epoch, None
+        for one in members & self.refused.keys():
+            del self.refused[one]
         self._advance()
         return True
 

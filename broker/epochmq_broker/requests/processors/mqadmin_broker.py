@@ -173,11 +173,16 @@ class MqadminBrokerProcessor:
 
 def _replication(components: MqadminDependencies) -> dict[str, str]:
     """The entries that a replica under controllers adds to RocketMQ's: the last epoch of its log, the confirm
-    offset, and whether it is fenced or drained."""
+    offset, whether it is fenced or drained, and on a master which replicas the controllers refuse to add to
+    the SyncStateSet, and why."""
     ha = components.ha
     if not ha.controlled:
         return {}
+    refused = ha.sync_state.refused if ha.sync_state is not None else {}
     return {
+        "refusedBySyncStateSet": "; ".join(
+            f"broker {one}: {why.reason}" for one, why in sorted(refused.items())
+        ),
         "epoch": str(ha.epochs.epochs.last_epoch),
         "confirmOffset": str(ha.confirm_offset),
         "fenced": str(bool(components.store.state.flags & RunningFlags.FENCED)).lower(),

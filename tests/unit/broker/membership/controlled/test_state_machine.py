@@ -476,6 +476,23 @@ def test_a_sure_rejection_ends_the_proposal_after_a_pause() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("remark", "refused"),
+    [
+        ("Rejecting alter syncStateSet request because the replicas {2} don't alive", 2),
+        ("Rejecting alter syncStateSet request because the replicas {17} don't exist", 17),
+        ("replicas {x} don't alive", None),
+        ("", None),
+    ],
+)
+def test_a_sure_rejection_says_which_replica_was_refused_and_why(remark: str, refused: int | None) -> None:
+    harness = StateMachineHarness()
+    harness.lead()
+    harness.feed(ReplyReceived(propose(harness), QuestionRejected(Code.CONTROLLER_BROKER_NOT_ALIVE, remark)))
+    harness.pass_ms(250)
+    assert harness.only(ProposalRejected) == ProposalRejected(refused, remark)
+
+
 @pytest.mark.parametrize("code", [Code.CONTROLLER_FENCED_MASTER_EPOCH, Code.CONTROLLER_INVALID_MASTER])
 def test_a_rejected_former_master_asks_who_is_master(code: Code) -> None:
     harness = StateMachineHarness()

@@ -100,6 +100,45 @@ def test_a_replica_joins_once_it_has_the_confirmed_offset_and_this_epoch() -> No
     assert sync.change_to_propose(10) is not None
 
 
+def test_a_refused_replica_blocks_neither_a_removal_nor_another_replica_and_is_proposed_again() -> None:
+    sync = state({1, 3}, end=1000)
+    for one in (2, 3, 4):
+        sync.replica_connected(one, async_learner=False)
+        sync.replica_acknowledged(one, 1000, 10)
+    sync.replica_disconnected(3)
+
+    def propose(now_ms: int) -> frozenset[int]:
+        proposal = sync.change_to_propose(now_ms)
+        assert proposal is not None
+        sync.proposal_sent(proposal.members)
+        return proposal.members
+
+    assert propose(20) == {1, 2, 4}
+    sync.proposal_rejected(2, "replicas {2} don't alive", 20)
+    assert sync.refused[2].reason == "replicas {2} don't alive"
+    assert propose(21) == {1, 4}
+    assert sync.adopt(frozenset({1, 4}), 6)
+    assert sync.change_to_propose(219) is None
+    pauses = []
+    for now_ms in range(220, 40_000, 10):
+        if sync.change_to_propose(now_ms) is not None:
+            assert propose(now_ms) == {1, 2, 4}
+            sync.proposal_rejected(2, "replicas {2} don't alive", now_ms)
+            pauses.append(sync.refused[2].pause_ms)
+        sync.replica_acknowledged(4, 1000, now_ms)
+    assert pauses == [400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000]
+    assert sync.adopt(frozenset({1, 2, 4}), 7)
+    assert not sync.refused
+
+
+def test_a_rejection_that_names_a_member_or_nobody_refuses_nobody() -> None:
+    sync = state({1, 2})
+    for named in (None, 2):
+        sync.proposal_sent(frozenset({1}))
+        sync.proposal_rejected(named, "replicas {2} don't alive", 10)
+        assert not sync.refused
+
+
 def test_learners_never_join_nor_count() -> None:
     sync = state({1})
     sync.replica_connected(2, async_learner=True)
