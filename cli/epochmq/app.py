@@ -229,6 +229,56 @@ def drain(
     )
 
 
+replica_app = typer.Typer(
+    help="Decide about a replica whose store the controllers refuse.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(replica_app, name="replica")
+RefusedStoreArgument = Annotated[
+    str, typer.Argument(metavar="GROUP/ID", help="The group and the broker id that `status` names.")
+]
+PodOption = Annotated[
+    str | None, typer.Option("--pod", metavar="POD", help="The pod, if several claim the broker id.")
+]
+
+
+@replica_app.command("adopt")
+def adopt_store(
+    replica: RefusedStoreArgument,
+    pod: PodOption = None,
+    state: StateOption = STATE_DEFAULT,
+    timeout: SwitchoverTimeoutOption = 15,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Accept a refused store for its broker id.
+
+    The store may lack acknowledged messages. It must catch up with the master before it may be elected."""
+    from epochmq.verbs import refused_store as verb
+
+    _exit_with(
+        lambda: verb.settle(state, replica, pod, timeout, adopt=True, as_json=output is OutputFormat.JSON)
+    )
+
+
+@replica_app.command("discard")
+def discard_store(
+    replica: RefusedStoreArgument,
+    pod: PodOption = None,
+    state: StateOption = STATE_DEFAULT,
+    timeout: SwitchoverTimeoutOption = 15,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Take the broker id from a refused store.
+
+    The pod gets another broker id, and joins the group as a new replica."""
+    from epochmq.verbs import refused_store as verb
+
+    _exit_with(
+        lambda: verb.settle(state, replica, pod, timeout, adopt=False, as_json=output is OutputFormat.JSON)
+    )
+
+
 @app.command()
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],

@@ -20,6 +20,13 @@ LEASE_MS_FIELD = "writeLeaseMs"
 FENCED_EPOCH_FIELD = "fencedEpoch"
 """Our own ext field of a heartbeat: the sender accepts no more writes under this master epoch. A master that
 requests its successor's election (1002) sends it too."""
+INCARNATION_FIELD = "incarnation"
+"""Our own ext field of a heartbeat and of a registration (1003): the random name of the sending process, then
+the names of the former processes of its store, the latest first, separated by commas. The response to a
+registration carries the name that was recorded. Java's brokers send none."""
+ADOPTS_STORE_FIELD = "adoptsStore"
+"""Our own ext field of a registration. `true`: an administrator has accepted the sender's store for its
+broker id, although it does not continue the registered one."""
 
 
 class NotifyMinBrokerIdChangeRequestHeader(Header, kw_only=True):

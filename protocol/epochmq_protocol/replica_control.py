@@ -31,6 +31,18 @@ class ReplicaControlCode(IntEnum):
     """To the master, from its replicas: checksums of a range of its log, to compare with their own."""
     GET_ALL_USERS_AND_ACLS = 20_006
     """To the master, from its replicas: the users and ACLs of the access control."""
+    SETTLE_STORE = 20_011
+    """To a broker whose store the controllers refuse: adopt the store for its broker id, or give it another
+    id."""
+
+
+class SettleStoreHeader(Header, kw_only=True):
+    """Request and response of SETTLE_STORE. `adopt`: keep the broker id, instead of getting another one.
+    `timeout_ms`: how long to wait for the controllers. In responses, `broker_id` is the id of the store."""
+
+    adopt: bool = False
+    timeout_ms: Int = 5000
+    broker_id: Long | None = None
 
 
 class SwitchoverRequestHeader(Header, kw_only=True):

@@ -66,6 +66,8 @@ CONTROLS: Final = {
     "/v1/unfence": (AdminOperation.UNFENCE, CHANGE_MS),
     "/v1/drain": (AdminOperation.DRAIN, DRAIN_MS),
     "/v1/undrain": (AdminOperation.UNDRAIN, CHANGE_MS),
+    "/v1/adopt-store": (AdminOperation.ADOPT_STORE, CHANGE_MS),
+    "/v1/discard-store": (AdminOperation.DISCARD_STORE, CHANGE_MS),
 }
 
 

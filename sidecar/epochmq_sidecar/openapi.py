@@ -156,6 +156,14 @@ _RESPONSES: Final[dict[tuple[str, str], tuple[str, Any]]] = {
         results.ReplicaControlResult,
     ),
     ("POST", "/v1/undrain"): ("Join the SyncStateSet again", results.ReplicaControlResult),
+    ("POST", "/v1/adopt-store"): (
+        "Keep the broker id with a store that the controllers refuse; it must catch up before it is elected",
+        results.SettledStore,
+    ),
+    ("POST", "/v1/discard-store"): (
+        "Give a store that the controllers refuse another broker id",
+        results.SettledStore,
+    ),
     ("PUT", "/v1/log-level"): (
         "Set the level of one logger of the process; without a name, of all",
         results.LogLevelResult,
@@ -200,6 +208,8 @@ _BODIES: Final[dict[tuple[str, str], dict[str, Any]]] = {
     ("POST", "/v1/unfence"): {},
     ("POST", "/v1/drain"): {"timeoutMs": 30_000},
     ("POST", "/v1/undrain"): {},
+    ("POST", "/v1/adopt-store"): {},
+    ("POST", "/v1/discard-store"): {},
     ("PUT", "/v1/members"): {"member": "n3", "address": "10.0.0.24:9878"},
     ("PUT", "/v1/log-level"): {"level": "DEBUG", "logger": "epochmq_broker.replication"},
     ("PATCH", "/v1/config"): {"fileReservedTime": 48},

@@ -13,9 +13,15 @@ from tests.simulation.brokers import CLUSTER
 
 
 def request_for(
-    group: str, address: str, question: messages.ControllerQuestion, *, in_doubt: bool = False
+    group: str,
+    address: str,
+    question: messages.ControllerQuestion,
+    *,
+    in_doubt: bool = False,
+    lineage: str = "",
 ) -> requests.ControllerRequest:
-    """The controllers' request for a question. `in_doubt`: whether the broker's log is in doubt."""
+    """The controllers' request for a question. `in_doubt`: whether the broker's log is in doubt. `lineage`:
+    the names of the process and of former ones."""
     match question:
         case messages.NextBrokerIdQuestion():
             return requests.GetNextBrokerIdRequest(group)
@@ -23,8 +29,8 @@ def request_for(
             return requests.ApplyBrokerIdRequest(
                 group, CLUSTER, application.identity.id, application.check_code
             )
-        case messages.RegisterQuestion(broker_id=broker_id):
-            return requests.RegisterBrokerRequest(group, CLUSTER, broker_id, address)
+        case messages.RegisterQuestion(broker_id=broker_id, adopts=adopts):
+            return requests.RegisterBrokerRequest(group, CLUSTER, broker_id, address, lineage, adopts)
         case messages.ElectMasterQuestion(broker_id=broker_id):
             return requests.ElectMasterRequest(group, broker_id, in_doubt=in_doubt)
         case messages.ReplicaInfoQuestion():

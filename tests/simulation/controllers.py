@@ -194,7 +194,7 @@ class ControllerHost(PeerHost):
             case RespondToLeaseRequests(tokens=tokens, lease_ms=lease_ms):
                 for lease_token in cast("list[int]", tokens):  # as `_token` made them
                     call, _ = self.asks.pop(lease_token)
-                    if lease_ms:
+                    if lease_ms > 0:
                         world.liveness.answered(self.name, world.now - call.came_ms)
                     world.answer(call, lease_ms)
             case NotifyBroker(address=address, view=view):

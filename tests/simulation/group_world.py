@@ -295,6 +295,7 @@ class GroupWorld(DiskWorld):
         broker.doubt = broker.doubt_kept = LogDoubt()
         broker.confirmed_kept, broker.offsets_kept = 0, {}
         broker.identity = broker.application = None
+        broker.processes = []
         self.note(f"{broker.name} loses its disk")
         self.at(100, self._start, broker, broker.life)
 

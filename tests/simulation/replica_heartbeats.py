@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from epochmq_broker.membership.controlled import state_machine_types as messages
 from epochmq_broker.replication.ha import log_doubt
+from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_REFUSED_MS
 from tests.simulation.brokers import CLUSTER
 from tests.simulation.controllers import ControllerHost
 
@@ -110,6 +111,7 @@ class SimulatedHeartbeats:
             "election_priority": None,
             "in_doubt": broker.may_lack_acknowledged,
             "confirmed_by_all": broker.confirm_offset,
+            "lineage": ",".join(broker.processes),
         }
         replica = (CLUSTER, broker.group, broker.identity.id)
         channel = broker.channels[controller.name]
@@ -121,7 +123,9 @@ class SimulatedHeartbeats:
             return
 
         def back(lease_ms: int | None) -> None:
-            if lease_ms:
+            if lease_ms == LEASE_OF_REFUSED_MS:
+                broker.feed(messages.HeartbeatNotCounted())
+            elif lease_ms:
                 lease.record_grant(epoch, sent_ms, lease_ms)
                 world.check_only_writer(broker)
                 broker.settle()

@@ -72,6 +72,8 @@ class GroupBroker(SimulatedLogHost):
         self.identity: BrokerIdentity | None = None
         self.application: BrokerIdApplication | None = None
         self.offsets_kept: dict[int, int] = {}
+        self.processes: list[str] = []
+        """The names of its processes, back to the last one that the controllers acknowledged."""
         # In memory.
         self.settings = HASettings(
             all_ack_in_sync_state_set=True, min_in_sync_replicas=world.wanted.options["min_in_sync"]
@@ -117,6 +119,8 @@ class GroupBroker(SimulatedLogHost):
 
     def start(self) -> None:
         super().start()
+        self.world.sequence += 1
+        self.processes = [f"{self.name}-{self.world.sequence}", *self.processes]
         world, luck = self.world, self.world.random.random
         self._boot()
         self.open_log()
@@ -288,7 +292,13 @@ class GroupBroker(SimulatedLogHost):
     def _ask(self, effect: messages.AskController) -> None:
         controller = self.world.controllers[effect.address]
         question = effect.question
-        request = request_for(self.group, self.address, question, in_doubt=self.may_lack_acknowledged)
+        request = request_for(
+            self.group,
+            self.address,
+            question,
+            in_doubt=self.may_lack_acknowledged,
+            lineage=",".join(self.processes),
+        )
         if isinstance(request, requests.AlterSyncStateSetRequest):
             self.world.asked_sets.add(request)
 
@@ -296,6 +306,9 @@ class GroupBroker(SimulatedLogHost):
             reply: messages.ControllerReply = messages.ReplyLost("no answer")
             if response is not None:
                 reply = reply_to(question, *response, f"{self.address};{self.name}")
+                if isinstance(question, messages.RegisterQuestion) and isinstance(reply, messages.MasterView):
+                    del self.processes[1:]
+                    self.beats.send_now()
             self.feed(messages.ReplyReceived(effect.token, reply))
 
         self.world.call(self, controller, controller.asked, back, request)

@@ -21,6 +21,7 @@ from epochmq_protocol.admin_api.operations import (
     HandoverArguments,
     PromoteArguments,
 )
+from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import request
 from epochmq_protocol.replica_control import ReplicaControlCode, ReplicaControlStateHeader
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler
@@ -69,6 +70,8 @@ class ControlOperations:
             AdminOperation.UNFENCE: AdminOperationHandler(nothing, self._unfence),
             AdminOperation.DRAIN: AdminOperationHandler(nothing, self._drain),
             AdminOperation.UNDRAIN: AdminOperationHandler(nothing, self._undrain),
+            AdminOperation.ADOPT_STORE: AdminOperationHandler(nothing, self._adopt_store),
+            AdminOperation.DISCARD_STORE: AdminOperationHandler(nothing, self._discard_store),
             **self._members,
         }
 
@@ -128,6 +131,21 @@ class ControlOperations:
 
     async def _undrain(self, _: AdminArguments, timeout_ms: float) -> results.ReplicaControlResult:
         return await self._set_control_state(drained=False)
+
+    async def _adopt_store(self, _: AdminArguments, timeout_ms: float) -> results.SettledStore:
+        return await self._settle_store(timeout_ms, adopt=True)
+
+    async def _discard_store(self, _: AdminArguments, timeout_ms: float) -> results.SettledStore:
+        return await self._settle_store(timeout_ms, adopt=False)
+
+    async def _settle_store(self, timeout_ms: float, *, adopt: bool) -> results.SettledStore:
+        """AdminError REFUSED if the controllers do not refuse the store, or still refuse it."""
+        left_ms = max(0, int(timeout_ms) - RESPONSE_MS)
+        try:
+            broker_id = await self._components.mode.settle_store(adopt=adopt, timeout_ms=left_ms)
+        except RequestError as error:
+            raise AdminError(FaultKind.REFUSED, error.remark) from None
+        return results.SettledStore(broker_id=broker_id)
 
     async def _set_control_state(
         self, *, fenced: bool | None = None, drained: bool | None = None

@@ -9,7 +9,7 @@
 - In a DLedger group the leader is ready when it accepts messages, and a follower when it could take over the
   leadership.
 - A broker without a role is not ready; nor is one that is isolated (it has not gone through pre-online),
-  fenced or drained, or whose log is in doubt.
+  fenced or drained, whose log is in doubt, or whose broker id belongs to another store.
 
 An open port alone says nothing.
 """
@@ -28,7 +28,7 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of the decision. `may_write`: as far as leases go. `step`: the replica's progress towards
     following. `registered`: with a nameserver; None if none is configured. Lags are None while unknown.
     `group`: None unless the broker belongs to a group with an acting master. `dledger`: None unless the
-    commit log is a DLedger log."""
+    commit log is a DLedger log. `refusal`: why the controllers refuse the store; None if they do not."""
 
     role: Literal["master", "replica", "none"]
     controlled: bool
@@ -41,6 +41,7 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     drained: bool = False
     learner: bool = False
     in_doubt: bool = False
+    refusal: str | None = None
     store_faults: tuple[str, ...] = ()
     leading_controller: str | None = None
     following: bool = False
@@ -61,6 +62,8 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
         reasons.append("it is drained: it leaves the leadership to other replicas until it is undrained")
     elif facts.drained:
         reasons.append("it is drained: it stays out of the SyncStateSet until it is undrained")
+    if facts.refusal is not None:
+        return [*reasons, f"the controllers refuse its store: {facts.refusal}"]
     if facts.in_doubt:
         reasons.append(
             "its log may lack acknowledged messages (after a power loss, a disk failure or a restored "

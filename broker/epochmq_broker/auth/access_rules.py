@@ -136,6 +136,7 @@ ACCESS_RULES: Final[dict[int, AccessRule]] = {
     RequestCode.POLLING_INFO: _rule((Action.GET,), _group("consumerGroup"), _topic("topic")),
     ReplicaControlCode.SWITCHOVER: _rule((Action.UPDATE,), of_cluster=True),
     ReplicaControlCode.SET_CONTROL_STATE: _rule((Action.UPDATE,), of_cluster=True),
+    ReplicaControlCode.SETTLE_STORE: _rule((Action.UPDATE,), of_cluster=True),
     ReplicaControlCode.COPY_TABLES: _rule((Action.UPDATE,), of_cluster=True),
     ReplicaControlCode.GET_MASTER_LOG_STATE: _rule((Action.GET,), of_cluster=True),
     ReplicaControlCode.LOG_CHECKSUMS: _rule((Action.GET,), of_cluster=True),

@@ -50,6 +50,11 @@ class RoleSteps:
         self._master_services.stop()
         self._held_pulls.release()
 
+    async def unregister(self) -> None:
+        """Unregisters from the nameservers, until `register` is called."""
+        self.is_registering = False
+        await self._registration.stop()
+
     def register(self) -> None:
         """Registers with the nameservers at once, with the epoch in the version of the topics: of two masters
         they prefer the one with the greater version (#6316)."""

@@ -45,6 +45,9 @@ Usage: epochmq admin-call [--socket PATH] [--timeout SECONDS] OPERATION [KEY=VAL
                       the leading controller adds this member to its quorum, or removes it if there is no
                       address
   fence unfence drain undrain
+  adopt-store discard-store
+                      a broker whose store the controllers refuse keeps its broker id with it, or gets
+                      another one
   log-level level=DEBUG logger=NAME
   change-config KEY=VALUE…
   reload-config version=TEXT KEY=VALUE…

@@ -24,7 +24,7 @@ def promote(
 
         result = promote_on_cluster(target, name, timeout_s)
     else:
-        result = asyncio.run(replica_requests.promote(_running_directory(state), name, timeout_s))
+        result = asyncio.run(replica_requests.promote(running_directory(state), name, timeout_s))
     return _print(_describe(result), _promotion_document(result), as_json=as_json)
 
 
@@ -35,7 +35,7 @@ def fence(state: Path, target: KubernetesTarget | None, name: str, *, on: bool, 
 
         replica = fence_on_cluster(target, name, on=on)
     else:
-        replica = asyncio.run(replica_requests.fence(_running_directory(state), name, on=on))
+        replica = asyncio.run(replica_requests.fence(running_directory(state), name, on=on))
     role = f" ({replica.role})" if replica.role else ""
     state_text = "accepts no messages until it is unfenced" if on else "accepts messages again"
     return _print(
@@ -59,7 +59,7 @@ def drain(
 
         replica = drain_on_cluster(target, name, timeout_s, on=on)
     else:
-        directory = _running_directory(state)
+        directory = running_directory(state)
         replica, promotion = asyncio.run(replica_requests.drain(directory, name, timeout_s, on=on))
     lines = [_describe(promotion)] if promotion is not None else []
     if replica.dledger_address is not None:
@@ -97,7 +97,8 @@ def _promotion_document(result: PromotionResult) -> dict[str, object]:
     }
 
 
-def _running_directory(state: Path) -> StateDirectory:
+def running_directory(state: Path) -> StateDirectory:
+    """The state directory of a run. ReplicaControlError if nothing runs there."""
     directory = StateDirectory(state)
     if not directory.exists():
         raise ReplicaControlError(f"nothing runs in {state}; start something with: epochmq up -f FILE")

@@ -166,17 +166,20 @@ class Controller:
 
     def receive_heartbeat(
         self, replica: BrokerIdentityInfo, heartbeat: Heartbeat, fenced_epoch: int | None = None
-    ) -> None:
-        """Takes a heartbeat. `fenced_epoch`: its sender accepts no more writes under this master epoch."""
+    ) -> bool:
+        """Takes a heartbeat. `fenced_epoch`: its sender accepts no more writes under this master epoch.
+        Returns whether the heartbeat counts: not if its process must not act under its broker id."""
         heartbeat.last_ms = self._now_ms()
         self._renewals.feed_now()
         self._feed(HeartbeatReceived(replica, heartbeat, fenced_epoch))
+        return not self.state_machine.refuses(replica, heartbeat)
 
     async def request_lease(
         self, replica: BrokerIdentityInfo, heartbeat: Heartbeat, fenced_epoch: int | None, lease_epoch: int
     ) -> int:
         """Takes a heartbeat that requests a write lease under this master epoch. Returns for how many
-        milliseconds after it *sent* the heartbeat the master may write, 0 without a lease."""
+        milliseconds after it *sent* the heartbeat the master may write, 0 without a lease, and
+        `LEASE_OF_REFUSED_MS` to a process that must not act under its broker id."""
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.renew_lease(
             replica, heartbeat, lease_epoch, lambda lease_ms: complete_future(future, lease_ms), fenced_epoch

@@ -16,15 +16,17 @@ import msgspec
 
 from epochmq_controller.controller.controller import Controller
 from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat
-from epochmq_protocol.codes import CURRENT_VERSION
+from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_REFUSED_MS
+from epochmq_protocol.codes import CURRENT_VERSION, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
-from epochmq_protocol.headers_controller import LEASE_MS_FIELD, LOG_IN_DOUBT_FIELD
+from epochmq_protocol.headers_controller import INCARNATION_FIELD, LEASE_MS_FIELD, LOG_IN_DOUBT_FIELD
 from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import FastRequestHandler
 
 HEADER_START: Final = b'{"code":904'
 SUCCESS_REMARK: Final = "Heart beat success"
+REFUSED_REMARK: Final = "The heartbeat does not count: another store has registered under this broker id"
 
 
 class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
@@ -43,6 +45,7 @@ class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
     confirmed_by_all: Long = -1
     may_lack: str | None = msgspec.field(name=LOG_IN_DOUBT_FIELD, default=None)
     fenced_epoch: str | None = None
+    lineage: str = msgspec.field(name=INCARNATION_FIELD, default="")
 
 
 class _Request(msgspec.Struct, gc=False):
@@ -54,10 +57,9 @@ class _Request(msgspec.Struct, gc=False):
 
 
 _LEASE_MS: Final = LEASE_MS_FIELD.encode()
-_TAIL: Final = b',"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}' % (
-    SUCCESS_REMARK.encode(),
-    CURRENT_VERSION,
-)
+_TAIL_FORMAT: Final = b',"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
+_TAIL: Final = _TAIL_FORMAT % (SUCCESS_REMARK.encode(), CURRENT_VERSION)
+_REFUSED_TAIL: Final = _TAIL_FORMAT % (REFUSED_REMARK.encode(), CURRENT_VERSION)
 _OPAQUE_CHARS_MAX: Final = 11
 """Of an opaque, a 32-bit number, in a header."""
 _decode = msgspec.json.Decoder(_Request, strict=False).decode
@@ -95,6 +97,8 @@ class LeaseRenewals:
             fields.election_priority,
             fields.may_lack == "true",
             fields.confirmed_by_all,
+            False,
+            fields.lineage,
         )
         self._controller.renew_lease(
             (fields.cluster_name, fields.broker_name, fields.broker_id),
@@ -105,18 +109,26 @@ class LeaseRenewals:
 
 
 def renewal_response(opaque: int, lease_ms: int) -> bytes:
-    """The frame of a response, byte for byte as `processor` makes it. `lease_ms` 0: no lease is granted."""
+    """The frame of a response, byte for byte as `processor` makes it. `lease_ms` 0: no lease is granted;
+    `LEASE_OF_REFUSED_MS`: nor does the heartbeat count."""
     number = b"%d" % opaque
-    return _heads(lease_ms)[len(number)] + number + _TAIL
+    tail = _REFUSED_TAIL if lease_ms == LEASE_OF_REFUSED_MS else _TAIL
+    return _heads(lease_ms)[len(number)] + number + tail
 
 
 @lru_cache(maxsize=16)
 def _heads(lease_ms: int) -> tuple[bytes, ...]:
     """The beginnings of responses up to the opaque, by the number of its characters."""
-    granted = b'"extFields":{"%b":"%d"},' % (_LEASE_MS, lease_ms) if lease_ms else b""
-    start = b'{"code":0,%b"flag":1,"language":"PYTHON","opaque":' % granted
+    refused = lease_ms == LEASE_OF_REFUSED_MS
+    code, tail = (
+        (ResponseCode.CONTROLLER_BROKER_ID_INVALID, _REFUSED_TAIL)
+        if refused
+        else (ResponseCode.SUCCESS, _TAIL)
+    )
+    granted = b'"extFields":{"%b":"%d"},' % (_LEASE_MS, lease_ms) if lease_ms > 0 else b""
+    start = b'{"code":%d,%b"flag":1,"language":"PYTHON","opaque":' % (code, granted)
     heads: list[bytes] = []
     for chars in range(_OPAQUE_CHARS_MAX + 1):
-        size = len(start) + chars + len(_TAIL)
+        size = len(start) + chars + len(tail)
         heads.append((4 + size).to_bytes(4, "big") + size.to_bytes(4, "big") + start)
     return tuple(heads)

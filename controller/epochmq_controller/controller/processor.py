@@ -2,8 +2,9 @@
 
 Every controller takes heartbeats. Only the leader reads or changes replica groups; the others respond with
 2007. A heartbeat that expects a response may request a write lease with the ext field `writeLeaseEpoch`, the
-sender's master epoch. The response contains `writeLeaseMs` if the lease is granted. Java sends heartbeats
-one-way and without the field.
+sender's master epoch. The response contains `writeLeaseMs` if the lease is granted. The heartbeats of a
+process that must not act under its broker id (`incarnations`) get code 2014. Java sends heartbeats one-way
+and without the fields.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import msgspec
 from epochmq_controller import settings_file
 from epochmq_controller.controller import config as configs
 from epochmq_controller.controller.controller import Controller
-from epochmq_controller.controller.lease_renewals import SUCCESS_REMARK
-from epochmq_controller.replica_groups import rules
+from epochmq_controller.controller.lease_renewals import REFUSED_REMARK, SUCCESS_REMARK
+from epochmq_controller.replica_groups import incarnations, rules
 from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.requests import (
     AlterSyncStateSetRequest,
@@ -32,7 +33,7 @@ from epochmq_controller.replica_groups.requests import (
     RegisterBrokerRequest,
 )
 from epochmq_controller.replica_groups.rules import Decision, ReplicaGroupView
-from epochmq_controller.replica_groups.state_machine_types import NOT_LEADER
+from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_REFUSED_MS, NOT_LEADER
 from epochmq_protocol.bodies import (
     BrokerMemberGroup,
     BrokerReplicasInfo,
@@ -48,8 +49,10 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers_base import Header
 from epochmq_protocol.headers_controller import (
+    ADOPTS_STORE_FIELD,
     CONFIRMED_BY_ALL_FIELD,
     FENCED_EPOCH_FIELD,
+    INCARNATION_FIELD,
     LEASE_EPOCH_FIELD,
     LEASE_MS_FIELD,
     LOG_IN_DOUBT_FIELD,
@@ -164,16 +167,27 @@ class ControllerProcessor:
     async def register_broker(self, command: Command) -> Command:
         """1003 CONTROLLER_REGISTER_BROKER."""
         header, faults = RegisterBrokerToControllerRequestHeader.decode_as_java(command.ext)
-        name = self._required_name(header.broker_name)
+        name, ext = self._required_name(header.broker_name), command.ext or {}
+        lineage = ext.get(INCARNATION_FIELD, "")
         decision = await self._controller.decide(
-            RegisterBrokerRequest(name, header.cluster_name or "", header.broker_id, header.broker_address)
+            RegisterBrokerRequest(
+                name,
+                header.cluster_name or "",
+                header.broker_id,
+                header.broker_address,
+                lineage,
+                adopts=ext.get(ADOPTS_STORE_FIELD) == "true",
+            )
         )
         result_header = RegisterBrokerToControllerResponseHeader()
         view = decision.view
         if view is not None and view.master_id is not None:
             result_header = _master_header(RegisterBrokerToControllerResponseHeader, view)
         result_header.cluster_name, result_header.broker_name = header.cluster_name, name
-        return _decision_response(command, decision, result_header, _set_body(view), faults)
+        result = _decision_response(command, decision, result_header, _set_body(view), faults)
+        if lineage and decision.code == ResponseCode.SUCCESS:
+            result.ext = {**(result.ext or {}), INCARNATION_FIELD: incarnations.newest(lineage)}
+        return result
 
     async def replica_info(self, command: Command) -> Command:
         """1004 CONTROLLER_GET_REPLICA_INFO."""
@@ -288,12 +302,14 @@ class ControllerProcessor:
             election_priority=header.election_priority,
             in_doubt=ext.get(LOG_IN_DOUBT_FIELD) == "true",
             confirmed_by_all=confirmed if confirmed is not None else -1,
+            lineage=ext.get(INCARNATION_FIELD, ""),
         )
         replica = (header.cluster_name, header.broker_name, header.broker_id)
         fenced, wanted = _number(ext, FENCED_EPOCH_FIELD), _number(ext, LEASE_EPOCH_FIELD)
         if wanted is not None and not command.is_oneway:
             return self._lease_response(command, replica, heartbeat, fenced, wanted)
-        self._controller.receive_heartbeat(replica, heartbeat, fenced)
+        if not self._controller.receive_heartbeat(replica, heartbeat, fenced):
+            return response(command, ResponseCode.CONTROLLER_BROKER_ID_INVALID, REFUSED_REMARK)
         return response(command, ResponseCode.SUCCESS, "; ".join([SUCCESS_REMARK, *faults]))
 
     async def _lease_response(
@@ -305,6 +321,8 @@ class ControllerProcessor:
         wanted: int,
     ) -> Command:
         lease_ms = await self._controller.request_lease(replica, heartbeat, fenced, wanted)
+        if lease_ms == LEASE_OF_REFUSED_MS:
+            return response(command, ResponseCode.CONTROLLER_BROKER_ID_INVALID, REFUSED_REMARK)
         ext = {LEASE_MS_FIELD: str(lease_ms)} if lease_ms else None
         return response(command, ResponseCode.SUCCESS, SUCCESS_REMARK, ext=ext)
 

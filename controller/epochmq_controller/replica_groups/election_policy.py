@@ -32,6 +32,9 @@ class ReplicaLiveInfo:
     lacks_confirmed: bool = False
     """Its log ends before the offset that every member of its SyncStateSet had
     (`offset_confirmed_by_all`)."""
+    address: str = ""
+    lineage: str = ""
+    """The incarnations of its store (`incarnations`); empty if it names none."""
 
     @property
     def log_end(self) -> tuple[int, int]:

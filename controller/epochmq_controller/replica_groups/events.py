@@ -67,7 +67,8 @@ class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):
 
 
 class UpdateBrokerAddressEvent(_Event, frozen=True, rename="camel"):
-    """Changes the address of a replica."""
+    """Changes the address of a replica, and records the incarnation that registered. Java's controllers
+    ignore the incarnation."""
 
     event_type = 6
     event_name = "UPDATE_BROKER_ADDRESS"
@@ -75,6 +76,7 @@ class UpdateBrokerAddressEvent(_Event, frozen=True, rename="camel"):
     cluster_name: str | None = None
     broker_address: str | None = None
     broker_id: int | None = None
+    incarnation: str | None = None
 
 
 ControllerEvent = (

@@ -31,6 +31,8 @@ class Heartbeat(msgspec.Struct, gc=False):
     `allAckInSyncStateSet`. -1: the sender does not know."""
     lacks_confirmed: bool = False
     """The replica's log ends before the offset that every member had (`offset_confirmed_by_all`)."""
+    lineage: str = ""
+    """The incarnations of the replica's store (`incarnations`); empty if it names none."""
 
     def alive(self, now_ms: int) -> bool:
         """Whether the heartbeat is recent enough."""
@@ -82,5 +84,11 @@ class HeartbeatTable:
         if beat is None or not beat.alive(now_ms):
             return None
         return ReplicaLiveInfo(
-            beat.epoch, beat.max_offset, beat.election_priority, beat.in_doubt, beat.lacks_confirmed
+            beat.epoch,
+            beat.max_offset,
+            beat.election_priority,
+            beat.in_doubt,
+            beat.lacks_confirmed,
+            beat.address,
+            beat.lineage,
         )

@@ -26,6 +26,8 @@ class RegisteredReplica:
 
     address: str
     register_check_code: str
+    incarnation: str = ""
+    """The process that registered last under this id (`incarnations`); empty if it named none."""
 
 
 @dataclass
@@ -165,6 +167,8 @@ class ReplicaGroups:
                 replica = group.replicas.get(event.broker_id) if event.broker_id is not None else None
                 if replica is not None and event.broker_address is not None:
                     replica.address = event.broker_address
+                if replica is not None and event.incarnation is not None:
+                    replica.incarnation = event.incarnation
             case _:
                 pass
 

@@ -42,11 +42,14 @@ class ElectMasterRequest(_GroupRequest, frozen=True):
 
 
 class RegisterBrokerRequest(_GroupRequest, frozen=True):
-    """1003: a replica registers. None stands for a missing field."""
+    """1003: a replica registers. None stands for a missing field. `lineage`: the incarnations of its store,
+    empty if it names none (`incarnations`). `adopts`: an administrator has accepted this store for the id."""
 
     cluster: str
     broker_id: int | None
     address: str | None
+    lineage: str = ""
+    adopts: bool = False
 
 
 class GetReplicaInfoRequest(_GroupRequest, frozen=True):
@@ -114,7 +117,16 @@ def decide(
                 in_doubt=in_doubt,
             )
         case RegisterBrokerRequest(cluster=cluster, broker_id=broker_id, address=address):
-            return rules.register_broker(groups, cluster, name, broker_id, address, alive)
+            return rules.register_broker(
+                groups,
+                cluster,
+                name,
+                broker_id,
+                address,
+                alive,
+                lineage=request.lineage,
+                adopts=request.adopts,
+            )
         case GetReplicaInfoRequest():
             return rules.replica_info(groups, name)
         case CleanBrokerDataRequest(cluster=cluster, ids=ids, include_living=include_living):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from epochmq_controller.replica_groups import election_policy
+from epochmq_controller.replica_groups import election_policy, incarnations
 from epochmq_controller.replica_groups.election_policy import LiveInfoLookup, LivenessLookup
 from epochmq_controller.replica_groups.events import (
     AlterSyncStateSetEvent,
@@ -306,8 +306,13 @@ def register_broker(
     broker_id: int | None,
     address: str | None,
     alive: LiveInfoLookup,
+    *,
+    lineage: str = "",
+    adopts: bool = False,
 ) -> Decision:
-    """1003: a replica registers, and gets the master if it is alive."""
+    """1003: a replica registers, and gets the master if it is alive. A process that must not act under the
+    broker id is refused (`incarnations`). `adopts`: an administrator has accepted its store; then only
+    another living process is a reason to refuse it."""
     group = groups.get(name)
     if group is None:
         return reject(
@@ -324,6 +329,21 @@ def register_broker(
         )
     if not address:
         return reject_missing("brokerAddress", "host:port")
+    living = alive(cluster, name, broker_id)
+    verdict = incarnations.judge(replica.incarnation, lineage, address, living)
+    is_other_alive = living is not None and incarnations.is_other_process(living, lineage, address)
+    if verdict.is_refused and (is_other_alive or not adopts):
+        return reject(
+            ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            incarnations.refusal_text(
+                name,
+                broker_id,
+                verdict,
+                address,
+                living.address if living is not None else replica.address,
+                is_alive=is_other_alive,
+            ),
+        )
     view = ReplicaGroupView(
         sync_state_set=group.sync_state_set, sync_state_set_epoch=group.sync_state_set_epoch
     )
@@ -336,7 +356,10 @@ def register_broker(
             group.sync_state_set_epoch,
         )
     events: list[ControllerEvent] = []
-    if replica.address != address:
+    own = incarnations.newest(lineage)
+    if own and own != replica.incarnation:
+        events.append(UpdateBrokerAddressEvent(name, cluster, address, broker_id, own))
+    elif replica.address != address:
         events.append(UpdateBrokerAddressEvent(name, cluster, address, broker_id))
     if group.master_id == broker_id:
         # The master has restarted and forgotten the changes that it requested. A delayed one must not take

@@ -12,8 +12,8 @@ VERSION = 1
 
 
 class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One group. `replicas`: id, address, check code. Earlier releases do not write `former_members` and
-    `confirmed_offset`, and ignore them."""
+    """One group. `replicas`: id, address, check code. `incarnations`: by id, of those that named one. Earlier
+    releases do not write `former_members`, `confirmed_offset` and `incarnations`, and ignore them."""
 
     cluster_name: str
     broker_name: str
@@ -25,6 +25,7 @@ class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     replicas: list[tuple[int, str, str]]
     former_members: list[int] = []
     confirmed_offset: int = -1
+    incarnations: list[tuple[int, str]] = []
 
 
 class GroupTables(msgspec.Struct, frozen=True, rename="camel"):
@@ -53,6 +54,7 @@ def _row(group: ReplicaGroup) -> GroupRow:
         replicas=[(number, one.address, one.register_check_code) for number, one in replicas],
         former_members=sorted(group.former_members),
         confirmed_offset=group.confirmed_offset,
+        incarnations=[(number, one.incarnation) for number, one in replicas if one.incarnation],
     )
 
 
@@ -68,11 +70,15 @@ def decode(data: bytes) -> ReplicaGroups:
         )
     groups = ReplicaGroups()
     for row in tables.groups:
+        incarnations = dict(row.incarnations)
         groups.groups[row.broker_name] = ReplicaGroup(
             row.cluster_name,
             row.broker_name,
             row.next_broker_id,
-            {number: RegisteredReplica(address, code) for number, address, code in row.replicas},
+            {
+                number: RegisteredReplica(address, code, incarnations.get(number, ""))
+                for number, address, code in row.replicas
+            },
             row.master_epoch,
             row.sync_state_set_epoch,
             frozenset(row.sync_state_set),

@@ -25,9 +25,11 @@ from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.leases import LeaseTable
 from epochmq_controller.replica_groups.offset_confirmed_by_all import OffsetConfirmedByAll
+from epochmq_controller.replica_groups.process_admission import ProcessAdmission
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.request_queues import RequestQueues
 from epochmq_controller.replica_groups.state_machine_types import (
+    LEASE_OF_REFUSED_MS,
     ChannelClosed,
     CheckLeadership,
     ControllerEffect,
@@ -61,6 +63,7 @@ class ControllerStateMachine:
         """Lease requests of the heartbeats in this step."""
         self._refused_leases: list[object] = []
         """The tokens of lease requests in this step that need no leadership check."""
+        self._admission = ProcessAdmission(self._state)
         self._scan_brokers_ms = now_ms
         self._scan_masters_ms = now_ms
 
@@ -80,6 +83,10 @@ class ControllerStateMachine:
     def wait_reasons(self) -> dict[str, str]:
         """Why groups get no master until missing members return, by group."""
         return self._queues.wait_reasons
+
+    def refuses(self, replica: BrokerIdentityInfo, heartbeat: Heartbeat) -> bool:
+        """Whether the sender of a heartbeat must not act under its broker id (`incarnations`)."""
+        return self._admission.verdict(replica, heartbeat).is_refused
 
     def configure(self, settings: ControllerStateMachineSettings) -> None:
         """Changes the settings. The duration of leases changes with the next leadership, because leases that
@@ -231,6 +238,15 @@ class ControllerStateMachine:
     def _on_heartbeat(self, event: HeartbeatReceived) -> None:
         state = self._state
         _, name, broker_id = event.replica
+        verdict = self._admission.verdict(event.replica, event.heartbeat)
+        if verdict.is_refused:
+            self._admission.log_refusal(event.replica, event.heartbeat, verdict)
+        if verdict.is_refused or (
+            event.lease_epoch is not None and not self._admission.grants_leases(event.replica, verdict)
+        ):
+            if event.lease_epoch is not None:
+                state.emit(RespondToLeaseRequests([event.lease_token], LEASE_OF_REFUSED_MS))
+            return
         group, leases = state.groups.groups.get(name), state.leases
         if leases is not None and group is not None:
             if broker_id in group.sync_state_set:

@@ -15,6 +15,9 @@ from epochmq_protocol.codes import ResponseCode
 NOT_LEADER = "The controller is not in leader state"
 """Java's remark."""
 CLOCK_STEP_MIN_MS = 20
+LEASE_OF_REFUSED_MS = -1
+"""The answer to a lease request of a process that must not act under its broker id, or that has not
+registered yet (`incarnations`)."""
 
 
 class ControllerStateMachineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +169,7 @@ class RejectRequest(msgspec.Struct, frozen=True):
 
 class RespondToLeaseRequests(msgspec.Struct, frozen=True):
     """Respond to lease requests: each gets a lease for `lease_ms` from the moment of the request, or none
-    with 0."""
+    with 0 or `LEASE_OF_REFUSED_MS`."""
 
     tokens: list[object]
     lease_ms: int

@@ -86,6 +86,8 @@ async def _broker(client: RemotingClient, probe: BrokerProbe) -> Readiness:
     runtime = await _body(client, probe.address, command)
     table = runtime.get("table")
     runtime_info = {str(key): str(value) for key, value in table.items()} if isinstance(table, dict) else {}
+    if refusal := runtime_info.get("storeRefused"):
+        return Readiness(False, f"the controllers refuse its store: {refusal}", runtime_info=runtime_info)
     names = {"clusterName": probe.cluster, "brokerName": probe.broker_name}
     broker_id: int | None = None
     for nameserver in probe.nameservers:

@@ -85,7 +85,9 @@ async def _promote(client: RemotingClient, chosen: ChosenReplica, timeout_s: flo
         address=replica.address,
         timeout_ms=int(timeout_s * CATCH_UP_SHARE * 1000),
     )
-    answer = await _ask(client, master, request(ReplicaControlCode.SWITCHOVER, header), timeout_s * 1000)
+    answer = await ask_broker(
+        client, master, request(ReplicaControlCode.SWITCHOVER, header), timeout_s * 1000
+    )
     done = SwitchoverResponseHeader.decode(answer.ext)
     await _until(
         lambda: _routed(client, chosen.group, replica.address),
@@ -112,7 +114,7 @@ async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
     """Fences or unfences the replica: a fenced replica takes no messages, also after a restart."""
     chosen = await choose_replica(state, name)
     async with RemotingClient(credentials=chosen.credentials) as client:
-        await _ask(
+        await ask_broker(
             client,
             chosen.replica,
             request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(fenced=on)),
@@ -136,7 +138,7 @@ async def drain(
         )
     async with RemotingClient(credentials=chosen.credentials) as client:
         moved = await _ensure_other_master(client, chosen, timeout_s) if on else None
-        await _ask(
+        await ask_broker(
             client,
             chosen.replica,
             request(ReplicaControlCode.SET_CONTROL_STATE, ReplicaControlStateHeader(drained=on)),
@@ -176,9 +178,10 @@ async def _ensure_other_master(
     return await _promote(client, ChosenReplica(chosen.group, others[0], chosen.reported_group), timeout_s)
 
 
-async def _ask(
+async def ask_broker(
     client: RemotingClient, replica: ReplicaStatus, command: Command, timeout_ms: float
 ) -> Command:
+    """Sends one request to a replica. ReplicaControlError if it does not respond, or rejects the request."""
     try:
         answer = await client.call(replica.address, command, timeout_ms)
     except EpochMQError as error:

@@ -39,6 +39,8 @@ class AdminOperation(StrEnum):
     UNFENCE = "unfence"
     DRAIN = "drain"
     UNDRAIN = "undrain"
+    ADOPT_STORE = "adopt-store"
+    DISCARD_STORE = "discard-store"
     LOG_LEVEL = "log-level"
     CHANGE_CONFIG = "change-config"
     RELOAD_CONFIG = "reload-config"

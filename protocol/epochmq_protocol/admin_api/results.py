@@ -113,6 +113,7 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
       (`allAckInSyncStateSet`); else perhaps the master alone.
     - `may_lack_acknowledged`: the log is in doubt. The replica cannot become master while another member is
       alive whose log is not in doubt.
+    - `refusal`: why the controllers refuse this store, so that it takes no role; None if they do not.
     - `group`: None unless the broker belongs to a group with an acting master.
     - `config_version`: the version of the configuration that RELOAD_CONFIG applied last; empty if the broker
       has the configuration that it started with.
@@ -147,6 +148,7 @@ class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component",
     master_broker_id: int | None = None
     master_address: str | None = None
     leading_controller: str | None = None
+    refusal: str | None = None
     group: MemberGroupState | None = None
     config_version: str = ""
     dledger: DLedgerState | None = None
@@ -294,6 +296,12 @@ class LeaseState(AdminResult, frozen=True, kw_only=True):
     lease: Lease | None
     granted_by_leader: bool | None
     may_write: bool
+
+
+class SettledStore(AdminResult, frozen=True, kw_only=True):
+    """Result of ADOPT_STORE and DISCARD_STORE: the broker id that the store has now."""
+
+    broker_id: int
 
 
 class EffectiveConfig(AdminResult, frozen=True, kw_only=True):

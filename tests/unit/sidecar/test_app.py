@@ -190,6 +190,8 @@ WRITES = [
     ("POST", "/v1/unfence", None, (AdminOperation.UNFENCE, None, 10_000)),
     ("POST", "/v1/drain", None, (AdminOperation.DRAIN, None, 30_000)),
     ("POST", "/v1/undrain", {}, (AdminOperation.UNDRAIN, None, 10_000)),
+    ("POST", "/v1/adopt-store", None, (AdminOperation.ADOPT_STORE, None, 10_000)),
+    ("POST", "/v1/discard-store", {}, (AdminOperation.DISCARD_STORE, None, 10_000)),
     (
         "PUT",
         "/v1/log-level",

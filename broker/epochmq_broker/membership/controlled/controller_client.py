@@ -38,7 +38,9 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError, RequestError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers_controller import (
+    ADOPTS_STORE_FIELD,
     FENCED_EPOCH_FIELD,
+    INCARNATION_FIELD,
     LOG_IN_DOUBT_FIELD,
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
@@ -79,9 +81,13 @@ class ControllerClient:
         name: str,
         address: str,
         may_lack: Callable[[], bool] = lambda: False,
+        lineage: Callable[[], str] = lambda: "",
+        acknowledged: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`address` is the broker's own. `may_lack` returns whether its log is in doubt."""
+        """`address` is the broker's own. `may_lack` returns whether its log is in doubt, `lineage` the names
+        of its process and of former ones. `acknowledged` gets the name that the controllers have recorded."""
         self._client = client
+        self._lineage, self._acknowledged = lineage, acknowledged
         self._may_lack = may_lack
         self._cluster, self._name, self._address = cluster, name, address
 
@@ -163,7 +169,8 @@ class ControllerClient:
                         register_check_code=application.check_code,
                     ),
                 )
-            case RegisterQuestion(broker_id=broker_id):
+            case RegisterQuestion(broker_id=broker_id, adopts=adopts):
+                named = {INCARNATION_FIELD: lineage} if (lineage := self._lineage()) else {}
                 return request(
                     RequestCode.CONTROLLER_REGISTER_BROKER,
                     RegisterBrokerToControllerRequestHeader(
@@ -173,6 +180,7 @@ class ControllerClient:
                         broker_address=self._address,
                         invoke_time=now_ms,
                     ),
+                    ext={**named, ADOPTS_STORE_FIELD: "true"} if adopts else named or None,
                 )
             case ElectMasterQuestion(broker_id=broker_id, designate=designate, fenced_epoch=fenced):
                 ext = {} if fenced is None else {FENCED_EPOCH_FIELD: str(fenced)}
@@ -223,6 +231,7 @@ class ControllerClient:
             case ApplyBrokerIdQuestion():
                 return BrokerIdGranted()
             case RegisterQuestion():
+                self._acknowledged((response.ext or {}).get(INCARNATION_FIELD, ""))
                 return decode_master_view(
                     RegisterBrokerToControllerResponseHeader.decode(response.ext), _set(response.body)
                 )

@@ -40,6 +40,7 @@ class RegistrationPhase(enum.Enum):
     SAVING_IDENTITY = "the id was granted, the identity is being saved"
     UNREGISTERED = "has an id and registers"
     REGISTERED = "is registered"
+    REFUSED = "was refused, because its id belongs to another store, and registers again"
     FORGOTTEN = "the controllers know the group, but not this broker: asks for a free id"
     REAPPLYING = "forgotten, applies for its own id again"
 
@@ -62,6 +63,13 @@ class ControllerRegistration:
             self.phase = RegistrationPhase.NEEDS_ID if application is None else RegistrationPhase.APPLYING
         self._cluster, self._name = cluster, name
         self._emit = emit
+        self.refusal: str | None = None
+        """Why the controllers refuse this store, until they accept it."""
+        self.adopts = False
+        """An administrator has accepted this store for its broker id, and the controllers have not
+        responded."""
+        self._asked_to_adopt = False
+        """Whether the latest question said so."""
 
     @property
     def is_registered(self) -> bool:
@@ -77,9 +85,10 @@ class ControllerRegistration:
             case RegistrationPhase.APPLYING | RegistrationPhase.REAPPLYING:
                 assert self.application is not None
                 return ApplyBrokerIdQuestion(self.application)
-            case RegistrationPhase.UNREGISTERED:
+            case RegistrationPhase.UNREGISTERED | RegistrationPhase.REFUSED:
                 assert self.identity is not None
-                return RegisterQuestion(self.identity.id)
+                self._asked_to_adopt = self.adopts
+                return RegisterQuestion(self.identity.id, self.adopts)
             case _:
                 return None
 
@@ -121,9 +130,17 @@ class ControllerRegistration:
             self.phase = RegistrationPhase.UNREGISTERED
             return True
         if reply.code == Code.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and self.identity is not None:
-            if self.phase is RegistrationPhase.UNREGISTERED:
-                self.phase = RegistrationPhase.FORGOTTEN
+            if self.phase in (RegistrationPhase.UNREGISTERED, RegistrationPhase.REFUSED):
+                self.phase, self.refusal = RegistrationPhase.FORGOTTEN, None
             return True
+        if reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.phase in (
+            RegistrationPhase.UNREGISTERED,
+            RegistrationPhase.REFUSED,
+        ):
+            self.phase, self.refusal = RegistrationPhase.REFUSED, reply.remark
+            if self._asked_to_adopt:
+                self.adopts = False
+            return False
         if self.phase in (RegistrationPhase.FORGOTTEN, RegistrationPhase.REAPPLYING):
             self.phase, self.application = RegistrationPhase.UNREGISTERED, None
         elif reply.code == Code.CONTROLLER_BROKER_ID_INVALID and self.application is not None:
@@ -151,9 +168,14 @@ class ControllerRegistration:
 
     def registered(self) -> None:
         """The controllers have registered this broker."""
-        self.phase = RegistrationPhase.REGISTERED
+        self.phase, self.refusal, self.adopts = RegistrationPhase.REGISTERED, None, False
 
     def register_again(self) -> None:
         """A registered broker registers once more."""
         if self.is_registered:
             self.phase = RegistrationPhase.UNREGISTERED
+
+    def discard_identity(self) -> None:
+        """The store has no identity any more: asks for a free id."""
+        self.identity = self.application = None
+        self.phase, self.refusal, self.adopts = RegistrationPhase.NEEDS_ID, None, False

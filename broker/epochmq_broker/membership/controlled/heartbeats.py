@@ -23,6 +23,7 @@ from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers_controller import (
     CONFIRMED_BY_ALL_FIELD,
     FENCED_EPOCH_FIELD,
+    INCARNATION_FIELD,
     LEASE_EPOCH_FIELD,
     LEASE_MS_FIELD,
     LOG_IN_DOUBT_FIELD,
@@ -57,10 +58,12 @@ class HeartbeatLogState:
         may_lack: Callable[[], bool] = lambda: False,
         gives_up_epoch: Callable[[], int | None] = lambda: None,
         confirmed_by_all: Callable[[], int] = lambda: -1,
+        lineage: Callable[[], str] = lambda: "",
     ) -> None:
         """`last_epoch`: the epoch of the last byte. `writable`: the disk accepts writes (not: this broker may
         write). `may_lack`: the log is in doubt. `gives_up_epoch`: see `ReplicaStateMachine`.
-        `confirmed_by_all`: the end offset that every member of the SyncStateSet has, -1 if unknown."""
+        `confirmed_by_all`: the end offset that every member of the SyncStateSet has, -1 if unknown.
+        `lineage`: the names of this process and of former ones of its store."""
         self.last_epoch = last_epoch
         self.max_offset = max_offset
         self.confirm_offset = confirm_offset
@@ -68,11 +71,12 @@ class HeartbeatLogState:
         self.may_lack = may_lack
         self.gives_up_epoch = gives_up_epoch
         self.confirmed_by_all = confirmed_by_all
+        self.lineage = lineage
 
 
 class ControllerHeartbeats:
     """The heartbeats of one broker. `on_lease` is called after each granted lease, `on_lease_missing` while a
-    master gets none."""
+    master gets none, `on_not_counted` after a response that the heartbeat does not count."""
 
     def __init__(
         self, live: LiveConfig, client: RemotingClient, lease: WriteLease, state: HeartbeatLogState
@@ -80,6 +84,7 @@ class ControllerHeartbeats:
         self.lease = lease
         self.on_lease: Callable[[], None] = lambda: None
         self.on_lease_missing: Callable[[], None] = lambda: None
+        self.on_not_counted: Callable[[], None] = lambda: None
         self.naming_successor = False
         """Whether the election of a successor is under way. That request reports the fence. A heartbeat that
         reported it earlier would make the controllers elect a replica of their own choice."""
@@ -221,6 +226,8 @@ class ControllerHeartbeats:
             lease.note_lapse(boot_ms())
             lease.record_grant(epoch, sent_ms, int(granted))
             self.on_lease()
+        elif response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self.on_not_counted()
         return True
 
     def _fence_after_disk_failure(self) -> None:
@@ -257,6 +264,8 @@ class ControllerHeartbeats:
         confirmed = state.confirmed_by_all()
         if confirmed >= 0:
             ext[CONFIRMED_BY_ALL_FIELD] = str(confirmed)
+        if lineage := state.lineage():
+            ext[INCARNATION_FIELD] = lineage
         header = BrokerHeartbeatRequestHeader(
             cluster_name=config.broker_cluster_name,
             broker_addr=config.broker_addr,

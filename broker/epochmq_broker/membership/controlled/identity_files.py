@@ -14,7 +14,7 @@ from epochmq_broker.membership.controlled.identity import (
     parse_application,
     parse_identity,
 )
-from epochmq_protocol.durable_files import make_directory, replace_file
+from epochmq_protocol.durable_files import make_directory, replace_file, sync_directory
 from epochmq_protocol.errors import ConfigError
 
 
@@ -54,6 +54,12 @@ class IdentityFiles:
         """Saves the identity and deletes the application. Raises OSError."""
         _replace(self.path, identity.encode())
         self.forget_application()
+
+    def discard(self) -> None:
+        """Deletes the identity durably: the store gets another one. Raises OSError."""
+        self.path.unlink(missing_ok=True)
+        self.forget_application()
+        sync_directory(self.path.parent)
 
     def save_application(self, application: BrokerIdApplication) -> None:
         """Saves an application before it is sent. Raises OSError."""

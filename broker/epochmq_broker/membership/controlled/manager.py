@@ -16,7 +16,9 @@ from epochmq_broker.membership.controlled.controller_client import ControllerCli
 from epochmq_broker.membership.controlled.heartbeats import ControllerHeartbeats, HeartbeatLogState
 from epochmq_broker.membership.controlled.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.membership.controlled.identity_files import IdentityFiles
+from epochmq_broker.membership.controlled.incarnation_file import IncarnationFile
 from epochmq_broker.membership.controlled.lease_hold import LeaseHold
+from epochmq_broker.membership.controlled.refused_store import RefusedStore
 from epochmq_broker.membership.controlled.request_gate import GatePhase, RequestGate
 from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies, RoleTransitions
 from epochmq_broker.membership.controlled.state_machine import ReplicaStateMachine
@@ -24,11 +26,14 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     AdoptSyncStateSet,
     AskController,
     ControllerLeaderFound,
+    DistrustLog,
     DropApplication,
     FindControllerLeader,
     GiveUpEpoch,
+    HeartbeatNotCounted,
     IdentitySaved,
     LeaseMissing,
+    LeaveRole,
     LogCaughtUp,
     MasterMayHaveChanged,
     ProposalMade,
@@ -87,6 +92,7 @@ class ReplicasManager:
                 lambda: components.ha.doubt.may_lack_acknowledged,
                 lambda: self._state_machine.gives_up_epoch if self._state_machine is not None else None,
                 lambda: components.ha.confirmed_by_all,
+                lambda: self._incarnations.lineage,
             ),
         )
         components.store.state.on_fsync_failure.append(self.heartbeats.send_now)
@@ -94,12 +100,16 @@ class ReplicasManager:
         self.heartbeats.on_lease_missing = lambda: self._feed(LeaseMissing())
         path = config.store_path_broker_identity or str(config.root_dir / "brokerIdentity")
         self._files = IdentityFiles(Path(path).expanduser())
+        self._incarnations = IncarnationFile(self._files.path)
+        self.heartbeats.on_not_counted = lambda: self._feed(HeartbeatNotCounted())
         self._controllers = ControllerClient(
             components.client,
             config.broker_cluster_name,
             config.broker_name,
             config.broker_addr,
             lambda: components.ha.doubt.may_lack_acknowledged,
+            lambda: self._incarnations.lineage,
+            self._registered,
         )
         self._addresses = ControllerAddresses(config.controllers)
         self._addresses.on_change = self._addresses_changed
@@ -129,6 +139,9 @@ class ReplicasManager:
             elect=self.successor_election.elect,
             election_failed=self.successor_election.report_fence,
         )
+        self.refused_store = RefusedStore(
+            components.ha, self._files, self.heartbeats, lambda: self.state_machine, self._feed
+        )
         components.ha.on_proposals(
             lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch))
         )
@@ -137,9 +150,10 @@ class ReplicasManager:
     # Life
 
     def load(self) -> None:
-        """Reads the broker's identity; until the controllers respond the broker is a slave. Raises
-        ConfigError if the store belongs to another broker."""
+        """Reads the broker's identity and names this process; until the controllers respond the broker is a
+        slave. Raises ConfigError if the store belongs to another broker."""
         config = self._components.live.current
+        self._incarnations.begin()
         self._identity, self._application = self._files.load(config.broker_cluster_name, config.broker_name)
         self._components.live.set_role(self._identity.id if self._identity is not None else 1, "SLAVE")
 
@@ -228,6 +242,11 @@ class ReplicasManager:
         return await self.successor_election.members()
 
     @property
+    def started_state_machine(self) -> ReplicaStateMachine | None:
+        """The state machine; None before the start."""
+        return self._state_machine
+
+    @property
     def state_machine(self) -> ReplicaStateMachine:
         """The state machine of a started manager."""
         assert self._state_machine is not None, "the manager was not started"
@@ -251,6 +270,7 @@ class ReplicasManager:
                     self._carry_out(effect)
         finally:
             self._stepping = False
+        self.refused_store.stepped()
         if self._timer is not None:
             self._timer.cancel()
         at = max(state_machine.next_deadline_ms(), _now_ms() + 1) / 1000
@@ -269,6 +289,11 @@ class ReplicasManager:
             case StopWriting():
                 self.lease.note_lapse(boot_ms())
                 self.lease.end()
+            case LeaveRole():
+                identity = self.state_machine.identity
+                self._tasks.start(self._leave_role(identity.id if identity is not None else 1))
+            case DistrustLog():
+                self._tasks.start(self._distrust_log())
             case TakeRole():
                 self._tasks.start(self._take_role(effect))
             case GiveUpEpoch(epoch=epoch):
@@ -304,6 +329,21 @@ class ReplicasManager:
     def _doubt_cleared(self) -> None:
         """The log is no longer in doubt, so that this broker may be elected."""
         self._feed(LogCaughtUp())
+        self.heartbeats.send_now()
+
+    async def _leave_role(self, broker_id: int) -> None:
+        self._lease_hold.release()
+        await self.role_transitions.leave(broker_id)
+
+    async def _distrust_log(self) -> None:
+        try:
+            await self._ha.distrust()
+        except OSError as error:
+            log.error("the broker could not save that its log is in doubt: %s", error)
+
+    def _registered(self, name: str) -> None:
+        """The controllers have recorded the name of this process: from now on they count its heartbeats."""
+        self._incarnations.acknowledged(name)
         self.heartbeats.send_now()
 
     async def _find_leader(self) -> None:

@@ -98,6 +98,17 @@ class RoleTransitions:
         else:
             await self._become_replica(view, broker_id)
 
+    async def leave(self, broker_id: int) -> None:
+        """Leaves the present role, and takes none: the broker id belongs to another store. The nameservers
+        must not list this broker under it."""
+        components = self._components
+        await self._stop_address_search()
+        self._lease.end()
+        self._steps.yield_service(broker_id)
+        components.slave_sync.follow(None)
+        await components.ha.leave_role()
+        await self._steps.unregister()
+
     async def stop(self) -> None:
         """Ends the background work of the present role."""
         await self._stop_address_search()

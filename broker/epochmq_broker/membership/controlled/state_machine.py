@@ -22,6 +22,8 @@ Beside these steps:
 - A proposed SyncStateSet is sent until its fate is known. If a response was lost and the next one is a
   rejection, the first proposal may have been accepted. The broker then registers again. EpochMQ's controllers
   raise the epoch of the set with it, so that no earlier proposal can be accepted any more (#5663).
+- A broker whose id belongs to another store (`incarnation_file`) is refused at its registration. It leaves
+  its role, and registers again every few seconds.
 """
 
 from __future__ import annotations
@@ -42,12 +44,16 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     ControllerMetadata,
     ControllerQuestion,
     ControllerReply,
+    DistrustLog,
     ElectMasterQuestion,
     FindControllerLeader,
     FreeBrokerId,
     GiveUpEpoch,
+    HeartbeatNotCounted,
+    IdentityDiscarded,
     IdentitySaved,
     LeaseMissing,
+    LeaveRole,
     LogCaughtUp,
     MasterMayHaveChanged,
     MasterView,
@@ -64,6 +70,7 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     RoleTaken,
     SearchFinished,
     StopWriting,
+    StoreAdopted,
     TakeRole,
     TimeAdvanced,
     WriteLogLine,
@@ -79,6 +86,12 @@ SUCCESSOR_CHECK_MS = 300
 first."""
 ROLE_PAUSE_MS = 1000
 """How long after a failure a role is taken again."""
+REGISTER_AGAIN_PAUSE_MS = 1000
+"""The least time between two registrations because a controller does not count the heartbeats."""
+TWIN_MAX_MS = 20_000
+"""How long a broker may be refused because its former process seems alive, until its log is in doubt. A
+process that has ended is dead for the controllers after the heartbeat timeout, 10 s by default. One that
+lives longer may acknowledge messages that this store lacks."""
 
 STALE_MASTER = (Code.CONTROLLER_FENCED_MASTER_EPOCH, Code.CONTROLLER_INVALID_MASTER)
 SURELY_NOT_ACCEPTED = (Code.CONTROLLER_INVALID_REPLICAS, Code.CONTROLLER_BROKER_NOT_ALIVE)
@@ -176,11 +189,31 @@ class ReplicaStateMachine:
         self._metadata_asked_ms = now_ms
         self._tokens = 0
         self._last_warning = ""
+        self._registered_ms = now_ms
+        """When this broker registered last."""
+        self._refused_since_ms: int | None = None
+        self._distrusts_log = False
+        """Whether the log was put in doubt because of the present refusal."""
 
     @property
     def identity(self) -> BrokerIdentity | None:
         """The identity that the controllers gave to this broker; None before that."""
         return self._registration.identity
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the controllers refuse this store; None while they do not."""
+        return self._registration.refusal
+
+    @property
+    def adopts_store(self) -> bool:
+        """Whether an administrator has adopted this store, and the controllers have not responded."""
+        return self._registration.adopts
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether the controllers have registered this broker, as far as it knows."""
+        return self._registration.is_registered
 
     @property
     def gives_up_epoch(self) -> int | None:
@@ -237,6 +270,18 @@ class ReplicaStateMachine:
                 self._change_proposed(members, set_epoch)
             case LogCaughtUp():
                 self._must_give_up = False
+            case HeartbeatNotCounted():
+                if now_ms - self._registered_ms >= REGISTER_AGAIN_PAUSE_MS:
+                    self._registered_ms = self._next_ms = now_ms
+                    self._registration.register_again()
+            case StoreAdopted():
+                self._registration.adopts, self._must_give_up = True, True
+                self._next_ms, self._pause_ms = now_ms, PAUSE_MIN_MS
+            case IdentityDiscarded():
+                self._leave_role()
+                self._registration.discard_identity()
+                self.latest_master_view, self._refused_since_ms, self._must_give_up = None, None, True
+                self._next_ms, self._pause_ms = now_ms, PAUSE_MIN_MS
             case LeaseMissing():
                 self._search_ms = min(self._search_ms, max(now_ms, self._searched_ms + SEARCH_PAUSE_MS))
         self._act()
@@ -342,6 +387,8 @@ class ReplicaStateMachine:
                 return
             case QuestionRejected():
                 is_expected = self._registration.rejected(reply)
+                if self.refusal is not None:
+                    self._refused()
                 why = f"the controller rejected the request: {reply.remark} (code {reply.code})"
                 self._retry_later(None if is_expected else why)
                 return
@@ -362,6 +409,8 @@ class ReplicaStateMachine:
         """The response to a registration, an election or a question about the group."""
         was_registered = self._registration.is_registered
         self._registration.registered()
+        if not was_registered:
+            self._registered_ms, self._refused_since_ms, self._distrusts_log = self.now_ms, None, False
         self._metadata_due_ms = self.now_ms + self.settings.metadata_period_ms
         self._note_master_view(view)
         if self.gives_up_epoch is not None:
@@ -419,7 +468,7 @@ class ReplicaStateMachine:
         latest, role = self.latest_master_view, self.role
         if latest is None or latest.master_id is None or self.identity is None:
             return None
-        if self.gives_up_epoch is not None:
+        if self.gives_up_epoch is not None or self.refusal is not None:
             return None
         if role is None or latest.epoch > role.epoch:
             return latest
@@ -432,8 +481,10 @@ class ReplicaStateMachine:
             self._role_due_ms = self.now_ms + ROLE_PAUSE_MS
             self._warn_once(f"the broker could not take its role of epoch {view.epoch}: {error}")
             return
+        if self.refusal is not None or self.identity is None:
+            self._effects += [StopWriting(), LeaveRole()]
+            return
         assert view.master_id is not None
-        assert self.identity is not None
         leads = view.master_id == self.identity.id
         self.role = EpochRole(view.epoch, view.master_id, view.address, leads)
         self._set_epoch = view.set_epoch if leads else -1
@@ -445,6 +496,20 @@ class ReplicaStateMachine:
                 self._effects.append(ProposalRejected())
         if self.latest_master_view is not None and self.latest_master_view.epoch == view.epoch:
             self._note_sync_state_set(self.latest_master_view)
+
+    def _refused(self) -> None:
+        """The controllers have refused this store: another process has its broker id."""
+        if self._refused_since_ms is None:
+            self._refused_since_ms = self.now_ms
+        if not self._distrusts_log and self.now_ms - self._refused_since_ms >= TWIN_MAX_MS:
+            self._distrusts_log = True
+            self._effects.append(DistrustLog())
+        self._leave_role()
+
+    def _leave_role(self) -> None:
+        if self.role is not None:
+            self.role, self._set_epoch, self._pending_change = None, -1, None
+            self._effects += [StopWriting(), LeaveRole()]
 
     # SyncStateSet -------------------------------------------------------------------------------------------
 

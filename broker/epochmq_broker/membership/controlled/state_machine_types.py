@@ -42,9 +42,11 @@ class ApplyBrokerIdQuestion(msgspec.Struct, frozen=True):
 
 
 class RegisterQuestion(msgspec.Struct, frozen=True):
-    """CONTROLLER_REGISTER_BROKER (1003): record this broker's address."""
+    """CONTROLLER_REGISTER_BROKER (1003): record this broker's address and incarnation. `adopts`: an
+    administrator has accepted this store for the broker id."""
 
     broker_id: int
+    adopts: bool = False
 
 
 class ElectMasterQuestion(msgspec.Struct, frozen=True):
@@ -180,6 +182,18 @@ class LogCaughtUp(msgspec.Struct, frozen=True):
     """The log lacks nothing that a living master may have acknowledged: no epoch need be given up."""
 
 
+class HeartbeatNotCounted(msgspec.Struct, frozen=True):
+    """A controller does not count this broker's heartbeats: another store may have its broker id."""
+
+
+class StoreAdopted(msgspec.Struct, frozen=True):
+    """An administrator has accepted this store for its broker id. The log is in doubt on disk."""
+
+
+class IdentityDiscarded(msgspec.Struct, frozen=True):
+    """An administrator has taken the broker id from this store; the disk holds it no more."""
+
+
 ReplicaInput = (
     TimeAdvanced
     | SearchFinished
@@ -191,6 +205,9 @@ ReplicaInput = (
     | ProposalMade
     | LeaseMissing
     | LogCaughtUp
+    | HeartbeatNotCounted
+    | StoreAdopted
+    | IdentityDiscarded
 )
 
 
@@ -221,6 +238,15 @@ class DropApplication(msgspec.Struct, frozen=True):
 
 class StopWriting(msgspec.Struct, frozen=True):
     """Stop writing at once: another broker is, or may be, the master."""
+
+
+class LeaveRole(msgspec.Struct, frozen=True):
+    """Leave the present role, and take none: the broker id belongs to another store. Writing has stopped."""
+
+
+class DistrustLog(msgspec.Struct, frozen=True):
+    """Put the log in doubt, durably: another process of the same store may have acknowledged messages that it
+    lacks."""
 
 
 class TakeRole(msgspec.Struct, frozen=True):
@@ -272,6 +298,8 @@ ReplicaEffect = (
     | SaveIdentity
     | DropApplication
     | StopWriting
+    | LeaveRole
+    | DistrustLog
     | TakeRole
     | GiveUpEpoch
     | AdoptSyncStateSet

@@ -216,6 +216,13 @@ class AvailabilityMode:
     def min_id_may_have_changed(self) -> None:
         """A sender that is not known says so."""
 
+    async def settle_store(self, *, adopt: bool, timeout_ms: int) -> int:
+        """Adopts a store that the controllers refuse, or discards its broker id; returns its broker id.
+        Raises RequestError."""
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, "this broker has no controllers that could refuse its store"
+        )
+
     async def switch_over(self, header: SwitchoverRequestHeader, timeout_ms: int) -> SwitchoverResponseHeader:
         """Makes another replica the master; returns when it is. Raises RequestError or RetryableError."""
         raise RequestError(

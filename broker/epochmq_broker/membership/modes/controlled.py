@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, GroupParts
@@ -52,6 +54,14 @@ class ControlledMode(AvailabilityMode):
         """See `AvailabilityMode`."""
         return super().takes_messages() and self.replicas.takes_messages()
 
+    def runtime_info(self) -> Mapping[str, str]:
+        """Adds the id that the controllers gave to this broker, and why they refuse its store."""
+        machine = self.replicas.started_state_machine
+        if machine is None or machine.identity is None:
+            return {}
+        found = {"replicaId": str(machine.identity.id)}
+        return found if machine.refusal is None else {**found, "storeRefused": machine.refusal}
+
     def registered(self, response: RegisterBrokerResponseHeader) -> None:
         """Nothing follows: controllers name the master, and a nameserver may still name the former one."""
 
@@ -62,6 +72,10 @@ class ControlledMode(AvailabilityMode):
         """See `AvailabilityMode`. One whose sender is not known makes this broker ask the leading controller,
         as controllers do not sign their notifications."""
         self.replicas.role_notified(command, verified=verified)
+
+    async def settle_store(self, *, adopt: bool, timeout_ms: int) -> int:
+        """See `AvailabilityMode`."""
+        return await self.replicas.refused_store.settle(adopt=adopt, timeout_ms=timeout_ms)
 
     async def switch_over(self, header: SwitchoverRequestHeader, timeout_ms: int) -> SwitchoverResponseHeader:
         """See `AvailabilityMode`."""

@@ -93,6 +93,11 @@ def given_up(kept: LogDoubt, epoch: int) -> LogDoubt:
     return msgspec.structs.replace(kept, gives_up=False, given_up_epoch=max(kept.given_up_epoch, epoch))
 
 
+def distrusted(kept: LogDoubt) -> LogDoubt:
+    """The doubt of a store that another process of its broker may have overtaken: as of a restored volume."""
+    return msgspec.structs.replace(kept, in_doubt=True, gives_up=True, verify_all=True)
+
+
 def no_doubt() -> LogDoubt:
     """No doubt: the broker is a new master, or a replica that has caught up with its master. Older
     masterships need not be remembered, for the epochs on disk are newer."""

@@ -117,6 +117,11 @@ class LogDoubtTracker:
         self.current = log_doubt.given_up(self.current, max(epoch, self._epochs.epochs.last_epoch))
         await asyncio.to_thread(self._file.save, self.current)
 
+    async def distrust(self) -> None:
+        """Puts the log in doubt as that of a restored volume. Raises OSError if that cannot be saved."""
+        self.current = log_doubt.distrusted(self.current)
+        await asyncio.to_thread(self._file.save, self.current)
+
     def put_in_doubt(self) -> bool:
         """Puts the log in doubt, so that this broker is not elected; False if it is already."""
         if self.current.in_doubt:

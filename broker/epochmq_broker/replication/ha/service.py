@@ -259,6 +259,19 @@ class HAService:
             store.replica_log.mark_all_dispatched()
             self._start_following(master_ha_address, epochs=self.epochs)
 
+    async def leave_role(self) -> None:
+        """Ends the present role under a controller, and takes none."""
+        async with self._lock:
+            await self._end_role()
+            self.role = HARole.IDLE
+
+    async def distrust(self) -> None:
+        """Puts the log in doubt, durably, so that the whole log is compared with a master's and this broker
+        leads under a newer epoch only. Raises OSError if that cannot be saved."""
+        async with self._lock:
+            await self.doubt.distrust()
+            self._verified = 0
+
     def follow(self, master_ha_address: str | None) -> None:
         """Follows the master at this HA address, and ends the connection to another one. Does nothing on a
         master."""

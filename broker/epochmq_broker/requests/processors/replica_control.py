@@ -1,4 +1,4 @@
-"""Serves the requests by which `epochmq promote`, `fence` and `drain` control a replica
+"""Serves the requests by which `epochmq promote`, `fence`, `drain` and `replica` control a replica
 (`protocol.replica_control`)."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.replica_control import (
     ReplicaControlCode,
     ReplicaControlStateHeader,
+    SettleStoreHeader,
     SwitchoverRequestHeader,
 )
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
@@ -49,6 +50,7 @@ class ReplicaControlProcessor:
         return {
             ReplicaControlCode.SWITCHOVER: self.switch_over,
             ReplicaControlCode.SET_CONTROL_STATE: self.set_state,
+            ReplicaControlCode.SETTLE_STORE: self.settle_store,
             ReplicaControlCode.COPY_TABLES: self.copy_master_tables,
             ReplicaControlCode.GET_MASTER_LOG_STATE: self.master_log_state,
         }
@@ -88,6 +90,15 @@ class ReplicaControlProcessor:
             fenced=state.fenced, drained=state.drained, takes_messages=takes, undispatched=behind
         )
         return response(command, ResponseCode.SUCCESS, header=response_header)
+
+    async def settle_store(self, connection: RemotingConnection, command: Command) -> Command:
+        """Adopts a store that the controllers refuse, or discards its broker id; responds with its id."""
+        header = SettleStoreHeader.decode(command.ext)
+        timeout_ms = max(0, min(header.timeout_ms, TIMEOUT_MAX_MS))
+        broker_id = await self._mode.settle_store(adopt=header.adopt, timeout_ms=timeout_ms)
+        done = "adopted" if header.adopt else "discarded"
+        log.info("the refused store was %s: it has broker id %d", done, broker_id)
+        return response(command, ResponseCode.SUCCESS, header=SettleStoreHeader(broker_id=broker_id))
 
     async def copy_master_tables(self, connection: RemotingConnection, command: Command) -> Command:
         """Copies the master's tables; responds when they are copied."""
