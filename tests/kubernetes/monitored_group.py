@@ -11,7 +11,7 @@ import aiohttp
 import httpx
 import msgspec
 
-from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
+from epochmq_operator.kube.metrics import OperatorMetrics, WatchAge, serve_metrics
 from epochmq_operator.plans.objects import Manifest, Ref
 from epochmq_protocol.admin_api.operations import AdminArguments
 from epochmq_protocol.admin_api.results import (
@@ -109,7 +109,9 @@ def _controller(number: int) -> ControllerState:
 class MonitoredGroup:
     """A healthy group of three replicas, with three controllers and an operator. `values` are further values
     of each broker, by the metric's name; the processes of `silent` pods do not respond; without
-    `operator_runs` there is no operator to scrape. `resources` are those that the operator manages."""
+    `operator_runs` there is no operator to scrape. `watch_age_s` is the age of the operator's watch of pods,
+    `failed_passes` the number of its reconciliations of broker groups that failed. `resources` are those
+    that the operator manages."""
 
     brokers: dict[str, BrokerState] = field(
         default_factory=lambda: {f"orders-broker-{n}": _broker(n + 1) for n in range(3)}
@@ -130,6 +132,8 @@ class MonitoredGroup:
     silent: set[str] = field(default_factory=set)
     operator_runs: bool = True
     operator_leads: bool = True
+    watch_age_s: float = 30.0
+    failed_passes: int = 0
     resources: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {
             "BrokerGroup": {"phase": "Ready", "targetReplicas": 3, "readyReplicas": 3, "masterEpoch": 3},
@@ -188,6 +192,8 @@ class MonitoredGroup:
     async def _of_operator(self) -> str:
         metrics = OperatorMetrics()
         metrics.leads.set(self.operator_leads)
+        metrics.reconciliations.labels("BrokerGroup", "failed").inc(self.failed_passes)
+        metrics.collect_watches(lambda: [WatchAge("Pod", "all namespaces", self.watch_age_s, False)])
         metrics.collect_groups(lambda: self._resources("BrokerGroup", "ControllerGroup"))
         metrics.collect_entities(lambda: self._resources("Topic"))
         metrics.collect_audits(lambda: self._resources("BrokerGroupAudit"))

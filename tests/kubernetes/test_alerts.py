@@ -118,6 +118,14 @@ def standby_operator(group: MonitoredGroup) -> None:
     group.operator_leads = False
 
 
+def stale_watch(group: MonitoredGroup) -> None:
+    group.watch_age_s = 700.0
+
+
+def failing_passes(group: MonitoredGroup) -> None:
+    group.failed_passes = 20
+
+
 def blocked(group: MonitoredGroup) -> None:
     group.change_status("BrokerGroup", phase="Blocked")
 
@@ -213,6 +221,16 @@ CASES = {
     ),
     "EpochMQOperatorAbsent": AlertCase(
         standby_operator, {}, "No operator is active. Groups keep serving, but are not repaired."
+    ),
+    "EpochMQOperatorWatchStale": AlertCase(
+        stale_watch,
+        {"kind": "Pod", "watched_namespace": "all namespaces"},
+        "The operator has seen no Pod in all namespaces for ten minutes.",
+    ),
+    "EpochMQOperatorFails": AlertCase(
+        failing_passes,
+        {"kind": "BrokerGroup"},
+        "The operator cannot reconcile a BrokerGroup; its reconciliations keep failing.",
     ),
     "EpochMQGroupNeedsAPerson": AlertCase(
         blocked,

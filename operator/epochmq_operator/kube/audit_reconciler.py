@@ -8,11 +8,17 @@ import time
 from epochmq_operator.audits import plan
 from epochmq_operator.audits.manifests import AuditSettings
 from epochmq_operator.audits.plan import ObservedAudit
-from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
+from epochmq_operator.kube.reconciler import (
+    WATCHED_FOR_AUDITS,
+    WATCHED_OBJECTS,
+    Reconciler,
+    ReconcilerDependencies,
+)
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, spec_of
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.reported_states import ReportedState
+from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
 
 
@@ -20,6 +26,7 @@ class AuditReconciler(Reconciler):
     """Reconciles all audits by the plan in `epochmq_operator.audits`."""
 
     kinds = (AUDIT_KIND,)
+    needed_kinds = (*KINDS, *WATCHED_OBJECTS, *WATCHED_FOR_AUDITS)
 
     def __init__(self, settings: AuditSettings, dependencies: ReconcilerDependencies) -> None:
         super().__init__(dependencies)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ USER_AGENT = "epochmq-operator"
 
 _kubernetes: Any = kubernetes.config  # its functions carry no types
 _incluster: Any = incluster_config
+NoteResponse = Callable[[str, int, str], None]
+"""Takes the path of a request, the HTTP status (0: no response), and the reason."""
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -54,8 +57,9 @@ class ClusterConnection:
         found: str | None = self.configuration.get_api_key_with_prefix("BearerToken", "authorization")
         return found
 
-    def session(self) -> aiohttp.ClientSession:
-        """An HTTP session with the operator's user agent. The caller closes it."""
+    def session(self, note: NoteResponse | None = None) -> aiohttp.ClientSession:
+        """An HTTP session with the operator's user agent. The caller closes it. `note` learns of each
+        response as soon as its headers are there."""
 
         async def authorized(
             request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
@@ -66,9 +70,22 @@ class ClusterConnection:
                 request.headers["Authorization"] = f"{scheme.capitalize()} {token}"
             return await handler(request)
 
+        async def noted(
+            request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+        ) -> aiohttp.ClientResponse:
+            try:
+                response = await handler(request)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                if note is not None:
+                    note(request.url.path, 0, f"{error or type(error).__name__}")
+                raise
+            if note is not None:
+                note(request.url.path, response.status, response.reason or "")
+            return response
+
         connector = aiohttp.TCPConnector(ssl=self.ssl_context(), limit=0)
         return aiohttp.ClientSession(
-            connector=connector, middlewares=(authorized,), headers={"User-Agent": USER_AGENT}
+            connector=connector, middlewares=(authorized, noted), headers={"User-Agent": USER_AGENT}
         )
 
 

@@ -33,6 +33,7 @@ from epochmq_operator.manifests.pod import AUTH_FILE
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata, ref_of, spec_of
 from epochmq_operator.pod_rendering import BROKER_PORT
+from epochmq_operator.resources import KINDS
 from epochmq_operator.resources.entities import Entity, TopicResource, UserResource
 from epochmq_protocol import properties
 from epochmq_protocol.errors import EpochMQError
@@ -43,6 +44,8 @@ INNER_CREDENTIALS = "innerClientAuthenticationCredentials"
 
 class EntityReconciler(Reconciler):
     """Reconciles the resources of `kinds`: Topic, User or both."""
+
+    needed_kinds = (*KINDS, "Pod")
 
     def __init__(
         self, kinds: Iterable[str], broker_client: BrokerClient, dependencies: ReconcilerDependencies

@@ -6,7 +6,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies, labelled_resource
+from epochmq_operator.kube.reconciler import (
+    WATCHED_OBJECTS,
+    Reconciler,
+    ReconcilerDependencies,
+    labelled_resource,
+)
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, is_deleting, ref_of, status_of
 from epochmq_operator.plans.observed_state import ObservedState
@@ -22,6 +27,7 @@ class GroupReconciler(Reconciler):
     """Reconciles all groups by the plans in `epochmq_operator.plans`."""
 
     kinds = tuple(KINDS)
+    needed_kinds = WATCHED_OBJECTS
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import structlog
@@ -18,6 +18,9 @@ from epochmq_operator.kube.event_loop_thread import EventLoopThread, event_loop_
 from epochmq_operator.kube.lease_rules import ObservedLease
 from epochmq_operator.plans.objects import Ref
 from epochmq_protocol.errors import EpochMQError
+
+SHOWN_MAX = 5
+"""So many of the watches that fail are logged."""
 
 log = structlog.get_logger()
 
@@ -51,14 +54,15 @@ class LeaseHolder:
         """Whether this operator is active. Call it from any thread."""
         return lease_rules.may_write(self._renewed_s, time.monotonic())
 
-    async def acquire(self) -> None:
-        """Waits until this operator holds the Lease."""
+    async def acquire(self, blind: Callable[[], list[str]] = list) -> None:
+        """Waits until this operator holds the Lease. It does not take the Lease while `blind`, which another
+        thread calls, says what it cannot see."""
         log.info("waiting for the lease", lease=str(self._lease), me=self._me)
-        await self._thread.run(self._acquire())
+        await self._thread.run(self._acquire(blind))
         log.info("acquired the lease", lease=str(self._lease), me=self._me)
 
-    async def _acquire(self) -> None:
-        while not await self._attempt():  # noqa: ASYNC110 -- what is waited for is in another process
+    async def _acquire(self, blind: Callable[[], list[str]]) -> None:
+        while not await self._attempt(blind):  # noqa: ASYNC110 -- what is waited for is in another process
             await asyncio.sleep(lease_rules.LOOK_EVERY_S)
 
     async def hold(self) -> None:
@@ -108,10 +112,10 @@ class LeaseHolder:
             except ApiError as error:
                 log.warning("cannot release the lease", lease=str(self._lease), error=str(error))
 
-    async def _attempt(self) -> bool:
-        """Takes or renews the Lease if the rules allow it. Returns whether this operator holds the Lease. If
-        the API server does not respond, the Lease is not lost at once: the time since the last renewal
-        decides."""
+    async def _attempt(self, blind: Callable[[], list[str]] = list) -> bool:
+        """Takes or renews the Lease if the rules allow it and nothing is `blind`. Returns whether this
+        operator holds the Lease. If the API server does not respond, the Lease is not lost at once: the time
+        since the last renewal decides."""
         async with self._one_attempt:
             try:
                 found = self._found or await self._read()
@@ -119,6 +123,10 @@ class LeaseHolder:
                 self._observed = lease_rules.observe(self._observed, spec, time.monotonic())
                 if not lease_rules.may_take(self._observed, self._me, time.monotonic()):
                     self._renewed_s = None
+                    return False
+                unseen = blind()
+                if unseen:
+                    log.warning("not taking the lease: the operator is blind", watches=unseen[:SHOWN_MAX])
                     return False
                 sent_s = time.monotonic()
                 spec = lease_rules.spec_when_held(spec, self._me, time.time())

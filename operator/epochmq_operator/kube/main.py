@@ -20,16 +20,22 @@ from epochmq_operator.kube.config import OperatorConfig, load_config
 from epochmq_operator.kube.connection import ClusterConnection, NoClusterError, from_kubeconfig, in_cluster
 from epochmq_operator.kube.entity_reconciler import EntityReconciler
 from epochmq_operator.kube.group_reconciler import GroupReconciler
-from epochmq_operator.kube.kopf_watch import WatchEndedError, kopf_watch, watch_resources
+from epochmq_operator.kube.kopf_watch import ResourceWatch, WatchEndedError, kopf_watch
 from epochmq_operator.kube.lease_holder import LeadershipLostError, open_lease_holder
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
-from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
+from epochmq_operator.kube.reconciler import (
+    WATCHED_FOR_AUDITS,
+    WATCHED_OBJECTS,
+    Reconciler,
+    ReconcilerDependencies,
+)
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import open_sidecar_client
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
-from epochmq_operator.manifests import MANAGED_BY, MANAGER, OBJECT_KINDS, differences
+from epochmq_operator.kube.watch_states import WatchStates
+from epochmq_operator.manifests import MANAGED_BY, MANAGER, differences
 from epochmq_operator.plans.compared_objects import ComparisonCache
 from epochmq_operator.plans.deletion import finalizers
 from epochmq_operator.plans.objects import FINALIZER, Manifest, Ref, ref_of
@@ -39,14 +45,7 @@ from epochmq_operator.resources.audit import AUDIT_KIND
 from epochmq_operator.resources.entities import ENTITY_KINDS
 
 SELECTOR = f"{MANAGED_BY}={MANAGER}"
-WATCHED = (
-    *(one.kind for one in OBJECT_KINDS),
-    *("Pod", "PersistentVolumeClaim"),
-)
-WATCHED_FOR_AUDITS = ("Role", "RoleBinding")
 OWN_FINALIZERS = (FINALIZER, ENTITY_FINALIZER)
-LISTED_WITHIN_S = 120.0
-LIST_AGAIN_S = 1.0
 
 log = structlog.get_logger()
 
@@ -137,12 +136,14 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
         api = Api(connection, lease_holder.require)
         stack.push_async_callback(api.close)
         metrics, cache, liveness = OperatorMetrics(), ObjectCache(), Liveness()
+        states = WatchStates(liveness)
+        metrics.collect_watches(states.ages)
         metrics.collect_groups(lambda: [found for kind in KINDS for found in cache.all(kind)])
         sidecar_client = await stack.enter_async_context(
             open_sidecar_client(api, by_proxy=config.sidecars == "proxy")
         )
         replicas = ReplicaObserver(cache, sidecar_client, CredentialsCache(api))
-        dependencies = ReconcilerDependencies(api, cache, replicas, metrics, liveness, config.workers)
+        dependencies = ReconcilerDependencies(api, cache, replicas, metrics, liveness, config.workers, states)
         reconcilers: list[Reconciler] = [GroupReconciler(renderer, dependencies, config.parallel_updates)]
         if config.audits:
             reconcilers.append(AuditReconciler(config.audit_settings(), dependencies))
@@ -154,55 +155,31 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
             metrics.collect_entities(lambda: [found for kind in entities for found in cache.all(kind)])
         metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
         informers = [
-            Informer(api, cache, kind, where, SELECTOR, liveness)
-            for kind in (*WATCHED, *(WATCHED_FOR_AUDITS if config.audits else ()))
+            Informer(api, cache, kind, where, SELECTOR, states)
+            for kind in (*WATCHED_OBJECTS, *(WATCHED_FOR_AUDITS if config.audits else ()))
             for where in (*config.namespaces,) or (None,)
         ]
+        watch = kopf_watch(cache, connection, states)
+        resources = ResourceWatch(api, cache, states, watch, frozenset(config.kinds), config.namespaces)
         address, port = config.metrics_address, config.metrics_port
-        await stack.enter_async_context(
-            serve_metrics(metrics, address, port, liveness.stuck, lambda: _unlisted(informers))
-        )
+        await stack.enter_async_context(serve_metrics(metrics, address, port, liveness.stuck, states.blind))
         async with asyncio.TaskGroup() as tasks:
             for informer in informers:
                 tasks.create_task(informer.run())
-            watch = kopf_watch(config.namespaces, cache, connection)
-            tasks.create_task(watch_resources(api, watch, frozenset(config.kinds)))
-            await lease_holder.acquire()
+            tasks.create_task(resources.run())
+            # Plans need the whole observed state. What is not listed by then is given up.
+            await lease_holder.acquire(states.blind)
             async with lease_holder.released_at_exit(), asyncio.TaskGroup() as work:
                 metrics.leads.set(1)
                 work.create_task(lease_holder.hold())
-                await _wait_until_listed(informers)
-                await _load_resources(api, cache, config)
                 cache.on_change = lambda manifest: _notify(reconcilers, manifest)
                 for reconciler in reconcilers:
                     work.create_task(reconciler.run())
 
 
-def _unlisted(informers: list[Informer]) -> list[str]:
-    return [f"{one.activity} has not listed yet" for one in informers if not one.listed.is_set()]
-
-
 def _notify(reconcilers: list[Reconciler], manifest: Manifest) -> None:
     for reconciler in reconcilers:
         reconciler.object_changed(manifest)
-
-
-async def _wait_until_listed(informers: list[Informer]) -> None:
-    """Waits until all kinds are listed, because plans need the whole observed state."""
-    async with asyncio.timeout(LISTED_WITHIN_S):
-        for informer in informers:
-            await informer.listed.wait()
-
-
-async def _load_resources(api: Api, cache: ObjectCache, config: OperatorConfig) -> None:
-    """Loads all resources before the first reconciliation. kopf delivers them one by one; until a
-    ControllerGroup is delivered it would seem to be missing, and one whose broker groups are not would seem
-    unused."""
-    async with asyncio.timeout(LISTED_WITHIN_S):
-        for kind in config.kinds:
-            for where in (*config.namespaces,) or (None,):
-                for found in await _list_all(api, kind, where):
-                    cache.put(found)
 
 
 async def _list_defined(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
@@ -213,12 +190,3 @@ async def _list_defined(api: Api, kind: str, where: str | None) -> list[dict[str
         if error.status == 404:
             return []
         raise
-
-
-async def _list_all(api: Api, kind: str, where: str | None) -> list[dict[str, Any]]:
-    while True:
-        try:
-            return await _list_defined(api, kind, where)
-        except ApiError as error:
-            log.warning("cannot list resources", kind=kind, namespace=where, error=str(error))
-            await asyncio.sleep(LIST_AGAIN_S)

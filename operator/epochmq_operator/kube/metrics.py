@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -16,6 +17,16 @@ from epochmq_operator.entities.entity_status import EntityRecord
 from epochmq_operator.plans.objects import Manifest, Ref, spec_of, status_of
 
 RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchAge:
+    """The age of a watch of a kind in a namespace, and whether it fails."""
+
+    kind: str
+    namespace: str
+    age_s: float
+    fails: bool
 
 
 class OperatorMetrics:
@@ -58,6 +69,31 @@ class OperatorMetrics:
     def collect_audits(self, audits: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
         """Exports each audit's last verdict."""
         self.registry.register(_AuditCollector(audits))
+
+    def collect_watches(self, watches: Callable[[], Iterable[WatchAge]]) -> None:
+        """Exports the age of each watch, and whether it fails."""
+        self.registry.register(_WatchCollector(watches))
+
+
+class _WatchCollector(Collector):
+    def __init__(self, watches: Callable[[], Iterable[WatchAge]]) -> None:
+        self._watches = watches
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        labels = ["kind", "watched_namespace"]
+        age = GaugeMetricFamily(
+            "epochmq_operator_watch_age_seconds",
+            "Seconds since the API server responded to a watch",
+            labels=labels,
+        )
+        failing = GaugeMetricFamily(
+            "epochmq_operator_watch_failing", "1 while a watch fails or has not listed yet", labels=labels
+        )
+        for one in self._watches():
+            names = [one.kind, one.namespace]
+            age.add_metric(names, one.age_s)
+            failing.add_metric(names, 1 if one.fails else 0)
+        return [age, failing]
 
 
 class _AuditCollector(Collector):

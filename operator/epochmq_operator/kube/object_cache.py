@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from epochmq_operator.kube.api import Api, ApiError, WatchEvent
-from epochmq_operator.kube.liveness import WATCH_LIMIT_S, Liveness
+from epochmq_operator.kube.watch_states import WatchStates
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of
 
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.5, 15.0
@@ -140,40 +140,42 @@ class Informer:
         kind: str,
         namespace: str | None,
         selector: str,
-        liveness: Liveness,
+        states: WatchStates,
     ) -> None:
-        self.activity = f"the watch of {kind} in {namespace or 'all namespaces'}"
-        self._liveness = liveness
+        self._states = states
+        states.expect(kind, namespace)
         self._api = api
         self._cache = cache
         self._kind = kind
         self._namespace = namespace
         self._selector = selector
-        self.listed = asyncio.Event()
 
     async def run(self) -> None:
         """Lists, then watches; starts again when the watch breaks. Runs until cancelled."""
         back_off_s = BACK_OFF_FIRST_S
         while True:
-            self._liveness.begin(self.activity, WATCH_LIMIT_S)
+            self._states.begin(self._kind, self._namespace)
             try:
                 items, version = await self._api.list(self._kind, self._namespace, self._selector)
                 self._cache.replace(self._kind, self._namespace, items)
-                self.listed.set()
+                self._states.listed(self._kind, self._namespace)
                 back_off_s = BACK_OFF_FIRST_S
                 await self._watch(version)
             except ApiError as fault:
                 if fault.status != 410:
+                    self._states.failed(self._kind, self._namespace, fault.status, str(fault))
                     log.warning("a watch broke", kind=self._kind, namespace=self._namespace, error=str(fault))
                     await asyncio.sleep(back_off_s)
                     back_off_s = min(back_off_s * 2, BACK_OFF_MAX_S)
 
     async def _watch(self, version: str) -> None:
         while True:
-            self._liveness.begin(self.activity, WATCH_LIMIT_S)
+            self._states.begin(self._kind, self._namespace)
             async for event in self._api.watch(self._kind, self._namespace, self._selector, version):
                 version = str(event.object["metadata"]["resourceVersion"])
+                self._states.heard(self._kind, self._namespace)
                 self._take(event)
+            self._states.heard(self._kind, self._namespace)
 
     def _take(self, event: WatchEvent) -> None:
         if event.type == "BOOKMARK":

@@ -7,7 +7,7 @@ import abc
 import asyncio
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -19,7 +19,8 @@ from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import MembershipRejectionError
-from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
+from epochmq_operator.kube.watch_states import WatchStates
+from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, OBJECT_KINDS
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import (
     Manifest,
@@ -28,6 +29,9 @@ from epochmq_operator.plans.objects import (
     ref_of,
 )
 
+WATCHED_OBJECTS = (*(one.kind for one in OBJECT_KINDS), "Pod", "PersistentVolumeClaim")
+"""The kinds of objects that belong to groups."""
+WATCHED_FOR_AUDITS = ("Role", "RoleBinding")
 REQUEUE_MAX_S = 15.0
 """The longest time between two reconciliations of a resource, and so between two requests to its replicas."""
 BATCH_DELAY_S = 0.1
@@ -43,7 +47,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ReconcilerDependencies:
-    """What reconcilers share. `workers` is the number of resources that one reconciles at a time."""
+    """What reconcilers share. `workers` is the number of resources that one reconciles at a time. `watches`
+    tells which kinds of objects cannot be seen."""
 
     api: Api
     cache: ObjectCache
@@ -51,6 +56,7 @@ class ReconcilerDependencies:
     metrics: OperatorMetrics
     liveness: Liveness
     workers: int
+    watches: WatchStates = field(default_factory=WatchStates)
 
 
 def labelled_resource(manifest: Manifest) -> Ref | None:
@@ -61,9 +67,11 @@ def labelled_resource(manifest: Manifest) -> Ref | None:
 
 
 class Reconciler(abc.ABC):
-    """Reconciles all resources of some `kinds`. A subclass says what to do by `reconcile`."""
+    """Reconciles all resources of some `kinds`. A subclass says what to do by `reconcile`, and by
+    `needed_kinds` of which objects it must see all to decide."""
 
     kinds: tuple[str, ...]
+    needed_kinds: tuple[str, ...] = ()
 
     def __init__(self, dependencies: ReconcilerDependencies) -> None:
         self.cache = dependencies.cache
@@ -71,6 +79,7 @@ class Reconciler(abc.ABC):
         self._api = dependencies.api
         self._metrics = dependencies.metrics
         self._liveness = dependencies.liveness
+        self._watches = dependencies.watches
         self._writer = EffectWriter(
             dependencies.api, dependencies.cache, dependencies.metrics, dependencies.replicas
         )
@@ -138,6 +147,11 @@ class Reconciler(abc.ABC):
         started = time.monotonic()
         outcome = "idle"
         try:
+            unseen = self._watches.missing((*self.kinds, *self.needed_kinds), ref.namespace)
+            if unseen:
+                outcome = "blind"
+                log.debug("not reconciling", resource=str(ref), namespace=ref.namespace, unseen=unseen)
+                return REQUEUE_MAX_S
             if started - worker.confirmed_s > CONFIRMED_FOR_S:
                 await self._confirm(ref, worker)
             for unlabelled in tuple(worker.unlabelled_objects):

@@ -15,6 +15,7 @@ from epochmq_operator.kube import config
 from epochmq_operator.kube.metrics import OperatorMetrics
 from epochmq_operator.manifests import ManifestSettings
 from epochmq_sidecar.metrics import HELP
+from tests.kubernetes.test_alerts import CASES
 from tests.unit.operator.rendered_chart import (
     CHART,
     NAMESPACE,
@@ -387,6 +388,13 @@ def test_alerts_use_existing_metrics_and_say_what_to_do() -> None:
         assert "{{ $labels." in one["annotations"]["summary"] or one["alert"] == "EpochMQOperatorAbsent"
 
 
+def test_each_alert_has_a_case_that_makes_it_fire() -> None:
+    """The cases need Prometheus' own evaluation of rules, so they run elsewhere."""
+    (rule,) = kinds(rendered(*PROMETHEUS), "PrometheusRule")
+    alerts = [one["alert"] for group in rule["spec"]["groups"] for one in group["rules"]]
+    assert sorted(CASES) == sorted(alerts)
+
+
 def test_pod_monitors_select_the_operator_and_every_group() -> None:
     own, groups = kinds(rendered(*PROMETHEUS), "PodMonitor")
     assert own["spec"]["podMetricsEndpoints"][0]["port"] == "http"
@@ -434,6 +442,7 @@ def known_metrics() -> set[str]:
     metrics = OperatorMetrics()
     for collect in (metrics.collect_groups, metrics.collect_audits, metrics.collect_entities):
         collect(list)
+    metrics.collect_watches(list)
     own = {
         family.name + suffix
         for family in metrics.registry.collect()

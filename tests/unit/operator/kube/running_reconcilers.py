@@ -15,6 +15,7 @@ from epochmq_operator.kube.object_cache import ObjectCache
 from epochmq_operator.kube.reconciler import Reconciler, ReconcilerDependencies
 from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
+from epochmq_operator.kube.watch_states import WatchStates
 from epochmq_operator.plans.objects import Ref
 from tests.support.fake_api_server import FakeApiServer
 from tests.unit.operator.plans.fake_api import NAMESPACE, RENDERER
@@ -47,7 +48,10 @@ class SilentSidecars:
 
 @asynccontextmanager
 async def running_reconciler(
-    server: FakeApiServer, *refs: Ref, liveness: Liveness | None = None
+    server: FakeApiServer,
+    *refs: Ref,
+    liveness: Liveness | None = None,
+    watches: WatchStates | None = None,
 ) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
     """Runs a reconciler with only these objects of the server in its cache."""
     api: Any = server
@@ -56,7 +60,15 @@ async def running_reconciler(
     replicas = ReplicaObserver(cache, silent, CredentialsCache(api))
     made = GroupReconciler(
         RENDERER,
-        ReconcilerDependencies(api, cache, replicas, OperatorMetrics(), liveness or Liveness(), 4),
+        ReconcilerDependencies(
+            api,
+            cache,
+            replicas,
+            OperatorMetrics(),
+            liveness or Liveness(),
+            4,
+            watches or WatchStates(),
+        ),
     )
     cache.on_change = made.object_changed
     for ref in refs:

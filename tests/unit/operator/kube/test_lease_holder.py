@@ -156,6 +156,28 @@ async def test_a_released_lease_is_taken_at_once(server: Server) -> None:
         next_one.require()
 
 
+async def test_a_blind_standby_takes_no_lease_until_it_sees_again(server: Server) -> None:
+    blind, asked = ["the watch of Pod in all namespaces fails"], threading.Event()
+
+    def unseen() -> list[str]:
+        asked.set()
+        return blind
+
+    async with leader(server, "a"):
+        pass
+    async with operator(server, "b") as standby:
+        waiting = asyncio.ensure_future(standby.acquire(unseen))
+        for _ in range(3):
+            asked.clear()
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.to_thread(asked.wait, PATIENCE_S)
+        assert server.holder is None
+        assert not standby.leads
+        blind = []
+        await asyncio.wait_for(waiting, PATIENCE_S)
+        assert server.holder == "b"
+
+
 async def test_a_stopped_standby_has_not_taken_the_lease(server: Server) -> None:
     async with leader(server, "a"), operator(server, "b") as standby:
         waiting = asyncio.ensure_future(standby.acquire())

@@ -12,6 +12,7 @@ from epochmq_operator.kube import liveness as module
 from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.metrics import OperatorMetrics, serve_metrics
 from epochmq_operator.kube.object_cache import Informer, ObjectCache
+from epochmq_operator.kube.watch_states import WatchStates
 from tests.support.fake_api_server import FakeApiServer
 from tests.support.net import loopback
 from tests.unit.operator.kube.running_reconcilers import QUORUM, resource, running_reconciler, until
@@ -103,7 +104,7 @@ async def test_a_pause_between_reconciliations_is_not_stuck() -> None:
 async def test_a_watch_that_never_ends_is_stuck() -> None:
     clock = Clock()
     liveness, api = Liveness(clock), Watching(([pod("p", 1)], []))
-    informer = Informer(api, ObjectCache(), "Pod", "shop", "", liveness)  # type: ignore[arg-type]
+    informer = Informer(api, ObjectCache(), "Pod", "shop", "", WatchStates(liveness, clock))  # type: ignore[arg-type]
     task = asyncio.ensure_future(informer.run())
     await asyncio.wait_for(api.idle.wait(), 60)
     clock.now_s += module.WATCH_LIMIT_S

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from epochmq_operator.kube.api import ApiError, WatchEvent
-from epochmq_operator.kube.liveness import Liveness
 from epochmq_operator.kube.object_cache import DELETIONS_MAX, Informer, ObjectCache
+from epochmq_operator.kube.watch_states import WatchStates
 from epochmq_operator.plans.objects import Ref
 from tests.unit.operator.kube.watched_objects import Watching, pod
 
@@ -108,10 +108,11 @@ async def test_a_broken_watch_starts_again_with_a_list(fault: int, monkeypatch: 
         ([pod("q", 11)], [WatchEvent("DELETED", pod("q", 12)), WatchEvent("BOOKMARK", pod("", 13))]),
     )
     cache = ObjectCache()
-    informer = Informer(api, cache, "Pod", None, "", Liveness())  # type: ignore[arg-type]
+    states = WatchStates()
+    informer = Informer(api, cache, "Pod", None, "", states)  # type: ignore[arg-type]
     task = asyncio.ensure_future(informer.run())
     async with asyncio.timeout(60):
         await api.idle.wait()
     task.cancel()
-    assert informer.listed.is_set()
+    assert states.blind() == []
     assert list(cache.all("Pod")) == []
