@@ -126,12 +126,16 @@ class NameserverRegistration:
 
     async def wait_until_registered(self, timeout_ms: float = 3000) -> bool:
         """Waits until every reachable nameserver has all changes made so far. Returns False after the
-        timeout. Does not wait for a nameserver that fails."""
+        timeout. Does not wait for a nameserver whose last registration failed, nor for one that an earlier
+        call waited for in vain, until it responds again."""
         waits = [registrar.idle.wait() for registrar in self._registrars.values()]
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await asyncio.gather(*waits)
         except TimeoutError:
+            for registrar in self._registrars.values():
+                if not registrar.idle.is_set():
+                    registrar.unreachable()
             return False
         return True
 
@@ -177,6 +181,7 @@ class _NameserverRegistrar:
         self.registered = False
         self._registered_id: int | None = None  # the broker id in the latest registration
         self.idle = asyncio.Event()  # no change waits, or the nameserver is unreachable
+        self._reachable = True  # until a registration fails or takes too long; again when one succeeds
         self._live = live
         self._topics = topics
         self._client = client
@@ -190,13 +195,21 @@ class _NameserverRegistrar:
 
     def changed(self, names: tuple[str, ...]) -> None:
         self._pending.update(names)
-        self.idle.clear()
-        self._wake.set()
+        self._wake_up()
 
     def refresh(self) -> None:
         self._full = True
-        self.idle.clear()
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._reachable:
+            self.idle.clear()
         self._wake.set()
+
+    def unreachable(self) -> None:
+        """Nobody waits for this nameserver until it has responded again."""
+        self._reachable = False
+        self.idle.set()
 
     def abandon(self) -> None:
         """Ends the task without unregistering: the nameserver is no longer configured."""
@@ -243,13 +256,13 @@ class _NameserverRegistrar:
                 if self.registered or pause_s >= RETRY_MAX_S:
                     log.warning("registration with nameserver %s failed: %s", self.addr, error)
                 self.registered = False
-                self.idle.set()
+                self.unreachable()
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_MAX_S)
                 continue
             if not self.registered:
                 log.info("registered with nameserver %s", self.addr)
-            self.registered = True
+            self.registered = self._reachable = True
             await self._watch()
             pause_s = RETRY_MIN_S
             if self._wake.is_set():

@@ -28,6 +28,9 @@ from epochmq_protocol.errors import RequestError
 from epochmq_protocol.topics import TopicConfig
 from epochmq_store.message_store import MessageStore
 
+REGISTRATION_WAIT_MAX_MS = 2000
+"""How long a changed topic waits for a nameserver that does not respond."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MqadminDependencies:
@@ -51,9 +54,11 @@ class MqadminDependencies:
     group_info: Callable[[], Mapping[str, str]]
 
     async def registered(self) -> None:
-        """Waits until the nameservers have the change, at most registerBrokerTimeoutMills: the next route
-        that the caller gets then contains it."""
-        await self.registration.wait_until_registered(self.live.current.register_broker_timeout_mills)
+        """Waits until the reachable nameservers have the change: the next route that the caller gets then
+        contains it. Waits at most registerBrokerTimeoutMills, and less than the 3 s after which RocketMQ's
+        clients give up, because the change itself is made."""
+        timeout_ms = min(self.live.current.register_broker_timeout_mills, REGISTRATION_WAIT_MAX_MS)
+        await self.registration.wait_until_registered(timeout_ms)
 
     @contextlib.contextmanager
     def timed(self, table: HistogramTable, *labels: str) -> Iterator[None]:

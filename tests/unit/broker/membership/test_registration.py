@@ -120,6 +120,50 @@ async def test_a_deleted_topic_is_not_registered_again(bench: Bench) -> None:
     assert len(bench.servers.registrations(FIRST)) == 1
 
 
+async def test_a_change_does_not_wait_for_a_nameserver_that_is_down(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "RETRY_MIN_S", 3600.0)
+    bench.servers.dead.add(SECOND)
+    bench.registration.start()
+    assert await bench.registration.wait_until_registered(60_000)
+    bench.topics.put(topic_config("New", 4))
+    async with asyncio.timeout(60):
+        assert await bench.registration.wait_until_registered(60_000)
+    bench.registration.refresh()
+    async with asyncio.timeout(60):
+        assert await bench.registration.wait_until_registered(60_000)
+    table = bench.servers.registrations(FIRST)[1].topic_config_serialize_wrapper.topic_config_table
+    assert set(table) == {"New"}
+
+
+async def test_only_the_first_change_waits_for_a_nameserver_that_hangs(bench: Bench) -> None:
+    bench.registration.start()
+    assert await bench.registration.wait_until_registered(60_000)
+    bench.servers.hanging.add(SECOND)
+    bench.topics.put(topic_config("New", 4))
+    assert not await bench.registration.wait_until_registered(50)
+    bench.topics.put(topic_config("Newer", 4))
+    assert await bench.registration.wait_until_registered(60_000)
+    bench.servers.hanging.clear()
+
+
+async def test_a_change_waits_again_for_a_nameserver_that_is_back(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "RETRY_MIN_S", 0.001)
+    bench.servers.dead.add(SECOND)
+    bench.registration.start()
+    assert await bench.registration.wait_until_registered(60_000)
+    bench.servers.dead.clear()
+    await bench.servers.until(lambda: bool(bench.servers.registrations(SECOND)))
+    await until(lambda: bench.registration.registered[SECOND])
+    bench.servers.hanging.add(SECOND)
+    bench.topics.put(topic_config("New", 4))
+    assert not await bench.registration.wait_until_registered(50)
+    bench.servers.hanging.clear()
+
+
 async def test_a_nameserver_that_hangs_does_not_delay_the_other(bench: Bench) -> None:
     bench.servers.hanging.add(FIRST)
     bench.registration.start()
