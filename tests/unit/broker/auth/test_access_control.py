@@ -99,8 +99,9 @@ async def test_a_user_may_do_what_the_acl_allows_and_nothing_else(tmp_path: Path
 
         assert denial(send_command("orders")) is None
         assert denial(send_command("invoices")) == remark("Topic:invoices")
-        assert denial(send_command("%RETRY%writers")) == remark("Group:producers")
-        assert denial(send_command("%RETRY%readers", producer_group="readers")) is None
+        assert denial(send_command("%RETRY%writers")) == remark("Group:writers")
+        assert denial(send_command("%RETRY%writers", producer_group="readers")) == remark("Group:writers")
+        assert denial(send_command("%RETRY%readers")) is None
         assert denial(pull_command("orders", group="readers")) is None
         assert denial(pull_command("orders", group="others")) == remark("Group:others")
         assert denial(pull_command("invoices", group="readers")) == remark("Topic:invoices")
