@@ -413,6 +413,10 @@ class MessageStore:
         """The queue, created on demand. Raises ValueError for an invalid name."""
         return self.queues[topic, queue_id]
 
+    def readable_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue for reads: empty for an invalid name."""
+        return self.queues.readable(topic, queue_id)
+
     def when_queues_written(self, done: Callable[[], None]) -> None:
         """Calls `done` on the event loop when the present units of all queues are in their files, without a
         sync."""

@@ -9,6 +9,7 @@ import re
 import msgspec
 
 from epochmq_protocol.bodies import from_json
+from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.topics import DataVersion
 
 SLICE = 1000
@@ -19,15 +20,15 @@ class OffsetTableBody(msgspec.Struct, rename="camel"):
     """Response to GET_ALL_CONSUMER_OFFSET (43): `topic@group` → queue → offset."""
 
     data_version: DataVersion = DataVersion()
-    offset_table: dict[str, dict[int, int]] = {}
-    lmq_offset_table: dict[str, int] | None = None
+    offset_table: dict[str, dict[Int, Long]] = {}
+    lmq_offset_table: dict[str, Long] | None = None
 
 
 class DelayOffsetTableBody(msgspec.Struct, rename="camel"):
     """Response to GET_ALL_DELAY_OFFSET (45): level → offset."""
 
     data_version: DataVersion = DataVersion()
-    offset_table: dict[int, int] = {}
+    offset_table: dict[Int, Long] = {}
 
 
 def decode_delay_offsets(body: bytes) -> DelayOffsetTableBody:

@@ -87,6 +87,22 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             raise ValueError(f"{topic!r}-{queue_id} is not a valid queue name")
         return self._add(topic, queue_id, is_batch=self.is_batch_topic(topic) is True)
 
+    def readable(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue for reads. A name that no queue can have, such as a very long one, has
+        an empty queue, which is not kept."""
+        if is_queue_name(topic) and queue_id >= 0:
+            return self[topic, queue_id]
+        return ConsumeQueue(
+            topic,
+            queue_id,
+            self.directory,
+            self.file_size,
+            load=False,
+            pending=PendingUnits(),
+            mappings=self.mappings,
+            extension=None,
+        )
+
     def _add(self, topic: str, queue_id: int, *, is_batch: bool) -> ConsumeQueue:
         queue = self[topic, queue_id] = self._create(topic, queue_id, is_batch=is_batch, load=False)
         self._new_queues.append(queue)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.held_requests import run_held
 from epochmq_broker.requests.processors.pop_checks import (
     check_broker_readable,
     check_queue_and_group,
@@ -113,14 +114,7 @@ class PopProcessor:
         if not self.may_hand_out() and now_ms() < held.expires_ms:
             asyncio.get_running_loop().call_later(RERUN_PAUSE_S, self._rerun, held)
             return
-        command: Command = held.request
-        connection: RemotingConnection = held.connection
-        try:
-            answer = self.pop(connection, command)
-        except RequestError as error:
-            answer = response(command, error.code, error.remark, header=NOTHING)
-        if answer is not None:
-            connection.respond(answer)
+        run_held(held.connection, held.request, self.pop, NOTHING)
 
     def next_revive_queue(self, header: PopMessageRequestHeader) -> int:
         """The revive queue of the next POP's checkpoints, in turn."""

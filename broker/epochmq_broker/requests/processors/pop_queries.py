@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.requests.processors.held_requests import run_held
 from epochmq_broker.requests.processors.pop_checks import (
     DEFAULT_REMARK,
     check_broker_readable,
@@ -19,7 +20,6 @@ from epochmq_broker.requests.processors.processor_context import ProcessorContex
 from epochmq_broker.services.pop.pop_long_polling import HeldPop, Polling, PopLongPolling
 from epochmq_broker.services.pop.pop_service import PopService
 from epochmq_protocol.codes import RequestCode, ResponseCode
-from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import (
     NotificationRequestHeader,
@@ -221,14 +221,7 @@ class PopQueryProcessor:
         return polled
 
     def _rerun(self, held: HeldPop) -> None:
-        command: Command = held.request
-        connection: RemotingConnection = held.connection
-        try:
-            answer = self.notification(connection, command)
-        except RequestError as error:
-            answer = response(command, error.code, error.remark, header=NotificationResponseHeader())
-        if answer is not None:
-            connection.respond(answer)
+        run_held(held.connection, held.request, self.notification, NotificationResponseHeader())
 
     def notify(self, topic: str, group: str, queue_id: int) -> None:
         """Wakes a waiting notification after the present iteration, because an orderly queue is free

@@ -106,7 +106,7 @@ class QueuePopper:
         """Pops one queue into `result`, without messages if that is full already. Raises NotResidentError
         before anything has changed, and RequestError."""
         config, group = self._live.current, header.consumer_group
-        queue = self._store.queue(topic, queue_id)
+        queue = self._store.readable_queue(topic, queue_id)
         if config.enable_pop_message_threshold:
             in_flight = self._pop.in_flight.count(topic, group, queue_id)
             if in_flight > config.pop_inflight_message_threshold:

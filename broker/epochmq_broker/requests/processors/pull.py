@@ -8,11 +8,13 @@ it asks for that. When it runs again, it goes through all checks once more, and 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 
 from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
 from epochmq_broker.requests.processors.broker_name_check import names_another_broker
 from epochmq_broker.requests.processors.filtered_gets import FilteredGets
+from epochmq_broker.requests.processors.held_requests import FAILED_REMARK
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.pull_fast import RESPONDED, FastPull, is_sent_in_place
 from epochmq_broker.requests.processors.pull_filters import PullFilters
@@ -61,6 +63,8 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 from epochmq_store.files.memory_limit import memory_bytes
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus
+
+log = logging.getLogger(__name__)
 
 FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
@@ -203,7 +207,11 @@ class PullProcessor:
         self._rerun_unheld(pull.connection, pull.request)
 
     def _rerun_unheld(self, connection: RemotingConnection, request: FastPullRequest) -> None:
-        frame = self._respond(connection, request, held=True)
+        try:
+            frame = self._respond(connection, request, held=True)
+        except Exception:  # its client must get a response
+            log.exception("a held pull failed when it ran again")
+            frame = encode(response(_command_of(request), ResponseCode.SYSTEM_ERROR, FAILED_REMARK))
         if frame is None:
             return  # the response follows, for example once the missing bytes are read from the disk
         connection.respond_encoded(request.opaque, frame)
@@ -236,7 +244,7 @@ class PullProcessor:
                 if result is None:
                     return None
             elif result is None and wanted.select is None:
-                queue = self._store.queue(request.topic, request.queue_id)
+                queue = self._store.readable_queue(request.topic, request.queue_id)
                 result = get(queue, request.queue_offset, request.max_msg_nums, tags=wanted.tags)
             elif result is None:
                 result = self._get_selected(connection, request, group, topic, wanted, held=held)
@@ -422,7 +430,7 @@ class PullProcessor:
         offset = self._offsets.take_reset(request.consumer_group, request.topic, request.queue_id)
         if offset is None or not self._live.current.use_server_side_reset_offset:
             return None
-        queue = self._store.queue(request.topic, request.queue_id)
+        queue = self._store.readable_queue(request.topic, request.queue_id)
         return GetResult(GetStatus.OFFSET_RESET, offset, queue.min_offset, queue.max_offset)
 
     def _get_selected(
@@ -439,7 +447,7 @@ class PullProcessor:
         loop. Raises RequestError."""
 
         done = self._responder(connection, request, group, topic, wanted, held=held)
-        queue = self._store.queue(request.topic, request.queue_id)
+        queue = self._store.readable_queue(request.topic, request.queue_id)
         found = self._filtered_gets.begin(
             queue, request.queue_offset, request.max_msg_nums, wanted, connection, done
         )
@@ -518,7 +526,7 @@ class PullProcessor:
         connection.defer(request.opaque, request.code, polls=True)
         compacted = self._compaction.queue_of(request.topic, request.queue_id)
         pull = HeldPull(
-            self._store.queue(request.topic, request.queue_id) if compacted is None else compacted,
+            self._store.readable_queue(request.topic, request.queue_id) if compacted is None else compacted,
             request.queue_offset,
             wanted.tags,
             asyncio.get_running_loop().time() + min(hold_ms, HOLD_MAX_MS) / 1000,
@@ -533,7 +541,7 @@ class PullProcessor:
     def _new_message_test(self, request: FastPullRequest, wanted: MessageFilter) -> Callable[[], bool]:
         """A function that tells whether one of the messages that arrived since its last call may be
         selected."""
-        queue = self._store.queue(request.topic, request.queue_id)
+        queue = self._store.readable_queue(request.topic, request.queue_id)
         checked = request.queue_offset
 
         def selects_new() -> bool:

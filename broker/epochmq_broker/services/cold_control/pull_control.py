@@ -104,7 +104,7 @@ class ColdPullControl:
 
     def _reads_cold(self, request: FastPullRequest) -> bool:
         reader = self._store.reader
-        queue = self._store.queue(request.topic, request.queue_id)
+        queue = self._store.readable_queue(request.topic, request.queue_id)
         if not queue.min_offset <= request.queue_offset < queue.max_offset:
             return False
         with reader.resident:
@@ -116,7 +116,7 @@ class ColdPullControl:
         group = request.consumer_group
         if is_system_group(group):
             return
-        queue = self._store.queue(request.topic, request.queue_id)
+        queue = self._store.readable_queue(request.topic, request.queue_id)
         cold = 0
         for physical, size, code in queue.units(request.queue_offset, next_offset - request.queue_offset):
             if not self.pages.is_far_behind(physical):

@@ -38,6 +38,7 @@ from epochmq_broker.tables.topics import topic_config
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.escape.remote_messages import RemoteMessageReader
 from epochmq_broker.writing.inner_message import PutResult
+from epochmq_broker.writing.message_writer import RETRY_TOPIC_BYTES_MAX
 from epochmq_broker.writing.quarantine import (
     NEVER_STORED,
     Origin,
@@ -464,8 +465,8 @@ class PopReviveService:
         return found.body
 
     def _create_retry_topic(self, topic: str, checkpoint: PopCheckPoint) -> None:
-        if topic in self._topics:
-            return
+        if topic in self._topics or len(topic.encode()) > RETRY_TOPIC_BYTES_MAX:
+            return  # a longer name has no queue
         self._topics.create_if_absent(topic_config(topic, RETRY_QUEUES))
         assert checkpoint.group is not None
         if self._offsets.query(checkpoint.group, topic, 0) is None:

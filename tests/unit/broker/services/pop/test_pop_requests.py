@@ -10,6 +10,7 @@ import pytest
 
 from epochmq_broker.requests.processors import pop as pop_processor
 from epochmq_broker.services.pop.checkpoints import PopCheckPoint, decode_checkpoint
+from epochmq_broker.tables.topics import topic_config
 from epochmq_protocol.bodies import BatchAck, BatchAckMessageRequestBody, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import request
@@ -172,6 +173,26 @@ async def test_a_message_whose_copy_is_rejected_blocks_no_other(bench: Bench, pr
     assert bench.record("%RETRY%g_T", 0, 0).body == b"plain"
     again = checkpoints()[-1]
     assert (again.start_offset, again.count) == (0, 1), "the odd message is revived later"
+
+
+async def test_a_retry_topic_whose_name_is_too_long_blocks_no_other_message(bench: Bench) -> None:
+    topic, group = "T" * 127, "g" * 127
+    bench.broker.topics.put(topic_config(topic, 1))
+    send(bench, 1, topic)
+    await pop(bench, topic, consumer_group=group, invisible_time=200)
+    await until(lambda: bench.broker.pop.revives.retries.counts)
+    send(bench, 1, topic)
+    (message,), _ = await pop(bench, topic, consumer_group=group)
+    assert message.queue_offset == 1
+    assert f"%RETRY%{group}_{topic}" not in bench.broker.topics
+
+
+async def test_a_retry_topic_of_a_long_name_that_exists_blocks_no_other_message(bench: Bench) -> None:
+    topic, group = "T" * 127, "g" * 127
+    bench.broker.topics.put(topic_config(f"%RETRY%{group}_{topic}", 1))
+    bench.broker.topics.put(topic_config(topic, 1))
+    send(bench, 1, topic)
+    assert len((await pop(bench, topic, consumer_group=group))[0]) == 1
 
 
 async def test_retry_topics_of_version_2(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from epochmq_protocol.headers import (
     PollingInfoRequestHeader,
 )
 from epochmq_protocol.message import decode_records
-from tests.unit.broker.kit import Bench, bodies, until
+from tests.unit.broker.kit import Bench, bodies, pull_command, until
 from tests.unit.broker.services.pop.support import (
     pop,
     pop_command,
@@ -205,3 +205,32 @@ async def test_a_waiting_pop_outlasts_a_switchover_that_fails(bench: Bench) -> N
     assert opaque not in peer.answers
     standing.handover_changed(False)
     assert len(decode_records((await peer.answer(opaque)).body)) == 1
+
+
+def broken(*_: object, **__: object) -> None:
+    """Replaces a method that a request needs."""
+    raise ArithmeticError("this request always fails")
+
+
+async def test_a_waiting_pop_that_fails_is_answered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(bench, 1)
+    await pop(bench)
+    peer = bench.peer()
+    opaque = peer.send(pop_command(poll_time=60_000))
+    processor = bench.broker.processors.pop
+    await until(lambda: processor.polling.held == 1)
+    monkeypatch.setattr(processor.popper, "pop", broken)
+    processor.polling.release()
+    assert (await peer.answer(opaque)).code == ResponseCode.SYSTEM_ERROR
+
+
+async def test_a_waiting_pull_that_fails_is_answered(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(bench, 1)
+    peer = bench.peer()
+    opaque = peer.send(pull_command("T", offset=1, sys_flag=2 | 4, suspend_timeout_millis=60_000))
+    hold = bench.broker.processors.pull.hold
+    await until(lambda: hold.held == 1)
+    monkeypatch.setattr(bench.broker.store, "get", broken)
+    monkeypatch.setattr(bench.broker.processors.pull, "_get_resident", broken)
+    hold.release()
+    assert (await peer.answer(opaque)).code == ResponseCode.SYSTEM_ERROR
