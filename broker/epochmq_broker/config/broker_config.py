@@ -629,8 +629,10 @@ def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:
             without_effect[key] = value
         else:
             entries[key] = value.strip()
-    if entries.get("enableControllerMode", "").lower() == "true" and entries.get("brokerId") == "-1":
-        del entries["brokerId"]  # as in RocketMQ's examples: the controller assigns the id
+    if entries.get("brokerId") == "-1" and any(
+        entries.get(mode, "").lower() == "true" for mode in ("enableControllerMode", "enableDLegerCommitLog")
+    ):
+        del entries["brokerId"]  # RocketMQ sets -1 itself, and prints it: the group assigns the id
     config, warnings = typed_config.load(BrokerConfig, entries)
     return LoadedBrokerConfig(_complete(config), tuple(warnings), without_effect)
 

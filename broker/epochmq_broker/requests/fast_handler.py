@@ -33,6 +33,7 @@ class GateName(enum.Enum):
     ISOLATION = "isolation"
     ACCESS = "access"
     BROKER_NAME = "broker name"
+    MASTER_ONLY = "master only"
     RELAY = "relay"
     STATIC_TOPICS = "static topics"
     COLD_READS = "cold reads"

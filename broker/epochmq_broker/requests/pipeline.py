@@ -9,6 +9,7 @@ socket only the gates of the broker. Why this order:
 - An isolated master rejects requests before the access control: no sender may make them.
 - Access comes before the broker's name: a rejection by name tells which broker this is.
 - A request for another broker is rejected here, not relayed: the relay goes to this broker's group.
+- A slave rejects what changes tables, once it is clear that the sender may ask, and means this broker.
 - A request that is only relayed is relayed before its queue is translated: the master has the mapping, and
   translates it again.
 - A static topic's request asks for its physical queue behind the gate of cold reads, for each item anew.
@@ -35,6 +36,7 @@ from epochmq_broker.membership.controlled.handover import Handover
 from epochmq_broker.membership.controlled.request_gate import RequestGate
 from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
 from epochmq_broker.requests.processors.broker_name_check import reject_requests_for_others
+from epochmq_broker.requests.processors.slave_rejection import reject_changes_on_slave
 from epochmq_broker.requests.processors.static_topics import TRANSLATED_CODES, StaticTopicProcessor
 from epochmq_broker.requests.request_rules import rule_of
 from epochmq_broker.services.cold_reads import ColdReadRetrier
@@ -102,6 +104,12 @@ def ordered_gates(
             name=GateName.BROKER_NAME,
             concerns=lambda code: rule_of(code).name_field,
             guard=lambda handlers: reject_requests_for_others(handlers, live),
+            clients_only=True,
+        ),
+        Gate(
+            name=GateName.MASTER_ONLY,
+            concerns=lambda code: rule_of(code).changes_tables,
+            guard=lambda handlers: reject_changes_on_slave(handlers, live),
             clients_only=True,
         ),
     ]

@@ -43,6 +43,9 @@ class RequestRule(Struct, frozen=True, kw_only=True):
     """What happens to the request during a switchover, and after it, on the former master."""
     isolated: bool = False
     """Whether only a master that serves may serve it, so that an isolated one rejects it."""
+    changes_tables: bool = False
+    """Whether it changes topics, groups or their offsets for an administrator, which only a master may: the
+    next copy of the master's tables would undo the change on a slave."""
     reads_cold_itself: bool = False
     """Whether its handler waits itself for bytes that are not in memory (`cold_reads`)."""
 
@@ -117,8 +120,15 @@ REQUEST_RULES: Final[dict[int, RequestRule]] = {
     RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: RequestRule(name_field="bname"),
     RequestCode.GET_EARLIEST_MSG_STORETIME: RequestRule(name_field="bname"),
     RequestCode.GET_TOPIC_CONFIG: RequestRule(name_field="bname"),
-    RequestCode.UPDATE_AND_CREATE_TOPIC: RequestRule(name_field="bname"),
-    RequestCode.DELETE_TOPIC_IN_BROKER: RequestRule(name_field="bname"),
+    RequestCode.UPDATE_AND_CREATE_TOPIC: RequestRule(name_field="bname", changes_tables=True),
+    RequestCode.DELETE_TOPIC_IN_BROKER: RequestRule(name_field="bname", changes_tables=True),
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: RequestRule(changes_tables=True),
+    RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: RequestRule(changes_tables=True),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: RequestRule(changes_tables=True),
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: RequestRule(changes_tables=True),
+    RequestCode.DELETE_SUBSCRIPTIONGROUP: RequestRule(changes_tables=True),
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: RequestRule(changes_tables=True),
+    RequestCode.CLONE_GROUP_OFFSET: RequestRule(changes_tables=True),
 }
 """Request code → rule. A code without a row has the defaults."""
 

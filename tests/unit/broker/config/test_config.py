@@ -299,3 +299,20 @@ def test_a_replica_is_configured_as_in_java() -> None:
     text = {"brokerRole": "SLAVE", "brokerId": "2", "haMasterAddress": "127.0.0.1:10912"}
     config = from_properties(text).config
     assert (config.broker_id, config.ha_master_address) == (2, "127.0.0.1:10912")
+
+
+@pytest.mark.parametrize("mode", ["enableControllerMode", "enableDLegerCommitLog"])
+def test_the_broker_id_that_rocketmq_prints_for_members_of_a_group_is_accepted(mode: str) -> None:
+    text = {
+        mode: "true",
+        "brokerId": "-1",
+        "controllerAddr": "127.0.0.1:9878",
+        "dLegerGroup": "g",
+        "dLegerPeers": "n0-127.0.0.1:40911",
+        "dLegerSelfId": "n0",
+    }
+    if mode == "enableControllerMode":
+        text = {key: value for key, value in text.items() if not key.startswith("dLeger")}
+    else:
+        del text["controllerAddr"]
+    assert from_properties(text).config.broker_id == 0
