@@ -169,6 +169,9 @@ class SimulatedLogHost(Host):
                 return False
             point = self.log.start_of_record(difference)
         self.verified = point
+        if point < log_doubt.protected_until(self.doubt, self.confirmed) and point < end:
+            self.world.diverged(self, f"the master ends at {point}, and {self.confirmed} are acknowledged")
+            return False
         if point < end:
             self.world.count_event("truncations")
             self.world.note(f"{self.name} cuts its log from {end} to {point}")

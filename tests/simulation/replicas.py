@@ -384,6 +384,7 @@ class GroupBroker(SimulatedLogHost):
                 all_ack=True,
                 flushed=self.disk.flushed if self.disk.sync_flush else None,
                 durable=self.disk.flushed,
+                min_copies=self.settings.min_in_sync_replicas,
             )
             self.role = Role.MASTER
             self.settle_doubt()

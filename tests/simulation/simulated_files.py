@@ -108,6 +108,10 @@ class SimulatedFolder:
     def mkdir(self, **_: object) -> None:
         """The directory exists already."""
 
+    def exists(self) -> bool:
+        """It always does."""
+        return True
+
     def iterdir(self) -> Iterator[SimulatedPath]:
         return iter([SimulatedPath(self, name) for name in self.names])
 

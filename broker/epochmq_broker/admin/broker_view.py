@@ -109,6 +109,7 @@ class BrokerView:
             drained=components.replica_control.state.drained,
             learner=config.async_learner,
             in_doubt=ha.doubt.current.in_doubt,
+            divergence=ha.client.divergence if ha.client is not None else "",
             store_faults=store_faults(store.state.flags, store.disk_used_ratio),
             refusal=replicas.state_machine.refusal if replicas is not None else None,
             leading_controller=replicas.state_machine.leader if replicas is not None else None,

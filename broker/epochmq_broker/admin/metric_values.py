@@ -59,6 +59,7 @@ def metric_values(
         "broker_dispatch_behind_bytes": float(store.dispatch_behind_bytes),
         "broker_disk_used_ratio": float(store.disk_used_ratio),
         "broker_epochs": float(len(ha.epochs.epochs.entries)),
+        "broker_log_diverged": float(ha.client is not None and ha.client.divergence != ""),
         "broker_connected_replicas": float(len(ha.sync_state.replicas) if ha.sync_state is not None else 0),
     }
     for metric, key in (("broker_put_rate", "putTps"), ("broker_get_rate", "getTransferredTps")):

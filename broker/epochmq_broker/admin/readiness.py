@@ -42,6 +42,8 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     learner: bool = False
     in_doubt: bool = False
     refusal: str | None = None
+    divergence: str = ""
+    """Why a replica follows no master until a person decides."""
     store_faults: tuple[str, ...] = ()
     leading_controller: str | None = None
     following: bool = False
@@ -132,6 +134,9 @@ def _replica(facts: ReadinessFacts, limits: ReadinessLimits) -> list[str]:
     if facts.controlled and not facts.learner and facts.broker_id not in facts.sync_state_set:
         lack = "" if facts.lag_bytes is None else f"; it lacks {facts.lag_bytes} bytes"
         reasons.append(f"it is not in the SyncStateSet {sorted(facts.sync_state_set)}{lack}")
+    if facts.divergence:
+        reasons.append(f"it follows no master: {facts.divergence}")
+        return reasons
     if not facts.following:
         reasons.append(f"it does not follow a master: it {facts.step or 'has none'}")
         return reasons

@@ -35,6 +35,8 @@ class ReplicaLiveInfo:
     address: str = ""
     lineage: str = ""
     """The incarnations of its store (`incarnations`); empty if it names none."""
+    confirmed_by_all: int = -1
+    """The offset that every member of its SyncStateSet had, as far as it knows; -1 if unknown."""
 
     @property
     def log_end(self) -> tuple[int, int]:

@@ -91,4 +91,5 @@ class HeartbeatTable:
             beat.lacks_confirmed,
             beat.address,
             beat.lineage,
+            beat.confirmed_by_all,
         )

@@ -157,7 +157,7 @@ def elect_master(
         chosen = election_policy.elect(
             cluster,
             name,
-            group.sync_state_set,
+            group.sync_state_set | _more_complete_former_member(group, broker_id, alive),
             group.replicas if unclean else None,
             None if fenced else group.master_id,
             broker_id if designate else None,
@@ -201,6 +201,20 @@ def elect_master(
         )
     remark = _with_reason("Failed to elect a new master", wait_reason)
     return Decision(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark, wait_reason=wait_reason)
+
+
+def _more_complete_former_member(
+    group: ReplicaGroup, broker_id: int, alive: LiveInfoLookup
+) -> frozenset[int]:
+    """The named replica, if it was a member before the election of the present master, which no replica has
+    joined, and that master's log ends before what every member had: an order may put the replica in its
+    place."""
+    named = alive(group.cluster_name, group.broker_name, broker_id)
+    if broker_id not in group.former_members or named is None or group.master_id is None:
+        return frozenset()
+    master = alive(group.cluster_name, group.broker_name, group.master_id)
+    lacks = master is not None and master.max_offset < named.confirmed_by_all
+    return frozenset({broker_id}) if lacks else frozenset()
 
 
 def _with_reason(remark: str, wait_reason: str | None) -> str:

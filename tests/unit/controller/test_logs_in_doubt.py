@@ -474,3 +474,17 @@ def test_an_election_without_a_result_of_another_release_keeps_what_is_known() -
     rows = snapshot.encode(groups).replace(b',"confirmedOffset":400', b"")
     assert b"confirmedOffset" not in rows
     assert snapshot.decode(rows).groups[NAME].confirmed_offset == -1
+
+
+def test_a_person_may_order_the_election_of_a_former_member_that_has_more() -> None:
+    """The new master lacks what every member had, so that no replica joins it. Any other former member may
+    lack what the new master has acknowledged."""
+    groups = group({})
+    groups.apply(ElectMasterEvent(NAME, True, 3))
+    living = {2: ReplicaLiveInfo(1, 400, confirmed_by_all=350), 3: ReplicaLiveInfo(1, 349)}
+    assert groups.groups[NAME].former_members == {1, 2}
+    assert chosen(elect(groups, living, 2, designate=True)) == 2
+    assert chosen(elect(groups, living, 1, designate=True)) is None, "it is not alive"
+    assert chosen(elect(groups, living | {3: ReplicaLiveInfo(1, 350)}, 2, designate=True)) is None
+    groups.apply(AlterSyncStateSetEvent(NAME, frozenset({1, 3})))
+    assert chosen(elect(groups, living, 2, designate=True)) is None, "a member may have more"

@@ -37,7 +37,7 @@ from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
-from epochmq_protocol.ha_frames import HAConnectionState, ReplicaHandshake
+from epochmq_protocol.ha_frames import HAConnectionState, MasterHandshake, ReplicaHandshake
 from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus, RunningFlags
@@ -62,6 +62,7 @@ class HAClientPhase(enum.Enum):
     COMPARING = "compares its log with the master's"
     FOLLOWING = "follows the master"
     FAILED = "follows no master because its disk has failed"
+    DIVERGED = "follows no master because its log and the master's have diverged"
     STOPPED = "stopped"
 
 
@@ -81,6 +82,8 @@ class HAClient:
         checksums: LogChecksums,
         master_checksums: Callable[[], MasterChecksumClient | None],
         protected_until: Callable[[int], int],
+        acknowledged_until: Callable[[], int],
+        order: str,
         on_confirm: Callable[[int], None],
         on_dispatch: Callable[[], None],
         on_diverged: Callable[[], None],
@@ -88,7 +91,9 @@ class HAClient:
         """`epochs` is None without a controller; everything received then counts as confirmed. Up to offset
         `verified` the log is known to be equal to the master's. `checksums` are those of this log,
         `master_checksums` returns the client that gets the master's; None: logs are not compared.
-        `protected_until` maps the confirmed offset to the offset below which the log must not be truncated.
+        `protected_until` maps the confirmed offset to the offset below which the log must not be truncated
+        because of other content, `acknowledged_until` returns the one below which a shorter log of a master
+        is no reason either. `order` is the command that makes this broker the master.
 
         `on_confirm` is called with each new confirmed offset, `on_dispatch` after confirmed records were
         dispatched, `on_diverged` when the log differs from the master's below the confirmed offset."""
@@ -102,6 +107,11 @@ class HAClient:
         self._checksums = checksums
         self._master_checksums = master_checksums
         self._protected_until = protected_until
+        self._acknowledged_until = acknowledged_until
+        self._order = order
+        self.divergence = ""
+        """Why this replica follows no master until a person decides, or the master changes; empty if it
+        may."""
         self._on_confirm = on_confirm
         self._on_dispatch = on_dispatch
         self._on_diverged = on_diverged
@@ -158,6 +168,7 @@ class HAClient:
             return
         log.info("the replica follows the master at %s instead of %s", address, self.address)
         self.address = address
+        self.divergence = ""
         self._address_changed.set()
         if self._stream is not None:
             self._stream.close(f"the master is at {address} now")
@@ -193,8 +204,7 @@ class HAClient:
                 TimeoutError,
                 ChecksumsBusyError,
             ) as error:
-                level = logging.ERROR if isinstance(error, HADivergedError) else logging.WARNING
-                log.log(level, "the replica cannot follow %s: %s", address, error or type(error).__name__)
+                self._cannot_follow(address, error)
             except Exception:
                 log.exception("the replica failed to follow %s", address)
             if followed:
@@ -205,6 +215,16 @@ class HAClient:
             pause_s = (
                 min(pause_s * 2, RECONNECT_MAX_S) if not self._address_changed.is_set() else RECONNECT_MIN_S
             )
+
+    def _cannot_follow(self, address: str, error: Exception) -> None:
+        """Logs why the attempt has failed; what only a person can mend is logged once."""
+        if isinstance(error, HADivergedError):
+            self.phase = HAClientPhase.DIVERGED
+            known, self.divergence = self.divergence, str(error)
+            if known != self.divergence:
+                log.error("the replica cannot follow %s: %s", address, error)
+        else:
+            log.warning("the replica cannot follow %s: %s", address, error or type(error).__name__)
 
     async def _run_connection(self, address: str) -> bool:
         """Runs one connection to its end; returns whether it received any block or heartbeat."""
@@ -238,6 +258,7 @@ class HAClient:
                 self.phase = HAClientPhase.COMPARING
                 await self._agree_with_master(stream, self._epochs)
             self.phase = HAClientPhase.FOLLOWING
+            self.divergence = ""
             self.reached = address
             log.info("the replica follows %s from offset %d", address, self._store.max_phy_offset)
             stream.start_transfer()
@@ -350,6 +371,7 @@ class HAClient:
                 "clear the store that is wrong"
             )
         if point < end:
+            self._check_acknowledged(point, header)
             log.warning(
                 "the log ends at %d and differs from the master's from %d on: the replica truncates it there",
                 end,
@@ -358,6 +380,21 @@ class HAClient:
             self._truncate(point)
         self.verified = point
         epochs.truncate_suffix(point)
+
+    def _check_acknowledged(self, point: int, header: MasterHandshake) -> None:
+        """Raises HADivergedError if a truncation at `point` would remove what may be acknowledged, whatever
+        the epochs say: then the master has lost it, or a person has given it up."""
+        acknowledged = self._acknowledged_until()
+        if point >= acknowledged:
+            return
+        raise HADivergedError(
+            f"broker {self._broker_id} (this one) has acknowledged messages up to offset {acknowledged} in "
+            f"{self._store.log.files.directory}. The log of the master at {self.address}, epoch "
+            f"{header.epoch}, ends at {header.max_offset} and agrees up to {point} only. Nothing was "
+            "changed: this replica keeps its messages and waits for a master that has them. To make it the "
+            f"master: {self._order}. To give the messages up: stop this broker, and empty its store, so that "
+            "it copies the master's log"
+        )
 
     async def _find_difference(self, end: int, epoch: int, *, must_know: bool) -> int | None:
         """The offset of the first byte before `end` that differs from the master's; None if there is none, or

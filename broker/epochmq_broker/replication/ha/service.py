@@ -339,7 +339,12 @@ class HAService:
             all_ack=self.controlled and settings.all_ack_in_sync_state_set,
             flushed=self._counted_as_flushed(),
             durable=self._store.flushed_where if self.controlled else None,
+            min_copies=self._min_copies(settings),
         )
+
+    def _min_copies(self, settings: HASettings) -> int:
+        is_all_ack = self.controlled and settings.all_ack_in_sync_state_set
+        return settings.min_in_sync_replicas if is_all_ack else 1
 
     def _counted_as_flushed(self) -> int | None:
         """The flushed offset of this log if only flushed bytes count, else None."""
@@ -410,6 +415,8 @@ class HAService:
             checksums=self.checksums,
             master_checksums=lambda: self.master_checksums,
             protected_until=lambda confirmed: log_doubt.protected_until(self.doubt.current, confirmed),
+            acknowledged_until=self._acknowledged_until,
+            order=self._election_order(),
             on_confirm=self._confirmed.set_by_master if epochs is not None else lambda _offset: None,
             on_dispatch=self._confirmed.note_dispatched if epochs is not None else lambda: None,
             on_diverged=diverged,
@@ -419,6 +426,22 @@ class HAService:
         self.client = client
         self.role = HARole.REPLICA
         client.start(address)
+
+    def _acknowledged_until(self) -> int:
+        """Up to where this log holds what every member had, and so what may be acknowledged: no master makes
+        this broker truncate it. 0 without `allAckInSyncStateSet`: a master then confirms what only it has."""
+        is_all_ack = self.controlled and self._live.current.all_ack_in_sync_state_set
+        confirmed = self._confirmed.records if is_all_ack else 0
+        return log_doubt.protected_until(self.doubt.current, confirmed)
+
+    def _election_order(self) -> str:
+        """The command that makes this broker the master."""
+        config = self._live.current
+        controller = config.controller_addr.split(";")[0] or "CONTROLLER:PORT"
+        return (
+            f"mqadmin electMaster -a {controller} -n {config.broker_name} -c {config.broker_cluster_name} "
+            f"-b {self._broker_id}"
+        )
 
     def _publish_progress(self) -> None:
         """Publishes the confirmed offset and answers sends, after a replica acknowledged, joined or left."""
@@ -463,6 +486,7 @@ class HAService:
         if self.sync_state is not None:
             self.sync_state.not_caught_up_max_ms = settings.ha_max_time_slave_not_catchup
             self.sync_state.all_ack = self.controlled and settings.all_ack_in_sync_state_set
+            self.sync_state.min_copies = self._min_copies(settings)
         if self.server is not None:
             self.server.configure(settings)
         if self._acks is not None:

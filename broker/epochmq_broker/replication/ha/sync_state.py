@@ -23,6 +23,8 @@ The rules:
   decreases during a mastership.
 - **Whole records.** Replicas acknowledge parts of records. Replicas and controllers are told the last record
   end at or before the confirmed offset (`confirmed_records`), because a part does not survive a stop.
+- **What may be acknowledged.** `confirmed_records` also lies in at least `minInSyncReplicas` logs: a master
+  alone acknowledges nothing, and others need not keep what only it has.
 - An acknowledgement beyond the end of the master's log is a protocol error, and is rejected.
 """
 
@@ -110,9 +112,11 @@ class SyncState:
     """The flushed offset of the own log, if only flushed bytes count (SYNC_FLUSH); None: all bytes count."""
     durable: int | None = None
     """The flushed offset of the own log, whether only flushed bytes count or not; None if unknown."""
+    min_copies: int = 1
+    """`minInSyncReplicas` with `all_ack`, else 1."""
     confirmed_records: int = field(init=False)
-    """The end of the last record that is confirmed as a whole, as far as it is known. Invariant: at most
-    `confirm_offset`."""
+    """The end of the last record that is confirmed as a whole and is in `min_copies` logs, as far as it is
+    known. Never falls during a mastership. Invariant: at most `confirm_offset`."""
     _record_ends: RecordEnds = field(init=False)
 
     def __post_init__(self) -> None:
@@ -282,7 +286,8 @@ class SyncState:
 
     def _advance(self) -> None:
         self.confirm_offset = max(self.confirm_offset, self._computed_confirm_offset())
-        self.confirmed_records = self._record_ends.advance(self.confirm_offset)
+        copied = self.offset_reached_by(self.min_copies) if self.min_copies > 1 else self.confirm_offset
+        self.confirmed_records = self._record_ends.advance(min(self.confirm_offset, copied))
 
     def _computed_confirm_offset(self) -> int:
         lowest = self.own_end

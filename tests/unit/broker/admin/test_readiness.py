@@ -62,6 +62,7 @@ def test_a_master_that_stores_no_messages_is_not_ready(changes: dict[str, Any], 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
+        ({"divergence": "broker 2 has more", "following": False}, "it follows no master: broker 2 has more"),
         ({"sync_state_set": frozenset({1})}, "it is not in the SyncStateSet [1]; it lacks 10 bytes"),
         (
             {"following": False, "step": "connects"},

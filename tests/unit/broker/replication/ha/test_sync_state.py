@@ -229,3 +229,27 @@ def test_a_second_connection_of_a_replica_survives_the_end_of_the_first() -> Non
     assert sync.replica_acknowledged(2, 1000, 10)
     sync.replica_disconnected(2)
     assert not sync.replica_acknowledged(2, 1000, 10)
+
+
+def test_only_what_enough_logs_have_may_be_acknowledged() -> None:
+    """A master alone confirms what it has, so that it can go on; it acknowledges none of it."""
+    sync = SyncState(
+        self_id=1,
+        epoch_start=0,
+        members=frozenset({1}),
+        set_epoch=1,
+        confirm_offset=0,
+        end=0,
+        not_caught_up_max_ms=1000,
+        since_ms=0,
+        all_ack=True,
+        min_copies=2,
+    )
+    sync.log_appended(1000)
+    assert (sync.confirm_offset, sync.confirmed_records) == (1000, 0)
+    sync.replica_connected(2, async_learner=False)
+    assert sync.replica_acknowledged(2, 700, 10)
+    assert sync.confirmed_records == 0, "no record is known to end before 700"
+    assert sync.replica_acknowledged(2, 1000, 10)
+    assert sync.confirmed_records == 1000
+    sync.check_invariants()
