@@ -149,8 +149,9 @@ class DLedgerPeer:
             committed=found.committed,
             snapshot=found.snapshot,
             memberships=found.memberships,
-            rejoins=found.rejoins,
-            vote_lost=found.vote_lost,
+            rejoins=found.rejoin is not None,
+            vote_lost=found.rejoin is not None and found.rejoin.vote_lost,
+            is_new_directory=found.rejoin is not None and found.rejoin.is_new_directory,
             body_log=self._block_log,
             saved_memberships=found.saved_memberships,
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from epochmq_dledger.core.types import RaftSettings, SavedMembership, Snapshot
 from epochmq_dledger.state_machine import StateMachine
 from epochmq_dledger.store import damage_evidence, state_files
+from epochmq_dledger.store.damage_evidence import RejoinMark
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.snapshot_file import SnapshotFile, open_snapshot
@@ -35,8 +36,7 @@ class RecoveredPeer:
     applied_index: int
     memberships: list[DLedgerEntry]
     saved_memberships: list[SavedMembership]
-    rejoins: bool
-    vote_lost: bool
+    rejoin: RejoinMark | None
 
 
 class PeerRecovery:
@@ -71,6 +71,7 @@ class PeerRecovery:
         covered = self._snapshot_index()
         self.entries.open(-1 if checkpoint is not None and committed <= covered else checkpoint)
         if checkpoint is None:
+            self._mark_new_directory(covered)
             self._save_first_checkpoint()
         vote = self._vote()
         if self.entries.damage is not None:
@@ -88,7 +89,6 @@ class PeerRecovery:
                 applied = snapshot.index
         memberships = self._replay(applied + 1, committed, apply)
         committed = min(committed, self.entries.end_index)
-        lost = damage_evidence.load_rejoin_mark(self.folder)
         return RecoveredPeer(
             vote,
             committed,
@@ -96,8 +96,26 @@ class PeerRecovery:
             max(applied, committed),
             memberships,
             self._saved,
-            lost is not None,
-            lost is True,
+            damage_evidence.load_rejoin_mark(self.folder),
+        )
+
+    def _mark_new_directory(self, covered: int) -> None:
+        """Lets a founder without any file begin without a vote: its group is new, or this peer was a member
+        and has lost everything (`core.rejoin`). The mark is durable before any other file."""
+        entries, folder = self.entries, self.folder
+        is_empty = entries.end_index < 0 and entries.damage is None and covered < 0 and not self._saved
+        is_founder = not self.settings.joining and len(self.settings.peers) > 1
+        if not (is_empty and is_founder) or self._accepted:
+            return
+        if any((folder / name).exists() for name in (*state_files.STATE_FILE_NAMES, damage_evidence.REJOIN)):
+            return
+        damage_evidence.save_rejoin_mark(folder, RejoinMark(vote_lost=True, is_new_directory=True))
+        log.warning(
+            "%s: %s was empty, because the group is new or this peer has lost its disk. The peer has no vote "
+            "until enough of the others have responded to tell which, and after a loss until it has its "
+            "leader's log; see docs/durability.md",
+            self.settings.self_id,
+            folder,
         )
 
     def _save_first_checkpoint(self) -> None:
@@ -169,8 +187,9 @@ class PeerRecovery:
             )
         place = damage_evidence.preserve_evidence(self.folder, self.entries, text)
         if not self._accepted:
-            was_lost = damage_evidence.load_rejoin_mark(self.folder) is True
-            damage_evidence.save_rejoin_mark(self.folder, vote_lost=vote_lost or was_lost)
+            mark = damage_evidence.load_rejoin_mark(self.folder) or RejoinMark(vote_lost=False)
+            mark = RejoinMark(vote_lost or mark.vote_lost, mark.is_new_directory)
+            damage_evidence.save_rejoin_mark(self.folder, mark)
         if self.entries.damage is not None and not vote_lost:
             self.entries.erase_after_end()
             self.entries.damage = None

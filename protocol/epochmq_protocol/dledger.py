@@ -201,9 +201,11 @@ class VoteRequest(RequestOrResponse, kw_only=True, rename="camel"):
 
 
 class VoteResponse(RequestOrResponse, kw_only=True, rename="camel"):
-    """`term` is the voter's, so a candidate learns of newer terms."""
+    """`term` is the voter's, so a candidate learns of newer terms. `epochmq_new` (our own): the directory of
+    the voter was empty at its start, and the voter does not know yet whether its group is new."""
 
     vote_result: VoteResult = VoteResult.UNKNOWN
+    epochmq_new: bool | None = None
 
 
 class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):

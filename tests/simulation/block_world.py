@@ -64,7 +64,7 @@ class BrokerPeer(PeerWithClients):
         reset that was interrupted looks like damage."""
         super().die(kept)
         peers = self.world.members()
-        if sum(peer.rejoins for peer in peers) > (len(peers) - 1) // 2:
+        if sum(peer.rejoins and not peer.is_new_directory for peer in peers) > (len(peers) - 1) // 2:
             self.world.count_event("majorities without a vote")
             raise UndetectableLossError("a majority of the peers takes its log for damaged")
 

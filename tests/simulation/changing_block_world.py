@@ -227,6 +227,6 @@ class ChangingBlockWorld(BlockWorld):
         peer.log = self.make_log(who, peer.settings.file_size)
         peer.settings = self.settings_of(peer.settings, is_new=True)
         peer.term, peer.voted_for, peer.vote_before = 0, None, (0, None)
-        peer.rejoins = peer.vote_lost = False
+        peer.rejoins = peer.vote_lost = peer.is_new_directory = False
         peer.checkpoint, peer.memberships = -1, ()
         peer.start()

@@ -24,6 +24,8 @@ from tests.simulation.raft_world import RaftWorld
 
 STORED_SHARE = 0.3
 """The share of worlds on the production store. The others are faster."""
+FOUNDING_SHARE = 0.5
+"""The share of those worlds whose peers have empty directories, and find out that their group is new."""
 PREFERRED_SHARE = 0.1
 """The share of worlds whose groups prefer two of their peers as leaders."""
 PREFERRED_CHECK_MS = 100
@@ -149,6 +151,7 @@ def disk_faults(rng: random.Random, names: list[str], until_ms: float) -> list[I
         "rot": (2.0, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
         "lost_vote": (1.5, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
         "lie": (0.3, lambda r: (who(r), round(r.uniform(100, 2000)))),
+        "empty": (1.5, lambda r: (who(r), round(r.choice((50, 1500)) * (0.5 + r.random())))),
     }
     return [
         fault_plan.stream(rng, kind, rate * rng.choice((0, 1, 3)), until_ms, make)
@@ -164,6 +167,7 @@ class ClientWorld(RaftWorld):
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         options = dict(plan.options)
         single = options.pop("single", False)
+        founding = random.Random(f"founding {plan.seed}").random() < FOUNDING_SHARE
         self.preferred: tuple[str, ...] = tuple(options.pop("preferred", ()))
         super().__init__(plan.seed, plan.network, verbose=verbose, **options)
         self.wanted = plan
@@ -193,6 +197,9 @@ class ClientWorld(RaftWorld):
             peer.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
             self.add_peer(peer)
         for started in self.peers.values():
+            if founding and self.stored and not self.beside_java:
+                started.rejoins = started.vote_lost = started.is_new_directory = True
+                self.count_event("groups founded", int(started is self.peers[names[0]]))
             started.start()
 
     def make_peer(self, name: str, settings: RaftSettings) -> PeerWithClients:

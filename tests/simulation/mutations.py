@@ -416,6 +416,14 @@ DISKS = [
         "elif member.is_voter:",
     ),
     Mutation(
+        "an emptied peer votes before it knows whether its group is new",
+        "raft",
+        RaftNode,
+        "__init__",
+        "if rejoins:",
+        "if rejoins and not is_new_directory:",
+    ),
+    Mutation(
         "a damaged log counts as caught up before it is",
         "raft",
         Follower,

@@ -70,6 +70,8 @@ class PeerHost(Host):
         self.rejoins = False
         """The disk says that this peer recovers lost data."""
         self.vote_lost = False
+        self.is_new_directory = False
+        """It began with an empty directory, and does not know yet whether its group is new."""
         self.committed_at_start = 0
         """The number of entries that were committed when the peer started."""
         self.memberships: tuple[SavedMembership, ...] = ()
@@ -112,6 +114,7 @@ class PeerHost(Host):
             committed=self.committed,
             rejoins=self.rejoins,
             vote_lost=self.vote_lost,
+            is_new_directory=self.is_new_directory,
             body_log=cast("BodyLog | None", self.log.body_log),
             saved_memberships=self.memberships,
         )
@@ -145,6 +148,17 @@ class PeerHost(Host):
             self.checkpoint = min(max(self.checkpoint, self.committed), kept)
         self.checkpoint = min(self.checkpoint, kept)
         self.effects_left = None
+
+    def lose_directory(self) -> None:
+        """Replaces the disk of a stopped peer by an empty one."""
+        assert isinstance(self.log, StoredLog)
+        before = self.log.entries
+        self.log = self.world.make_log(self.name, self.settings.file_size)
+        assert isinstance(self.log, StoredLog)
+        self.log.last_entries = {entry.index: entry for entry in before}
+        self.term, self.voted_for, self.vote_before = 0, None, (0, None)
+        self.checkpoint, self.memberships = -1, ()
+        self.rejoins = self.vote_lost = self.is_new_directory = True
 
     # The core -----------------------------------------------------------------------------------------------
 
@@ -268,7 +282,7 @@ class PeerHost(Host):
         ]
         if missing:
             self.world.fail(f"{self.name} votes again without the committed entries {missing[:3]}")
-        self.rejoins = self.vote_lost = False
+        self.rejoins = self.vote_lost = self.is_new_directory = False
 
     def had(self, entry: DLedgerEntry) -> bool:
         """Whether this peer held the entry durably, and has lost it since. It may have acknowledged the

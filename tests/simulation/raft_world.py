@@ -245,6 +245,14 @@ class RaftWorld(World):
             peer.log.rots = True
             self.stop_peer(peer, down_ms)
 
+    def do_empty(self, who: str, down_ms: float) -> None:
+        """Kills a peer, and replaces its disk by an empty one."""
+        peer = self.peer(who)
+        if isinstance(peer.log, StoredLog) and peer.up and self.may_damage():
+            self.stop_peer(peer, down_ms)
+            peer.lose_directory()
+            self.count_event("disks emptied")
+
     def do_lost_vote(self, who: str, down_ms: float) -> None:
         """Kills a peer, and loses its last saved vote."""
         peer = self.peer(who)

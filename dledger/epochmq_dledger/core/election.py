@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import Enum
 
 from epochmq_dledger.core.member_state import MemberState
-from epochmq_dledger.core.rejoin import Rejoin
+from epochmq_dledger.core.rejoin import Rejoin, is_probe
 from epochmq_dledger.core.types import RaftRole, SendRequest
 from epochmq_protocol.dledger import (
     FEATURE_PRE_VOTE,
@@ -95,6 +95,7 @@ class Election:
             member.group_features = request.epochmq_all or 0
             if member.rejoin is not None:
                 self._report_rejoin(member.rejoin, request, response)
+                self._probe(member.rejoin)
         member.reply(call, request, response)
 
     def _report_rejoin(self, rejoin: Rejoin, request: HeartBeatRequest, response: HeartBeatResponse) -> None:
@@ -109,8 +110,6 @@ class Election:
             )
             return
         rejoin.on_heartbeat(request, response)
-        if rejoin.vote_lost and member.group_features & FEATURE_PRE_VOTE:
-            self._request_terms(rejoin.voters_without_term(member.other_voters))
 
     def follow(self, leader: str, term: int, now_ms: int) -> bool:
         """Follows the leader of this or a newer term. False if the term already has another leader."""
@@ -147,6 +146,9 @@ class Election:
                 self._end_candidacy(now_ms)
             elif member.is_voter and member.rejoin is None:
                 self._start_candidacy(now_ms)
+            elif member.rejoin is not None and member.rejoin.is_new_directory:
+                self._probe(member.rejoin)
+                self._schedule_candidacy(now_ms, 0)
             else:  # not a voter yet, or recovering lost data
                 self._schedule_candidacy(now_ms, self.election_timeout_ms)
 
@@ -186,7 +188,15 @@ class Election:
         """`DLedgerLeaderElector.handleVote`, in its order of checks."""
         member = self.member
         response = VoteResponse()
-        if request.pre_vote:
+        if is_probe(request) and member.rejoin is not None and member.rejoin.is_new_directory:
+            # Only what this peer has not had since its start: what it had before, it has forgotten.
+            response.epochmq_new = True
+            if member.log.end_index < 0:
+                response.vote_result = VoteResult.REJECT_EXPIRED_VOTE_TERM
+            else:
+                response.vote_result = VoteResult.REJECT_UNKNOWN_LEADER
+            self._probe_back(member.rejoin, request.local_id)
+        elif request.pre_vote:
             response.vote_result = self._pre_vote_result(request, now_ms)
         else:
             response.vote_result = self._vote_result(request, now_ms)
@@ -297,13 +307,28 @@ class Election:
             self._request_vote(peer)
         self._count_votes(now_ms)
 
-    def _request_terms(self, peers: list[str]) -> None:
-        """Asks these peers for their terms, by pre-votes that are not counted."""
+    def _probe(self, rejoin: Rejoin) -> None:
+        """Asks the other voters whose term is not known what they have, by vote requests that every peer
+        rejects."""
         member = self.member
-        for peer in peers:
-            request = VoteRequest(term=member.term + 1, pre_vote=True)
-            member.fill_request(request, peer)
-            member.emit(SendRequest(peer, member.next_request_number(), request))
+        if not rejoin.vote_lost:
+            return
+        for peer in rejoin.voters_without_term(member.other_voters):
+            self._send_probe(peer)
+
+    def _probe_back(self, rejoin: Rejoin, peer: str | None) -> None:
+        """Asks a peer that has just started, too, so that all founders of a group know at once that it is
+        new. Once for each, so that two peers never ask each other without an end."""
+        if peer in rejoin.voters_without_term(self.member.other_voters) and peer not in rejoin.asked_back:
+            rejoin.asked_back.add(peer)
+            self._send_probe(peer)
+
+    def _send_probe(self, peer: str) -> None:
+        member = self.member
+        request = VoteRequest()
+        member.fill_request(request, peer)
+        request.term = -1
+        member.emit(SendRequest(peer, member.next_request_number(), request))
 
     def _request_vote(self, peer: str) -> None:
         member = self.member
@@ -322,8 +347,9 @@ class Election:
         """Counts a response, unless its candidacy is over."""
         member = self.member
         requested = Candidacy.PRE_VOTE if request.pre_vote else Candidacy.VOTE
-        if member.rejoin is not None and response is not None and request.pre_vote:
-            member.rejoin.on_vote_response(peer, response)
+        if is_probe(request):
+            if member.rejoin is not None and response is not None:
+                member.rejoin.on_probe_response(peer, response)
             return
         if response is None or member.role is not RaftRole.CANDIDATE:
             return

@@ -269,7 +269,13 @@ class Follower:
     def advance_rejoin(self, now_ms: int) -> None:
         """Ends the rejoin of this peer once it has recovered all that it can have acknowledged."""
         member, rejoin = self.member, self.member.rejoin
-        if rejoin is None or member.role is not RaftRole.FOLLOWER:
+        if rejoin is None:
+            return
+        if rejoin.is_new_directory and rejoin.shows_new_group(member.voters, member.other_voters):
+            self._skip_lost_votes(rejoin.greatest_term(member.other_voters), now_ms)
+            self._complete_rejoin()
+            return
+        if member.role is not RaftRole.FOLLOWER:
             return
         target = rejoin.target_index(member.term)
         if target is None or self.matched_term != member.term:
@@ -279,9 +285,16 @@ class Follower:
         if rejoin.vote_lost:
             if rejoin.voters_without_term(member.other_voters):
                 return
-            self._skip_lost_votes(rejoin.greatest_term(member.other_voters), now_ms)
-        member.rejoin = None
-        member.emit(RejoinCompleted())
+            greatest_term = rejoin.greatest_term(member.other_voters)
+            is_newer = greatest_term > member.term
+            self._skip_lost_votes(greatest_term, now_ms)
+            if is_newer:
+                return  # this peer may have acknowledged entries of a later leader than this one
+        self._complete_rejoin()
+
+    def _complete_rejoin(self) -> None:
+        self.member.rejoin = None
+        self.member.emit(RejoinCompleted())
 
     def _skip_lost_votes(self, greatest_term: int, now_ms: int) -> None:
         """Moves to the greatest term in which this peer may have voted, as if it had voted for itself

@@ -76,9 +76,9 @@ class RaftNode:
     `committed` and `snapshot` are what the driver saved before. The core takes `log` as durable: recovery
     syncs it first. With a snapshot, the log holds the snapshot's last entry. `memberships` are the log's
     membership entries after the snapshot; if None, the core reads the log for them. `rejoins`: the disk has
-    lost entries that this peer had acknowledged; `vote_lost`: it may have lost votes, too. `body_log`: the
-    same log, if it takes a leader's entries as bodies. It has `saved_memberships` instead, which the driver
-    saved before.
+    lost entries that this peer had acknowledged; `vote_lost`: it may have lost votes, too;
+    `is_new_directory`: it has lost everything, unless the group is new. `body_log`: the same log, if it takes
+    a leader's entries as bodies. It has `saved_memberships` instead, which the driver saved before.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class RaftNode:
         memberships: list[DLedgerEntry] | None = None,
         rejoins: bool = False,
         vote_lost: bool = False,
+        is_new_directory: bool = False,
         body_log: BodyLog | None = None,
         saved_memberships: Sequence[SavedMembership] = (),
     ) -> None:
@@ -115,7 +116,9 @@ class RaftNode:
             saved_memberships,
         )
         if rejoins:
-            self.member.rejoin = Rejoin(1 + int(jitter() * (1 << 53)), vote_lost=vote_lost)
+            self.member.rejoin = Rejoin(
+                1 + int(jitter() * (1 << 53)), vote_lost=vote_lost, is_new_directory=is_new_directory
+            )
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)
         self.receiver = SnapshotReceiver(self.member, self.election, self.follower)

@@ -11,8 +11,15 @@ that it can have acknowledged:
    had its whole log when it voted for the leader.
 2. The peer has caught up when its durable log equals the leader's up to `until`, in the same term.
 3. A peer that has lost its vote also needs the term of every other voter: the candidate that it voted for has
-   that term on its disk. The peer casts no vote in terms up to the greatest one. A voter that has lost its
-   own vote cannot tell; while two voters have lost theirs, neither votes again.
+   that term on its disk. The peer casts no vote in terms up to the greatest one. If that is greater than the
+   leader's term, the peer may have acknowledged entries of a later leader, and catches up with one of that
+   term or a later one. A voter that has lost its own vote cannot tell; while two voters have lost theirs,
+   neither votes again.
+
+A peer with an empty directory has lost its vote, or its group is new (`is_new_directory`). It asks the other
+voters what they have (`is_probe`). The group is new if so many of them have no entry that every quorum to
+which this peer can have belonged has one of them (`shows_new_group`). Answers may be of different moments
+after the start of this peer: it has forgotten only what was before.
 
 The effect `RejoinCompleted` then makes the driver forget the loss. A leader of DLedger or of an earlier
 release supports none of this, and the peer stays without a vote.
@@ -20,20 +27,40 @@ release supports none of this, and the peer stays without a vote.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from epochmq_protocol.dledger import HeartBeatRequest, HeartBeatResponse, VoteResponse, VoteResult
+from epochmq_protocol.dledger import (
+    HeartBeatRequest,
+    HeartBeatResponse,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+
+_HAS_ENTRIES = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+
+
+def is_probe(request: VoteRequest) -> bool:
+    """Whether a vote request asks for nothing but the state of a peer. Its term is -1, so that every peer
+    rejects it, DLedger's too: with the reason whether it has entries, and with its term."""
+    return request.term < 0
 
 
 class Rejoin:
-    """One rejoin. `vote_lost`: the peer does not know in which terms it has voted."""
+    """One rejoin. `vote_lost`: the peer does not know in which terms it has voted. `is_new_directory`: it
+    found its directory empty."""
 
-    def __init__(self, incarnation: int, *, vote_lost: bool) -> None:
+    def __init__(self, incarnation: int, *, vote_lost: bool, is_new_directory: bool = False) -> None:
         self.incarnation = incarnation
         self.vote_lost = vote_lost
+        self.is_new_directory = is_new_directory
         self._target: tuple[int, int] | None = None
         """(term, index): the peer needs the log of that term's leader up to this index."""
         self._terms: dict[str, int] = {}
+        self._without_entries: dict[str, int] = {}
+        """The terms of the peers that had no entry."""
+        self.asked_back: set[str] = set()
+        """The peers that this one has asked because they asked it."""
 
     def on_heartbeat(self, request: HeartBeatRequest, response: HeartBeatResponse) -> None:
         """Reports the incarnation to the leader, and takes the index to reach from its heartbeat."""
@@ -41,10 +68,24 @@ class Rejoin:
         if request.epochmq_rejoin == self.incarnation and request.epochmq_until is not None:
             self._target = request.term, request.epochmq_until
 
-    def on_vote_response(self, peer: str, response: VoteResponse) -> None:
-        """Records the term that another voter reports."""
-        if response.vote_result is not VoteResult.REJECT_UNKNOWN_LEADER:
+    def on_probe_response(self, peer: str, response: VoteResponse) -> None:
+        """Records what another voter has."""
+        result = response.vote_result
+        if result is VoteResult.REJECT_EXPIRED_VOTE_TERM:
+            self._without_entries[peer] = max(response.term, self._without_entries.get(peer, -1))
+        elif result not in _HAS_ENTRIES:
+            return  # it recovers lost data itself, or does not know this peer
+        if not response.epochmq_new:
             self._terms[peer] = max(response.term, self._terms.get(peer, -1))
+
+    def shows_new_group(self, voters: Sequence[str], others: Iterable[str]) -> bool:
+        """Whether the answers so far show that this peer has acknowledged no entry, and voted in no term that
+        it cannot avoid from now on."""
+        quorum = len(voters) // 2 + 1
+        terms = [self._without_entries[peer] for peer in others if peer in self._without_entries]
+        if len(terms) < len(voters) - quorum + 1:
+            return False
+        return not any(terms) or not self.voters_without_term(others)
 
     def voters_without_term(self, others: Iterable[str]) -> list[str]:
         """The other voters whose term is not known yet."""
@@ -56,4 +97,4 @@ class Rejoin:
 
     def greatest_term(self, others: Iterable[str]) -> int:
         """The greatest term of the other voters, -1 without any."""
-        return max((self._terms[peer] for peer in others), default=-1)
+        return max((self._terms[peer] for peer in others if peer in self._terms), default=-1)

@@ -6,7 +6,8 @@ copies of the state files, and `REPORT` with a description. A peer that has thre
 damage does not start: its disk cannot be trusted.
 
 The file `rejoin` exists, over restarts, while this peer may not vote because it has not caught up yet. In it,
-`voteLost` says whether the saved vote of the present term is lost, too. An administrator creates the file
+`voteLost` says whether the saved vote of the present term is lost, too, and `newDirectory` whether the peer
+began with an empty directory. An administrator creates the file
 `accept-loss` to let a peer start without the lost entries and with the right to vote.
 """
 
@@ -16,6 +17,7 @@ import contextlib
 import errno
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from epochmq_dledger.store.file_log import FileLog
@@ -36,17 +38,30 @@ class DamagedFolderError(ValueError):
     administrator has decided or has made room for the evidence."""
 
 
-def load_rejoin_mark(folder: Path) -> bool | None:
-    """None if this peer may vote. Otherwise whether its saved vote is lost; an unreadable file means yes."""
+@dataclass(frozen=True)
+class RejoinMark:
+    """Why a peer may not vote. `vote_lost`: its saved vote is lost, too. `is_new_directory`: it began with an
+    empty directory, because its group is new, or because it has lost everything."""
+
+    vote_lost: bool
+    is_new_directory: bool = False
+
+
+def load_rejoin_mark(folder: Path) -> RejoinMark | None:
+    """None if this peer may vote. An unreadable file means that its vote is lost."""
     path = folder / REJOIN
     if not path.exists():
         return None
-    return properties.parse(path.read_text(encoding="utf-8", errors="replace")).get("voteLost") != "false"
+    found = properties.parse(path.read_text(encoding="utf-8", errors="replace"))
+    return RejoinMark(found.get("voteLost") != "false", found.get("newDirectory") == "true")
 
 
-def save_rejoin_mark(folder: Path, *, vote_lost: bool) -> None:
-    """Records durably that this peer may not vote, and whether its saved vote is lost."""
-    replace_file(folder / REJOIN, f"voteLost={str(vote_lost).lower()}\n".encode())
+def save_rejoin_mark(folder: Path, mark: RejoinMark) -> None:
+    """Records durably that this peer may not vote, and why."""
+    text = f"voteLost={str(mark.vote_lost).lower()}\n"
+    if mark.is_new_directory:
+        text += "newDirectory=true\n"
+    replace_file(folder / REJOIN, text.encode())
 
 
 def remove_rejoin_mark(folder: Path) -> None:

@@ -13,6 +13,7 @@ from epochmq_dledger.core.raft_log import LogFullError, MemoryLog
 from epochmq_dledger.core.types import RaftSettings
 from epochmq_dledger.recovery import PeerRecovery, RecoveredPeer
 from epochmq_dledger.store.block_log import BlockLog
+from epochmq_dledger.store.damage_evidence import RejoinMark
 from epochmq_dledger.store.segments import Segments, sync_and_close
 from epochmq_dledger.store.snapshot_file import SnapshotFile
 from epochmq_formats.dledger_log import (
@@ -302,7 +303,8 @@ def test_a_power_failure_before_the_first_periodic_checkpoint_leaves_a_torn_tail
     _flip(tmp_path, torn.pos + ENTRY_HEADER_SIZE + 12)
     log = new_log(tmp_path)
     found = recover(log)
-    assert (found.rejoins, found.vote_lost, log.end_index) == (False, False, first_torn - 1)
+    assert found.rejoin == RejoinMark(vote_lost=True, is_new_directory=True), "as before the first entry"
+    assert log.end_index == first_torn - 1
     log.close()
 
 

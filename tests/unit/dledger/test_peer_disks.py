@@ -310,7 +310,7 @@ async def test_a_peer_with_a_lost_vote_does_not_vote_in_terms_that_others_know(g
     await group.start(name)
     peer = group.running[name].peer
     assert peer.node.member.rejoin is not None
-    assert damage_evidence.load_rejoin_mark(folder) is True
+    assert damage_evidence.load_rejoin_mark(folder) == damage_evidence.RejoinMark(vote_lost=True)
     await until(lambda: peer.node.member.rejoin is None)
     await until(lambda: load_vote(folder).voted_for == name)
     assert load_vote(folder).term >= term, "its own vote stands for all of them"

@@ -250,6 +250,9 @@ async def test_without_a_quorum_a_send_fails_and_shows_nothing(tmp_path: Path) -
         contextlib.AsyncExitStack() as stack,
     ):
         other = await stack.enter_async_context(running(tmp_path / "1", settings_of(peers, 1)))
+        async with running(tmp_path / "2", settings_of(peers, 2)) as third:
+            await ready(one, other, third)
+            await until(lambda: all(dledger_of(it).peer.node.member.rejoin is None for it in (one, other)))
         leader = await ready(one, other)
         await send(leader, *numbered(5))
         follower = other if leader is one else one
