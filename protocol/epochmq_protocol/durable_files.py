@@ -24,15 +24,22 @@ BACKUP_SUFFIX = ".bak"
 TEMPORARY_SUFFIX = ".tmp"
 
 
-def replace_file(path: Path, data: bytes, *, keep_backup: bool = False, mode: int = 0o644) -> None:
+PRIVATE_MODE = 0o600
+"""The permissions of a file that may hold passwords: only its owner can read it."""
+PUBLIC_MODE = 0o644
+
+
+def replace_file(path: Path, data: bytes, *, keep_backup: bool = False, mode: int | None = None) -> None:
     """Makes `data` the durable content of `path`, whose directory must exist. `keep_backup` keeps the
-    former content in `NAME.bak` (RocketMQ's `MixAll.string2File`). OSError: `path` has its old content, or
-    the new one if only the last sync failed; then neither is known to be durable."""
+    former content in `NAME.bak` (RocketMQ's `MixAll.string2File`). The file gets the permissions `mode`, also
+    if it and its backup had others; without `mode` it keeps those that it has, and a new file gets
+    PUBLIC_MODE. OSError: `path` has its old content, or the new one if only the last sync failed; then
+    neither is known to be durable."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
-        _write_synced(temporary, data, mode)
+        _write_synced(temporary, data, _mode_of(path) if mode is None else mode)
         if keep_backup:
-            _keep_backup(path)
+            _keep_backup(path, mode)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -86,16 +93,25 @@ def write_fully(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def _mode_of(path: Path) -> int:
+    try:
+        return path.stat().st_mode & 0o777
+    except FileNotFoundError:
+        return PUBLIC_MODE
+
+
 def _write_synced(path: Path, data: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
+        if os.fstat(descriptor).st_mode & 0o777 & ~mode:  # the file was there, for more readers
+            os.fchmod(descriptor, mode)
         write_fully(descriptor, data)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _keep_backup(path: Path) -> None:
+def _keep_backup(path: Path, mode: int | None) -> None:
     backup = backup_of(path)
     link = backup.with_name(backup.name + TEMPORARY_SUFFIX)
     link.unlink(missing_ok=True)
@@ -105,4 +121,6 @@ def _keep_backup(path: Path) -> None:
         return  # there is no former content
     except OSError:  # a file system without hard links
         _write_synced(link, path.read_bytes(), path.stat().st_mode & 0o777)
+    if mode is not None and link.stat().st_mode & 0o777 & ~mode:
+        link.chmod(mode)
     link.replace(backup)

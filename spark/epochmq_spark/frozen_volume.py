@@ -21,6 +21,7 @@ from epochmq_spark.decode.index_entries import (
     index_header,
     slot_count,
 )
+from epochmq_spark.decode.state_tables import without_passwords
 from epochmq_spark.files import DirectoryEntry
 from epochmq_spark.files_at_cut import VolumeCut
 
@@ -28,7 +29,6 @@ COPIED = (
     "brokerIdentity",
     "checkpoint",
     "compaction/position-checkpoint",
-    "config/auth.json",
     "config/consumerFilter.json",
     "config/consumerOffset.json",
     "config/consumerOrderInfo.json",
@@ -38,6 +38,8 @@ COPIED = (
     "config/timermetrics",
     "config/topicQueueMapping.json",
 )
+AUTH = "config/auth.json"
+"""Shown without passwords. Its copies beside it are not shown."""
 PEER_FILES = ("currterm", "currterm.tmp", "checkpoint", "checkpoint.tmp", "checkpoint.bak")
 """Files of a DLedger peer that it replaces."""
 EPOCHS = ("epochFileCheckpoint", "epochFileCheckpoint.bak")
@@ -115,6 +117,8 @@ class FrozenVolume:
         for name in (*COPIED, *(f"{self._peer}/{name}" for name in PEER_FILES)):
             if (data := self._read_small_file(name)) is not None:
                 self._copies[name] = data
+        if (data := self._read_small_file(AUTH)) is not None:
+            self._copies[AUTH] = without_passwords(data)
         for name in EPOCHS:
             if (data := self._read_small_file(name)) is not None:
                 self._copies[name] = cuts.epoch_file_at(data, self.end)
@@ -152,7 +156,7 @@ class FrozenVolume:
             count += 1
             if count > FILES_MAX:
                 raise FrozenVolumeError(f"{self.root}: more than {FILES_MAX} files")
-            if child.is_symlink():
+            if child.is_symlink() or (name.startswith(AUTH) and name not in self._copies):
                 continue
             if child.is_dir():
                 count = self._list(name, count)

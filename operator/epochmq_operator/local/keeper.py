@@ -24,7 +24,7 @@ from epochmq_operator.pods import (
     PodSidecar,
 )
 from epochmq_operator.status_model import PodPhase
-from epochmq_protocol.durable_files import make_directory, replace_file
+from epochmq_protocol.durable_files import PRIVATE_MODE, make_directory, replace_file
 
 CommandOf = Callable[[Pod], Sequence[str]]
 Prober = Callable[[Pod], Awaitable[Readiness]]
@@ -173,7 +173,7 @@ class PodKeeper:
         for file in self.pod.files:
             path = Path(file.path)
             make_directory(path.parent)
-            replace_file(path, file.text.encode())
+            replace_file(path, file.text.encode(), mode=PRIVATE_MODE)  # broker.conf may hold passwords
 
     async def _spawn(self, command: Sequence[str], log_path: Path) -> asyncio.subprocess.Process:
         log_path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from epochmq_protocol.durable_files import backup_of, make_directory, replace_file
+from epochmq_protocol.durable_files import PRIVATE_MODE, backup_of, make_directory, replace_file
 from epochmq_protocol.errors import EpochMQError
 from epochmq_store.state_files.pending_file import pending_path, read_pending
 
@@ -74,6 +74,6 @@ def write_state_file(path: Path, data: bytes) -> None:
     replace_file(path, data, keep_backup=True, mode=file_mode(path))
 
 
-def file_mode(path: Path) -> int:
-    """The permissions of a new state file."""
-    return 0o600 if path.name == PRIVATE_FILE else 0o644
+def file_mode(path: Path) -> int | None:
+    """The permissions of a state file; None: those that it has."""
+    return PRIVATE_MODE if path.name == PRIVATE_FILE else None

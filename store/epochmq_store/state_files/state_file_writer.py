@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from epochmq_protocol.durable_files import PUBLIC_MODE
 from epochmq_store.files.worker_thread import WorkerBusyError, WorkerThread
 from epochmq_store.state_files.pending_file import PendingFile, pending_path
 from epochmq_store.state_files.state_file_io import file_mode, write_state_file
@@ -129,7 +130,7 @@ class StateFileWriter:
     def _pending_file(self, path: Path) -> PendingFile:
         file = self._files.get(path)
         if file is None:
-            file = self._files[path] = PendingFile(path, file_mode(path))
+            file = self._files[path] = PendingFile(path, file_mode(path) or PUBLIC_MODE)
         return file
 
     def _close_files(self) -> None:

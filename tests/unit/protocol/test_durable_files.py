@@ -176,3 +176,35 @@ def test_a_file_in_the_place_of_a_directory_is_an_error(tmp_path: Path) -> None:
         make_directory(tmp_path / "a")
     with pytest.raises(NotADirectoryError):
         make_directory(tmp_path / "a" / "b")
+
+
+def _permissions(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("keep_backup", [False, True])
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_a_file_keeps_its_permissions(tmp_path: Path, mode: int, keep_backup: bool) -> None:
+    """A file with passwords stays private, whoever writes it."""
+    path = tmp_path / "broker.conf"
+    path.write_bytes(b"old")
+    path.chmod(mode)
+    durable_files.replace_file(path, b"new", keep_backup=keep_backup)
+    assert (path.read_bytes(), _permissions(path)) == (b"new", mode)
+    if keep_backup:
+        assert _permissions(durable_files.backup_of(path)) == mode
+
+
+def test_a_private_file_is_private_whatever_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "auth.json"
+    for name in ("auth.json", "auth.json.bak", "auth.json.tmp"):
+        (tmp_path / name).write_bytes(b"old")
+        (tmp_path / name).chmod(0o644)
+    durable_files.replace_file(path, b"new", keep_backup=True, mode=durable_files.PRIVATE_MODE)
+    assert _permissions(path) == _permissions(durable_files.backup_of(path)) == 0o600
+    assert not path.with_name("auth.json.tmp").exists()
+
+
+def test_a_new_file_is_for_all_readers_unless_it_is_private(tmp_path: Path) -> None:
+    durable_files.replace_file(tmp_path / "topics.json", b"x")
+    assert _permissions(tmp_path / "topics.json") == 0o644

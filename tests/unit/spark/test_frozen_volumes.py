@@ -22,6 +22,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 import numpy as np
 
+from epochmq_protocol.errors import EpochMQError
 from epochmq_spark import (
     drill_down,
     files,
@@ -33,6 +34,7 @@ from epochmq_spark import (
     volume_client,
 )
 from epochmq_spark.checks.log_extent import LogExtent
+from epochmq_spark.decode import state_tables
 from epochmq_spark.decode.epoch_file import parse_epoch_text
 from epochmq_spark.decode.index_entries import INDEX_ENTRY
 from epochmq_spark.drill_down import AuditedLog
@@ -333,3 +335,31 @@ def test_a_reader_that_ends_closes_the_files_of_its_volume(tmp_path: Path) -> No
         volume_client.freeze(place, VolumeCut(64))
         assert open_files_in(tmp_path)
     assert not open_files_in(tmp_path)
+
+
+def test_a_volume_reader_shows_no_passwords(tmp_path: Path) -> None:
+    """Neither those of auth.json nor those of its copies."""
+    (tmp_path / "commitlog").mkdir()
+    config = tmp_path / "config"
+    config.mkdir()
+    user = {"username": "u", "password": "secret-1", "userType": "Super", "userStatus": "enable"}
+    content = json.dumps({"users": [user], "acls": [{"subject": "User:u", "policies": []}]}).encode()
+    for name in ("auth.json", "auth.json.bak", "auth.json.pending", "auth.json.tmp"):
+        (config / name).write_bytes(content)
+    frozen = frozen_volume.FrozenVolume(tmp_path, VolumeCut(0))
+    try:
+        assert [entry.name for entry in frozen.entries("config")] == ["auth.json"]
+        shown = frozen.content("config/auth.json")
+        assert b"secret" not in shown.head
+        assert shown.length == len(shown.head)
+        entries = state_tables.parse_auth(shown.head)
+        assert [entry.content for entry in entries] == ["User:u Super enable", "User:u 0 entries"]
+        for name in ("auth.json.bak", "auth.json.pending", "auth.json.tmp"):
+            with pytest.raises(FileNotFoundError):
+                frozen.content(f"config/{name}")
+    finally:
+        frozen.close()
+    damaged = state_tables.without_passwords(b'{"users": [{"password": "secret')
+    assert b"secret" not in damaged
+    with pytest.raises(EpochMQError):
+        state_tables.parse_auth(damaged)
