@@ -70,14 +70,15 @@ def change(
     body: bytes,
     *,
     black_list: Set[str],
-    fixed: Set[str] = frozenset(),
+    changeable: Set[str],
     check: Callable[[C], None],
 ) -> tuple[C, dict[str, str]]:
     """Returns (the changed settings, the keys that changed) for a request that changes all keys of its body
     or none. RequestError NO_PERMISSION for a key in `black_list`. SYSTEM_ERROR for an invalid value (Java
-    silently keeps the old one), and for a key in `fixed`, which cannot change while the process runs. Unknown
-    keys change nothing but `extra`, in place."""
-    changes = properties.parse(body.decode("utf-8", "replace"))
+    silently keeps the old one), and for a key that is not in `changeable`, and so cannot change while the
+    process runs. Unknown keys change nothing but `extra`, in place. Blanks around keys do not count."""
+    parsed = properties.parse(body.decode("utf-8", "replace"))
+    changes = {key.strip(): value for key, value in parsed.items()}
     if not black_list.isdisjoint(changes):
         raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
     before = typed_config.to_properties(config)
@@ -86,7 +87,7 @@ def change(
             config, {key: changes[key] for key in changes.keys() & typed_config.keys(type(config))}
         )
         after = typed_config.to_properties(changed)
-        for key in sorted(fixed & changes.keys()):
+        for key in sorted((changes.keys() & typed_config.keys(type(config))) - changeable):
             if before.get(key) != after.get(key):
                 expected = f"{before.get(key, '')}, for it is fixed while the process runs"
                 raise ConfigError(key, changes[key], f"{expected}; change it in the file and restart")

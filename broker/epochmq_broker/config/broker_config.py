@@ -35,7 +35,7 @@ from epochmq_formats.batch_unit import UNIT_BYTES as BATCH_UNIT_BYTES
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
-from epochmq_protocol.fixed_keys import DLEDGER_MEMBER_KEYS, FIXED_BROKER_KEYS
+from epochmq_protocol.fixed_keys import CHANGEABLE_BROKER_KEYS, DLEDGER_MEMBER_KEYS
 from epochmq_protocol.topics import RMQ_SYS_TRACE_TOPIC
 from epochmq_store.store_config import split_paths
 
@@ -522,7 +522,9 @@ class LiveConfig:
         do. The keys that name the members of a DLedger group keep their values. All or none. Returns warnings
         about unknown keys. Raises ConfigError for an invalid value, and for another value of a fixed key."""
         fixed = {
-            key: value for key, value in self.current.as_properties().items() if key in FIXED_BROKER_KEYS
+            key: value
+            for key, value in self.current.as_properties().items()
+            if key not in CHANGEABLE_BROKER_KEYS
         }
         path = {key: self.without_effect[key] for key in ("brokerConfigPath",) if key in self.without_effect}
         wanted = {key: value for key, value in file.items() if key not in DLEDGER_MEMBER_KEYS}
@@ -563,9 +565,9 @@ class LiveConfig:
 
 
 def _check_fixed_keys(before: BrokerConfig, after: BrokerConfig) -> None:
-    """Raises ConfigError if a key of FIXED_BROKER_KEYS changes."""
+    """Raises ConfigError if a key changes that is not in CHANGEABLE_BROKER_KEYS."""
     present, wanted = before.as_properties(), after.as_properties()
-    for key in sorted(FIXED_BROKER_KEYS):
+    for key in sorted(wanted.keys() - CHANGEABLE_BROKER_KEYS):
         if wanted[key] == present[key]:
             continue
         if key in SECRET_KEYS:
@@ -612,14 +614,24 @@ def _read_properties(key: str, path: str | Path) -> dict[str, str]:
         raise ConfigError(key, str(path), "a file in UTF-8") from error
 
 
+def normalized(text: Mapping[str, str]) -> dict[str, str]:
+    """The same settings by their names: without blanks around keys, and `tls.server.certPath` as
+    `tlsServerCertPath`."""
+    found: dict[str, str] = {}
+    for name, value in text.items():
+        key = name.strip()
+        if key.startswith("tls."):
+            key = rocketmq_key(re.sub("([A-Z])", lambda found: "_" + found[1].lower(), key).replace(".", "_"))
+        found[key] = value
+    return found
+
+
 def from_properties(text: Mapping[str, str]) -> LoadedBrokerConfig:
     """Builds settings from RocketMQ keys, fills in defaults and checks the rules that span keys. Raises
     ConfigError."""
     entries: dict[str, str] = {}
     without_effect: dict[str, str] = {}
-    for key, value in text.items():
-        if key.startswith("tls."):
-            key = rocketmq_key(re.sub("([A-Z])", lambda found: "_" + found[1].lower(), key).replace(".", "_"))
+    for key, value in normalized(text).items():
         if key in REJECTED_UNLESS:
             accepted, reason = REJECTED_UNLESS[key]
             if value.strip().lower() not in accepted:

@@ -38,6 +38,22 @@ IMMUTABLE_KEYS = frozenset(
 )
 """Keys that cannot change while the process runs."""
 
+_CHANGEABLE_NAMES = """
+    controllerRequestThreadPoolQueueCapacity controllerThreadPoolNums electMasterMaxRetryCount
+    enableElectUncleanMaster enableShutdownGracefully isProcessReadEvent
+    metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
+    metricLoggingExporterIntervalInMills metricsExporterType metricsGrpcExporterHeader
+    metricsGrpcExporterTarget metricsInDelta metricsLabel metricsPromExporterHost
+    metricsPromExporterPort notifyBrokerRoleChanged scanInactiveMasterInterval
+    scanNotActiveBrokerInterval serverAsyncSemaphoreValue serverCallbackExecutorThreads
+    serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
+    serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds useEpollNativeSelector
+    writeBufferHighWaterMark writeBufferLowWaterMark
+"""
+CHANGEABLE_KEYS = frozenset(_CHANGEABLE_NAMES.split())
+"""Keys that may change while the process runs. A new key is fixed unless it is added here."""
+
 ACK_WAIT_MAX_MS = 24 * 3600 * 1000
 """No proposal times out in the Raft core while this controller leads: the state machine must know whether it
 was committed before it decides for its group again. The client gets a time-out from `request_queues`."""
@@ -115,7 +131,7 @@ class ControllerConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
 
     def black_list(self) -> frozenset[str]:
         """Keys that a request cannot change."""
-        return BLACK_LIST | frozenset(self.config_black_list.split(";"))
+        return BLACK_LIST | frozenset(key.strip() for key in self.config_black_list.split(";"))
 
     def addresses(self) -> dict[str, str]:
         """The controllers' addresses by id."""

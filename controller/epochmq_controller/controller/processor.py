@@ -361,7 +361,7 @@ class ControllerProcessor:
             self._extra,
             command.body,
             black_list=config.black_list(),
-            fixed=configs.IMMUTABLE_KEYS,
+            changeable=configs.CHANGEABLE_KEYS,
             check=configs.check,
         )
         self._controller.configure(changed)

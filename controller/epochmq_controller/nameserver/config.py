@@ -23,8 +23,25 @@ ExternalPort = Annotated[int, Meta(ge=1, le=65535)]
 BLACK_LIST = frozenset(["configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome"])
 """Keys that UPDATE_NAMESRV_CONFIG never changes; `configBlackList` adds to them."""
 
-IMMUTABLE_KEYS = frozenset({"adminSocketPath", "externalListenPort", "externalTlsMode"})
+IMMUTABLE_KEYS = frozenset(
+    {"adminSocketPath", "bindAddress", "listenPort", "externalListenPort", "externalTlsMode"}
+    | {"enableControllerInNamesrv"}
+)
 """Keys that cannot change while the process runs."""
+
+_CHANGEABLE_NAMES = """
+    clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest defaultThreadPoolNums
+    defaultThreadPoolQueueCapacity deleteTopicWithBrokerRegistration enableAllTopicList
+    enableShutdownGracefully enableTopicList needWaitForService notifyMinBrokerIdChanged
+    orderMessageEnable productEnvName returnOrderTopicConfigToBroker scanNotActiveBrokerInterval
+    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
+    serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable
+    serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize
+    serverWorkerThreads shutdownWaitTimeSeconds supportActingMaster unRegisterBrokerQueueCapacity
+    useEpollNativeSelector waitSecondsForService writeBufferHighWaterMark writeBufferLowWaterMark
+"""
+CHANGEABLE_KEYS = frozenset(_CHANGEABLE_NAMES.split())
+"""Keys that may change while the process runs. A new key is fixed unless it is added here."""
 
 
 class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
@@ -73,7 +90,7 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
 
     def black_list(self) -> frozenset[str]:
         """Keys that a request cannot change."""
-        return BLACK_LIST | frozenset(self.config_black_list.split(";"))
+        return BLACK_LIST | frozenset(key.strip() for key in self.config_black_list.split(";"))
 
 
 LoadedNamesrvConfig = settings_file.LoadedSettings[NamesrvConfig]

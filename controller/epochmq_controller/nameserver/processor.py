@@ -372,7 +372,7 @@ class NamesrvProcessor:
             self._extra,
             request.body,
             black_list=config.black_list(),
-            fixed=configs.IMMUTABLE_KEYS,
+            changeable=configs.CHANGEABLE_KEYS,
             check=configs.check,
         )
         self._tables.configure(changed)

@@ -6,7 +6,8 @@ import pytest
 
 from epochmq_controller import settings_file
 from epochmq_controller.controller import config
-from epochmq_protocol import properties
+from epochmq_controller.nameserver import config as namesrv
+from epochmq_protocol import properties, typed_config
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, RequestError
 from tests.unit.controller.peer_settings import WHO
@@ -109,7 +110,7 @@ def change(
         loaded.extra,
         text.encode(),
         black_list=loaded.config.black_list(),
-        fixed=config.IMMUTABLE_KEYS,
+        changeable=config.CHANGEABLE_KEYS,
         check=config.check,
     )
 
@@ -149,3 +150,34 @@ def test_a_change_with_an_invalid_value_changes_nothing(text: str, expected: str
     assert caught.value.code == ResponseCode.SYSTEM_ERROR
     assert caught.value.remark.startswith(f"{text}: expected {expected}")
     assert loaded.extra == {"yours": "1"}
+
+
+def test_every_key_either_may_change_or_is_fixed() -> None:
+    """Of the controller and of the nameserver."""
+    for module, keys in ((config, typed_config.keys(config.ControllerConfig)), (namesrv, namesrv.KEYS)):
+        parts = (module.CHANGEABLE_KEYS, module.IMMUTABLE_KEYS, module.BLACK_LIST)
+        assert sum(map(len, parts)) == len(keys)
+        assert frozenset[str]().union(*parts) == keys
+        assert {"bindAddress", "listenPort", "adminSocketPath"} <= module.IMMUTABLE_KEYS
+
+
+@pytest.mark.parametrize("key", ["\\ configBlackList", "configBlackList\\ ", "\\tmine"])
+def test_a_blank_in_a_key_does_not_pass_the_black_list(key: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        change(f"{key}=x", config.load(WHO + "mine=1\nconfigBlackList=other; mine"))
+    assert caught.value.code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("text", ["bindAddress=127.0.0.9", "listenPort=1", "\\ bindAddress=127.0.0.9"])
+def test_a_nameserver_does_not_change_where_it_listens(text: str) -> None:
+    loaded = namesrv.load("")
+    with pytest.raises(RequestError, match="fixed while the process runs") as caught:
+        settings_file.change(
+            loaded.config,
+            loaded.extra,
+            text.encode(),
+            black_list=loaded.config.black_list(),
+            changeable=namesrv.CHANGEABLE_KEYS,
+            check=namesrv.check,
+        )
+    assert caught.value.code == ResponseCode.SYSTEM_ERROR

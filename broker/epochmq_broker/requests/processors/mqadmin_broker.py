@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from epochmq_broker.auth.access_settings import ACCESS_KEYS, SECRET_KEYS
-from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_broker.config.broker_config import BrokerConfig, normalized
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.tables.stats import stats_window
@@ -62,11 +62,11 @@ class MqadminBrokerProcessor:
         there. The changes are written into the configuration file with which the broker was started, if there
         is one."""
         try:
-            changes = properties.parse(command.body.decode("utf-8"))
+            changes = normalized(properties.parse(command.body.decode("utf-8")))
         except UnicodeDecodeError:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "string2Properties error") from None
         live = self._components.live
-        black = ALWAYS_BLACK | set(live.current.config_black_list.split(";"))
+        black = ALWAYS_BLACK | {key.strip() for key in live.current.config_black_list.split(";")}
         if black & changes.keys():
             raise RequestError(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
         before = live.as_properties()

@@ -17,7 +17,7 @@ from epochmq_broker.config.broker_config import (
 from epochmq_broker.config.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
-from epochmq_protocol.fixed_keys import FIXED_BROKER_KEYS
+from epochmq_protocol.fixed_keys import CHANGEABLE_BROKER_KEYS, FIXED_BROKER_KEYS
 from tests.unit.broker.auth.kit import PROVIDERS
 
 
@@ -210,6 +210,12 @@ class TestLiveConfig:
         assert (caught.value.key, live.current) == (key, before)
         live.update({"controllerAddr": "a:1;b:1", "brokerId": "2"})
         assert live.current.controllers == ("a:1", "b:1")
+
+    def test_every_key_either_may_change_or_is_fixed(self) -> None:
+        keys = BrokerConfig().as_properties().keys()
+        assert not CHANGEABLE_BROKER_KEYS & FIXED_BROKER_KEYS
+        assert keys == CHANGEABLE_BROKER_KEYS | FIXED_BROKER_KEYS
+        assert not [key for key in CHANGEABLE_BROKER_KEYS if "Path" in key]
 
     def test_a_key_that_is_read_at_the_start_keeps_its_value(self) -> None:
         live = LiveConfig(from_properties({}).config)

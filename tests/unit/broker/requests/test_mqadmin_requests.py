@@ -450,13 +450,43 @@ async def test_a_key_fixed_at_the_start_accepts_only_its_present_value(
     assert (await set_config(bench, listenPort=port)).code == ResponseCode.SUCCESS
 
 
-@pytest.mark.parametrize("key", ["brokerConfigPath", "configBlackList", "rocketmqHome", "secret"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("brokerConfigPath", "configBlackList", "rocketmqHome", "secret", "spaced"),
+        *("\\ configBlackList", "configBlackList\\ ", "\\tconfigBlackList", "configBlackLis\\u0074"),
+        *("\\ brokerConfigPath", "\\ secret", "tls.server.certPath"),
+    ],
+)
 async def test_black_listed_settings_cannot_be_changed(tmp_path: Path, key: str) -> None:
-    async with running(tmp_path, {"configBlackList": "configBlackList;secret"}) as bench:
+    async with running(
+        tmp_path, {"configBlackList": "configBlackList;secret; spaced ;tlsServerCertPath"}
+    ) as bench:
         assert result(await set_config(bench, **{key: "x"})) == (
             ResponseCode.NO_PERMISSION,
             "Can not update config in black list.",
         )
+
+
+@pytest.mark.parametrize("key", ["storePathEpochFile", "storePathBrokerIdentity", "authSecretsPath"])
+@pytest.mark.parametrize("before", ["", "\\ "])
+async def test_no_file_of_the_broker_can_be_changed(bench: Bench, key: str, before: str) -> None:
+    rejected = await set_config(bench, **{before + key: "/etc/shadow"})
+    assert rejected.code == ResponseCode.SYSTEM_ERROR
+    assert "cannot change while the broker runs" in (rejected.remark or "")
+    assert bench.broker.live.as_properties()[key] == ""
+
+
+async def test_a_private_configuration_file_stays_private(tmp_path: Path) -> None:
+    """It may hold passwords."""
+    path = tmp_path / "broker.conf"
+    path.write_text("maxMessageSize=4096\n")
+    path.chmod(0o600)
+    async with running(tmp_path / "store", {"brokerConfigPath": str(path)}) as bench:
+        await set_config(bench, maxMessageSize="2048")
+    assert path.read_text() == "maxMessageSize=2048\n"
+    for file in (path, path.with_name("broker.conf.bak")):
+        assert file.stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_change_is_written_into_the_configuration_file_and_the_rest_of_it_stays(
