@@ -37,14 +37,16 @@ from epochmq_operator.plans.effects import (
     ReconciliationResult,
     SetFinalizers,
 )
-from epochmq_operator.plans.objects import Manifest, digest, is_deleting, metadata, status_of
-from epochmq_operator.resources.entities import ENTITY_KINDS, DeletionPolicy, Entity, TopicResource
+from epochmq_operator.plans.objects import Manifest, digest, is_deleting, metadata, spec_of, status_of
+from epochmq_operator.resources.entities import ENTITY_KINDS, USER_KIND, DeletionPolicy, Entity, TopicResource
 from epochmq_protocol.topics import TopicConfig
 
 ENTITY_FINALIZER = "epochmq.io/delete-in-brokers"
 """The finalizer of a Topic or User with `deletionPolicy: Delete`: it keeps the resource until the entity is
 deleted in the brokers."""
 SOON_S, LATER_S = 2.0, 15.0
+NAMING_FIELDS = ("topicName", "username", "brokerGroups", "deletionPolicy")
+"""The fields of a spec that the deletion of an entity needs."""
 
 
 def model_of(resource: Manifest) -> Entity | str:
@@ -55,6 +57,22 @@ def model_of(resource: Manifest) -> Entity | str:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+
+
+def entity_of(resource: Manifest) -> Entity | str:
+    """The resource as `model_of` has it. Of an invalid one that is being deleted, the model has only what
+    names the entity and its broker groups: the other fields do not matter any more."""
+    entity = model_of(resource)
+    if isinstance(entity, str) and is_deleting(resource):
+        named = {key: value for key, value in spec_of(resource).items() if key in NAMING_FIELDS}
+        if resource.get("kind") == USER_KIND:
+            named["passwordSecret"] = {"name": "unused", "key": "unused"}
+        recorded = {"brokerGroups": list(EntityRecord.of(status_of(resource)).groups)}
+        for spec in (named, named | recorded):
+            reduced = model_of({**resource, "spec": spec})
+            if not isinstance(reduced, str):
+                return reduced
+    return entity
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +303,22 @@ def _event(observed: ObservedEntity, kind: EventType, reason: str, message: str,
 
 
 def invalid(resource: Manifest, fault: str, now: float) -> ReconciliationResult:
-    """The result for a resource that passes the schema and is still invalid."""
+    """The result for a resource that passes the schema and is still invalid. One that is being deleted loses
+    its finalizer: the operator cannot tell what it is in the brokers."""
+    if is_deleting(resource):
+        return _released(resource, fault)
     status = EntityRecord.of(status_of(resource)).invalid_status(resource, fault, now)
     if status == status_of(resource):
         return ReconciliationResult((), LATER_S)
     key = f"{metadata(resource).get('uid')}/invalid/{digest(fault)}"
     event = CreateEvent(EventType.WARNING, "InvalidSpec", fault, key)
     return ReconciliationResult((event, PatchStatus(status)), LATER_S)
+
+
+def _released(resource: Manifest, fault: str) -> ReconciliationResult:
+    if ENTITY_FINALIZER not in finalizers(resource):
+        return ReconciliationResult((), LATER_S)
+    message = f"deleted the resource alone, because it is invalid: {fault}; see what the brokers still have"
+    key = f"{metadata(resource).get('uid')}/released/{digest(fault)}"
+    event = CreateEvent(EventType.WARNING, "LeftInBrokers", message, key)
+    return ReconciliationResult((event, _without_finalizer(resource)), LATER_S)

@@ -15,9 +15,9 @@ from epochmq_operator.entities.entity_reconciliation import (
     ObservedEntity,
     ObservedGroup,
     conclude,
+    entity_of,
     groups_to_ask,
     invalid,
-    model_of,
     older_resources,
     plan_changes,
     prepare,
@@ -69,7 +69,7 @@ class EntityReconciler(Reconciler):
 
     async def reconcile(self, ref: Ref, resource: Manifest, rejection: str) -> ReconciliationResult:
         """Compares the entity in all its broker groups, and makes it as desired."""
-        entity = model_of(resource)
+        entity = entity_of(resource)
         if isinstance(entity, str):
             return invalid(resource, entity, time.time())
         first = prepare(resource, entity, time.time())

@@ -24,9 +24,9 @@ from epochmq_operator.entities.entity_reconciliation import (
     ObservedEntity,
     ObservedGroup,
     conclude,
+    entity_of,
     groups_to_ask,
     invalid,
-    model_of,
     older_resources,
     plan_changes,
     prepare,
@@ -106,7 +106,7 @@ class FakeBrokers:
         """One reconciliation, as `kube.entity_reconciler` runs it."""
         if self.resource is None:
             return
-        entity = model_of(self.resource)
+        entity = entity_of(self.resource)
         if isinstance(entity, str):
             self._carry_out(invalid(self.resource, entity, NOW).effects)
             return

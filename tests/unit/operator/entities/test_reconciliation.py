@@ -287,3 +287,48 @@ def test_a_resource_that_passes_the_schema_and_is_invalid_says_so() -> None:
     assert brokers.status["phase"] == "Invalid"
     assert "expected at least spec.queues, which is 8" in brokers.ready["message"]
     assert brokers.changes == []
+
+
+INVALID_FIELDS = [
+    (topic, {"attributes": {"Reserve.Time": "1"}}),
+    (topic, {"readQueues": 1, "queues": 8}),
+    (user, {"acl": [ENTRY, ENTRY]}),
+    (user, {"passwordSecret": {}}),
+]
+
+
+@pytest.mark.parametrize(("made", "fields"), INVALID_FIELDS)
+@pytest.mark.parametrize("policy", ["Delete", "Retain"])
+def test_an_invalid_resource_is_deleted_like_a_valid_one(
+    made: Any, fields: dict[str, Any], policy: str
+) -> None:
+    """The schema accepts fields that the model rejects, and an older schema accepted others."""
+    brokers = FakeBrokers(made(deletionPolicy="Delete"), {"orders": None})
+    brokers.settle()
+    brokers.edit(**fields)
+    brokers.settle()
+    assert brokers.status["phase"] == "Invalid"
+    brokers.edit(deletionPolicy=policy)
+    brokers.delete()
+    brokers.settle()
+    assert brokers.resource is None
+    assert (brokers.groups["orders"] is None) is (policy == "Delete")
+
+
+def test_an_invalid_resource_with_groups_that_cannot_be_read_is_deleted_where_it_was_made() -> None:
+    brokers = FakeBrokers(topic(deletionPolicy="Delete"), {"orders": None})
+    brokers.settle()
+    brokers.edit(brokerGroups=["Not a name"])
+    brokers.delete()
+    brokers.settle()
+    assert (brokers.resource, brokers.groups) == (None, {"orders": None})
+
+
+def test_a_resource_whose_entity_has_no_name_any_more_loses_its_finalizer() -> None:
+    brokers = FakeBrokers(topic(deletionPolicy="Delete"), {"orders": None})
+    brokers.settle()
+    brokers.edit(topicName="no name!")
+    brokers.delete()
+    brokers.settle()
+    assert brokers.resource is None
+    assert brokers.reasons()[-1] == "LeftInBrokers"
