@@ -43,7 +43,7 @@ class ReplicaObserver:
         return self._sidecar_client.failures
 
     async def states(self, group: Ref) -> Mapping[str, ReportedState]:
-        """The states that the group's replicas report, by pod."""
+        """The states that the group's replicas report, by pod. ApiError if their credentials are unknown."""
         pods, credentials = await self._pods_and_credentials(group)
         return await self._sidecar_client.states(group.namespace, pods, credentials)
 

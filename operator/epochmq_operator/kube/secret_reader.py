@@ -54,6 +54,8 @@ class SecretReader:
         try:
             found = await self._api.get(object_path(ref))
         except ApiError as error:
+            if kept is not None and error.status not in (403, 404):
+                return kept[1], kept[2]  # the API server does not respond: the Secret is as before
             self._kept.pop(ref, None)
             if error.status == 404:
                 raise SecretError(f"Secret {ref.name} does not exist: create it") from None

@@ -57,3 +57,17 @@ async def test_a_key_is_read_once_for_a_while_and_its_text_is_not_shown() -> Non
 async def test_an_unusable_secret_says_what_to_do(data: Any, message: str) -> None:
     with pytest.raises(SecretError, match=message):
         await reader(Secrets(data)).text("trade", "shop", "password")
+
+
+async def test_a_secret_is_as_before_while_the_api_server_does_not_respond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("epochmq_operator.kube.secret_reader.CACHED_S", 0.0)
+    server = Secrets({"password": base64.b64encode(b"hidden").decode()})
+    secrets = reader(server)
+    await secrets.text("trade", "shop", "password")
+    server.data = ApiError(500, "etcdserver: request timed out")
+    assert (await secrets.text("trade", "shop", "password")).text == "hidden"
+    server.data = ApiError(404, "not found")
+    with pytest.raises(SecretError, match="does not exist"):
+        await secrets.text("trade", "shop", "password")
