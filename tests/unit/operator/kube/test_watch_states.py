@@ -198,7 +198,8 @@ async def test_a_resource_that_was_deleted_while_kopf_did_not_run_is_gone_after_
         watch = kopf_watch(cache, connection, states)
         task = asyncio.ensure_future(ResourceWatch(api, cache, states, watch, GROUPS, ["a"]).run())
         try:
-            await until(lambda: cache.get(Ref("BrokerGroup", "a", "orders")) and cluster.watches)
+            await until(lambda: cluster.running("brokergroups"))
+            assert cache.get(Ref("BrokerGroup", "a", "orders")) is not None
             cluster.items.clear()
             cluster.fail("brokergroups")
             await until(lambda: cache.get(Ref("BrokerGroup", "a", "orders")) is None)
