@@ -243,7 +243,7 @@ class DLedgerPeer:
     def behind(self) -> int | None:
         """The number of entries that the leader has committed and this peer does not know to be committed.
         None while this peer follows no leader, or the leader has found no entry that both logs have in this
-        term."""
+        term, or the logs differ (`divergence`)."""
         node = self.node
         if node.role is RaftRole.LEADER:
             return 0
@@ -251,9 +251,21 @@ class DLedgerPeer:
         committed = follower.leader_committed_index
         if self.leader_id is None or follower.matched_term != self.term or committed < 0:
             return None
-        if follower.matched_index < 0:
+        if follower.matched_index < 0 or follower.divergence:
             return None
         return max(0, committed - self.committed_index)
+
+    @property
+    def divergence(self) -> str:
+        """How the log of this follower differs from its leader's below what is committed here; empty if it
+        does not, as far as is known."""
+        return "" if self.node.role is RaftRole.LEADER else self.node.follower.divergence
+
+    @property
+    def common_index(self) -> int | None:
+        """The last entry that this log has in common with a leader's from which it differs (`divergence`), -1
+        without one. None if it does not differ."""
+        return self.node.follower.common_index if self.divergence else None
 
     @property
     def members(self) -> dict[str, str]:

@@ -76,7 +76,10 @@ HELP: dict[str, str] = {
     "broker_read_failures_total": "Reads that the disk could not serve since the start.",
     "broker_scrubbed_bytes_total": "Bytes of old log files that the scrub has read since the start.",
     "broker_damaged_ranges_found_total": "Damaged ranges that the scrub has found since the start.",
-    "broker_log_diverged": "1 while a replica follows no master until a person decides which log is right.",
+    "broker_log_diverged": (
+        "1 while a replica follows no master, or its DLedger log differs from its leader's, until a person "
+        "decides which log is right."
+    ),
     "broker_damaged_bytes": "Bytes of the log that are known to be damaged now.",
     "broker_scrub_age_seconds": "Time since the scrub has read all old files, or since the start.",
     "broker_unauthenticated_requests_total": "Requests rejected because their sender is not known.",

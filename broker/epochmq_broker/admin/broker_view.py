@@ -122,6 +122,13 @@ class BrokerView:
             dledger=dledger_state(dledger.commit_log) if dledger is not None else None,
         )
 
+    def log_diverged(self) -> bool:
+        """Whether this log differs from the master's where messages are committed."""
+        client, dledger = self._components.ha.client, self._components.dledger
+        if dledger is not None:
+            return dledger.commit_log.has_joined and dledger.commit_log.peer.divergence != ""
+        return client is not None and client.divergence != ""
+
     def role(self) -> RoleName:
         """The broker's role. The leader of a DLedger group is the master once it accepts messages."""
         ha, replicas, dledger = self._components.ha, self._components.replicas, self._components.dledger

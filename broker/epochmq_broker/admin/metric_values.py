@@ -32,6 +32,8 @@ def metric_values(
     escape: EscapeBridge,
     quarantine: Quarantine,
     certificates: ServerCertificates,
+    *,
+    log_diverged: bool,
 ) -> dict[str, float]:
     """Metric name → value. A name may end in a colon and the value of the label `kind`. Omits a rate without
     enough samples."""
@@ -59,7 +61,7 @@ def metric_values(
         "broker_dispatch_behind_bytes": float(store.dispatch_behind_bytes),
         "broker_disk_used_ratio": float(store.disk_used_ratio),
         "broker_epochs": float(len(ha.epochs.epochs.entries)),
-        "broker_log_diverged": float(ha.client is not None and ha.client.divergence != ""),
+        "broker_log_diverged": float(log_diverged),
         "broker_connected_replicas": float(len(ha.sync_state.replicas) if ha.sync_state is not None else 0),
     }
     for metric, key in (("broker_put_rate", "putTps"), ("broker_get_rate", "getTransferredTps")):

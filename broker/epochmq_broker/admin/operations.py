@@ -189,6 +189,7 @@ class BrokerAdminApi:
                 components.escape,
                 components.quarantine,
                 components.certificates,
+                log_diverged=self._view.log_diverged(),
             ),
             rocketmq=await self._rocketmq.collect(config),
             rocketmq_labels={

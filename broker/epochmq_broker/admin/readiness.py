@@ -96,14 +96,14 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
 
 
 def _dledger(facts: ReadinessFacts, peer: DLedgerState) -> list[str]:
-    reasons = []
+    reasons = [] if peer.problem is None else [peer.problem]
     if peer.role == "leader" and not peer.serves:
         reasons.append(f"it leads term {peer.term}, but its log is not committed and dispatched yet")
     elif peer.leader is None:
         reasons.append("the group has no leader, as far as it knows")
-    elif peer.behind is None:
+    elif peer.behind is None and peer.problem is None:
         reasons.append(f"its leader {peer.leader} has not reached its log yet")
-    elif peer.behind > TAKEOVER_ENTRIES_MAX:
+    elif peer.behind is not None and peer.behind > TAKEOVER_ENTRIES_MAX:
         reasons.append(
             f"it lacks {peer.behind} committed entries, and could take over the leadership with at most "
             f"{TAKEOVER_ENTRIES_MAX}"

@@ -57,6 +57,11 @@ class Follower:
         matched_index <= log.end_index."""
         self.leader_committed_index = -1
         """Up to this index the leader of `matched_term` has committed its log, as its pushes say."""
+        self.divergence = ""
+        """How this log differs from a leader's below what is committed here: two committed histories. Empty
+        once a leader has compared as much as is committed here."""
+        self.common_index = -1
+        """The last entry that the two logs have in common, while there is a `divergence`."""
         self.pending_responses: deque[PendingPushResponse] = deque()
         """Invariant: at most PENDING_RESPONSES_MAX."""
         self._deferred: deque[tuple[int, PushEntryRequest]] = deque()
@@ -95,6 +100,8 @@ class Follower:
                 code = DLedgerResponseCode.SUCCESS if known else DLedgerResponseCode.INCONSISTENT_STATE
                 self._respond(call, request, code)
         self.member.commit(min(request.commit_index, self.matched_index))
+        if self.divergence and self.matched_index >= self.member.committed_index:
+            self.divergence = ""
 
     def _defer(self, call: int, request: PushEntryRequest) -> None:
         if len(self._deferred) < DEFERRED_MAX:
@@ -170,13 +177,15 @@ class Follower:
         self.matched_index = max(self.matched_index, last)
         self._respond_when_durable(call, request, last)
 
-    def _alarm_of_truncate(self, request: PushEntryRequest, index: int, *, outlived: bool) -> None:
-        """Logs, once for each leader and term, that a TRUNCATE was rejected. `outlived`: this log ends before
-        the first entry of the leader's."""
+    def _diverge(self, request: PushEntryRequest, index: int, common_index: int, *, outlived: bool) -> None:
+        """Notes that a TRUNCATE was rejected, and logs it once for each leader and term. `outlived`: this log
+        ends before the first entry of the leader's."""
         member, leader = self.member, request.leader_id
         text = (
             f"rejected a TRUNCATE at entry {index} by {leader} of term {request.term}: entries up to "
-            f"{member.committed_index} are committed here"
+            f"{member.committed_index} are committed here, so the two logs differ after entry "
+            f"{common_index}. Find out which peer has lost entries. To follow again, stop this peer, empty "
+            "its directory, and start it"
         )
         if outlived and member.body_log is not None:
             text = (
@@ -184,6 +193,7 @@ class Follower:
                 f"({member.log.end_index}): those in between have expired. To follow again, stop this peer, "
                 "empty its directory, and start it"
             )
+        self.divergence, self.common_index = text, common_index
         member.alarm(f"TRUNCATE by {leader} of term {request.term}", text)
 
     def _append_new(self, call: int, request: PushEntryRequest, fresh: list[DLedgerEntry]) -> bool:
@@ -240,7 +250,8 @@ class Follower:
             # if this peer has forgotten the matched index by a restart: a leader never truncates its own
             # entries.
             if drops_committed and (disjoint or kept >= self.matched_index):
-                self._alarm_of_truncate(request, entry.index, outlived=entry.index > log.end_index + 1)
+                common = -1 if disjoint else kept
+                self._diverge(request, entry.index, common, outlived=entry.index > log.end_index + 1)
             self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
             return
         self.pending_responses = deque(w for w in self.pending_responses if w.index <= kept)

@@ -128,6 +128,8 @@ def _why_not_in_step(runtime_info: dict[str, str]) -> str:
         return "the group has no leader, as far as it knows"
     if runtime_info["dledgerRole"] == "leader":
         return "it leads, but its log is not committed and dispatched yet"
+    if runtime_info.get("dledgerProblem"):
+        return runtime_info["dledgerProblem"]
     behind = int_or_none(runtime_info.get("dledgerBehind"))
     if behind is None:
         return f"its leader {runtime_info['dledgerLeader']} has not reached its log yet"

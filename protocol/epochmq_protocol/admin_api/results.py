@@ -83,6 +83,8 @@ class DLedgerState(AdminResult, frozen=True, kw_only=True):
     - `lacks_queue_ends`: it must not lead yet, because it does not know where queues end whose messages have
       all expired.
     - `peers`: the members of the group, this one included.
+    - `problem`: why it could not lead, in words for a person: its log differs from the leader's, it cannot
+      read its log, or it has no vote; None without such a reason.
     """
 
     id: str
@@ -95,6 +97,7 @@ class DLedgerState(AdminResult, frozen=True, kw_only=True):
     behind: int | None
     lacks_queue_ends: bool
     peers: list[DLedgerPeerState]
+    problem: str | None = None
 
 
 class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="broker"):

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.membership.dledger import serving_watch
 from epochmq_broker.membership.dledger.commit_waiters import CommitWaiters
 from epochmq_broker.membership.dledger.committed_log import CommittedLog
 from epochmq_broker.membership.dledger.first_record import (
@@ -28,6 +29,7 @@ from epochmq_broker.membership.dledger.first_record import (
 from epochmq_broker.membership.dledger.leader_appender import LeaderAppender
 from epochmq_broker.membership.dledger.log_folders import data_folder, peer_folder
 from epochmq_broker.membership.dledger.queue_ends import QueueEnds
+from epochmq_broker.membership.dledger.serving_watch import ServingWatch
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_dledger.core.types import RaftRole, RaftSettings, RoleChanged
 from epochmq_dledger.peer import DLedgerPeer
@@ -201,6 +203,7 @@ class CommitLogPeer:
         self._server = RemotingServer(handlers)
         self._phase = PeerPhase.OUTSIDE
         self._dispatch: asyncio.Handle | None = None
+        self._watch = ServingWatch()
 
     # Start and stop
 
@@ -284,6 +287,61 @@ class CommitLogPeer:
     def is_ready(self) -> bool:
         """Whether this broker leads and accepts messages."""
         return self._phase is PeerPhase.READY
+
+    @property
+    def cannot_serve(self) -> bool:
+        """Whether this broker leads, and makes no progress towards accepting messages."""
+        return self._watch.cannot_serve
+
+    @property
+    def problem(self) -> str:
+        """Why this peer could not lead its group, in words for a person; empty without such a reason."""
+        if not self.has_joined:
+            return ""
+        peer, stall = self.peer, self._watch.stall
+        if peer.divergence:
+            return peer.divergence
+        if stall:
+            return f"it dispatches no committed message: {stall}"
+        rejoin = peer.node.member.rejoin
+        if rejoin is None:
+            return ""
+        if rejoin.is_new_directory:
+            silent = ", ".join(rejoin.voters_without_term(peer.node.member.other_voters)) or "no other peer"
+            return (
+                "it has no vote: its directory was empty at its start, and it does not know yet whether the "
+                f"group is new. It waits for its leader's log, and for responses of {silent}"
+            )
+        return "it has no vote until it has its leader's log: its directory is damaged, or lacks entries"
+
+    def check_progress(self) -> None:
+        """Finds out whether this leader is stuck, and hides what differs from the leader's log. Called every
+        second."""
+        if not self.has_joined:
+            return
+        peer, watch, store = self.peer, self._watch, self._store
+        waits = peer.role is RaftRole.LEADER and (not self.is_ready or bool(watch.stall))
+        mark = (store.dispatcher.position, peer.committed_index) if waits else None
+        now_s = asyncio.get_running_loop().time()
+        if watch.look(mark, now_s, serving_watch.READY_WAIT_MAX_S):
+            log.error(
+                "%s leads term %d, but accepts no message: its log ends at %d, is committed up to entry %d, "
+                "and is dispatched up to %d. It gives the leadership away",
+                peer.settings.self_id,
+                peer.term,
+                self._log.end_pos,
+                peer.committed_index,
+                store.dispatcher.position,
+            )
+        self._hide_divergence()
+
+    def _hide_divergence(self) -> None:
+        """While this peer's log differs from its leader's, readers see only what both have."""
+        reader, index = self._store.reader, self.peer.common_index
+        if index is None:
+            reader.visible_end = None
+        else:
+            reader.visible_end = max(self._log.end_position(index), 0)
 
     async def transfer_leadership(self, to: str) -> None:
         """Transfers the leadership, and the role of master with it, to the broker of this id (n1). Sends are
@@ -397,6 +455,7 @@ class CommitLogPeer:
         self._dispatch = None
         store = self._store
         loop = asyncio.get_running_loop()
+        before = store.dispatcher.position
         try:
             store.dispatcher.catch_up(max_records=DISPATCH_RECORDS_MAX)
         except (DiskFullError, OSError) as error:
@@ -405,7 +464,12 @@ class CommitLogPeer:
         store.appender.last_timestamp = max(store.appender.last_timestamp, store.dispatcher.last_timestamp)
         position = store.dispatcher.position
         self.waiters.advance(position)
-        if self._dispatch is None and position < self._committed.max_offset:
+        end = self._committed.max_offset
+        if self._dispatch is None and self._watch.dispatched(before, position, end):
+            log.error("%s dispatches no committed message: %s", self.peer.settings.self_id, self._watch.stall)
+        if self._dispatch is None and self._watch.stall:
+            self._dispatch = loop.call_later(RETRY_S, self._dispatch_committed)
+        elif self._dispatch is None and position < end:
             self._dispatch = loop.call_soon(self._dispatch_committed)
         if self._phase is PeerPhase.LEADING:
             loop.call_soon(self._become_ready)

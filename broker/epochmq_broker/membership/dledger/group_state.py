@@ -36,6 +36,7 @@ def dledger_state(commit_log: CommitLogPeer) -> DLedgerState:
         behind=peer.behind,
         lacks_queue_ends=lacks,
         peers=[_peer_state(peer, name) for name in sorted(peer.members, key=broker_id_of_peer)],
+        problem=commit_log.problem or None,
     )
 
 
@@ -69,5 +70,6 @@ def runtime_info(commit_log: CommitLogPeer) -> dict[str, str]:
         "dledgerServes": str(state.serves).lower(),
         "dledgerBehind": "" if state.behind is None else str(state.behind),
         "dledgerLacksQueueEnds": str(state.lacks_queue_ends).lower(),
+        "dledgerProblem": state.problem or "",
         "dledgerLogEnd": str(commit_log.peer.log.end_pos),
     }

@@ -261,8 +261,8 @@ class Leadership:
             self._drain_pause_s = min(max(2 * self._drain_pause_s, DRAIN_CHECK_MS / 1000), DRAIN_PAUSE_MAX_S)
             self._next_drain_s = asyncio.get_running_loop().time() + self._drain_pause_s
             log.warning(
-                "this broker, which is drained or lacks the ends of queues, still leads its group, "
-                "and tries again in %g s: %s",
+                "this broker, which is drained, lacks the ends of queues or accepts no message, still leads "
+                "its group, and tries again in %g s: %s",
                 self._drain_pause_s,
                 error.remark,
             )

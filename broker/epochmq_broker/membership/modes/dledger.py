@@ -109,12 +109,15 @@ class DLedgerMode(AvailabilityMode):
 
     def add_periodic_tasks(self, every: Every) -> None:
         """See `AvailabilityMode`."""
+        every(lambda: DRAIN_CHECK_MS, "watch the log", self.commit_log.check_progress)
         every(lambda: DRAIN_CHECK_MS, "leave the leadership if drained", self.leadership.check_drained)
         every(lambda: DRAIN_CHECK_MS, "take the ends of queues", self._take_queue_ends)
 
     def _leaves_leadership(self) -> bool:
         """Whether this broker leaves the leadership of its group to others."""
-        return self._parts.replica_control.state.drained or self.commit_log.queue_ends.are_missing
+        commit_log = self.commit_log
+        drained = self._parts.replica_control.state.drained
+        return drained or commit_log.queue_ends.are_missing or commit_log.cannot_serve
 
     def _take_queue_ends(self) -> None:
         parts = self._parts

@@ -106,7 +106,10 @@ async def test_without_a_quorum_a_broker_is_not_ready_and_says_why(tmp_path: Pat
     try:
         state = await state_of(one)
         assert (state.role, state.ready) == ("none", False)
-        assert state.not_ready == ["the group has no leader, as far as it knows"]
+        no_vote, no_leader = state.not_ready
+        assert no_vote.startswith("it has no vote: its directory was empty at its start")
+        assert no_vote.endswith("for responses of n1, n2")
+        assert no_leader == "the group has no leader, as far as it knows"
         with pytest.raises(AdminError, match="knows no master"):
             await promote(one)
     finally:
