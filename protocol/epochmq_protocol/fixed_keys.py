@@ -53,8 +53,9 @@ _CHANGEABLE_NAMES = """
     haSendHeartbeatInterval haTransferBatchSize initPopOffsetByCheckMsgInMem inSyncReplicas
     litePullMessageEnable loadBalancePollNameServerInterval lockInStrictMode longPollingEnable
     mappedFileSizeConsumeQueueExt mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter
-    maxFilterMessageSize maxHaTransferByteInSecond maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch
-    maxOffsetMapSize maxPopPollingSize maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
+    maxFilterMessageSize maxGroupsPerHeartbeat maxHaTransferByteInSecond maxLmqConsumeQueueNum
+    maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxQueuesPerLock
+    maxSubscriptionsPerHeartbeat maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageIndexEnable
     messageIndexSafe migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName namesrvAddr
     notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize

@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from epochmq_broker.tables.attributes import GROUP_ATTRIBUTES, alter_attributes
+from epochmq_broker.tables.change_listeners import ChangeListeners
 from epochmq_protocol import topics as names
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import DataVersion
@@ -55,7 +56,7 @@ class SubscriptionGroupTable:
         self.settings = settings
         self.generation = 0
         self.data_version = DataVersion(timestamp=clock_ms())
-        self.on_change: list[Callable[[tuple[str, ...]], None]] = []
+        self.on_change = ChangeListeners()
         self._clock_ms = clock_ms
         self._state_version = state_version
         self._table: dict[str, SubscriptionGroupConfig] = {
@@ -207,5 +208,4 @@ class SubscriptionGroupTable:
         self._notify(touched)
 
     def _notify(self, touched: tuple[str, ...]) -> None:
-        for callback in self.on_change:
-            callback(touched)
+        self.on_change.notify(touched)

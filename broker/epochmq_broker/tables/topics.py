@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 
 from epochmq_broker.tables.attributes import TOPIC_ATTRIBUTES, alter_attributes, is_batch_cq
+from epochmq_broker.tables.change_listeners import ChangeListeners
 from epochmq_protocol import topics as names
 from epochmq_protocol.pop_records import REVIVE_TOPIC_PREFIX
 from epochmq_protocol.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, DataVersion, TopicConfig
@@ -105,7 +106,7 @@ class TopicTable:
         message has, as on a master, which makes a topic before it stores the first message. After a start it
         is 0: the stored table may lack the last topics if the broker was killed or lost its power."""
         self.data_version = DataVersion(timestamp=clock_ms())
-        self.on_change: list[Callable[[tuple[str, ...]], None]] = []
+        self.on_change = ChangeListeners()
         self._clock_ms = clock_ms
         self._state_version = state_version
         self._table: dict[str, TopicConfig] = {}
@@ -298,5 +299,4 @@ class TopicTable:
         self._notify(touched)
 
     def _notify(self, touched: tuple[str, ...]) -> None:
-        for callback in self.on_change:
-            callback(touched)
+        self.on_change.notify(touched)

@@ -81,18 +81,29 @@ class ClientProcessor:
         """Registers or refreshes a client's producer groups, consumer groups and subscriptions. A consumer
         group without configuration is skipped silently, as in RocketMQ."""
         data = from_json(HeartbeatData, command.body)
+        self._check_bounds(data)
         client = Client(connection, data.client_id, command.language, command.version, now_ms())
         fingerprint = data.heartbeat_fingerprint
         resend = not fingerprint
-        for consumer in data.consumer_data_set:
-            if consumer.consume_type == PULL_CONSUMER and self._live.current.reject_pull_consumer_enable:
-                continue
-            resend |= self._register(client, consumer, fingerprint, without_sub=data.without_sub)
+        with self._topics.on_change.joined(), self._groups.on_change.joined():
+            for consumer in data.consumer_data_set:
+                if consumer.consume_type == PULL_CONSUMER and self._live.current.reject_pull_consumer_enable:
+                    continue
+                resend |= self._register(client, consumer, fingerprint, without_sub=data.without_sub)
         if self._live.current.enable_register_producer or not self._live.current.reject_transaction_message:
             for producer in data.producer_data_set:
                 self._clients.register_producer(producer.group_name, client)
         ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if resend else "false"}
         return response(command, ResponseCode.SUCCESS, ext=ext)
+
+    def _check_bounds(self, data: HeartbeatData) -> None:
+        """Rejects a heartbeat that would keep the event loop busy for long. RequestError SYSTEM_ERROR."""
+        config = self._live.current
+        groups = len(data.consumer_data_set) + len(data.producer_data_set)
+        _require("groups", groups, "maxGroupsPerHeartbeat", config.max_groups_per_heartbeat)
+        subscriptions = sum(len(consumer.subscription_data_set) for consumer in data.consumer_data_set)
+        most = config.max_subscriptions_per_heartbeat
+        _require("subscriptions", subscriptions, "maxSubscriptionsPerHeartbeat", most)
 
     def _register(self, client: Client, data: ConsumerData, fingerprint: int, *, without_sub: bool) -> bool:
         """Registers one consumer group of a heartbeat. Returns whether the client should send its
@@ -214,6 +225,7 @@ class ClientProcessor:
     def lock(self, connection: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Locks queues for an orderly consumer. Returns those that it got."""
         body = from_json(LockBatchRequestBody, command.body)
+        _require("queues", len(body.mq_set), "maxQueuesPerLock", self._live.current.max_queues_per_lock)
         if self._locks.is_needed(body):
             return self._lock_on_majority(command, body)
         return _locked(command, self._locks.lock_here(body))
@@ -223,8 +235,19 @@ class ClientProcessor:
 
     def unlock(self, connection: RemotingConnection, command: Command) -> Command:
         """Releases locked queues."""
-        self._locks.unlock(from_json(UnlockBatchRequestBody, command.body))
+        body = from_json(UnlockBatchRequestBody, command.body)
+        _require("queues", len(body.mq_set), "maxQueuesPerLock", self._live.current.max_queues_per_lock)
+        self._locks.unlock(body)
         return response(command, ResponseCode.SUCCESS)
+
+
+def _require(what: str, count: int, key: str, count_max: int) -> None:
+    if count > count_max:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the request names {count} {what}, more than {key}={count_max} of the broker: name fewer, or "
+            f"raise {key}",
+        )
 
 
 def _locked(command: Command, queues: set[MessageQueue]) -> Command:

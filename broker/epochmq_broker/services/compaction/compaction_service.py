@@ -14,7 +14,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final, TypeVar
@@ -141,7 +141,7 @@ class CompactionService:
         StoreDamagedError, StateFileDamagedError or OSError."""
         self._positions.load()
         trusted = self._store.tail.state is TailState.INTACT
-        self._note_topics()
+        self._note_topics(tuple(self._topics.table))
         for state in self._states.values():
             self._truncate_lost(state)
             state.queue.load(trusted=trusted)
@@ -217,12 +217,15 @@ class CompactionService:
         state = self._states.get((topic, queue_id)) or self._add(topic, queue_id)
         return state.queue
 
-    def _note_topics(self) -> None:
+    def _note_topics(self, names: Iterable[str]) -> None:
+        """Looks at the settings of these topics."""
         if not self._live.current.enable_compaction:
             return
-        self._compacted_topics = {name for name, topic in self._topics.table.items() if is_compacted(topic)}
-        for name in self._compacted_topics:
-            topic = self._topics.table[name]
+        table = self._topics.table
+        compacted = {name for name in names if name in table and is_compacted(table[name])}
+        self._compacted_topics = self._compacted_topics.difference(names) | compacted
+        for name in compacted:
+            topic = table[name]
             for queue_id in range(max(topic.write_queue_nums, topic.read_queue_nums)):
                 if (name, queue_id) not in self._states:
                     self._add(name, queue_id)
@@ -250,7 +253,7 @@ class CompactionService:
 
     def _topics_changed(self, names: tuple[str, ...]) -> None:
         before = self._compacted_topics
-        self._note_topics()
+        self._note_topics(names)
         for name in before - self._compacted_topics:
             for key in [key for key in self._states if key[0] == name]:
                 state = self._states.pop(key)

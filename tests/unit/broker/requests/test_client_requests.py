@@ -30,7 +30,7 @@ from epochmq_protocol.headers import (
     UnregisterClientRequestHeader,
     UpdateConsumerOffsetRequestHeader,
 )
-from tests.unit.broker.kit import Bench, Peer, command, running, send_command
+from tests.unit.broker.kit import Bench, Peer, command, running, send_command, until
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -243,3 +243,75 @@ async def test_a_queue_is_locked_for_one_client_until_it_unlocks_it(bench: Bench
     assert lock(peer, "c2") == set()
     lock(peer, "c1", unlock=True)
     assert lock(peer, "c2") == {QUEUE}
+
+
+# bounds
+
+
+def large_heartbeat(groups: int, subscriptions: int = 1, *, prefix: str = "many") -> Command:
+    consumers = [
+        ConsumerData(
+            group_name=f"{prefix}-{number}",
+            consume_type=ConsumeType.CONSUME_PASSIVELY,
+            message_model=MessageModel.CLUSTERING,
+            subscription_data_set=[SubscriptionData(topic=f"T{at}") for at in range(subscriptions)],
+        )
+        for number in range(groups)
+    ]
+    return command(
+        RequestCode.HEART_BEAT, body=to_json(HeartbeatData(client_id="c", consumer_data_set=consumers))
+    )
+
+
+async def test_a_heartbeat_writes_the_tables_once_for_all_its_groups(bench: Bench) -> None:
+    """Work for each group that grows with the table keeps the event loop, and so the lease, waiting."""
+    topics, groups = bench.broker.topics, bench.broker.groups
+    told: list[tuple[str, tuple[str, ...]]] = []
+    topics.on_change.append(lambda names: told.append(("topics", names)))
+    groups.on_change.append(lambda names: told.append(("groups", names)))
+    assert bench.peer().call(large_heartbeat(300)).code == ResponseCode.SUCCESS
+    names = tuple(f"many-{number}" for number in range(300))
+    assert sorted(told) == [("groups", names), ("topics", tuple(f"%RETRY%{name}" for name in names))]
+    assert all(f"%RETRY%{name}" in topics and name in groups for name in names)
+    assert len(ids(bench.peer(), "many-299")) == 1
+
+
+async def test_the_new_retry_topics_of_a_heartbeat_are_on_disk_with_the_response(
+    bench: Bench, tmp_path: Path
+) -> None:
+    assert bench.peer().call(large_heartbeat(3)).code == ResponseCode.SUCCESS
+    tables = bench.broker.tables.files
+    assert b"%RETRY%many-2" in tables.topics_json()
+    await until(lambda: b"%RETRY%many-2" in (tmp_path / "config" / "topics.json").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({"maxGroupsPerHeartbeat": "3"}, (3, 1)),
+        ({"maxSubscriptionsPerHeartbeat": "6"}, (3, 2)),
+    ],
+)
+async def test_a_heartbeat_with_too_much_is_rejected_and_changes_nothing(
+    tmp_path: Path, settings: dict[str, str], most: tuple[int, int]
+) -> None:
+    async with running(tmp_path, settings) as bench:
+        peer, (key,) = bench.peer(), settings
+        assert peer.call(large_heartbeat(*most)).code == ResponseCode.SUCCESS
+        rejected = peer.call(large_heartbeat(most[0] + 1, most[1], prefix="more"))
+        assert rejected.code == ResponseCode.SYSTEM_ERROR
+        assert key in (rejected.remark or "")
+        assert "more-0" not in bench.broker.groups
+        bench.broker.live.update({key: "1000"})
+        assert peer.call(large_heartbeat(most[0] + 1, most[1])).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("code", [RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ])
+async def test_a_lock_of_too_many_queues_is_rejected(tmp_path: Path, code: RequestCode) -> None:
+    async with running(tmp_path, {"maxQueuesPerLock": "2"}) as bench:
+        for count, expected in ((2, ResponseCode.SUCCESS), (3, ResponseCode.SYSTEM_ERROR)):
+            queues = {MessageQueue("T", "broker-a", number) for number in range(count)}
+            body = LockBatchRequestBody(consumer_group="g", client_id="c", mq_set=queues)
+            answer = bench.peer().call(command(code, body=to_json(body)))
+            assert answer.code == expected
+        assert "3 queues, more than maxQueuesPerLock=2" in (answer.remark or "")
