@@ -58,7 +58,8 @@ class ObjectFoundError(EpochMQError):
 class WorkerState:
     """What the worker of one resource remembers between two reconciliations. `rejection` is the API server's
     response to the last write, if that was rejected. No decision depends on the other fields: they only say
-    when the worker reconciles again, and which objects it loads before."""
+    when the worker reconciles again, and which objects it loads before. `outdated_objects` are those that the
+    last write was for, if it failed because they are not as they were observed."""
 
     def __init__(self) -> None:
         self.wake = asyncio.Event()
@@ -67,6 +68,7 @@ class WorkerState:
         self.rejection = ""
         self.confirmed_s = time.monotonic()
         self.unlabelled_objects: set[Ref] = set()
+        self.outdated_objects: set[Ref] = set()
 
 
 class EffectWriter:
@@ -117,7 +119,7 @@ class EffectWriter:
         """Asks the API server for an object and puts it into the cache. Returns whether it exists. No watch
         delivers an object without the operator's label. So the worker state remembers such an object, and
         every later reconciliation loads it again first."""
-        known = self._cache.get(ref)
+        known, since = self._cache.get(ref), self._cache.changes
         try:
             found = await self._api.get(object_path(ref))
         except ApiError as error:
@@ -127,7 +129,7 @@ class EffectWriter:
             if known is not None:
                 self._cache.drop(known)
             return False
-        self._cache.put_existing(found)
+        self._cache.put_fetched(found, since)
         labelled = (metadata(found).get("labels") or {}).get(MANAGED_BY) == MANAGER
         if labelled or ref.kind in KINDS:
             worker.unlabelled_objects.discard(ref)

@@ -26,7 +26,7 @@ import structlog
 
 from epochmq_operator.kube.api import Api, ApiError, collection_path
 from epochmq_operator.kube.connection import ClusterConnection
-from epochmq_operator.kube.object_cache import ObjectCache
+from epochmq_operator.kube.object_cache import ObjectCache, has_gone_back
 from epochmq_operator.kube.watch_states import Watched, WatchStates
 from epochmq_operator.resources import API_VERSION, KINDS
 from epochmq_operator.resources.audit import AUDIT_KIND
@@ -94,6 +94,8 @@ class ResourceWatch:
         self._watch = watch
         self._wanted = wanted
         self._namespaces = tuple(namespaces)
+        self._versions: dict[Watched, str] = {}
+        """The version of each last list."""
         for kind, namespace in WatchedScope(wanted, self._namespaces).watches():
             states.expect(kind, namespace)
 
@@ -126,12 +128,14 @@ class ResourceWatch:
         for kind, namespace in scope.watches():
             self._states.begin(kind, namespace)
             try:
-                items, _ = await self._api.list(kind, namespace, "")
+                items, version = await self._api.list(kind, namespace, "")
             except ApiError as error:
                 self._states.failed(kind, namespace, error.status, str(error))
                 log.warning("cannot list resources", kind=kind, namespace=namespace, error=str(error))
                 continue
-            self._cache.replace(kind, namespace, items)
+            restored = has_gone_back(self._versions.get((kind, namespace), ""), version)
+            self._versions[kind, namespace] = version
+            self._cache.replace(kind, namespace, items, restored=restored)
             self._states.listed(kind, namespace)
             readable.add((kind, namespace))
         return frozenset(readable)

@@ -55,6 +55,9 @@ class ObjectCache:
         self._deletions: OrderedDict[str, int] = OrderedDict()
         """By uid the version of an object's deletion. The response to a write may arrive after the deletion
         that followed the write."""
+        self._changes = 0
+        self._changed: dict[Ref, int] = {}
+        """The number of the last change of each object in the cache."""
         self.on_change = on_change
 
     def get(self, ref: Ref) -> dict[str, Any] | None:
@@ -84,9 +87,30 @@ class ObjectCache:
                 return
             if _version(found) == _version(known) and _version(found):
                 return
-        made = drop_unused_fields(found)
+        self._store(found)
+
+    def _store(self, found: Mapping[str, Any]) -> None:
+        ref, made = ref_of(found), drop_unused_fields(found)
         self._objects.setdefault(ref.namespace, {})[ref] = made
+        self._changes += 1
+        self._changed[ref] = self._changes
         self.on_change(made)
+
+    @property
+    def changes(self) -> int:
+        """The number of changes of the cache until now."""
+        return self._changes
+
+    def put_fetched(self, found: Mapping[str, Any], since: int) -> None:
+        """Stores an object that a request fetched which began when the cache had made `since` changes. If the
+        cache has not changed the object meanwhile, the response counts, even in a smaller version: the API
+        server may have been restored from a backup."""
+        ref = ref_of(found)
+        known = self.get(ref)
+        if known is not None and _version(found) < _version(known) and self._changed.get(ref, 0) <= since:
+            self._store(found)
+        else:
+            self.put_existing(found)
 
     def put_existing(self, found: Mapping[str, Any]) -> None:
         """Stores an object that the API server has just returned. If a watch reported its deletion in this
@@ -109,6 +133,7 @@ class ObjectCache:
         if known is None or _uid(known) != _uid(found) or _version(known) > _version(found):
             return
         del objects[ref]
+        self._changed.pop(ref, None)
         if not objects:
             del self._objects[ref.namespace]
         self.on_change(known)
@@ -119,15 +144,29 @@ class ObjectCache:
         if len(self._deletions) > DELETIONS_MAX:
             self._deletions.popitem(last=False)
 
-    def replace(self, kind: str, namespace: str | None, items: list[dict[str, Any]]) -> None:
+    def replace(
+        self, kind: str, namespace: str | None, items: list[dict[str, Any]], *, restored: bool = False
+    ) -> None:
         """Stores the items of a list, and removes all other objects of the kind. One that was created after
-        the list was made comes back with the watch that follows."""
+        the list was made comes back with the watch that follows. `restored`: the versions of the API server
+        have gone back, so those that the cache knows say nothing any more."""
+        if restored:
+            self._deletions.clear()
         listed = {ref_of(item) for item in items}
         for ref, known in list(self.all(kind)):
             if ref not in listed and namespace in (None, ref.namespace):
                 self._remove(known)
         for item in items:
-            self.put(item)
+            if restored:
+                self._store(item)
+            else:
+                self.put(item)
+
+
+def has_gone_back(before: str, version: str) -> bool:
+    """Whether the version of a list is smaller than an earlier one of the same kind. Lists are consistent, so
+    the API server was restored from a backup in between."""
+    return before.isdigit() and version.isdigit() and int(version) < int(before)
 
 
 class Informer:
@@ -149,6 +188,8 @@ class Informer:
         self._kind = kind
         self._namespace = namespace
         self._selector = selector
+        self._version = ""
+        """The version of the last list or event."""
 
     async def run(self) -> None:
         """Lists, then watches; starts again when the watch breaks. Runs until cancelled."""
@@ -157,10 +198,12 @@ class Informer:
             self._states.begin(self._kind, self._namespace)
             try:
                 items, version = await self._api.list(self._kind, self._namespace, self._selector)
-                self._cache.replace(self._kind, self._namespace, items)
+                restored = has_gone_back(self._version, version)
+                self._version = version
+                self._cache.replace(self._kind, self._namespace, items, restored=restored)
                 self._states.listed(self._kind, self._namespace)
                 back_off_s = BACK_OFF_FIRST_S
-                await self._watch(version)
+                await self._watch()
             except ApiError as fault:
                 if fault.status != 410:
                     self._states.failed(self._kind, self._namespace, fault.status, str(fault))
@@ -168,11 +211,11 @@ class Informer:
                     await asyncio.sleep(back_off_s)
                     back_off_s = min(back_off_s * 2, BACK_OFF_MAX_S)
 
-    async def _watch(self, version: str) -> None:
+    async def _watch(self) -> None:
         while True:
             self._states.begin(self._kind, self._namespace)
-            async for event in self._api.watch(self._kind, self._namespace, self._selector, version):
-                version = str(event.object["metadata"]["resourceVersion"])
+            async for event in self._api.watch(self._kind, self._namespace, self._selector, self._version):
+                self._version = str(event.object["metadata"]["resourceVersion"])
                 self._states.heard(self._kind, self._namespace)
                 self._take(event)
             self._states.heard(self._kind, self._namespace)

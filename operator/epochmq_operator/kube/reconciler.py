@@ -21,7 +21,7 @@ from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_client import MembershipRejectionError
 from epochmq_operator.kube.watch_states import WatchStates
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL, OBJECT_KINDS
-from epochmq_operator.plans.effects import ReconciliationResult
+from epochmq_operator.plans.effects import Apply, ReconciliationResult
 from epochmq_operator.plans.objects import (
     Manifest,
     Ref,
@@ -36,6 +36,9 @@ REQUEUE_MAX_S = 15.0
 """The longest time between two reconciliations of a resource, and so between two requests to its replicas."""
 BATCH_DELAY_S = 0.1
 """The delay between a change and the reconciliation, so that a burst of changes makes one reconciliation."""
+OUTDATED = (404, 409, 422)
+"""The HTTP statuses of a write to an object that has changed or is gone. What was observed is fetched again
+before the next reconciliation, because watches may lag. A 422 that recurs is that of an invalid object."""
 FAILED_FIRST_S, FAILED_MAX_S = 1.0, 60.0
 REPORTED_REJECTIONS = 5
 """So many rejections of a change of members in a row are reported."""
@@ -154,8 +157,9 @@ class Reconciler(abc.ABC):
                 return REQUEUE_MAX_S
             if started - worker.confirmed_s > CONFIRMED_FOR_S:
                 await self._confirm(ref, worker)
-            for unlabelled in tuple(worker.unlabelled_objects):
-                await self._writer.load_into_cache(unlabelled, worker)
+            outdated, worker.outdated_objects = worker.outdated_objects, set()
+            for other in (*worker.unlabelled_objects, *outdated):
+                await self._writer.load_into_cache(other, worker)
             found = self.cache.get(ref)
             if found is None:
                 return 0.0
@@ -164,7 +168,14 @@ class Reconciler(abc.ABC):
             if result.writes:
                 outcome = "step"
                 for effect in result.effects:
-                    resource = await self._writer.carry_out(effect, ref, resource, worker)
+                    try:
+                        resource = await self._writer.carry_out(effect, ref, resource, worker)
+                    except ApiError as error:
+                        if error.status in OUTDATED:
+                            worker.confirmed_s = -math.inf
+                            if isinstance(effect, Apply):
+                                worker.outdated_objects.add(ref_of(effect.manifest))
+                        raise
             worker.rejection, worker.failures = "", 0
             return self._pause(result, worker)
         except LeadershipLostError:
@@ -197,10 +208,8 @@ class Reconciler(abc.ABC):
 
     def _failed(self, ref: Ref, worker: WorkerState, error: Exception) -> float:
         worker.failures += 1
-        if isinstance(error, ApiError) and error.status == 404:
-            worker.confirmed_s = -math.inf  # the resource itself may be gone
-        if isinstance(error, ApiError) and error.status in (404, 409, 422) and worker.failures < 3:
-            return BATCH_DELAY_S  # the object changed meanwhile: reconcile again
+        if isinstance(error, ApiError) and error.status in OUTDATED and worker.failures < 3:
+            return BATCH_DELAY_S
         if not isinstance(error, ApiError) or error.is_rejection:
             worker.rejection = (
                 f"{type(error).__name__}: {error}"[:500]
@@ -223,8 +232,9 @@ class Reconciler(abc.ABC):
 
     async def _confirm(self, ref: Ref, worker: WorkerState) -> None:
         """Gets the resource from the API server; removes it from the cache if it is gone."""
+        since = self.cache.changes
         try:
-            self.cache.put(await self._api.get(object_path(ref)))
+            self.cache.put_fetched(await self._api.get(object_path(ref)), since)
         except ApiError as error:
             known = self.cache.get(ref)
             if error.status != 404 or known is None:

@@ -100,6 +100,46 @@ def test_the_same_version_twice_is_notified_once() -> None:
     assert notified == [1]
 
 
+async def test_a_list_in_smaller_versions_of_a_restored_api_server_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("epochmq_operator.kube.object_cache.BACK_OFF_FIRST_S", 0.0)
+    events = [
+        WatchEvent("MODIFIED", pod("p", 900, status={"phase": "Failed"})),
+        WatchEvent("DELETED", pod("q", 901, uid="v")),
+        ApiError(504, "Too large resource version"),
+    ]
+    api = Watching(
+        ([pod("p", 1), pod("q", 2, uid="v")], events),
+        ([pod("p", 5, status={"phase": "Running"}), pod("q", 2, uid="v")], []),
+    )
+    cache = ObjectCache()
+    informer = Informer(api, cache, "Pod", None, "", WatchStates())  # type: ignore[arg-type]
+    task = asyncio.ensure_future(informer.run())
+    async with asyncio.timeout(60):
+        await api.idle.wait()
+    task.cancel()
+    found = cache.get(Ref("Pod", "a", "p"))
+    assert found is not None
+    assert found["status"] == {"phase": "Running"}
+    assert cache.get(Ref("Pod", "a", "q")) is not None
+
+
+def test_a_fetched_object_in_a_smaller_version_counts_unless_it_changed_meanwhile() -> None:
+    cache = ObjectCache()
+    cache.put(pod("p", 900))
+    cache.put_fetched(pod("p", 5), cache.changes)
+    found = cache.get(Ref("Pod", "a", "p"))
+    assert found is not None
+    assert found["metadata"]["resourceVersion"] == "5"
+    since = cache.changes
+    cache.put(pod("p", 7))
+    cache.put_fetched(pod("p", 6), since)
+    found = cache.get(Ref("Pod", "a", "p"))
+    assert found is not None
+    assert found["metadata"]["resourceVersion"] == "7"
+
+
 @pytest.mark.parametrize("fault", [410, 0])
 async def test_a_broken_watch_starts_again_with_a_list(fault: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("epochmq_operator.kube.object_cache.BACK_OFF_FIRST_S", 0.0)

@@ -179,6 +179,41 @@ class MergingServer(FakeApiServer):
         return self._store(found)
 
 
+class StrictServer(FakeApiServer):
+    """An API server that rejects a status for another version by 422, as Kubernetes does."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        super().__init__(*objects)
+        self.gets: list[str] = []
+
+    async def get(self, path: str) -> dict[str, Any]:
+        self.gets.append(path)
+        return await super().get(path)
+
+    async def put_status(self, ref: Ref, version: str, status: Any) -> dict[str, Any]:
+        try:
+            return await super().put_status(ref, version, status)
+        except ApiError as error:
+            raise ApiError(422, f"the server rejected our request: {error}") from None
+
+
+@pytest.mark.parametrize("restored", [False, True])
+async def test_a_resource_that_the_watch_shows_late_is_fetched_and_nothing_is_refused(restored: bool) -> None:
+    """The watch lags, or the API server was restored from a backup and its versions are smaller."""
+    server = StrictServer(resource(QUORUM, replicas=1))
+    server._versions = 100
+    server.put({**server.objects[object_path(QUORUM)], "spec": {"replicas": 1}})
+    async with running_reconciler(server) as (_, cache):
+        late = copy.deepcopy(server.objects[object_path(QUORUM)])
+        late["metadata"]["resourceVersion"] = "1000" if restored else "5"
+        cache.put(late)
+        await until(lambda: Ref("StatefulSet", NAMESPACE, QUORUM_PODS) in server.applied)
+        status = status_of(server.objects[object_path(QUORUM)])
+        assert "Refused" not in str(status)
+        assert object_path(QUORUM) in server.gets
+        assert len(server.gets) < 20
+
+
 class FixedVolumes(FakeApiServer):
     """An API server whose StorageClass does not let volumes grow."""
 
