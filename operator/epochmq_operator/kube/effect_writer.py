@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -22,11 +22,12 @@ from epochmq_operator.plans.effects import (
     CreateEvent,
     Delete,
     Effect,
+    EventType,
     PatchStatus,
     ReloadConfiguration,
     SetFinalizers,
 )
-from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata, ref_of, spec_of
+from epochmq_operator.plans.objects import Manifest, Ref, digest, is_deleting, metadata, ref_of, spec_of
 from epochmq_operator.resources import KINDS
 from epochmq_protocol.errors import EpochMQError
 
@@ -36,6 +37,9 @@ another owner may have the same name, and the watches deliver only objects with 
 REJECTED_FOR_S = 300.0
 """After this time a larger size of a volume claim is asked for again before other steps."""
 REJECTIONS_MAX = 1000
+REWRITTEN_SHOWN_MAX = 3
+NoteApplied = Callable[[Manifest, Manifest], Sequence[str]]
+"""Takes a manifest that was applied, and the object as stored; returns differences to report."""
 METRIC_LABELS: Mapping[type[Effect], str] = {
     Apply: "Apply",
     Delete: "Delete",
@@ -82,6 +86,7 @@ class EffectWriter:
         self._cache = cache
         self._metrics = metrics
         self.events = EventPoster(api, metrics)
+        self.note_applied: NoteApplied = lambda manifest, stored: ()
         self._rejected_claims: OrderedDict[Ref, tuple[float, str]] = OrderedDict()
 
     async def carry_out(self, effect: Effect, ref: Ref, resource: Manifest, worker: WorkerState) -> Manifest:
@@ -94,6 +99,7 @@ class EffectWriter:
         match effect:
             case Apply():
                 await self._apply(effect.manifest, worker)
+                self._report_rewritten(effect.manifest, ref, resource)
             case Delete():
                 log.info("deleting an object", object=str(effect.ref), namespace=ref.namespace)
                 await self._api.delete(effect.ref, effect.uid)
@@ -157,6 +163,20 @@ class EffectWriter:
                 raise
             stored = await self._api.apply(manifest)
         self._cache.put(stored)
+
+    def _report_rewritten(self, manifest: Manifest, ref: Ref, resource: Manifest) -> None:
+        """Reports once that the API server stores other values than the operator applies."""
+        applied = ref_of(manifest)
+        stored = self._cache.get(applied)
+        lines = self.note_applied(manifest, stored) if stored is not None else ()
+        if not lines:
+            return
+        message = (
+            f"an admission webhook rewrites {applied}, and the operator leaves these fields as they are: "
+            + "; ".join(lines[:REWRITTEN_SHOWN_MAX])
+        )
+        key = f"{metadata(resource).get('uid')}/rewritten/{applied}/{digest(list(lines))}"
+        self.events.put(CreateEvent(EventType.WARNING, "FieldsRewritten", message, key), ref, resource)
 
     def rejected_claims(self, namespace: str) -> Mapping[str, str]:
         """The sizes that the API server rejected lately, by the name of their volume claim."""

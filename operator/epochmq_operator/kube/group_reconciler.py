@@ -12,6 +12,7 @@ from epochmq_operator.kube.reconciler import (
     ReconcilerDependencies,
     labelled_resource,
 )
+from epochmq_operator.plans.compared_objects import ComparisonCache
 from epochmq_operator.plans.effects import ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, is_deleting, ref_of, status_of
 from epochmq_operator.plans.observed_state import ObservedState
@@ -37,6 +38,8 @@ class GroupReconciler(Reconciler):
     ) -> None:
         super().__init__(dependencies)
         self._renderer = renderer
+        if isinstance(renderer.differences, ComparisonCache):
+            self._writer.note_applied = renderer.differences.note_applied
         self._limit = UpdateLimit(parallel_updates, self.cache.get)
 
     async def reconcile(self, ref: Ref, resource: Manifest, rejection: str) -> ReconciliationResult:

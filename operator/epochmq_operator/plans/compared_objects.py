@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from epochmq_operator.manifests import possible_objects
@@ -31,6 +31,8 @@ from epochmq_operator.resources import GroupResource
 LISTED_MAX = 3
 REMEMBERED_MAX = 20_000
 """The most objects whose comparison a `ComparisonCache` remembers."""
+REWRITTEN_AFTER = 2
+"""So many applies in a row that leave the same differences show that a webhook writes these fields."""
 HEADLESS = "None"
 """The clusterIP of a Service that has none."""
 
@@ -205,14 +207,35 @@ def _listed(compared: Iterable[ComparedObject]) -> str:
     return "; ".join(one.why for one in found[:LISTED_MAX]) + more
 
 
+@dataclass(frozen=True, slots=True)
+class RewrittenFields:
+    """The differences that an object had in the response to its apply: an admission webhook writes other
+    values than the operator. `digest` is that of the manifest, `applied` how often in a row the differences
+    were the same."""
+
+    digest: str
+    uid: str
+    lines: tuple[str, ...]
+    applied: int = 1
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether another apply would change nothing."""
+        return self.applied >= REWRITTEN_AFTER
+
+
 class ComparisonCache:
     """Compares objects, which would be nearly all the work of an idle operator, and remembers the versions of
     those without differences. The version of a manifest is the digest that is applied with it; that of an
-    observed object is its resourceVersion."""
+    observed object is its resourceVersion.
+
+    It also remembers fields that the API server stores with other values than were applied. To apply them
+    again changes nothing, so they count as no difference until the manifest or the object is another one."""
 
     def __init__(self, differences: Differences) -> None:
         self._differences = differences
         self._same: OrderedDict[Ref, tuple[str, str, str]] = OrderedDict()
+        self._rewritten: OrderedDict[Ref, RewrittenFields] = OrderedDict()
 
     def __call__(self, wanted: Manifest, observed: Manifest) -> Sequence[str]:
         """The differences, one line each."""
@@ -224,9 +247,36 @@ class ComparisonCache:
         if self._same.get(ref) == versions:
             return ()
         lines = self._differences(wanted, observed)
+        known = self._rewritten.get(ref)
+        if (
+            known is not None
+            and known.applied >= REWRITTEN_AFTER
+            and (known.digest, known.uid) == (digest, uid)
+        ):
+            lines = [line for line in lines if line not in known.lines]
         if not lines:
             self._same[ref] = versions
             self._same.move_to_end(ref)
             while len(self._same) > REMEMBERED_MAX:
                 self._same.popitem(last=False)
         return lines
+
+    def note_applied(self, manifest: Manifest, stored: Manifest) -> tuple[str, ...]:
+        """Notes what the API server stored of a manifest that it applied. Returns the differences from now on
+        ignored, once; empty if there are none, or if that is known."""
+        ref, digest = ref_of(manifest), annotation(manifest, APPLIED)
+        lines = tuple(self._differences(manifest, stored)) if digest else ()
+        known = self._rewritten.pop(ref, None)
+        if not lines or not digest:
+            return ()
+        made = RewrittenFields(digest, str(metadata(stored).get("uid", "")), lines)
+        if known is not None and (known.digest, known.uid, known.lines) == (
+            made.digest,
+            made.uid,
+            made.lines,
+        ):
+            made = replace(made, applied=known.applied + 1)
+        self._rewritten[ref] = made
+        while len(self._rewritten) > REMEMBERED_MAX:
+            self._rewritten.popitem(last=False)
+        return lines if made.applied == REWRITTEN_AFTER else ()

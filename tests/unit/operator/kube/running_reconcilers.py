@@ -17,6 +17,7 @@ from epochmq_operator.kube.replica_observer import ReplicaObserver
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache
 from epochmq_operator.kube.watch_states import WatchStates
 from epochmq_operator.plans.objects import Ref
+from epochmq_operator.plans.renderer import Renderer
 from tests.support.fake_api_server import FakeApiServer
 from tests.unit.operator.plans.fake_api import NAMESPACE, RENDERER
 
@@ -52,6 +53,7 @@ async def running_reconciler(
     *refs: Ref,
     liveness: Liveness | None = None,
     watches: WatchStates | None = None,
+    renderer: Renderer = RENDERER,
 ) -> AsyncIterator[tuple[Reconciler, ObjectCache]]:
     """Runs a reconciler with only these objects of the server in its cache."""
     api: Any = server
@@ -59,7 +61,7 @@ async def running_reconciler(
     cache = ObjectCache()
     replicas = ReplicaObserver(cache, silent, CredentialsCache(api))
     made = GroupReconciler(
-        RENDERER,
+        renderer,
         ReconcilerDependencies(
             api,
             cache,
