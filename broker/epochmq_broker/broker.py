@@ -24,6 +24,7 @@ from epochmq_broker.auth.provisioning import provide_users
 from epochmq_broker.config.addresses import client_ip_address
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig, LoadedBrokerConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.membership.acting.group_poll import other_members
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
 from epochmq_broker.membership.modes.availability_mode import GroupParts
 from epochmq_broker.membership.modes.choice import mode_of
@@ -31,6 +32,7 @@ from epochmq_broker.membership.nameserver_lookup import NameserverLookup
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
 from epochmq_broker.replication.scrub.log_scrub import LogScrub
+from epochmq_broker.replication.scrub.peer_copies import PeerCopies
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_broker.requests.client_ports import ClientPorts
 from epochmq_broker.requests.fast_failure import FastFailure
@@ -108,12 +110,16 @@ class Broker:
         timer_hook = None if timers is None else TimerPutHook(live, timers.wheel.num)
         self.writer = MessageWriter(live, self.store, timer_hook)
         self.ha = HAService(live, self.store, self.writer, controlled=mode_type.is_controlled)
-        self.scrub = LogScrub(
-            live, self.store, confirmed=self._confirmed, scans=not config.enable_dledger_commit_log
-        )
         credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.client = RemotingClient(credentials=credentials)
         self.routes = TopicRoutes(live, self.client)
+        self.scrub = LogScrub(
+            live,
+            self.store,
+            confirmed=self._confirmed,
+            peers=PeerCopies(live, self.client, partial(other_members, self.client, live)),
+            is_plain=not config.enable_dledger_commit_log,
+        )
         self.quarantine = Quarantine(
             live, writer=self.writer, create_topic=tables.topics.create_in_send_back, store_host=store_host
         )
@@ -193,6 +199,7 @@ class Broker:
                 client=self.client,
                 routes=self.routes,
                 access=self.access,
+                copies=self.scrub.served,
                 client_ip=client_ip,
                 store_host=store_host,
             )

@@ -6,11 +6,14 @@ The request codes are far above RocketMQ's. Java brokers respond REQUEST_CODE_NO
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+from typing import Final
 
 from msgspec import field
 
+from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.headers_base import Header
 from epochmq_protocol.integers import Int, Long
 
@@ -31,6 +34,10 @@ class ReplicaControlCode(IntEnum):
     """To the master, from its replicas: checksums of a range of its log, to compare with their own."""
     GET_ALL_USERS_AND_ACLS = 20_006
     """To the master, from its replicas: the users and ACLs of the access control."""
+    SCRUB_CHECKSUMS = 20_009
+    """To a replica, from another one: checksums of parts of its log, to compare with its own."""
+    SCRUB_BYTES = 20_010
+    """To a replica, from another one: the bytes of a part of its log, to repair the other's."""
     SETTLE_STORE = 20_011
     """To a broker whose store the controllers refuse: adopt the store for its broker id, or give it another
     id."""
@@ -113,6 +120,47 @@ class LogChecksumsHeader(Header, kw_only=True):
     end_offset: Long = 0
     chunk_bytes: Int = 0
     min_offset: Long = 0
+
+
+class LogPartsHeader(Header, kw_only=True):
+    """Request of SCRUB_CHECKSUMS and SCRUB_BYTES. The body lists the parts of the log: the first offset and
+    the end of each, eight bytes each, big-endian. SCRUB_BYTES takes one part; its response has the bytes.
+    The response to SCRUB_CHECKSUMS has the CRC-32 of each part, four bytes each, big-endian.
+
+    `broker_name`: the group that is meant."""
+
+    broker_name: str
+
+
+PART_BYTES: Final = 16
+CRC_BYTES: Final = 4
+
+
+def encode_log_parts(parts: Sequence[tuple[int, int]]) -> bytes:
+    """Encodes parts [start, end) of the log."""
+    return struct.pack(f">{2 * len(parts)}q", *(offset for part in parts for offset in part))
+
+
+def decode_log_parts(body: bytes) -> list[tuple[int, int]]:
+    """Decodes parts [start, end) of the log. Raises RemoteProtocolError."""
+    count, rest = divmod(len(body), PART_BYTES)
+    if rest or not count:
+        raise RemoteProtocolError(f"the body has {len(body)} bytes, expected a multiple of {PART_BYTES}")
+    offsets = struct.unpack(f">{2 * count}q", body)
+    return list(zip(offsets[::2], offsets[1::2], strict=True))
+
+
+def decode_checksums(body: bytes) -> list[int]:
+    """Decodes CRC-32 checksums of four bytes each. Raises RemoteProtocolError."""
+    count, rest = divmod(len(body), CRC_BYTES)
+    if rest:
+        raise RemoteProtocolError(f"the body has {len(body)} bytes, expected a multiple of {CRC_BYTES}")
+    return list(struct.unpack(f">{count}I", body))
+
+
+def encode_checksums(crcs: Sequence[int]) -> bytes:
+    """Encodes CRC-32 checksums."""
+    return struct.pack(f">{len(crcs)}I", *crcs)
 
 
 def format_broker_ids(ids: Iterable[int]) -> str:

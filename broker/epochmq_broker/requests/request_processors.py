@@ -12,6 +12,7 @@ from epochmq_broker.membership.controlled.replica_control import ReplicaControl
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.replication.scrub.served_copies import ServedCopies
 from epochmq_broker.replication.slave_sync import SlaveSync
 from epochmq_broker.requests.pipeline import RequestPipeline, ordered_gates
 from epochmq_broker.requests.processors.acting_master import ActingMasterProcessor
@@ -20,6 +21,7 @@ from epochmq_broker.requests.processors.client import ClientProcessor
 from epochmq_broker.requests.processors.cold_control import ColdControlProcessor
 from epochmq_broker.requests.processors.end_transaction import EndTransactionProcessor
 from epochmq_broker.requests.processors.end_transaction_fast import FastEndTransaction
+from epochmq_broker.requests.processors.log_parts import LogPartsProcessor
 from epochmq_broker.requests.processors.message_request_mode import MessageRequestModeProcessor
 from epochmq_broker.requests.processors.mqadmin import mqadmin_handlers
 from epochmq_broker.requests.processors.mqadmin_dependencies import MqadminDependencies
@@ -82,6 +84,7 @@ class ProcessorDependencies:
     client: RemotingClient
     routes: TopicRoutes
     access: AccessControl
+    copies: ServedCopies
     client_ip: str
     store_host: bytes
 
@@ -173,6 +176,7 @@ class RequestProcessors:
             **QueryProcessor(live, store).handlers(),
             **ColdControlProcessor(live, components.cold_control.flow).handlers(),
             **replica_group.handlers(),
+            **LogPartsProcessor(live, components.copies).handlers(),
             **acting_master.handlers(),
             **control.handlers(),
             **AuthAdminProcessor(

@@ -1,8 +1,6 @@
 """Reads a range of the commit log from the disk and checks its records, on a worker thread.
 
-The reads do not go through the mapping: an unreadable sector is an error, not a SIGBUS. They leave the page
-cache as it was: pages that were not in memory before are dropped again. `check_records` checks bytes that
-another replica has sent in the same way.
+`check_records` checks bytes that another replica has sent in the same way.
 
 A record is whole if its magic, its sizes, its physical offset and the checksum of its body agree. Behind a
 broken record the scan continues at the next offset where a record with that physical offset begins.
@@ -10,11 +8,8 @@ broken record the scan continues at the next offset where a record with that phy
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
-
-from msgspec import Struct
 
 from epochmq_protocol.checksum import CRC_MASK, crc32
 from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
@@ -34,6 +29,8 @@ from epochmq_protocol.record_layout import (
 )
 from epochmq_store.files.mapped_file import PAGE_BYTES
 from epochmq_store.log.damaged_ranges import DamagedRange
+from epochmq_store.log.quiet_reader import QuietReader
+from epochmq_store.log.scanned_unit import ScannedPiece, ScannedUnit
 
 READ_BYTES: Final = 128 << 10
 """Bytes that one step reads and checks."""
@@ -46,34 +43,15 @@ _START_BYTES: Final = PHYSICAL_OFFSET_AT + LONG.size
 """The first bytes of a record, up to its physical offset."""
 
 
-class ScannedPiece(Struct, frozen=True):
-    """Whole records in [start, end) of the log, and the CRC-32 of these bytes."""
-
-    start: int
-    end: int
-    crc: int
-
-
-class ScannedUnit(Struct, frozen=True):
-    """The result of a scan of [start, end) of the log. Both ends are starts of records. The pieces and the
-    damaged ranges cover it in order, without the unused bytes behind a blank record."""
-
-    start: int
-    end: int
-    pieces: tuple[ScannedPiece, ...]
-    damaged: tuple[DamagedRange, ...]
-
-
 class RecordScan:
     """One scan of records in one file. `step` runs on a worker thread; the caller may pause between steps."""
 
     def __init__(self, path: Path, file_start: int, file_size: int, start: int, until: int) -> None:
         """The file begins at the log offset `file_start`. The scan begins with the record at the log offset
         `start`, and ends with the first record that ends at or after `until`, or with the file."""
-        self._path = path
+        self._reader = QuietReader(path)
         self._file_start, self._file_size = file_start, file_size
         self._start, self._until = start - file_start, until - file_start
-        self._fd = -1
         self._buffer = b""
         self._at = self._start
         """Position in the file of the buffer's first byte, where a record starts."""
@@ -92,9 +70,7 @@ class RecordScan:
     def step(self) -> ScannedUnit | None:
         """Reads and checks the next READ_BYTES. Returns the result of the scan with the last step. Raises
         OSError if the file cannot be opened."""
-        if self._fd < 0:
-            self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)  # without read-ahead
+        self._reader.open()
         read_end = self._at + len(self._buffer)
         if read_end < self._file_size:
             size = min(READ_BYTES - read_end % READ_BYTES, self._file_size - read_end)
@@ -108,23 +84,15 @@ class RecordScan:
 
     def close(self) -> None:
         """Closes the file; a later `step` is not possible."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._reader.close()
 
     # Reading
 
     def _read(self, at: int, size: int) -> bytes:
-        data = bytearray(size)
-        was_resident = _read_resident(self._fd, data, at) == size
-        if was_resident:
-            return bytes(data)
         try:
-            found = os.pread(self._fd, size, at).ljust(size, b"\0")
+            return self._reader.read(at, size)
         except OSError:
-            found = self._read_pages(at, size)
-        os.posix_fadvise(self._fd, at, size, os.POSIX_FADV_DONTNEED)
-        return found
+            return self._read_pages(at, size)
 
     def _read_pages(self, at: int, size: int) -> bytes:
         """Reads page by page, and puts zeros in the place of unreadable pages."""
@@ -133,7 +101,7 @@ class RecordScan:
         while at < end:
             count = min(PAGE_BYTES - at % PAGE_BYTES, end - at)
             try:
-                pages.append(os.pread(self._fd, count, at).ljust(count, b"\0"))
+                pages.append(self._reader.read(at, count))
             except OSError:
                 pages.append(bytes(count))
                 self._unreadable.append((at, at + count))
@@ -228,7 +196,7 @@ class RecordScan:
         if self._file_size - at < BLANK_BYTES:
             return True
         try:
-            head = os.pread(self._fd, _START_BYTES, at)
+            head = self._reader.read(at, _START_BYTES)
         except OSError:
             return False
         return _starts_record(head, 0, self._file_start + at, self._file_size - at)
@@ -306,15 +274,17 @@ def check_records(data: bytes, start: int, file_end: int) -> str:
     return ""
 
 
-def _read_resident(fd: int, data: bytearray, at: int) -> int:
-    """Reads the bytes that are in memory, and returns how many; all if the kernel does not tell."""
-    try:
-        return os.preadv(fd, [data], at, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return 0
-    except OSError:
-        # This file system cannot tell, or the read failed: an ordinary read decides.
-        return 0
+def record_bounds(data: bytes, start: int) -> list[int]:
+    """The log offsets at which the records in `data` begin, and the offset of its end. The bytes are whole
+    records, and begin at the log offset `start`."""
+    found, position = [], 0
+    while position < len(data):
+        found.append(start + position)
+        size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
+        if magic == BLANK_MAGIC:
+            break
+        position += size
+    return [*found, start + len(data)]
 
 
 def _magics(buffer: bytes, position: int) -> list[int]:

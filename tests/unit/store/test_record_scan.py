@@ -16,7 +16,8 @@ from epochmq_store.files.mapped_file import PAGE_BYTES, MappedFile
 from epochmq_store.files.page_residency import resident_pages
 from epochmq_store.log import record_scan
 from epochmq_store.log.damaged_ranges import RANGES_MAX, DamagedRange, DamagedRanges
-from epochmq_store.log.record_scan import READ_BYTES, RecordScan, ScannedUnit, check_records
+from epochmq_store.log.record_scan import READ_BYTES, RecordScan, check_records
+from epochmq_store.log.scanned_unit import ScannedUnit
 from epochmq_store.message_store import MessageStore
 from tests.unit.store.support import Message, open_store, put_all, random_messages
 

@@ -1,3 +1,3 @@
-"""Reads the old files of the commit log again and again, and finds records that have rotted on the disk.
-It may use the store and the settings.
+"""Reads the old files of the commit log again and again, finds records that have rotted, and repairs them.
+It may use the store, the settings, and the other replicas' answers to its own requests.
 It must not know who is the master, nor how the log is sent to replicas."""

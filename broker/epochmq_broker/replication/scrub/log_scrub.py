@@ -1,7 +1,8 @@
-"""Reads the old files of the log in the background, and reports records that are broken on the disk.
+"""Reads the old files of the log in the background, reports records that are broken on the disk, and has them
+repaired from other replicas.
 
-The scrub reads only whole files below the confirmed offset, never the newest one. All its reads together stay
-below `scrubBytesPerSecond`. It reads on a thread of its own, and keeps the page cache as it was.
+The scrub reads only whole files below the confirmed offset, never the newest one. It keeps the page cache as
+it was.
 """
 
 from __future__ import annotations
@@ -10,20 +11,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar
+from typing import Final
 
 from epochmq_broker.config.broker_config import LiveConfig
-from epochmq_broker.replication.scrub.schedule import (
-    PassEnd,
-    ReadBudget,
-    ScrubSchedule,
-    ScrubUnit,
-    scrub_limit,
-)
+from epochmq_broker.replication.scrub.paced_reads import PacedReads
+from epochmq_broker.replication.scrub.peer_copies import PeerCopies
+from epochmq_broker.replication.scrub.repair import LogRepair
+from epochmq_broker.replication.scrub.schedule import PassEnd, ScrubSchedule, ScrubUnit, scrub_limit
+from epochmq_broker.replication.scrub.served_copies import ServedCopies
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.damaged_ranges import DamagedRange
-from epochmq_store.log.record_scan import READ_BYTES, RecordScan, ScannedUnit
+from epochmq_store.log.scanned_unit import ScannedUnit
 from epochmq_store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -31,30 +29,39 @@ log = logging.getLogger(__name__)
 CHECK_INTERVAL_S: Final = 1.0
 """How often a change of the settings is noticed while there is nothing to read."""
 ERROR_PAUSE_S: Final = 10.0
+RETRY_INTERVAL_S: Final = 60.0
+"""How often damaged units are tried again between passes."""
+RETRIED_MAX: Final = 64
 NAMED_MAX: Final = 20
 """The most damaged ranges that the log, or the state, names at a time."""
-DEFAULT_RATE: Final = 4 << 20
-
-Result = TypeVar("Result")
 
 
 class LogScrub:
     """The scrub of one broker's log. Counts since the start."""
 
     def __init__(
-        self, live: LiveConfig, store: MessageStore, *, confirmed: Callable[[], int], scans: bool = True
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        *,
+        confirmed: Callable[[], int],
+        peers: PeerCopies,
+        is_plain: bool = True,
     ) -> None:
-        """`confirmed`: up to where the log is the group's. `scans`: whether the files hold plain records."""
+        """`confirmed`: up to where the log is the group's. `is_plain`: whether the files hold plain
+        records."""
         self._live = live
         self._store = store
         self._confirmed = confirmed
-        self._scans = scans
-        self._executor: ThreadPoolExecutor | None = None
+        self._is_plain = is_plain
+        self._reads = PacedReads(live, store.log)
+        self._repair = LogRepair(store, self._reads, peers, limit=lambda: self.limit)
+        self.served = ServedCopies(self._reads, served=self._served_range)
         self._task: asyncio.Task[None] | None = None
         self._schedule = ScrubSchedule(0.0)
-        self.budget = ReadBudget()
-        self.started_s = time.monotonic()
-        self.scrubbed_bytes = 0
+        self._damaged_units: dict[int, ScrubUnit] = {}
+        self._retry_at_s = 0.0
+        self._started_s = time.monotonic()
         self.passes = 0
         self.found = 0
         """Damaged ranges that were found, those that were repaired included."""
@@ -65,39 +72,20 @@ class LogScrub:
 
     def start(self) -> None:
         """Starts the scrub; needs a running loop and an open store."""
-        self.started_s = time.monotonic()
-        first_s = self.started_s + self._live.current.scrub_first_delay_ms / 1000
-        self._schedule = ScrubSchedule(first_s)
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="store-scrub")
-        if self._scans:
-            self._task = asyncio.create_task(self._run(), name="scrub the commit log")
+        if not self._is_plain:
+            return
+        self._started_s = time.monotonic()
+        self._schedule = ScrubSchedule(self._started_s + self._live.current.scrub_first_delay_ms / 1000)
+        self._reads.start()
+        self._task = asyncio.create_task(self._run(), name="scrub the commit log")
 
     async def stop(self) -> None:
-        """Ends the scrub after the present read, at which it continues nowhere: the next start begins a new
-        pass."""
+        """Ends the scrub after the present read. The next start begins a new pass."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        executor, self._executor = self._executor, None
-        if executor is not None:
-            executor.shutdown(wait=False, cancel_futures=True)
-
-    @property
-    def rate(self) -> int:
-        """Bytes per second that all reads together may take. A broker whose own scrub is off still answers
-        the others."""
-        return self._live.current.scrub_bytes_per_second or DEFAULT_RATE
-
-    async def on_thread(self, function: Callable[[], Result]) -> Result:
-        """Runs a function on the scrub's thread."""
-        if self._executor is None:
-            raise RuntimeError("the scrub is not running")
-        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
-
-    async def pause_after(self, size: int) -> None:
-        """Waits after a read of `size` bytes."""
-        await asyncio.sleep(self.budget.pause_s(time.monotonic(), size, self.rate))
+        self._reads.stop()
 
     # The passes
 
@@ -125,9 +113,13 @@ class LogScrub:
             interval_s=config.scrub_pass_interval_ms / 1000,
         )
         if isinstance(step, ScrubUnit):
-            await self._scrub(step)
+            unit = await self._scrub(step)
+            if unit is not None:
+                self._schedule.unit_done(unit.end)
         elif step is PassEnd.ENDED:
             self._pass_ended()
+        elif self._damaged_units and time.monotonic() >= self._retry_at_s:
+            await self._retry()
         else:
             await asyncio.sleep(min(step, CHECK_INTERVAL_S))
 
@@ -139,35 +131,53 @@ class LogScrub:
         durable = min(self._confirmed(), store.flushed_where)
         return scrub_limit([file.start for file in files.files], files.file_size, durable)
 
-    async def _scrub(self, wanted: ScrubUnit) -> None:
-        """Reads one unit and reports what is damaged in it."""
+    def _served_range(self) -> tuple[int, int]:
+        """What other replicas may ask for."""
+        return max(self._store.min_phy_offset, 0), self.limit if self._is_plain else 0
+
+    async def _scrub(self, wanted: ScrubUnit) -> ScannedUnit | None:
+        """Reads one unit, compares it with the other replicas, and repairs what is broken. Returns None if
+        the log has ended before it meanwhile."""
         file = self._store.log.files.find(wanted.start)
         if file is None:
-            return  # it has expired since
-        unit = await self.scan(file, wanted.start, min(wanted.until, file.start + file.size))
-        if unit is None:
-            return
-        self._report(unit, file)
-        self._schedule.unit_done(unit.end)
+            return None
+        unit = await self._reads.scan(file, wanted.start, min(wanted.until, file.start + file.size))
+        if not self._is_still_there(file, unit):
+            return None
+        damage = self._store.damage
+        self._report(unit, file, [*unit.damaged, *self._differing(unit)])
+        remaining = await self._repair.run(unit, file)
+        if remaining is not None and self._is_still_there(file, unit):
+            self._report(unit, file, remaining)
+        if damage.first_within(unit.start, unit.end) is None:
+            self._damaged_units.pop(unit.start, None)
+        elif len(self._damaged_units) < RETRIED_MAX:
+            self._damaged_units[unit.start] = wanted
+        return unit
 
-    async def scan(self, file: MappedFile, start: int, until: int) -> ScannedUnit | None:
-        """Reads records on the thread, with pauses. None if the log was truncated below their end
-        meanwhile."""
-        scan = RecordScan(file.path, file.start, file.size, start, until)
-        try:
-            while (unit := await self.on_thread(scan.step)) is None:
-                await self._count(READ_BYTES)
-            await self._count(min(READ_BYTES, unit.end - unit.start))
-        finally:
-            scan.close()
-        return unit if self._store.log.files.find(start) is file and unit.end <= self.limit else None
+    def _differing(self, unit: ScannedUnit) -> list[DamagedRange]:
+        """The known ranges of a unit whose records are whole, but differ elsewhere. Only a comparison tells
+        whether they still do."""
+        return [
+            one
+            for one in self._store.damage.ranges
+            if not one.repairable
+            and unit.start <= one.start < unit.end
+            and not any(broken.start < one.end and one.start < broken.end for broken in unit.damaged)
+        ]
 
-    async def _count(self, size: int) -> None:
-        self.scrubbed_bytes += size
-        await self.pause_after(size)
+    def _is_still_there(self, file: MappedFile, unit: ScannedUnit) -> bool:
+        return self._store.log.files.find(unit.start) is file and unit.end <= self.limit
 
-    def _report(self, unit: ScannedUnit, file: MappedFile) -> None:
-        new = self._store.damage.replace_within(unit.start, unit.end, unit.damaged)
+    async def _retry(self) -> None:
+        """Tries again to repair what is damaged; another replica may be back."""
+        self._retry_at_s = time.monotonic() + RETRY_INTERVAL_S
+        for start, wanted in list(self._damaged_units.items()):
+            if await self._scrub(wanted) is None:
+                del self._damaged_units[start]
+
+    def _report(self, unit: ScannedUnit, file: MappedFile, found: list[DamagedRange]) -> None:
+        new = self._store.damage.replace_within(unit.start, unit.end, found)
         self.found += len(new)
         for one in new[:NAMED_MAX]:
             log.error("%s: %s", file.path, damage_text(one))
@@ -189,10 +199,11 @@ class LogScrub:
     def metric_values(self) -> dict[str, float]:
         """Metric name → value. The age of the last whole pass counts from the start while there was none."""
         ended_s = self._schedule.last_pass_ended_s
-        since_s = self.started_s if ended_s is None else ended_s
+        since_s = self._started_s if ended_s is None else ended_s
         return {
-            "broker_scrubbed_bytes_total": float(self.scrubbed_bytes),
+            "broker_scrubbed_bytes_total": float(self._reads.read_bytes),
             "broker_damaged_ranges_found_total": float(self.found),
+            "broker_damaged_ranges_repaired_total": float(self._repair.repaired),
             "broker_damaged_bytes": float(self._store.damage.total_bytes),
             "broker_scrub_age_seconds": time.monotonic() - since_s,
         }

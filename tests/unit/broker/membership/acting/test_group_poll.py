@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from epochmq_broker.config.broker_config import BrokerConfig, from_properties
-from epochmq_broker.membership.acting.group_poll import members_of, poll_request
+from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig, from_properties
+from epochmq_broker.membership.acting.group_poll import members_of, other_members, poll_request
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import to_json
 from epochmq_protocol.bodies_controller import BrokerMemberGroup, GetBrokerMemberGroupResponseBody
@@ -74,3 +74,29 @@ def test_an_error_is_not_taken_for_an_empty_group(compatible: bool) -> None:
         members_of(answer(ResponseCode.SYSTEM_ERROR), wanted)
     with pytest.raises(BodyError):
         members_of(answer(body=b"[broken"), wanted)
+
+
+class Nameservers:
+    """Answers the question for the group's members; `down` ones do not respond."""
+
+    def __init__(self, members: dict[int, str], down: set[str]) -> None:
+        self._members = members
+        self._down = down
+
+    async def call(self, address: str, command: Command, timeout_ms: float = 3000) -> Command:
+        assert command.code == RequestCode.GET_BROKER_MEMBER_GROUP
+        if address in self._down:
+            raise EpochMQError(f"{address} does not respond")
+        group = BrokerMemberGroup(cluster="c", broker_name="b", broker_addrs=dict(self._members))
+        return answer(body=to_json(GetBrokerMemberGroupResponseBody(broker_member_group=group)))
+
+
+async def test_the_other_members_are_those_that_the_first_living_nameserver_knows() -> None:
+    text = {"brokerName": "b", "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.7:1;127.0.0.8:1"}
+    live = LiveConfig(from_properties(text).config)
+    one_down = Nameservers(ADDRESSES, {"127.0.0.7:1"})
+    assert await other_members(one_down, live) == ["127.0.0.2:10911"]
+    with pytest.raises(EpochMQError):
+        await other_members(Nameservers(ADDRESSES, {"127.0.0.7:1", "127.0.0.8:1"}), live)
+    without = LiveConfig(from_properties({"brokerName": "b"}).config)
+    assert await other_members(one_down, without) == []

@@ -12,7 +12,9 @@ import pytest
 
 from epochmq_broker.config.broker_config import LiveConfig, from_properties
 from epochmq_broker.replication.scrub.log_scrub import LogScrub
+from epochmq_broker.replication.scrub.peer_copies import PeerCopies
 from epochmq_protocol import record_layout
+from epochmq_protocol.transport.client import RemotingClient
 from epochmq_store.message_store import MessageStore
 from tests.unit.broker.replication.ha.broker_node import until
 from tests.unit.store.support import LOG_FILE, Message, open_store, put_all
@@ -34,11 +36,15 @@ def settings(**changes: str) -> LiveConfig:
     return LiveConfig(from_properties({"brokerName": "a"} | FAST | changes).config)
 
 
+async def no_members() -> list[str]:
+    return []
+
+
 @asynccontextmanager
 async def running(
     store: MessageStore, live: LiveConfig, confirmed: Callable[[], int] = lambda: 1 << 40
 ) -> AsyncIterator[LogScrub]:
-    scrub = LogScrub(live, store, confirmed=confirmed)
+    scrub = LogScrub(live, store, confirmed=confirmed, peers=PeerCopies(live, RemotingClient(), no_members))
     scrub.start()
     try:
         yield scrub
@@ -110,7 +116,7 @@ async def test_the_key_switches_the_scrub_off_and_on(store: MessageStore) -> Non
     flip(store, record_layout.PHYSICAL_OFFSET_AT)
     async with running(store, live) as scrub:
         await asyncio.sleep(0)
-        assert scrub.scrubbed_bytes == 0
+        assert scrub.metric_values()["broker_scrubbed_bytes_total"] == 0
         assert scrub.passes == 0
         live.update({"scrubBytesPerSecond": str(1 << 30)})
         await until(passes(scrub))
