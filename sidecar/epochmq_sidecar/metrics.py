@@ -80,7 +80,6 @@ HELP: dict[str, str] = {
         "1 while a replica follows no master, or its DLedger log differs from its leader's, until a person "
         "decides which log is right."
     ),
-    "broker_log_diverged": "1 while a replica follows no master until a person decides which log is right.",
     "broker_damaged_ranges_repaired_total": "Damaged ranges repaired from other replicas since the start.",
     "broker_damaged_bytes": "Bytes of the log that are known to be damaged now.",
     "broker_scrub_age_seconds": "Time since the scrub has read all old files, or since the start.",

@@ -39,6 +39,7 @@ from epochmq_protocol.ha_frames import (
 )
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.log.damaged_ranges import DamagedRanges
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class HAConnectionContext:
         self,
         *,
         commit_log: CommitLog,
+        damage: DamagedRanges,
         sync: SyncState,
         epochs: EpochFile | None,
         settings: HASettings,
@@ -77,6 +79,7 @@ class HAConnectionContext:
         on_closed: Callable[[HAConnection], None],
     ) -> None:
         self.log = commit_log
+        self.damage = damage
         self.sync = sync
         self.epochs = epochs
         self.settings = settings
@@ -256,6 +259,10 @@ class HAConnection:
         master = self._context
         commit_log, settings, sync = master.log, master.settings, master.sync
         end = commit_log.max_offset
+        if master.damage:
+            end = self._healthy_end(end)
+            if end < 0:
+                return
         if self.position < end:
             limit = settings.max_ha_transfer_byte_in_second if settings.ha_flow_control_enable else None
             if limit is None and end - self.position > FAR_BEHIND_BYTES:
@@ -279,6 +286,20 @@ class HAConnection:
                 self._resume_soon()
         elif self._epoch_unannounced:
             self._send_heartbeat()
+
+    def _healthy_end(self, end: int) -> int:
+        """Up to where the log may be sent: broken records would break the replica's log, too. Ends the
+        connection and returns -1 if the next bytes are broken."""
+        broken = self._context.damage.first_broken_within(self.position, end)
+        if broken is None:
+            return end
+        if broken.start > self.position:
+            return broken.start
+        self.close(
+            f"the master's log is damaged from offset {broken.start} to {broken.end} ({broken.fault}): these "
+            "bytes are sent when they are repaired, from another replica or a backup"
+        )
+        return -1
 
     def _resume_soon(self) -> None:
         """Continues in the next iteration of the event loop."""

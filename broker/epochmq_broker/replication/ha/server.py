@@ -20,6 +20,7 @@ from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.log.damaged_ranges import DamagedRanges
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class HAServer:
         self,
         *,
         commit_log: CommitLog,
+        damage: DamagedRanges,
         sync: SyncState,
         epochs: EpochFile | None,
         settings: HASettings,
@@ -49,8 +51,8 @@ class HAServer:
         on_members: Callable[[], None],
         on_connections: Callable[[Callable[[], None] | None], None],
     ) -> None:
-        """`epochs` is None without a controller. `on_connections` gets the function to call after each append
-        to the log, or None while no replica is connected."""
+        """`damage`: what must not be sent. `epochs` is None without a controller. `on_connections` gets the
+        function to call after each append to the log, or None while no replica is connected."""
         self.connections: list[HAConnection] = []
         self.known_hosts: dict[str, None] = {}
         """The IP addresses from which replicas have connected, the latest at the end."""
@@ -60,6 +62,7 @@ class HAServer:
         self._executor = ThreadPoolExecutor(SENDER_THREADS, thread_name_prefix="ha-send")
         self._context = HAConnectionContext(
             commit_log=commit_log,
+            damage=damage,
             sync=sync,
             epochs=epochs,
             settings=settings,

@@ -368,6 +368,7 @@ class HAService:
         settings = HASettings.of(config)
         master = HAServer(
             commit_log=store.log,
+            damage=store.damage,
             sync=sync,
             epochs=epochs,
             settings=settings,
