@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from epochmq_protocol import message_const as const
+from epochmq_protocol import record_layout
 from epochmq_store import record
 from epochmq_store.appending.commit_log_dispatcher import CommitLogDispatcher
 from epochmq_store.files.mapped_file import MappedFile
@@ -99,6 +101,29 @@ class ReplicaLogWriter:
         """Dispatches up to `max_records` records that end at or before `limit`. True when that number was
         reached. Raises DiskFullError or OSError."""
         return self._dispatcher.catch_up(limit, max_records) >= max_records
+
+    def is_damaged_before(self, limit: int) -> bool:
+        """Whether a record before `limit` cannot be dispatched: it is neither whole nor a part of one."""
+        position = self._dispatcher.position
+        return position < min(limit, self._log.max_offset) and self.is_damaged_at(position)
+
+    def is_damaged_at(self, position: int) -> bool:
+        """Whether there is no record at this offset of the log, nor a part of one at the end of the log."""
+        file = self._log.files.find(position)
+        if file is None or position >= self._log.max_offset:
+            return False
+        if self._log.parse(position, (), check_crc=True) is not None:
+            return False
+        at = position - file.start
+        left = file.wrote - at
+        if left < record_layout.BLANK_BYTES:
+            return False
+        size, magic = record_layout.SIZE_AND_MAGIC.unpack_from(file.map, at)
+        is_part = magic in (const.MAGIC_V1, const.MAGIC_V2) and left < size <= file.size - at
+        if is_part and left >= record_layout.PHYSICAL_OFFSET_AT + record_layout.LONG.size:
+            (physical,) = record_layout.LONG.unpack_from(file.map, at + record_layout.PHYSICAL_OFFSET_AT)
+            is_part = physical == position
+        return not is_part
 
     # The end
 

@@ -7,7 +7,8 @@ The steps of a connection. Each may be interrupted; the next connection starts w
 2. Connect, send the handshake, and receive the master's epochs.
 3. Truncate log, queues, index and epochs where they differ from the master's: by the epochs, and by comparing
    the content that the epochs say is common (`checksum_comparison`). This is durable before the next step.
-4. Report the log's end offset to the master, and receive what follows.
+4. Report the log's end offset to the master, and receive what follows. Received records are checked
+   (`ReceivedRecords`) before they are acknowledged.
 
 Without a controller there are no epochs, and steps 2 and 3 only connect.
 
@@ -38,6 +39,7 @@ from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.ha_frames import HAConnectionState, MasterHandshake, ReplicaHandshake
+from epochmq_store.appending.received_records import DamagedRecordError, ReceivedRecords
 from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus, RunningFlags
@@ -49,6 +51,8 @@ HANDSHAKE_S: Final = 5.0
 RECONNECT_MIN_S: Final = 0.1
 RECONNECT_MAX_S: Final = 3.0
 SUPERVISE_INTERVAL_S: Final = 0.5
+CHECK_BATCH_RECORDS: Final = 4096
+"""How many received records are checked before the event loop serves other work."""
 CATCH_UP_DISPATCH_INTERVAL_S: Final = 0.05
 """How often a batch is dispatched while the log lacks confirmed bytes. Receiving them comes first, because it
 makes the group safe again. Late dispatching costs time only if this replica becomes the master at once."""
@@ -87,6 +91,7 @@ class HAClient:
         on_confirm: Callable[[int], None],
         on_dispatch: Callable[[], None],
         on_diverged: Callable[[], None],
+        on_damaged: Callable[[int], None],
     ) -> None:
         """`epochs` is None without a controller; everything received then counts as confirmed. Up to offset
         `verified` the log is known to be equal to the master's. `checksums` are those of this log,
@@ -96,7 +101,8 @@ class HAClient:
         is no reason either. `order` is the command that makes this broker the master.
 
         `on_confirm` is called with each new confirmed offset, `on_dispatch` after confirmed records were
-        dispatched, `on_diverged` when the log differs from the master's below the confirmed offset."""
+        dispatched, `on_diverged` when the log differs from the master's below the confirmed offset,
+        `on_damaged` with the offset of a damaged record of this log below the confirmed offset."""
         self.phase = HAClientPhase.WAITING
         self.confirm_offset = confirm_offset
         self.address: str | None = None
@@ -109,6 +115,12 @@ class HAClient:
         self._protected_until = protected_until
         self._acknowledged_until = acknowledged_until
         self._order = order
+        self._on_damaged = on_damaged
+        self._received = ReceivedRecords(store.log, store.max_phy_offset)
+        self._transfer_start = 0
+        """The end of the log that was reported first over the present connection."""
+        self._damaged_offset: int | None = None
+        """Where the master has sent a damaged record."""
         self.divergence = ""
         """Why this replica follows no master until a person decides, or the master changes; empty if it
         may."""
@@ -168,7 +180,7 @@ class HAClient:
             return
         log.info("the replica follows the master at %s instead of %s", address, self.address)
         self.address = address
-        self.divergence = ""
+        self.divergence, self._damaged_offset = "", None
         self._address_changed.set()
         if self._stream is not None:
             self._stream.close(f"the master is at {address} now")
@@ -240,6 +252,7 @@ class HAClient:
             own_handshake,
             now=self._loop.time,
             reported_end=self._reported_end,
+            check=self._check_received,
             on_bytes=self._bytes_received,
             on_confirm=self._confirm_offset_received,
         )
@@ -258,7 +271,9 @@ class HAClient:
                 self.phase = HAClientPhase.COMPARING
                 await self._agree_with_master(stream, self._epochs)
             self.phase = HAClientPhase.FOLLOWING
-            self.divergence = ""
+            if self._damaged_offset is None:
+                self.divergence = ""
+            self._transfer_start = self._store.max_phy_offset
             self.reached = address
             log.info("the replica follows %s from offset %d", address, self._store.max_phy_offset)
             stream.start_transfer()
@@ -301,9 +316,8 @@ class HAClient:
         if self._disk_has_failed:
             return -1
         store = self._store
-        return reported_end(
-            sync_flush=store.config.sync_flush, flushed=store.flushed_where, end=store.log.max_offset
-        )
+        checked = max(self._received.position, self._transfer_start)
+        return reported_end(sync_flush=store.config.sync_flush, flushed=store.flushed_where, end=checked)
 
     def _flushed(self, offset: int) -> None:
         if self._stream is not None and self._store.config.sync_flush:
@@ -333,6 +347,9 @@ class HAClient:
         """Step 1: the last bytes of a former master may be a part of a record."""
         store = self._store
         end = await find_sound_end(store)
+        if end < self.confirm_offset and store.replica_log.is_damaged_at(end):
+            self._on_damaged(end)
+            raise EpochMQError(f"the log is damaged at offset {end}, below the confirmed offset")
         if end < store.max_phy_offset:
             log.info(
                 "the log ends at %d with an incomplete record: the replica truncates it to %d",
@@ -443,12 +460,34 @@ class HAClient:
 
     def _truncate(self, offset: int, *, torn: bool = False) -> None:
         self._store.truncate(offset, torn=torn)
+        self._received.truncate(offset)
         self.verified = min(self.verified, offset)
         if self.confirm_offset > offset:
             self.confirm_offset = offset
             self._on_confirm(offset)
 
     # Receiving
+
+    def _check_received(self, master_end: int) -> bool:
+        """Checks received records, and returns whether more are left. Raises DamagedRecordError: then this
+        replica acknowledges nothing from that record on, and is not in sync."""
+        try:
+            more = self._received.advance(CHECK_BATCH_RECORDS, complete_until=master_end)
+        except DamagedRecordError as error:
+            self._damaged_offset = error.offset
+            known = self.divergence
+            self.divergence = (
+                f"the master at {self.address} has sent damaged bytes: {error}. This replica acknowledges "
+                f"nothing behind them. Run epochmq audit, and make a broker whose log is sound the master; "
+                f"to make it this one: {self._order}"
+            )
+            if known != self.divergence:
+                log.critical("the replica is not in sync: %s", self.divergence)
+            raise
+        if self._damaged_offset is not None and self._received.position > self._damaged_offset:
+            log.warning("the replica has received the record at %d as a whole", self._damaged_offset)
+            self.divergence, self._damaged_offset = "", None
+        return more
 
     def _bytes_received(self) -> None:
         """Flushes and dispatches what the connection has appended to the log."""
@@ -503,6 +542,9 @@ class HAClient:
         self._dispatch_failures = 0
         store.note_replicated_bytes()
         self._on_dispatch()
+        if not more and store.replica_log.is_damaged_before(limit):
+            self._on_damaged(store.replica_log.dispatched_offset)
+            return
         if more:
             self._dispatch_soon()
 

@@ -52,11 +52,14 @@ class HAClientConnection(asyncio.BufferedProtocol):
         *,
         now: Callable[[], float],
         reported_end: Callable[[], int],
+        check: Callable[[int], bool],
         on_bytes: Callable[[], None],
         on_confirm: Callable[[int], None],
     ) -> None:
         """`epochs` and `own_handshake` are None without a controller. `now` is monotonic, in seconds.
-        `reported_end` says how far the log may be acknowledged, -1: not at all any more. `on_bytes` is called
+        `reported_end` says how far the log may be acknowledged, -1: not at all any more. `check` checks
+        received records, which may be acknowledged then, and returns whether more are left; it gets the
+        offset at which the master has said that its log ends, and raises EpochMQError. `on_bytes` is called
         after bytes of the master were appended to the log, `on_confirm` with the master's confirmed offset,
         limited to the reported end."""
         self._replica_log = replica_log
@@ -86,6 +89,8 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self.confirm = -1
         self._report_scheduled = False
         self._reported_end = reported_end
+        self._check = check
+        self._master_end = -1  # the end of the master's log, when it had nothing to send last
         self.reported = -1
         """The end offset of the last report to the master."""
 
@@ -186,6 +191,8 @@ class HAClientConnection(asyncio.BufferedProtocol):
             if plain is None:
                 return 0
             self._block_received(*plain)
+            if not plain[1]:
+                self._nothing_to_receive()
             return 12
         found = decode_from_master(data)
         if found is None:
@@ -200,6 +207,7 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self.confirm = header.confirm_offset
         if not header.body_size:
             self._report_confirm_offset()
+            self._nothing_to_receive()
         return used
 
     def _handshake_received(self, header: MasterHandshake, data: memoryview) -> int:
@@ -243,11 +251,19 @@ class HAClientConnection(asyncio.BufferedProtocol):
     def _bytes_appended(self) -> None:
         """Reports the new end of the log, which sends of the master wait for, before the records are
         dispatched."""
+        self._check_soon()
+        self._report_confirm_offset()
+        self._on_bytes()
+
+    def _nothing_to_receive(self) -> None:
+        """A frame without bytes: the master has sent its whole log."""
+        self._master_end = self._replica_log.end
+        self._check_soon()
+
+    def _check_soon(self) -> None:
         if not self._report_scheduled:
             self._report_scheduled = True
             self._loop.call_soon(self._report_if_changed)
-        self._report_confirm_offset()
-        self._on_bytes()
 
     def _report_confirm_offset(self) -> None:
         if self._own_handshake is not None and self.confirm >= 0:
@@ -262,7 +278,16 @@ class HAClientConnection(asyncio.BufferedProtocol):
 
     def _report_if_changed(self) -> None:
         self._report_scheduled = False
-        if self._reported_end() != self.reported:
+        if self._close_reason:
+            return
+        try:
+            if self._check(self._master_end):
+                self._check_soon()
+        except EpochMQError as error:
+            self.close(str(error))
+            return
+        if self.following and self._reported_end() != self.reported:
+            self._report_confirm_offset()
             self.acknowledge()
 
     def flushed(self) -> None:

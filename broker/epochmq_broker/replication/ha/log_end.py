@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final
 
+from epochmq_protocol.errors import EpochMQError
 from epochmq_store import record
 from epochmq_store.message_store import MessageStore
 
@@ -45,11 +46,22 @@ async def find_record_start(store: MessageStore, offset: int) -> int:
         await asyncio.sleep(0)
 
 
-async def truncate_torn_tail(store: MessageStore) -> None:
-    """Makes the log end with a complete record, at an offset where the next one may start."""
+class DamagedLogError(EpochMQError):
+    """The log is damaged at `offset`, below the confirmed offset."""
+
+    def __init__(self, offset: int, confirmed: int) -> None:
+        super().__init__(f"the log is damaged at offset {offset}, below the confirmed offset {confirmed}")
+        self.offset = offset
+
+
+async def truncate_torn_tail(store: MessageStore, confirmed: int) -> None:
+    """Makes the log end with a complete record, at an offset where the next one may start. Raises
+    DamagedLogError if that would remove records before `confirmed`: only a part of one may be removed."""
     store.replica_log.complete_blank_record()
     store.note_replicated_bytes()
     end = await find_sound_end(store)
+    if end < confirmed and store.replica_log.is_damaged_at(end):
+        raise DamagedLogError(end, confirmed)
     if end < store.max_phy_offset:
         log.warning(
             "the log ends at %d with an incomplete record: it is truncated to %d", store.max_phy_offset, end

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -38,7 +39,7 @@ from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.epochs import begin_epoch
 from epochmq_broker.replication.ha.log_checksums import LogChecksums
 from epochmq_broker.replication.ha.log_doubt_tracker import LogDoubtTracker
-from epochmq_broker.replication.ha.log_end import dispatch_rest, truncate_torn_tail
+from epochmq_broker.replication.ha.log_end import DamagedLogError, dispatch_rest, truncate_torn_tail
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
 from epochmq_broker.replication.ha.replication_waiters import ReplicationWaiters
 from epochmq_broker.replication.ha.server import HAServer
@@ -47,6 +48,7 @@ from epochmq_broker.replication.ha.sync_state import SyncState, SyncStateSetProp
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
+from epochmq_store.log.damaged_ranges import DamagedRange
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import RunningFlags
 
@@ -221,7 +223,11 @@ class HAService:
                 return
             await self._end_role()
             self._broker_id = broker_id
-            await truncate_torn_tail(self._store)
+            try:
+                await truncate_torn_tail(self._store, self._confirmed.value)
+            except DamagedLogError as error:
+                self._report_damage(error.offset)
+                raise
             self._confirmed.limit_to_log()
             await self._dispatch_all()
             end = self._store.max_phy_offset
@@ -421,6 +427,7 @@ class HAService:
             on_confirm=self._confirmed.set_by_master if epochs is not None else lambda _offset: None,
             on_dispatch=self._confirmed.note_dispatched if epochs is not None else lambda: None,
             on_diverged=diverged,
+            on_damaged=self._report_damage,
         )
         if epochs is not None and self.doubt.current != log_doubt.LogDoubt():
             client.when_caught_up(self.doubt.clear_soon)
@@ -443,6 +450,16 @@ class HAService:
             f"mqadmin electMaster -a {controller} -n {config.broker_name} -c {config.broker_cluster_name} "
             f"-b {self._broker_id}"
         )
+
+    def _report_damage(self, offset: int) -> None:
+        """A record below the confirmed offset is damaged in this log: as after a failed fsync, the broker
+        acknowledges nothing more, is in doubt, and lets another one lead, also after a restart. Its bytes
+        stay as they are."""
+        fault = "a confirmed record cannot be read, and is not dispatched"
+        log.critical("the log is damaged at offset %d: %s", offset, fault)
+        damaged = DamagedRange(offset, offset + 1, fault)
+        self._store.damage.replace_within(damaged.start, damaged.end, [damaged])
+        self._store.state.report_fsync_failure(OSError(errno.EIO, f"{fault}, at offset {offset} of the log"))
 
     def _publish_progress(self) -> None:
         """Publishes the confirmed offset and answers sends, after a replica acknowledged, joined or left."""
