@@ -83,6 +83,8 @@ class DLedgerPeer:
         self._machine = machine
         self._found: RecoveredPeer | None = None
         self._block_log = log
+        self.malformed_requests = 0
+        """Requests that the port could not decode. The processor counts them."""
         context = self._context = PeerContext(settings, folder, log)
         context.before_membership, context.on_members = before_membership, on_members
         self._operations = PendingOperations(context)
@@ -233,6 +235,11 @@ class DLedgerPeer:
     def committed_index(self) -> int:
         """Up to this index the log is known to be committed."""
         return self._context.committed_index
+
+    @property
+    def messages_rejected(self) -> int:
+        """Messages that no correct peer sends, since the start: malformed ones, and implausible ones."""
+        return self.malformed_requests + (self.node.member.messages_rejected if self._context.node else 0)
 
     @property
     def applied_index(self) -> int:

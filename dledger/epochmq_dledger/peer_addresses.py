@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from epochmq_protocol.dledger import is_member
+
 
 def parse_peers(text: str) -> dict[str, str]:
     """Parses `n0-host:port;n1-host:port` to addresses by id. An id ends at the first dash, so a host may have
@@ -24,6 +26,8 @@ def is_valid_member(name: str, address: str | None) -> bool:
     """Whether id and address are valid in a list of peers. Without an address: yes."""
     if address is None:
         return True
+    if not is_member(name, address):
+        return False
     try:
         return parse_peers(f"{name}-{address}") == {name: address}
     except ValueError:

@@ -1,13 +1,14 @@
 """Serves DLedger's request codes on a remoting server, for peers and clients of a group
 (`DLedgerRpcNettyService`).
 
-The remoting code of a response is always 200; the result is in its body. A request that cannot be decoded, or
-arrives before the peer is started, gets no response, as from Java.
+The remoting code of a response is always 200; the result is in its body. A request that arrives before the
+peer is started gets no response, as from Java. One that cannot be decoded gets SYSTEM_ERROR and is counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from epochmq_dledger.call_frames import response_frame
 from epochmq_dledger.core.types import RaftRole
@@ -32,9 +33,12 @@ from epochmq_protocol.dledger import (
     decode_body,
     encode_body,
 )
+from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.frame import response as make_response
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+
+R = TypeVar("R", bound=RequestOrResponse)
 
 
 class DLedgerProcessor:
@@ -61,9 +65,17 @@ class DLedgerProcessor:
             DLedgerRequestCode.CHANGE_MEMBERS: self._members,
         }
 
+    def _decode(self, kind: type[R], command: Command) -> R:
+        """The body of a request. RemoteProtocolError: malformed; it is counted."""
+        try:
+            return decode_body(kind, command.body)
+        except RemoteProtocolError:
+            self._peer.malformed_requests += 1
+            raise
+
     def _pass_to_core(self, connection: RemotingConnection, command: Command) -> None:
         """Passes a peer's request to the core, which responds later."""
-        self._pass(connection, command, decode_body(REQUEST_TYPES[command.code], command.body))
+        self._pass(connection, command, self._decode(REQUEST_TYPES[command.code], command))
 
     def _pass(self, connection: RemotingConnection, command: Command, request: RequestOrResponse) -> None:
         connection.defer(command.opaque)
@@ -81,7 +93,7 @@ class DLedgerProcessor:
     def _heartbeat(self, connection: RemotingConnection, command: Command) -> None:
         """Passes a leader's heartbeat to the core, and watches the connection: its end means that the leader
         may have died."""
-        request = decode_body(REQUEST_TYPES[command.code], command.body)
+        request = self._decode(REQUEST_TYPES[command.code], command)
         if request.local_id is not None:
             if connection not in self._leaders:
                 connection.on_close.append(self._on_close)
@@ -105,11 +117,13 @@ class DLedgerProcessor:
 
     def _append(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Appends entries, and responds once they are committed."""
-        request = decode_body(AppendEntryRequest, command.body)
+        request = self._decode(AppendEntryRequest, command)
         response = AppendEntryResponse(leader_id=self._peer.leader_id, term=self._peer.term)
         code = self._rejection_code(request, by_leader=True)
+        bodies = request.batch_msgs if request.batch_msgs is not None else [request.body or b""]
+        if code is None and not all(len(body) in self._peer.log.body_sizes for body in bodies):
+            code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
         if code is None:
-            bodies = request.batch_msgs if request.batch_msgs is not None else [request.body or b""]
             connection.defer(command.opaque)
 
             def done(outcome: AppendResult | RaftOperationError) -> None:
@@ -127,7 +141,7 @@ class DLedgerProcessor:
 
     def _get(self, _: RemotingConnection, command: Command) -> Command:
         """Reads one committed entry. Only the leader serves it."""
-        request = decode_body(GetEntriesRequest, command.body)
+        request = self._decode(GetEntriesRequest, command)
         response = GetEntriesResponse(leader_id=self._peer.leader_id)
         code = self._rejection_code(request, by_leader=True)
         if code is None:
@@ -140,7 +154,7 @@ class DLedgerProcessor:
         return _envelope(command, _with_code(response, request, code))
 
     def _metadata(self, _: RemotingConnection, command: Command) -> Command:
-        request = decode_body(MetadataRequest, command.body)
+        request = self._decode(MetadataRequest, command)
         response = MetadataResponse(leader_id=self._peer.leader_id, peers=self._peer.members)
         return _envelope(
             command, _with_code(response, request, self._rejection_code(request, by_leader=False))
@@ -150,7 +164,7 @@ class DLedgerProcessor:
         self, connection: RemotingConnection, command: Command
     ) -> Command | Awaitable[Command] | None:
         """Passes the request to the core of the transferee; the leader transfers its leadership."""
-        request = decode_body(LeadershipTransferRequest, command.body)
+        request = self._decode(LeadershipTransferRequest, command)
         if request.transfer_id == self._peer.settings.self_id:
             return self._transfer_leadership(command, request)
         if not self.may_take_over():
@@ -177,7 +191,7 @@ class DLedgerProcessor:
     def _members(self, _: RemotingConnection, command: Command) -> Command | Awaitable[Command]:
         """Any peer returns the members and the name of the group, which the sender need not know. The leader
         changes them, and responds once the change is committed."""
-        request = decode_body(ChangeMembersRequest, command.body)
+        request = self._decode(ChangeMembersRequest, command)
         if request.peer_id is not None:
             return self._change_members(command, request, request.peer_id)
         request.group = self._peer.settings.group

@@ -6,6 +6,7 @@ of `bytes`."""
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum, StrEnum
 from functools import cache
 from typing import TypeVar
@@ -329,6 +330,17 @@ MEMBERS_CHANNEL = 0x4D454D42
 """The `channel` of a membership entry, whose body is a `MembershipBody` in JSON. Every other entry has 0."""
 
 
+MEMBERS_MAX = 9
+"""More voters make a group slower and no safer."""
+_MEMBER = re.compile(r"[^\s\x00-\x1f\x7f;-]{1,255}")
+_ADDRESS = re.compile(r"[^\s\x00-\x1f\x7f;]{1,255}")
+
+
+def is_member(name: str, address: str) -> bool:
+    """Whether this can be the id of a voter, and its address."""
+    return bool(_MEMBER.fullmatch(name) and _ADDRESS.fullmatch(address))
+
+
 class MembershipBody(msgspec.Struct, frozen=True):
     """The voters from this log entry on: address by id."""
 
@@ -351,9 +363,15 @@ def decode_members(entry: DLedgerEntry) -> dict[str, str]:
 def decode_members_body(body: bytes) -> dict[str, str]:
     """The voters that `encode_members` has encoded. RemoteProtocolError: malformed."""
     try:
-        return msgspec.json.decode(body, type=MembershipBody).peers
+        peers = msgspec.json.decode(body, type=MembershipBody).peers
     except (msgspec.DecodeError, msgspec.ValidationError, ValueError, RecursionError) as error:
         raise RemoteProtocolError(str(error)) from error
+    if not 0 < len(peers) <= MEMBERS_MAX:
+        raise RemoteProtocolError(f"{len(peers)} voters, expected 1 to {MEMBERS_MAX}")
+    for name, address in peers.items():
+        if not is_member(name, address):
+            raise RemoteProtocolError(f"voter {name!r:.100} at {address!r:.100}, expected words")
+    return peers
 
 
 REQUEST_TYPES: dict[int, type[RequestOrResponse]] = {

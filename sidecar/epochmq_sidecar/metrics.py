@@ -102,6 +102,7 @@ HELP: dict[str, str] = {
     "broker_dledger_committed_index": "The committed index of the DLedger log.",
     "broker_dledger_end_index": "The index of the last entry of the DLedger log.",
     "broker_dledger_behind_entries": "Entries that the leader has committed, and this broker not yet.",
+    "broker_dledger_messages_rejected_total": "Messages that no correct peer of the DLedger group sends.",
     "broker_connected_replicas": "Replicas connected to this master.",
     "broker_held_requests": "Requests that wait for a switchover.",
     "broker_relayed_requests_total": "Requests forwarded to the present master.",
@@ -113,6 +114,7 @@ HELP: dict[str, str] = {
     "controller_members": "The number of controllers that vote.",
     "controller_committed_index": "The committed index of the Raft log.",
     "controller_applied_index": "The applied index of the Raft log.",
+    "controller_messages_rejected_total": "Raft messages that no correct controller sends.",
     "group_has_master": "Whether the replica group has a master, as this controller knows.",
     "group_master_epoch": "The group's master epoch.",
     "group_sync_state_set_size": "Members of the group's SyncStateSet.",
@@ -301,6 +303,7 @@ def _dledger(samples: _Samples, state: DLedgerState, labels: Mapping[str, str]) 
         "broker_dledger_committed_index": state.committed_index,
         "broker_dledger_end_index": state.end_index,
         "broker_dledger_behind_entries": state.behind,
+        "broker_dledger_messages_rejected_total": state.messages_rejected,
     }
 
 
@@ -316,6 +319,7 @@ def _controller(samples: _Samples, state: ControllerState) -> None:
         "controller_members": len(state.peers),
         "controller_committed_index": state.committed_index,
         "controller_applied_index": state.applied_index,
+        "controller_messages_rejected_total": state.messages_rejected,
     }
     for name, value in values.items():
         samples.add(name, value, labels)

@@ -207,6 +207,8 @@ class PeerHost(Host):
             return
         node.check_invariants()
         member = node.member
+        if member.messages_rejected:
+            self.world.fail(f"{self.name} rejected a message of a correct peer (`message_bounds`)")
         now = (member.term, member.committed_index, member.log.end_index)
         if now == self.core_before:
             return

@@ -104,11 +104,16 @@ class StoredBlockLog(StoredLog):
             raise
         self._appended(first, before)
 
-    def append_received(self, data: bytes, *, term_max: int | None = None) -> EntryBlock:
+    def check_entry(self, entry: DLedgerEntry) -> None:
+        self.store.check_entry(entry)
+
+    def append_received(
+        self, data: bytes, *, term_max: int | None = None, members: dict[str, str] | None = None
+    ) -> EntryBlock:
         self.checker.check_room()
         first, before = self.end_index + 1, self.end_term
         try:
-            block = self.store.append_received(data, term_max=term_max)
+            block = self.store.append_received(data, term_max=term_max, members=members)
         except LogFullError:
             self._check_rejected()
             raise

@@ -92,6 +92,7 @@ class ControllerAdminApi:
             peers=member_states(peer),
             committed_index=peer.committed_index,
             applied_index=peer.applied_index,
+            messages_rejected=peer.messages_rejected,
             groups=[
                 results.ReplicaGroupState(
                     broker_name=name,

@@ -205,7 +205,7 @@ class Follower:
                 self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
                 return False
             end_pos, end_term = entry.pos + entry.size, entry.term
-        return self._write(call, request, lambda: member.append(fresh))
+        return self._write(call, request, lambda: member.append_received(fresh))
 
     def _write(self, call: int, request: PushEntryRequest, append: Callable[[], None]) -> bool:
         """Appends to the log. If that fails, responds and returns False."""
@@ -254,10 +254,10 @@ class Follower:
                 self._diverge(request, entry.index, common, outlived=entry.index > log.end_index + 1)
             self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
             return
+        if disjoint and not self._write(call, request, lambda: member.reset(entry, request.epochmq_members)):
+            return
         self.pending_responses = deque(w for w in self.pending_responses if w.index <= kept)
-        if disjoint:
-            member.reset(entry, request.epochmq_members)
-        elif kept < log.end_index:
+        if not disjoint and kept < log.end_index:
             member.truncate(kept)
             if member.is_erasing:
                 self._defer(call, request)  # the truncation must be durable before the next write

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from epochmq_dledger.core.membership import Membership, recovered_memberships
+from epochmq_dledger.core.membership import Membership, check_succession, recovered_memberships
 from epochmq_dledger.core.raft_log import BodyLog, LogFullError, RaftLog
 from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.core.types import (
@@ -29,6 +29,7 @@ from epochmq_dledger.core.types import (
 from epochmq_protocol.dledger import (
     FEATURE_MEMBERS,
     FEATURES,
+    MEMBERS_CHANNEL,
     DLedgerEntry,
     RequestOrResponse,
     decode_members,
@@ -104,6 +105,8 @@ class MemberState:
         self.heartbeat_round = 0
         """The number of the latest heartbeat round, over all leaderships of this process."""
         self._request_number = 0
+        self.messages_rejected = 0
+        """Messages of other peers that no correct peer sends (`message_bounds`)."""
         self.membership.add_entries(memberships)
         if saved != list(saved_memberships):
             self._save_memberships()
@@ -213,6 +216,12 @@ class MemberState:
             self._alarms[about] = text
             self.emit(Alarm(text))
 
+    def reject_message(self, what: str, fault: str) -> None:
+        """Counts a message that no correct peer sends, and logs it when their number has doubled."""
+        self.messages_rejected = count = self.messages_rejected + 1
+        if count & (count - 1) == 0:
+            self.emit(Alarm(f"rejected {count} messages that no correct peer sends, now {what}: {fault}"))
+
     # The log, and the membership with it --------------------------------------------------------------------
 
     def append(self, entries: list[DLedgerEntry]) -> None:
@@ -221,6 +230,17 @@ class MemberState:
         with self._appending():
             self.log.append(entries)
         self._add_memberships(entries)
+
+    def append_received(self, entries: list[DLedgerEntry]) -> None:
+        """Appends entries that a leader has sent. Errors as `append`, and RemoteProtocolError: a membership
+        entry cannot follow the one before, and the log has not changed."""
+        before = self.membership.addresses
+        for entry in entries:
+            if entry.channel == MEMBERS_CHANNEL:
+                after = self.decode_members(entry)
+                check_succession(entry.index, before, after)
+                before = after
+        self.append(entries)
 
     def append_bodies(self, bodies: Sequence[bytes], channel: int = 0) -> None:
         """Appends entries of this term to a `BodyLog`, with a channel one entry only. Errors as `append`."""
@@ -235,7 +255,7 @@ class MemberState:
         RemoteProtocolError."""
         assert self.body_log is not None
         with self._appending():
-            block = self.body_log.append_received(data, term_max=self.term)
+            block = self.body_log.append_received(data, term_max=self.term, members=self.membership.addresses)
         self._add_memberships_at(block.members)
 
     def _add_memberships_at(self, indexes: Sequence[int]) -> None:
@@ -270,7 +290,10 @@ class MemberState:
             self._save_memberships(after_erasure=True)
 
     def reset(self, entry: DLedgerEntry, members: dict[str, str] | None = None) -> None:
-        """Replaces the log by this entry. `members`: the voters that the entries before it named."""
+        """Replaces the log by this entry. `members`: the voters that the entries before it named.
+        RemoteProtocolError: the entry's body is damaged, and the log has not changed."""
+        if self.body_log is not None:
+            self.body_log.check_entry(entry)
         self.log.reset(entry)
         self.synced_index = entry.index - 1
         before = self.membership.to_save

@@ -16,13 +16,24 @@ from collections.abc import Callable, Iterable, Sequence
 
 from epochmq_dledger.core.raft_log import BodyLog, RaftLog
 from epochmq_dledger.core.types import SavedMembership
-from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, decode_members
-from epochmq_protocol.errors import InvariantError
-
-MEMBERS_MAX = 9
-"""More voters make a group slower and no safer."""
+from epochmq_protocol.dledger import MEMBERS_CHANNEL, MEMBERS_MAX, DLedgerEntry, decode_members
+from epochmq_protocol.errors import InvariantError, RemoteProtocolError
 
 _NONE = SavedMembership(-1, -1, None)
+
+
+def may_follow(before: dict[str, str], after: dict[str, str]) -> bool:
+    """Whether the log of a correct group can name these voters in succession: they differ by at most one."""
+    return len(before.keys() ^ after.keys()) <= 1
+
+
+def check_succession(index: int, before: dict[str, str] | None, after: dict[str, str]) -> None:
+    """RemoteProtocolError: these voters, named by the entry at `index`, cannot follow those before."""
+    if before is not None and not may_follow(before, after):
+        raise RemoteProtocolError(
+            f"membership entry {index} names {sorted(after)} after {sorted(before)}, expected a change "
+            "of one voter"
+        )
 
 
 class Membership:
@@ -127,7 +138,7 @@ class Membership:
                         before=before.index,
                     )
                 old, new = before.peers, one.peers
-                if old is not None and new is not None and len(old.keys() ^ new.keys()) > 1:
+                if old is not None and new is not None and not may_follow(old, new):
                     raise InvariantError(
                         "Membership",
                         "two memberships in succession differ by at most one voter",

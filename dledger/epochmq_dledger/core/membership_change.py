@@ -14,13 +14,13 @@ from __future__ import annotations
 import msgspec
 
 from epochmq_dledger.core.leader_state import LeaderState
-from epochmq_dledger.core.membership import MEMBERS_MAX
 from epochmq_dledger.core.peer_progress import PeerProgress
 from epochmq_dledger.core.types import ChangeMembers, MembersChanged, OperationFailed, ProposalCommitted
 from epochmq_protocol.dledger import (
     FEATURE_BLOCK_MEMBERS,
     FEATURE_MEMBERS,
     MEMBERS_CHANNEL,
+    MEMBERS_MAX,
     DLedgerResponseCode,
 )
 from epochmq_protocol.errors import InvariantError

@@ -8,6 +8,7 @@ from epochmq_dledger.core.election import Election
 from epochmq_dledger.core.follower import Follower
 from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.member_state import MemberState
+from epochmq_dledger.core.message_bounds import find_fault
 from epochmq_dledger.core.peer_progress import InstallSnapshotState
 from epochmq_dledger.core.raft_log import BodyLog, RaftLog, check_terms
 from epochmq_dledger.core.rejoin import Rejoin
@@ -257,6 +258,13 @@ class RaftNode:
             response = _RESPONSES[type(request)](code=rejection, term=self.member.term)
             self.member.reply(call, request, response)
             return
+        fault = self._find_fault(request)
+        if fault is not None:
+            self.member.reject_message(f"{type(request).__name__} of {request.local_id!r:.100}", fault)
+            code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
+            response = _RESPONSES[type(request)](code=code, term=self.member.term)
+            self.member.reply(call, request, response)
+            return
         self.member.learn_features(request.local_id, request)
         if not self.member.has_same_settings(request.local_id, request):
             code = DLedgerResponseCode.UNEXPECTED_ARGUMENT
@@ -276,6 +284,10 @@ class RaftNode:
             case _:
                 raise TypeError(f"not a request of the core: {type(request).__name__}")
 
+    def _find_fault(self, message: RequestOrResponse) -> str | None:
+        member = self.member
+        return find_fault(message, term=member.term, file_size=member.settings.file_size)
+
     def _check_address(self, request: RequestOrResponse) -> DLedgerResponseCode | None:
         settings = self.member.settings
         if request.group != settings.group:
@@ -287,6 +299,10 @@ class RaftNode:
     # Responses of other peers -------------------------------------------------------------------------------
 
     def _complete_call(self, call: CallCompleted, now_ms: int) -> None:
+        fault = None if call.response is None else self._find_fault(call.response)
+        if fault is not None:
+            self.member.reject_message(f"{type(call.response).__name__} of {call.peer}", fault)
+            call = CallCompleted(call.peer, call.context, call.request, None)
         if call.response is not None:
             self.member.learn_features(call.peer, call.response)
             if not self.member.has_same_settings(call.peer, call.response):

@@ -94,9 +94,14 @@ class BodyLog(Protocol):
         """The bytes of entries from `first_index` on that lie in one data file, at least one, and their
         number. (b"", 0) if the log does not hold the entry."""
 
-    def append_received(self, data: bytes, *, term_max: int | None = None) -> ReceivedEntries:
-        """Appends the entries that a leader of this term has sent as bytes. RemoteProtocolError or
-        LogFullError: the log has not changed."""
+    def check_entry(self, entry: DLedgerEntry) -> None:
+        """RemoteProtocolError: the body of an entry that a leader has sent is damaged."""
+
+    def append_received(
+        self, data: bytes, *, term_max: int | None = None, members: dict[str, str] | None = None
+    ) -> ReceivedEntries:
+        """Appends the entries that a leader of this term has sent as bytes. `members` are the voters before
+        them. RemoteProtocolError or LogFullError: the log has not changed."""
 
 
 def next_pos(end_pos: int, size: int, file_size: int) -> int:

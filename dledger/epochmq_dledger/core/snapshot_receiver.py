@@ -13,10 +13,12 @@ from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.types import Alarm, InstallSnapshot, RestoreSnapshot, Snapshot
 from epochmq_protocol.checksum import crc32
 from epochmq_protocol.dledger import (
+    MEMBERS_CHANNEL,
     DLedgerResponseCode,
     InstallSnapshotRequest,
     InstallSnapshotResponse,
 )
+from epochmq_protocol.errors import RemoteProtocolError
 
 
 class SnapshotReceiver:
@@ -38,6 +40,8 @@ class SnapshotReceiver:
         member = self.member
         code = self.follower.check_sender(request, now_ms)
         snapshot = Snapshot(request.entry, request.size, request.crc, request.members)
+        if code is DLedgerResponseCode.SUCCESS:
+            code = self._check_form(request)
         if code is not DLedgerResponseCode.SUCCESS:
             self._respond(call, request, code, 0)
         elif snapshot.index <= member.committed_index:
@@ -53,6 +57,18 @@ class SnapshotReceiver:
             self._respond(call, request, DLedgerResponseCode.UNEXPECTED_ARGUMENT, 0)
         else:
             self._add_chunk(call, request, snapshot)
+
+    def _check_form(self, request: InstallSnapshotRequest) -> DLedgerResponseCode:
+        """Checks the form of a chunk. A log of blocks has no state machine, and takes no snapshot."""
+        member = self.member
+        if member.body_log is not None:
+            return DLedgerResponseCode.UNSUPPORTED
+        if request.entry.channel == MEMBERS_CHANNEL:
+            try:
+                member.decode_members(request.entry)
+            except RemoteProtocolError:
+                return DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        return DLedgerResponseCode.SUCCESS
 
     def _add_chunk(self, call: int, request: InstallSnapshotRequest, snapshot: Snapshot) -> None:
         if snapshot != self._incoming:

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from epochmq_dledger.core.membership import check_succession
 from epochmq_dledger.core.raft_log import next_pos
 from epochmq_dledger.store.entry_block import (
     ENTRY_BYTES_MAX,
     EntryBlock,
     blocks_of,
+    body_sizes,
     encode_blocks,
     leading_entries,
 )
@@ -63,16 +65,25 @@ class BlockLog(FileLog):
         self.members_of = members_of
         self.recovered_members: list[int] = []
 
+    @property
+    def body_sizes(self) -> range:
+        """The sizes in bytes that the body of an entry may have."""
+        return body_sizes(self._file_size, self._position_at)
+
     def append(self, entries: list[DLedgerEntry]) -> None:
         """Appends entries that a leader of DLedger has sent one by one. RemoteProtocolError: a body is
         damaged, and the log has not changed. Other errors as `FileLog.append`."""
         for entry in entries:
-            body, position = entry.body, entry.pos + ENTRY_HEADER_SIZE
-            if self._check is not None and not self._check(body, 0, len(body), position):
-                raise RemoteProtocolError(
-                    f"the body of entry {entry.index}, {len(body)} bytes for position {position}, is damaged"
-                )
+            self.check_entry(entry)
         self.append_blocks(blocks_of(entries, self._file_size))
+
+    def check_entry(self, entry: DLedgerEntry) -> None:
+        """RemoteProtocolError: the body of an entry that a leader has sent is damaged."""
+        body, position = entry.body, entry.pos + ENTRY_HEADER_SIZE
+        if self._check is not None and not self._check(body, 0, len(body), position):
+            raise RemoteProtocolError(
+                f"the body of entry {entry.index}, {len(body)} bytes for position {position}, is damaged"
+            )
 
     def append_bodies(self, term: int, bodies: Sequence[bytes], channel: int = 0) -> list[EntryBlock]:
         """Appends an entry of this term for each body, as a leader does, and returns the blocks that were
@@ -90,10 +101,12 @@ class BlockLog(FileLog):
         self.append_blocks(blocks)
         return blocks
 
-    def append_received(self, data: bytes, *, term_max: int | None = None) -> EntryBlock:
-        """Appends the entries of a block that a leader has sent, whose term is `term_max`.
-        RemoteProtocolError: they do not follow the last entry, have a greater term, or are damaged, and the
-        log has not changed. Other errors as `append`."""
+    def append_received(
+        self, data: bytes, *, term_max: int | None = None, members: dict[str, str] | None = None
+    ) -> EntryBlock:
+        """Appends the entries of a block that a leader has sent, whose term is `term_max`. `members` are the
+        voters before them. RemoteProtocolError: they do not follow the last entry, have a greater term, or
+        are damaged, and the log has not changed. Other errors as `append`."""
         # The size in the first header says where the block belongs.
         pos = next_pos(
             self.end_pos, int.from_bytes(data[ENTRY_SIZE_AT:ENTRY_INDEX_AT], "big"), self._file_size
@@ -108,15 +121,17 @@ class BlockLog(FileLog):
             )
         if term_max is not None and block.term > term_max:
             raise RemoteProtocolError(f"a block has an entry of term {block.term}, expected up to {term_max}")
-        self._check_members(block)
+        self._check_members(block, members)
         self.append_blocks([block])
         return block
 
-    def _check_members(self, block: EntryBlock) -> None:
-        """RemoteProtocolError: a membership entry of a block is malformed."""
+    def _check_members(self, block: EntryBlock, before: dict[str, str] | None) -> None:
+        """RemoteProtocolError: a membership entry of a block is malformed, or cannot follow the last one."""
         for index in block.members:
             at = decode_index_unit(block.units, (index - block.first_index) * INDEX_UNIT_SIZE)[1]
-            self.members_of(decode_entry(memoryview(block.data), at - block.pos).body)
+            after = self.members_of(decode_entry(memoryview(block.data), at - block.pos).body)
+            check_succession(index, before, after)
+            before = after
 
     def read_block(self, first_index: int, bytes_max: int) -> bytes:
         """The bytes of whole entries from `first_index` on that lie in one data file: as many as fit into

@@ -65,6 +65,13 @@ def blocks_of(
     return blocks
 
 
+def body_sizes(file_size: int, position_at: int | None) -> range:
+    """The sizes in bytes that a body may have: it fits into an entry and a file, and has a place for its
+    position."""
+    size_max = min(ENTRY_BYTES_MAX, file_size - FILLER_SIZE_MIN) - ENTRY_HEADER_SIZE
+    return range(0 if position_at is None else position_at + LONG.size, size_max + 1)
+
+
 def encode_blocks(
     bodies: Sequence[bytes],
     *,
@@ -79,8 +86,7 @@ def encode_blocks(
     (`DLedgerMmapFileStore.appendAsLeader`). With `position_at` the position of each body in the log is
     written into the body there, as 8 bytes (`AppendHook`). ValueError: a body does not fit into an entry or
     a file, or has no place for its position."""
-    size_max = min(ENTRY_BYTES_MAX, file_size - FILLER_SIZE_MIN) - ENTRY_HEADER_SIZE
-    size_min = 0 if position_at is None else position_at + LONG.size
+    sizes = body_sizes(file_size, position_at)
     blocks: list[EntryBlock] = []
     parts: list[bytes] = []
     units: list[bytes] = []
@@ -88,8 +94,8 @@ def encode_blocks(
     pos = start = next_pos(end_pos, ENTRY_HEADER_SIZE + len(bodies[0]), file_size) if bodies else end_pos
     for body in bodies:
         length = len(body)
-        if not size_min <= length <= size_max:
-            raise ValueError(f"a body of {length} bytes, expected {size_min} to {size_max}")
+        if length not in sizes:
+            raise ValueError(f"a body of {length} bytes, expected {sizes.start} to {sizes.stop - 1}")
         size = ENTRY_HEADER_SIZE + length
         at = next_pos(pos, size, file_size)
         if at != pos:

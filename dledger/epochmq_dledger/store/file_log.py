@@ -24,7 +24,7 @@ from epochmq_dledger.store.entry_encoding import EntryEncoder
 from epochmq_dledger.store.log_files import LogFiles, index_unit_of
 from epochmq_dledger.store.segments import Erasure, UnsyncedFiles
 from epochmq_dledger.store.truncation_mark import TruncationMark
-from epochmq_formats.dledger_log import FILLER_SIZE_MIN, INDEX_UNIT_SIZE, encode_index_unit
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, INDEX_UNIT_SIZE, encode_index_unit
 from epochmq_protocol.dledger import DLedgerEntry
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
@@ -99,6 +99,11 @@ class FileLog:
         """A new descriptor of the data file that begins at this position. None if this log has none there;
         it has no file that waits for its erasure."""
         return self._files.data.open_file(base)
+
+    @property
+    def body_sizes(self) -> range:
+        """The sizes in bytes that the body of an entry may have."""
+        return range(self._file_size - ENTRY_HEADER_SIZE - FILLER_SIZE_MIN + 1)
 
     # Opening ------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,7 @@ class DLedgerState(AdminResult, frozen=True, kw_only=True):
       committed; 0 on the leader, None while no leader has reached its log.
     - `lacks_queue_ends`: it must not lead yet, because it does not know where queues end whose messages have
       all expired.
+    - `messages_rejected`: messages since the start that no correct peer of the group sends.
     - `peers`: the members of the group, this one included.
     - `problem`: why it could not lead, in words for a person: its log differs from the leader's, it cannot
       read its log, or it has no vote; None without such a reason.
@@ -98,6 +99,7 @@ class DLedgerState(AdminResult, frozen=True, kw_only=True):
     lacks_queue_ends: bool
     peers: list[DLedgerPeerState]
     problem: str | None = None
+    messages_rejected: int = 0
 
 
 class BrokerState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="broker"):
@@ -204,7 +206,8 @@ class NameserverCounts(AdminResult, frozen=True, kw_only=True):
 class ControllerState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="controller"):
     """Result of STATE from a controller. `leader`: the id of the leader it knows. `leads`: it is the
     leader and has applied everything that earlier leaders committed. `nameserver`: set when the process is
-    a nameserver with a controller inside."""
+    a nameserver with a controller inside. `messages_rejected`: messages since the start that no correct
+    controller sends."""
 
     id: str
     group: str
@@ -221,6 +224,7 @@ class ControllerState(AdminResult, frozen=True, kw_only=True, tag_field="compone
     ready: bool
     not_ready: list[str]
     nameserver: NameserverCounts | None = None
+    messages_rejected: int = 0
 
 
 class NameserverState(AdminResult, frozen=True, kw_only=True, tag_field="component", tag="nameserver"):

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def split_address(address: str) -> tuple[str, int]:
     """(host, port) of `host:port`; an IPv6 host may stand in brackets. ConnectError: malformed address."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
+    if not colon or not host or not port.isdecimal() or len(port) > 5 or not 0 < int(port) <= 65535:
         raise ConnectError(f"{address!r} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
 

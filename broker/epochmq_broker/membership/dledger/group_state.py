@@ -37,6 +37,7 @@ def dledger_state(commit_log: CommitLogPeer) -> DLedgerState:
         lacks_queue_ends=lacks,
         peers=[_peer_state(peer, name) for name in sorted(peer.members, key=broker_id_of_peer)],
         problem=commit_log.problem or None,
+        messages_rejected=peer.messages_rejected,
     )
 
 
