@@ -48,6 +48,9 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     admin_socket_path: str | None = None
     """A key of EpochMQ's own: the path of the admin socket. None: no socket, and no command shows the key."""
 
+    max_header_size: Annotated[int, Meta(ge=65_536, le=16_777_216)] = 262_144
+    """A key of EpochMQ's own: the longest header of a request, in bytes."""
+
     def server_settings(self) -> ServerSettings:
         """The settings of the transport."""
         defaults = ServerSettings()
@@ -55,6 +58,7 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         low = self.write_buffer_low_water_mark or min(defaults.write_low_water_bytes, high // 4)
         return msgspec.structs.replace(
             defaults,
+            max_header_bytes=self.max_header_size,
             idle_timeout_ms=self.server_channel_max_idle_time_seconds * 1000,
             write_high_water_bytes=high,
             write_low_water_bytes=low,

@@ -32,6 +32,10 @@ class RemoteProtocolError(ProtocolError):
     """Received or stored bytes do not follow the format. The connection is not usable any more."""
 
 
+class OversizedError(RemoteProtocolError):
+    """The header of a frame is too large to be decoded, while the frame around it is valid."""
+
+
 class RequestError(EpochMQError):
     """A request is rejected with one of RocketMQ's response codes and a remark for people."""
 

@@ -9,8 +9,11 @@ Differences from standard JSON:
 
 `loads` returns plain values. Keys are always hashable: text and number keys become `str`, quoted or not; an
 object key becomes the tuple of its (name, value) items sorted by name, such as
-`(("brokerName", "b"), ("queueId", 0), ("topic", "t"))`. DEPTH_MAX bounds the nesting of everything that the
-lenient reader or the resolution of references returns, NODES_MAX what references expand to.
+`(("brokerName", "b"), ("queueId", 0), ("topic", "t"))`.
+
+Whoever sends a document decides what it costs, so the costs have bounds. DEPTH_MAX bounds the nesting of all
+that the lenient reader or the resolution of references returns. By its references a document of n bytes may
+expand to n + EXPANDED_MIN values, but not to more than NODES_MAX; their paths may have STEPS_MAX steps.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ from typing import Any, Final
 
 import orjson
 
-from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.errors import OversizedError, RemoteProtocolError
 from epochmq_protocol.fastjson_writer import dumps, dumps_standard
 
 DEPTH_MAX: Final = 100
 NODES_MAX: Final = 2_000_000  # values that a document may expand to by its references
+EXPANDED_MIN: Final = 20_000  # values that even the shortest document may expand to
+STEPS_MAX: Final = 300_000  # steps of the paths of all references of a document
+PATH_CHARS_MAX: Final = 16_384  # of a reference that can have a target
 
 _SPACE: Final = re.compile(r"(?:[\s\ufeff\x08]+|//[^\n]*|/\*.*?\*/)*", re.S)
 _NUMBER: Final = re.compile(r"[+-]?(?:\d+(\.\d*)?|(\.\d+))([eE][+-]?\d+)?", re.A)
@@ -47,17 +53,23 @@ _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,40}\s*", re.A)
 _DIGITS_MAX: Final = 40
 
 
-def loads(data: bytes | str) -> Any:
-    """Reads any JSON that fastjson reads, as plain values. RemoteProtocolError for anything else."""
+def loads(data: bytes | str, *, lenient_bytes_max: int | None = None) -> Any:
+    """Reads any JSON that fastjson reads, as plain values. RemoteProtocolError for anything else.
+    OversizedError: it is no standard JSON, and has more than `lenient_bytes_max` bytes."""
     try:
         value = orjson.loads(data)
-    except ValueError:
+    except ValueError as error:
+        if lenient_bytes_max is not None and len(data) > lenient_bytes_max:
+            raise OversizedError(
+                f"JSON of {len(data)} bytes that is not standard ({error}): expected at most "
+                f"{lenient_bytes_max}"
+            ) from None
         text = data.decode("utf-8", "replace") if isinstance(data, bytes | bytearray | memoryview) else data
         value = _LenientParser(text).document()
         has_reference = "$ref" in text
     else:
         has_reference = (b"$ref" if isinstance(data, bytes) else "$ref") in data  # type: ignore[operator]
-    return resolve_references(value) if has_reference else value
+    return resolve_references(value, min(NODES_MAX, EXPANDED_MIN + len(data))) if has_reference else value
 
 
 def parse_int(text: str) -> int | None:
@@ -252,19 +264,22 @@ class _ExpandedSize:
         self.depth = depth
 
 
-def resolve_references(document: Any) -> Any:
+def resolve_references(document: Any, nodes_max: int = NODES_MAX) -> Any:
     """The document with every `{"$ref": …}` replaced by its target. References point backwards: fastjson
     writes an object in full at its first occurrence. A reference to an enclosing object, to a later one or
-    to none becomes None."""
-    return _Resolver(document).run()
+    to none becomes None. RemoteProtocolError: it would have more than `nodes_max` values, or too many
+    levels."""
+    return _Resolver(document, nodes_max).run()
 
 
 class _Resolver:
     """Resolves references in document order. Only a completed value can be a target, so no cycle can
     arise."""
 
-    def __init__(self, document: Any) -> None:
+    def __init__(self, document: Any, nodes_max: int) -> None:
         self._root = document
+        self._nodes_max = nodes_max
+        self._steps = 0
         self._finished: dict[int, _ExpandedSize] = {}
 
     def run(self) -> Any:
@@ -288,9 +303,9 @@ class _Resolver:
             value[key] = resolved
             size += node.size
             deepest = max(deepest, node.depth)
-            if size > NODES_MAX or depth + deepest > DEPTH_MAX:
+            if size > self._nodes_max or depth + deepest > DEPTH_MAX:
                 raise RemoteProtocolError(
-                    f"JSON references expand to more than {NODES_MAX} values or {DEPTH_MAX} levels"
+                    f"JSON references expand to more than {self._nodes_max} values or {DEPTH_MAX} levels"
                 )
         node = _ExpandedSize(size, deepest + 1)
         self._finished[id(value)] = node
@@ -300,7 +315,11 @@ class _Resolver:
         value = self._root
         if path != "$" and not path.startswith(("$.", "$[")):
             return None, _SCALAR
-        for step in _steps(path[1:]):
+        steps = _steps(path[1:])
+        self._steps += len(steps)
+        if self._steps > STEPS_MAX:
+            raise RemoteProtocolError(f"JSON references have more than {STEPS_MAX} steps")
+        for step in steps:
             if isinstance(value, dict):
                 value = value.get(step)
             elif isinstance(value, list) and step.isascii() and step.isdigit() and len(step) < 10:
@@ -317,16 +336,24 @@ _STEP: Final = re.compile(
 )
 
 
+_NOWHERE: Final = ["\0"]
+"""The path to a name that no value has."""
+
+
 def _steps(path: str) -> list[str]:
     """The names and indexes of a JSON path after its `$`. A backslash escapes a character."""
+    if len(path) > PATH_CHARS_MAX:
+        return _NOWHERE
     steps: list[str] = []
     at = 0
     while at < len(path):
+        if len(steps) > DEPTH_MAX:
+            return _NOWHERE  # no value is nested so deeply
         found = _STEP.match(path, at)
         if not found or found.end() == at:
-            return ["\0"]  # no value has this name
-        step = next((group for group in found.groups() if group is not None), "")
-        steps.append(re.sub(r"\\(.)", r"\1", step, flags=re.S))
+            return _NOWHERE
+        step = found.group(found.lastindex or 0)
+        steps.append(re.sub(r"\\(.)", r"\1", step, flags=re.S) if "\\" in step else step)
         at = found.end()
     return steps
 

@@ -15,7 +15,8 @@ _BROKER_NAMES = """
     externalListenPort externalTlsMode haListenPort
     initAuthenticationUser innerClientAuthenticationCredentials joinDLedgerGroup listenPort
     mappedFileSizeCommitLog
-    mappedFileSizeConsumeQueue mappedFileSizeTimerLog maxHashSlotNum maxIndexNum messageDelayLevel
+    mappedFileSizeConsumeQueue mappedFileSizeTimerLog maxHashSlotNum maxHeaderSize maxIndexNum
+    messageDelayLevel
     preferredLeaderId readOnlyCommitLogStorePaths scrubFirstDelayMs
     serverChannelMaxIdleTimeSeconds storePathCommitLog storePathBrokerIdentity
     storePathDLedgerCommitLog storePathEpochFile storePathRootDir

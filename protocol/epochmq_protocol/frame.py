@@ -9,6 +9,7 @@ apart. A frame without a body and a frame with an empty body are the same.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
@@ -16,17 +17,20 @@ import orjson
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.codes import CURRENT_VERSION, LanguageCode, SerializeType
-from epochmq_protocol.errors import LocalProtocolError, RemoteProtocolError
+from epochmq_protocol.errors import LocalProtocolError, OversizedError, RemoteProtocolError
+from epochmq_protocol.integers import INT_MAX, INT_MIN
 
 if TYPE_CHECKING:
     from epochmq_protocol.headers_base import Header
 
 FRAME_BYTES_MAX: Final = 16_777_216  # com.rocketmq.remoting.frameMaxLength; includes the four length bytes
 HEADER_BYTES_MAX: Final = 0xFF_FFFF  # 24 bits
+LENIENT_HEADER_BYTES_MAX: Final = 32_768
+"""A larger header must be standard JSON, as all of RocketMQ's clients write it. The lenient reader takes some
+50 ms for so many bytes, and other requests wait meanwhile."""
 FLAG_RESPONSE: Final = 1
 FLAG_ONEWAY: Final = 2
 
-_INT_MIN, _INT_MAX = -(2**31), 2**31 - 1
 _CODE_AT: Final = 8 + len('{"code":')  # in the frame of a JSON command of this side
 CODE_SLICE: Final = slice(_CODE_AT, _CODE_AT + 2)
 SUCCESS_CODE: Final = b"0,"
@@ -109,8 +113,8 @@ def encode(command: Command) -> bytes:
     if header_size > HEADER_BYTES_MAX:
         raise LocalProtocolError(f"header of {header_size} bytes: expected at most {HEADER_BYTES_MAX}")
     length = 4 + header_size + len(body)
-    if length > _INT_MAX:
-        raise LocalProtocolError(f"frame of {length} bytes: expected at most {_INT_MAX}")
+    if length > INT_MAX:
+        raise LocalProtocolError(f"frame of {length} bytes: expected at most {INT_MAX}")
     return b"".join((length.to_bytes(4, "big"), _mark(header_size, command.serialize), header, body))
 
 
@@ -191,7 +195,7 @@ def _check_ints(command: Command) -> None:
         ("opaque", command.opaque),
         ("version", command.version),
     ):
-        if not _INT_MIN <= value <= _INT_MAX:
+        if not INT_MIN <= value <= INT_MAX:
             raise LocalProtocolError(f"{name}={value}: expected a 32-bit signed integer")
 
 
@@ -229,9 +233,12 @@ def split(frame: bytes) -> tuple[int, bytes, bytes]:
     return frame[0], frame[4:header_end], frame[header_end:]
 
 
-def decode(frame: bytes) -> Command:
-    """The command in a frame, given without its length prefix. RemoteProtocolError: malformed."""
+def decode(frame: bytes, header_bytes_max: int = HEADER_BYTES_MAX) -> Command:
+    """The command in a frame, given without its length prefix. RemoteProtocolError: malformed.
+    OversizedError: the header has more than `header_bytes_max` bytes."""
     serialize, header, body = split(frame)
+    if len(header) > header_bytes_max:
+        raise OversizedError(f"header of {len(header)} bytes: expected at most {header_bytes_max}")
     if serialize == 0:
         command = decode_json_header(header)
     elif serialize == 1:
@@ -242,6 +249,26 @@ def decode(frame: bytes) -> Command:
     return command
 
 
+def answerable(frame: bytes) -> Command | None:
+    """The code 0, opaque and flag of a frame with an oversized header, so that it can get an error; None if
+    they are not found. Looks at the ends of the header only."""
+    serialize, header, _ = split(frame)
+    if serialize == 1:
+        return decode_binary_header(header[:13] + bytes(8)) if len(header) >= 21 else None
+    ends = header[:_END_BYTES] + b"\n" + header[-_END_BYTES:]
+    opaque, flag = _OPAQUE.findall(ends), _FLAG.findall(ends)
+    if not opaque:
+        return None
+    command = Command(0, int(opaque[-1]), int(flag[-1]) if flag else 0)
+    is_int = INT_MIN <= command.opaque <= INT_MAX and INT_MIN <= command.flag <= INT_MAX
+    return command if is_int else None
+
+
+_END_BYTES: Final = 512
+_OPAQUE: Final = re.compile(rb'"opaque"\s*:\s*(-?[0-9]{1,10})')
+_FLAG: Final = re.compile(rb'"flag"\s*:\s*(-?[0-9]{1,10})')
+
+
 def decode_json_header(header: bytes) -> Command:
     """Decodes a JSON header. If it is not strict JSON, decodes it as leniently as fastjson."""
     try:
@@ -250,10 +277,10 @@ def decode_json_header(header: bytes) -> Command:
         return _decode_lenient(header)
     code, flag, opaque, version = fields.code, fields.flag, fields.opaque, fields.version
     if not (
-        _INT_MIN <= code <= _INT_MAX
-        and _INT_MIN <= opaque <= _INT_MAX
-        and _INT_MIN <= flag <= _INT_MAX
-        and _INT_MIN <= version <= _INT_MAX
+        INT_MIN <= code <= INT_MAX
+        and INT_MIN <= opaque <= INT_MAX
+        and INT_MIN <= flag <= INT_MAX
+        and INT_MIN <= version <= INT_MAX
     ):
         _reject_ints(code, flag, opaque, version)
     language = _LANGUAGES.get(fields.language, _OTHER) if fields.language is not None else _OTHER
@@ -268,7 +295,7 @@ def _reject_ints(code: int, flag: int, opaque: int, version: int) -> NoReturn:
 
 def _decode_lenient(header: bytes) -> Command:
     """Decodes a header as fastjson does: unquoted keys, numbers as strings, strings as numbers."""
-    fields = fastjson.loads(header)
+    fields = fastjson.loads(header, lenient_bytes_max=LENIENT_HEADER_BYTES_MAX)
     if not isinstance(fields, dict):
         raise RemoteProtocolError(f"header is a {type(fields).__name__}: expected a JSON object")
     ext = fields.get("extFields")
@@ -297,7 +324,7 @@ def _lenient_int(fields: dict[Any, Any], name: str) -> int:
         return 0
     if isinstance(value, str):
         value = fastjson.parse_int(value)
-    if type(value) is not int or not _INT_MIN <= value <= _INT_MAX:
+    if type(value) is not int or not INT_MIN <= value <= INT_MAX:
         raise RemoteProtocolError(f"header field {name}={fields.get(name)!r:.100}: expected a 32-bit integer")
     return value
 

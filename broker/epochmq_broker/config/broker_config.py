@@ -97,6 +97,8 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     fetch_name_srv_addr_by_dns_lookup: bool = False  # namesrvAddr is one name for all of them
     update_name_server_addr_period: Positive = 120_000  # ms between two lookups
     server_channel_max_idle_time_seconds: Positive = 120
+    # EpochMQ's own: the longest header of a request, in bytes. A message's properties have at most 32,767.
+    max_header_size: Annotated[int, Meta(ge=65_536, le=16_777_216)] = 262_144
     admin_socket_path: str = ""  # EpochMQ's own: the admin socket of this broker; empty: none
     # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted, too.
     tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_broker.config.port_settings import port_settings
 from epochmq_broker.membership.acting.isolation import IsolationGate
 from epochmq_broker.requests.fast_failure import FastFailure
 from epochmq_broker.requests.fast_handler import Port
@@ -15,7 +16,6 @@ from epochmq_broker.tables.metric_tables import Sample
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_protocol.transport.server_certificates import ServerCertificates
-from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
 
 STOP_GRACE_S = 5.0
@@ -39,7 +39,7 @@ class ClientPorts:
         self._config = config
         self._pipeline = pipeline
         self._latencies = latencies
-        settings = ServerSettings(idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000)
+        settings = port_settings(config)
         tls_mode = TlsMode(config.tls_server_mode)
         external_mode = TlsMode(config.external_tls_mode or config.tls_server_mode)
         self.certificates = ServerCertificates.for_ports(_tls_settings(config), tls_mode, external_mode)

@@ -34,7 +34,7 @@ IMMUTABLE_KEYS = frozenset(
     {"controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "controllerStorePath"}
     | {"mappedFileSize", "controllerType", "heartBeatTimeIntervalMs", "writeLeaseMs"}
     | {"controllerSnapshotEntries", "joinControllerGroup"}
-    | {"bindAddress", "controllerBindAddress", "listenPort", "adminSocketPath"}
+    | {"bindAddress", "controllerBindAddress", "listenPort", "adminSocketPath", "maxHeaderSize"}
 )
 """Keys that cannot change while the process runs."""
 

@@ -25,7 +25,7 @@ BLACK_LIST = frozenset(["configBlackList", "configStorePath", "kvConfigPath", "r
 
 IMMUTABLE_KEYS = frozenset(
     {"adminSocketPath", "bindAddress", "listenPort", "externalListenPort", "externalTlsMode"}
-    | {"enableControllerInNamesrv"}
+    | {"enableControllerInNamesrv", "maxHeaderSize"}
 )
 """Keys that cannot change while the process runs."""
 

@@ -83,7 +83,9 @@ class FrameDispatcher(Protocol):
     in_flight: int
     timer: RequestTimer | None
 
-    def handle_frame(self, connection: RemotingConnection, frame: bytes) -> bytes | None: ...
+    def handle_frame(
+        self, connection: RemotingConnection, frame: bytes, header_bytes_max: int
+    ) -> bytes | None: ...
     def encode_failure(
         self, connection: RemotingConnection, frame: bytes, error: Exception
     ) -> bytes | None: ...
@@ -126,6 +128,7 @@ class RemotingConnection(asyncio.Protocol):
         "_calls",
         "_deferred",
         "_dispatcher",
+        "_header_limit",
         "_high_water",
         "_limit",
         "_linger",
@@ -171,6 +174,7 @@ class RemotingConnection(asyncio.Protocol):
         self._dispatcher = dispatcher
         self._settings = settings
         self._limit = settings.max_frame_bytes - 4
+        self._header_limit = settings.max_header_bytes
         self._high_water = settings.write_high_water_bytes
         self._phase = ConnectionPhase.NEW
         self._paused = False
@@ -401,7 +405,7 @@ class RemotingConnection(asyncio.Protocol):
         dispatcher = self._dispatcher
         fast_handler = dispatcher.fast.get
         unpack = _unpack_lengths
-        limit = self._limit
+        limit, header_limit = self._limit, self._header_limit
         high_water = self._high_water
         position, end, needed = 0, len(data), _HEADER_AT
         responses: list[bytes] = []
@@ -420,13 +424,13 @@ class RemotingConnection(asyncio.Protocol):
                 # decodes it.
                 body_at = position + _HEADER_AT + mark
                 handler = fast_handler(data[position + _HEADER_AT : position + _KEY_END])
-                if handler is None or body_at > after:
-                    response = dispatcher.handle_frame(self, data[position + 4 : after])
+                if handler is None or body_at > after or mark > header_limit:
+                    response = dispatcher.handle_frame(self, data[position + 4 : after], header_limit)
                 else:
                     try:
                         response = handler(self, data[position + _HEADER_AT : body_at], data[body_at:after])
                     except FastPathMiss:
-                        response = dispatcher.handle_frame(self, data[position + 4 : after])
+                        response = dispatcher.handle_frame(self, data[position + 4 : after], header_limit)
                     except Exception as error:
                         response = dispatcher.encode_failure(self, data[position + 4 : after], error)
                 position = after

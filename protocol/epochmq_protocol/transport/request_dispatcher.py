@@ -6,6 +6,7 @@ The rules are those of RocketMQ's `NettyRemotingAbstract.processRequestCommand`:
 - While the server stops, peers newer than 5.3.1 get GO_AWAY; older ones are still served.
 - More requests in flight than the bounds allow: SYSTEM_BUSY, remark `[OVERLOAD]system busy, …`.
 - `RequestError`: its own code. Any other exception: SYSTEM_ERROR.
+- A request with an oversized header: SYSTEM_ERROR (RocketMQ has no such bound).
 - A one-way request gets no response, not even an error.
 """
 
@@ -16,8 +17,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from epochmq_protocol.codes import V5_3_1, ResponseCode
-from epochmq_protocol.errors import EpochMQError, RequestError
-from epochmq_protocol.frame import Command, decode, encode, response
+from epochmq_protocol.errors import EpochMQError, OversizedError, RequestError
+from epochmq_protocol.frame import HEADER_BYTES_MAX, Command, answerable, decode, encode, response
 from epochmq_protocol.transport.connection import (
     FAST_KEY_BYTES,
     OVERLOAD_REMARK,
@@ -66,6 +67,7 @@ class RequestDispatcher:
         self.fast = self._all_fast = index_fast_handlers(fast)
         self._rejection: Callable[[int], str | None] | None = None
         self._rejections = RejectionCounter()
+        self._oversized = RejectionCounter()
         self.in_flight = 0
         self.stopping = False
         self._handlers = handlers
@@ -77,14 +79,19 @@ class RequestDispatcher:
 
     # called by a connection
 
-    def handle_frame(self, connection: RemotingConnection, frame: bytes) -> bytes | None:
+    def handle_frame(
+        self, connection: RemotingConnection, frame: bytes, header_bytes_max: int = HEADER_BYTES_MAX
+    ) -> bytes | None:
         """Handles one frame, given without its length bytes: completes a call, or runs the handler of a
-        request.
+        request. A request with a header of more than `header_bytes_max` bytes gets an error.
 
         Returns the encoded response if the handler has one at once. RemoteProtocolError: the bytes are no
         frame.
         """
-        command = decode(frame)
+        try:
+            command = decode(frame, header_bytes_max)
+        except OversizedError as error:
+            return self._reject_header(connection, frame, error)
         if command.is_response:
             connection.handle_response(command)
             return None
@@ -178,6 +185,18 @@ class RequestDispatcher:
         if isinstance(result, Command):
             return self._encode(command, result)
         return self._spawn(connection, command, result)
+
+    def _reject_header(
+        self, connection: RemotingConnection, frame: bytes, error: OversizedError
+    ) -> bytes | None:
+        """The error that a request with an oversized header gets. The error itself, which closes the
+        connection, for a response, or if the frame does not say what to answer."""
+        command = answerable(frame)
+        if command is None or command.is_response:
+            raise error
+        if count := self._oversized.add():
+            log.warning("rejected %d requests, one of %s: %s", count, connection.remote, error)
+        return None if command.is_oneway else encode(response(command, ResponseCode.SYSTEM_ERROR, str(error)))
 
     def _spawn(
         self, connection: RemotingConnection, command: Command, result: Awaitable[Command | None]

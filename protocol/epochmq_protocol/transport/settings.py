@@ -16,6 +16,10 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_frame_bytes: int = 16_777_216
     """The longest frame that this side accepts, its 4 length bytes included (Java's limit). A longer frame
     closes the connection."""
+    max_header_bytes: int = 262_144
+    """The longest header that this side decodes. A message's properties, the largest field of RocketMQ's
+    headers, have at most 32,767 bytes; escaped as JSON, 196,602. A request with a longer header gets
+    SYSTEM_ERROR."""
     idle_timeout_ms: int = 120_000
     """A connection without reads and writes for this long is closed; 0 never closes one (Java: 120 s)."""
     write_high_water_bytes: int = 1_048_576

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import MessageQueue
-from epochmq_protocol.errors import RemoteProtocolError
-from epochmq_protocol.fastjson import DEPTH_MAX, NODES_MAX, _LenientParser
+from epochmq_protocol.errors import OversizedError, RemoteProtocolError
+from epochmq_protocol.fastjson import DEPTH_MAX, EXPANDED_MIN, NODES_MAX, STEPS_MAX, _LenientParser
 from tests.unit.protocol.json_values import VALUES
 
 TOKENS = st.sampled_from(
@@ -167,11 +167,31 @@ def test_the_size_that_references_expand_to_is_bounded() -> None:
     doubling = ['"a0":[1,1]'] + [
         f'"a{n}":[{{"$ref":"$.a{n - 1}"}},{{"$ref":"$.a{n - 1}"}}]' for n in range(1, 60)
     ]
+    short = "{" + ",".join(doubling) + "}"
+    with pytest.raises(RemoteProtocolError, match=str(EXPANDED_MIN + len(short))):
+        fastjson.loads(short)
     with pytest.raises(RemoteProtocolError, match=str(NODES_MAX)):
-        fastjson.loads("{" + ",".join(doubling) + "}")
+        fastjson.loads(short[:-1] + " " * NODES_MAX + "}")
     growing = ['"a0":[1]'] + [f'"a{n}":[{{"$ref":"$.a{n - 1}"}}]' for n in range(1, DEPTH_MAX + 5)]
     with pytest.raises(RemoteProtocolError, match="levels"):
         fastjson.loads("{" + ",".join(growing) + "}")
+
+
+def test_the_steps_of_references_are_bounded() -> None:
+    assert fastjson.loads('{"a":{"$ref":"$' + ".b" * 4_000_000 + '"}}') == {"a": None}
+    deepest = "{" + '"b":{' * (DEPTH_MAX - 2) + "}" * (DEPTH_MAX - 1)
+    path = "$[0]" + ".b" * (DEPTH_MAX - 2)
+    assert fastjson.loads(f'[{deepest},{{"$ref":"{path}"}}]')[1] == {}
+    many = ",".join(['{"$ref":"$.a.a.a"}'] * (STEPS_MAX // 3 + 1))
+    with pytest.raises(RemoteProtocolError, match=f"{STEPS_MAX} steps"):
+        fastjson.loads(f"[{many}]")
+
+
+def test_the_lenient_reader_takes_no_more_bytes_than_the_caller_allows() -> None:
+    assert fastjson.loads("{a:1}", lenient_bytes_max=5) == {"a": 1}
+    with pytest.raises(OversizedError, match="JSON of 6 bytes that is not standard"):
+        fastjson.loads("{a:12}", lenient_bytes_max=5)
+    assert fastjson.loads('{"a":12}', lenient_bytes_max=5) == {"a": 12}
 
 
 def test_maps_keyed_by_queues_are_written_with_the_queue_as_key_and_read_back() -> None:

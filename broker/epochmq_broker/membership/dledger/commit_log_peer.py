@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.port_settings import port_settings
 from epochmq_broker.membership.dledger import serving_watch
 from epochmq_broker.membership.dledger.commit_waiters import CommitWaiters
 from epochmq_broker.membership.dledger.committed_log import CommittedLog
@@ -200,7 +201,7 @@ class CommitLogPeer:
         self.processor = DLedgerProcessor(self.peer)
         handlers = self.processor.handlers()
         del handlers[DLedgerRequestCode.APPEND]  # only the broker appends records
-        self._server = RemotingServer(handlers)
+        self._server = RemotingServer(handlers, settings=port_settings(config))
         self._phase = PeerPhase.OUTSIDE
         self._dispatch: asyncio.Handle | None = None
         self._watch = ServingWatch()

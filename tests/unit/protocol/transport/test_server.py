@@ -9,7 +9,16 @@ import pytest
 
 from epochmq_protocol.codes import V5_3_1, ResponseCode
 from epochmq_protocol.errors import FastPathMiss, RequestError
-from epochmq_protocol.frame import FLAG_RESPONSE, Command, SerializeType, decode, encode, response
+from epochmq_protocol.frame import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    LENIENT_HEADER_BYTES_MAX,
+    Command,
+    SerializeType,
+    decode,
+    encode,
+    response,
+)
 from epochmq_protocol.transport import RemotingConnection, ServerSettings
 from tests.unit.protocol.transport.peers import (
     BROKEN,
@@ -143,6 +152,47 @@ async def test_requests_before_malformed_bytes_still_get_a_response() -> None:
         await peer.send(ask(opaque=8) + struct.pack(">II", 1, 1))
         rest = await peer.receive_all()
     assert decode(rest[4:]).opaque == 8
+
+
+def long_header(size: int, *, binary: bool = False, flag: int = 0) -> bytes:
+    """A request whose header has this size."""
+    kind = SerializeType.ROCKETMQ if binary else SerializeType.JSON
+    spare = size - len(ask_with(b"", kind, flag)) + 8
+    return ask_with(b"x" * spare, kind, flag)
+
+
+def ask_with(text: bytes, kind: SerializeType, flag: int) -> bytes:
+    return encode(Command(ECHO, 7, flag, ext={"a": text.decode()}, serialize=kind))
+
+
+@pytest.mark.parametrize("binary", [False, True])
+async def test_a_header_beyond_the_limit_gets_an_error_and_the_connection_stays(binary: bool) -> None:
+    settings = ServerSettings(max_header_bytes=1000)
+    async with serving({ECHO: echo}, settings=settings) as server, peer_of(server) as peer:
+        await peer.send(long_header(1000, binary=binary))
+        assert (await peer.receive()).code == 0
+        await peer.send(long_header(1001, binary=binary) + long_header(1001, binary=binary, flag=FLAG_ONEWAY))
+        found = await peer.receive()
+        assert (found.code, found.opaque) == (ResponseCode.SYSTEM_ERROR, 7)
+        assert found.remark == "header of 1001 bytes: expected at most 1000"
+        await peer.send(ask(opaque=8))
+        assert (await peer.receive()).opaque == 8
+
+
+async def test_a_long_header_that_is_not_standard_json_gets_an_error() -> None:
+    header = b'{code:12,x:"' + b"x" * LENIENT_HEADER_BYTES_MAX + b'","opaque":9}'
+    async with serving({ECHO: echo}) as server, peer_of(server) as peer:
+        await peer.send(struct.pack(">II", 4 + len(header), len(header)) + header)
+        found = await peer.receive()
+        assert (found.code, found.opaque) == (ResponseCode.SYSTEM_ERROR, 9)
+        assert "not standard" in (found.remark or "")
+
+
+async def test_an_oversized_header_without_an_opaque_closes_the_connection() -> None:
+    header = b"{" + b" " * LENIENT_HEADER_BYTES_MAX + b"code:12}"
+    async with serving({ECHO: echo}) as server, peer_of(server) as peer:
+        await peer.send(struct.pack(">II", 4 + len(header), len(header)) + header)
+        assert await peer.receive_all() == b""
 
 
 async def test_a_frame_at_the_size_limit_is_accepted_and_one_byte_more_is_not() -> None:

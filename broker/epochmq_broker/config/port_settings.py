@@ -1,0 +1,14 @@
+"""Takes the settings of the broker's ports from its configuration."""
+
+from __future__ import annotations
+
+from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_protocol.transport.settings import ServerSettings
+
+
+def port_settings(config: BrokerConfig) -> ServerSettings:
+    """The settings of every port: of clients, and of the peers of a DLedger group."""
+    return ServerSettings(
+        idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000,
+        max_header_bytes=config.max_header_size,
+    )
