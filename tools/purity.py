@@ -48,6 +48,7 @@ DRIVERS = (
     "protocol/epochmq_protocol/transport",
     "protocol/epochmq_protocol/durable_files.py",
     "protocol/epochmq_protocol/log_lines.py",
+    "protocol/epochmq_protocol/memory_limit.py",
 )
 
 # Packages around pure modules that do more than to import pure modules, and why.

@@ -19,6 +19,11 @@ Count = Annotated[int, Meta(ge=0)]
 Positive = Annotated[int, Meta(ge=1)]
 
 STOP_GRACE_S = 3.0
+FIXED_PORT_KEYS = frozenset(
+    {"maxHeaderSize", "maxReceivedBytes", "frameTimeoutMillis"}
+    | {"maxConnectionsPerAddress", "maxNewConnectionsPerAddress"}
+)
+"""Keys of `PortSettings` that cannot change while the process runs."""
 
 
 class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -49,7 +54,15 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A key of EpochMQ's own: the path of the admin socket. None: no socket, and no command shows the key."""
 
     max_header_size: Annotated[int, Meta(ge=65_536, le=16_777_216)] = 262_144
-    """A key of EpochMQ's own: the longest header of a request, in bytes."""
+    """A key of EpochMQ's own, like the next four: the longest header of a request, in bytes."""
+    max_received_bytes: Count = 0
+    """Bytes of unfinished frames that the process holds. 0: a quarter of its memory limit."""
+    frame_timeout_millis: Count = 120_000
+    """Time for a frame, from its first byte to its last one. 0: no limit."""
+    max_connections_per_address: Count = 16_384
+    """Open connections of one address. 0: no limit."""
+    max_new_connections_per_address: Count = 1_000
+    """Connections that one address opens in a second, on average. 0: no limit."""
 
     def server_settings(self) -> ServerSettings:
         """The settings of the transport."""
@@ -59,6 +72,10 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return msgspec.structs.replace(
             defaults,
             max_header_bytes=self.max_header_size,
+            max_received_bytes=self.max_received_bytes,
+            frame_timeout_ms=self.frame_timeout_millis,
+            max_connections_per_address=self.max_connections_per_address,
+            max_new_connections_per_address=self.max_new_connections_per_address,
             idle_timeout_ms=self.server_channel_max_idle_time_seconds * 1000,
             write_high_water_bytes=high,
             write_low_water_bytes=low,

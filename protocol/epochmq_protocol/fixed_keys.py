@@ -12,11 +12,12 @@ _BROKER_NAMES = """
     compactionCqMappedFileSize compactionMappedFileSize dLegerGroup dLegerPeers dLegerSelfId
     enableCompaction enableControllerMode enableDLegerCommitLog enableLmq
     enableMultiDispatch enableSlaveActingMaster enabledAppendPropCRC
-    externalListenPort externalTlsMode haListenPort
+    externalListenPort externalTlsMode frameTimeoutMillis haListenPort
     initAuthenticationUser innerClientAuthenticationCredentials joinDLedgerGroup listenPort
     mappedFileSizeCommitLog
-    mappedFileSizeConsumeQueue mappedFileSizeTimerLog maxHashSlotNum maxHeaderSize maxIndexNum
-    messageDelayLevel
+    mappedFileSizeConsumeQueue mappedFileSizeTimerLog
+    maxConnectionsPerAddress maxHashSlotNum maxHeaderSize maxIndexNum maxNewConnectionsPerAddress
+    maxReceivedBytes messageDelayLevel
     preferredLeaderId readOnlyCommitLogStorePaths scrubFirstDelayMs
     serverChannelMaxIdleTimeSeconds storePathCommitLog storePathBrokerIdentity
     storePathDLedgerCommitLog storePathEpochFile storePathRootDir

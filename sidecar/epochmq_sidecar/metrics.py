@@ -28,6 +28,8 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HELP: dict[str, str] = {
     "up": "Whether the process responds at its admin socket.",
     "ready": "Whether the process is ready.",
+    "port_rejections_total": "Connections that the ports rejected or aborted because of a limit.",
+    "port_unfinished_frame_bytes": "Bytes that the process holds of frames that are not complete.",
     "broker_role": "1 for the broker's present role.",
     "broker_master_epoch": "The master epoch of its latest role.",
     "broker_sync_state_set_size": "The number of members of the SyncStateSet, as this broker knows it.",

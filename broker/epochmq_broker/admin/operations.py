@@ -30,6 +30,7 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.frame import request
+from epochmq_protocol.transport import port_counts
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
 
@@ -190,7 +191,8 @@ class BrokerAdminApi:
                 components.quarantine,
                 components.certificates,
                 log_diverged=self._view.log_diverged(),
-            ),
+            )
+            | port_counts.metric_values(),
             rocketmq=await self._rocketmq.collect(config),
             rocketmq_labels={
                 "cluster": config.broker_cluster_name,

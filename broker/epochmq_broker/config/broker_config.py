@@ -99,6 +99,13 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     server_channel_max_idle_time_seconds: Positive = 120
     # EpochMQ's own: the longest header of a request, in bytes. A message's properties have at most 32,767.
     max_header_size: Annotated[int, Meta(ge=65_536, le=16_777_216)] = 262_144
+    # EpochMQ's own: bytes of unfinished frames that the process holds (0: a quarter of its memory limit), and
+    # for each port the time for a frame, connections of one address, and those it opens in a second
+    # (0: no limit)
+    max_received_bytes: NotNegative = 0
+    frame_timeout_millis: NotNegative = 120_000
+    max_connections_per_address: NotNegative = 16_384
+    max_new_connections_per_address: NotNegative = 1_000
     admin_socket_path: str = ""  # EpochMQ's own: the admin socket of this broker; empty: none
     # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted, too.
     tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"

@@ -11,4 +11,8 @@ def port_settings(config: BrokerConfig) -> ServerSettings:
     return ServerSettings(
         idle_timeout_ms=config.server_channel_max_idle_time_seconds * 1000,
         max_header_bytes=config.max_header_size,
+        max_received_bytes=config.max_received_bytes,
+        frame_timeout_ms=config.frame_timeout_millis,
+        max_connections_per_address=config.max_connections_per_address,
+        max_new_connections_per_address=config.max_new_connections_per_address,
     )

@@ -30,6 +30,7 @@ from epochmq_protocol.admin_api.operations import (
 )
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
+from epochmq_protocol.transport import port_counts
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler
 from epochmq_protocol.transport.group_members import CONTROLLERS
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
@@ -123,7 +124,9 @@ class ControllerAdminApi:
         return msgspec.structs.replace(state, ready=not reasons, not_ready=reasons)
 
     async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
-        return results.MetricValues(state=self.state(), values=self._metric_values())
+        return results.MetricValues(
+            state=self.state(), values=self._metric_values() | port_counts.metric_values()
+        )
 
     async def _config(self, _: AdminArguments, timeout_ms: float) -> results.EffectiveConfig:
         return redacted_config(await self.config())

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from epochmq_controller import settings_file
-from epochmq_controller.port_settings import Count, Port, PortSettings, Positive
+from epochmq_controller.port_settings import FIXED_PORT_KEYS, Count, Port, PortSettings, Positive
 from epochmq_controller.replica_groups.state_machine_types import ControllerStateMachineSettings
 from epochmq_dledger.core.types import RaftSettings
 from epochmq_dledger.peer_addresses import parse_peers
@@ -34,7 +34,8 @@ IMMUTABLE_KEYS = frozenset(
     {"controllerDLegerGroup", "controllerDLegerPeers", "controllerDLegerSelfId", "controllerStorePath"}
     | {"mappedFileSize", "controllerType", "heartBeatTimeIntervalMs", "writeLeaseMs"}
     | {"controllerSnapshotEntries", "joinControllerGroup"}
-    | {"bindAddress", "controllerBindAddress", "listenPort", "adminSocketPath", "maxHeaderSize"}
+    | {"bindAddress", "controllerBindAddress", "listenPort", "adminSocketPath"}
+    | FIXED_PORT_KEYS
 )
 """Keys that cannot change while the process runs."""
 

@@ -23,6 +23,7 @@ from epochmq_protocol.admin_api.operations import (
 )
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.frame import request
+from epochmq_protocol.transport import port_counts
 from epochmq_protocol.transport.admin_socket import AdminOperationHandler, AdminSocketServer
 
 if TYPE_CHECKING:  # a nameserver alone does not load the controller
@@ -87,7 +88,9 @@ class NameserverAdminApi:
         )
 
     async def _metrics(self, _: ReadinessLimits, timeout_ms: float) -> results.MetricValues:
-        return results.MetricValues(state=self.state(), values=self.metric_values())
+        return results.MetricValues(
+            state=self.state(), values=self.metric_values() | port_counts.metric_values()
+        )
 
     def metric_values(self) -> dict[str, float]:
         """Metric name → value of what the state does not contain."""

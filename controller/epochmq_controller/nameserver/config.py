@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from epochmq_controller import settings_file
-from epochmq_controller.port_settings import Count, Port, PortSettings, Positive
+from epochmq_controller.port_settings import FIXED_PORT_KEYS, Count, Port, PortSettings, Positive
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 
@@ -25,7 +25,8 @@ BLACK_LIST = frozenset(["configBlackList", "configStorePath", "kvConfigPath", "r
 
 IMMUTABLE_KEYS = frozenset(
     {"adminSocketPath", "bindAddress", "listenPort", "externalListenPort", "externalTlsMode"}
-    | {"enableControllerInNamesrv", "maxHeaderSize"}
+    | {"enableControllerInNamesrv"}
+    | FIXED_PORT_KEYS
 )
 """Keys that cannot change while the process runs."""
 

@@ -36,6 +36,7 @@ from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response_code
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.request_timer import RequestTimer
 from epochmq_protocol.transport.settings import ConnectionSettings
+from epochmq_protocol.transport.unfinished_frames import UnfinishedFrames
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +143,7 @@ class RemotingConnection(asyncio.Protocol):
         "_settings",
         "_transport",
         "_transport_write_views",
+        "_unfinished",
         "active",
         "attributes",
         "idle_since",
@@ -161,8 +163,10 @@ class RemotingConnection(asyncio.Protocol):
         *,
         source: tuple[str, int] | None = None,
         on_close: list[Callable[[RemotingConnection], None]] | None = None,
+        unfinished: UnfinishedFrames | None = None,
     ) -> None:
-        """`source` is the client's address from a PROXY protocol header; it replaces the socket's."""
+        """`source` is the client's address from a PROXY protocol header; it replaces the socket's.
+        `unfinished` bounds what the connection holds of frames that are not complete."""
         self.remote = "" if source is None else f"{source[0]}:{source[1]}"
         self.remote_host = b"" if source is None else encode_host(*source)
         self.local = ""
@@ -180,6 +184,7 @@ class RemotingConnection(asyncio.Protocol):
         self._paused = False
         self._pieces: list[bytes] = []
         self._pieces_size = 0
+        self._unfinished = unfinished
         self._needed = _HEADER_AT
         self._deferred: dict[int, tuple[int, float, bool]] = {}
         self._calls: dict[int, PendingCall] = {}
@@ -333,6 +338,18 @@ class RemotingConnection(asyncio.Protocol):
         if call is not None and not call.done():
             call.set_result(command)
 
+    # for the bounds of unfinished frames
+
+    @property
+    def reads_later(self) -> bool:
+        """Whether it holds requests until the peer takes the responses to earlier ones."""
+        return self._paused
+
+    def drop_unfinished(self) -> None:
+        """Aborts, and drops the bytes of a frame that is not complete."""
+        self._forget_pieces()
+        self.abort()
+
     # for the transport
 
     def connection_made(self, transport: ConnectionTransport) -> None:  # type: ignore[override]
@@ -360,7 +377,8 @@ class RemotingConnection(asyncio.Protocol):
             self.in_flight -= len(self._deferred)
             self._dispatcher.release(len(self._deferred))
             self._deferred.clear()
-        self._pieces.clear()
+        if self._pieces:
+            self._forget_pieces()
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if not call.done():
@@ -393,6 +411,8 @@ class RemotingConnection(asyncio.Protocol):
         if self._pieces:
             self._pieces.append(data)
             self._pieces_size += len(data)
+            if self._unfinished is not None:
+                self._unfinished.grow(len(data))
             if self._paused or self._pieces_size < self._needed:
                 return
             data = self._join()
@@ -464,6 +484,8 @@ class RemotingConnection(asyncio.Protocol):
             self._pieces.append(rest)
             self._pieces_size = len(rest)
             self._needed = needed
+            if self._unfinished is not None:
+                self._unfinished.add(self, len(rest))
 
     def _flush(self, responses: list[bytes]) -> None:
         if self._phase is _OPEN:
@@ -473,9 +495,14 @@ class RemotingConnection(asyncio.Protocol):
 
     def _join(self) -> bytes:
         data = b"".join(self._pieces)
-        self._pieces.clear()
-        self._pieces_size = 0
+        self._forget_pieces()
         return data
+
+    def _forget_pieces(self) -> None:
+        self._pieces.clear()
+        if self._unfinished is not None:
+            self._unfinished.remove(self, self._pieces_size)
+        self._pieces_size = 0
 
     def _finish_deferred(self, opaque: int, answer: int) -> None:
         code, began_s, polls = self._deferred.pop(opaque)

@@ -35,8 +35,8 @@ class AcceptingServer(Protocol):
     def make_connection(self, source: tuple[str, int] | None) -> RemotingConnection:
         """Creates the connection of a client. `source`: its address from a PROXY protocol header."""
 
-    def admit(self, sniffer: ProtocolSniffer) -> bool:
-        """Whether the server keeps an accepted socket. False: it is closed."""
+    def admit(self, sniffer: ProtocolSniffer, address: str) -> bool:
+        """Whether the server keeps an accepted socket of a client at this address. False: it is closed."""
 
     def sniffing_ended(self, sniffer: ProtocolSniffer, connection: RemotingConnection | None) -> None:
         """Takes the result of a sniffer: a connection that can receive frames, or None."""
@@ -58,7 +58,8 @@ class ProtocolSniffer(asyncio.Protocol):
         """Asks the server to admit the socket. A client may stay silent as long as an idle connection may."""
         # uvloop's transports have the interface of `asyncio.Transport` but not the class.
         self._transport = cast(asyncio.Transport, transport)
-        if not self._server.admit(self):
+        peer = self._transport.get_extra_info("peername")
+        if not self._server.admit(self, peer[0] if isinstance(peer, tuple) else ""):
             self._transport.abort()
             return
         self._restart_deadline(self._server.settings.idle_timeout_ms)

@@ -16,21 +16,26 @@ import logging
 import ssl
 from collections.abc import Callable, Mapping
 
+from epochmq_protocol.transport import port_counts
+from epochmq_protocol.transport.address_limits import AddressLimits
 from epochmq_protocol.transport.connection import (
     LINGER_S,
     FastRequestHandler,
     RemotingConnection,
     RequestHandler,
 )
+from epochmq_protocol.transport.descriptors import RejectionCounter
 from epochmq_protocol.transport.epoll_server import ListeningPort, has_turns, listen
 from epochmq_protocol.transport.idle import IdleSweep
 from epochmq_protocol.transport.late_requests import LateRequestMonitor, LateRequestPolicy
+from epochmq_protocol.transport.port_counts import PortRejection
 from epochmq_protocol.transport.protocol_sniffer import ProtocolSniffer
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from epochmq_protocol.transport.request_timer import RequestTimer
 from epochmq_protocol.transport.server_certificates import ServerCertificates
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import TlsMode, TlsSettings
+from epochmq_protocol.transport.unfinished_frames import UnfinishedFrames
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +106,13 @@ class RemotingServer:
         self._on_close = on_close
         self._sniffers: set[ProtocolSniffer] = set()
         self._sweep = IdleSweep(self.connections, self.settings.idle_timeout_ms, on_idle)
+        self._unfinished = UnfinishedFrames(self.settings.frame_timeout_ms, self.settings.max_received_bytes)
+        self._limits = AddressLimits(
+            self.settings.max_connections_per_address, self.settings.max_new_connections_per_address
+        )
+        self._addresses: dict[ProtocolSniffer | RemotingConnection, str] = {}
+        """The address of each accepted socket, which counts towards the limits."""
+        self._rejections = RejectionCounter()
         self._server: ListeningPort | None = None
         self._gone: asyncio.Future[None] | None = None
 
@@ -121,6 +133,7 @@ class RemotingServer:
         self.host = host
         self.port = self._server.port
         self._sweep.start()
+        self._unfinished.start()
 
     def delay_reads(self, until_s: float) -> None:
         """Reads no requests before this time of the loop's clock, or for `READ_DELAY_MAX_S`: a handler whose
@@ -147,6 +160,7 @@ class RemotingServer:
             connection.close()
         await self._wait_until_gone()
         self._sweep.stop()
+        self._unfinished.stop()
         if self._late is not None:
             self._late.monitor.stop()
         self._server.close()
@@ -172,29 +186,55 @@ class RemotingServer:
 
     def make_connection(self, source: tuple[str, int] | None) -> RemotingConnection:
         """Creates a connection of this server."""
-        return RemotingConnection(self.dispatcher, self.settings, source=source, on_close=[self._lost])
+        return RemotingConnection(
+            self.dispatcher, self.settings, source=source, on_close=[self._lost], unfinished=self._unfinished
+        )
 
-    def admit(self, sniffer: ProtocolSniffer) -> bool:
-        """Admits an accepted socket, unless the server stops or has `max_connections` connections."""
+    def admit(self, sniffer: ProtocolSniffer, address: str) -> bool:
+        """Admits an accepted socket of a client at this address, unless the server stops or a limit rejects
+        it."""
         if self.dispatcher.stopping:
             return False
-        if len(self.connections) + len(self._sniffers) >= self.settings.max_connections:
-            log.warning("rejected a connection: %d are open", self.settings.max_connections)
-            return False
-        self._sniffers.add(sniffer)
-        return True
+        settings, now_s = self.settings, asyncio.get_running_loop().time()
+        if len(self.connections) + len(self._sniffers) >= settings.max_connections:
+            self._reject(PortRejection.CONNECTIONS, address, f"{settings.max_connections} are open")
+        elif self._limits.too_fast(address, now_s):
+            limit = settings.max_new_connections_per_address
+            self._reject(PortRejection.RATE, address, f"it opens more than {limit} a second")
+        elif not self._limits.has_room(address, now_s):
+            limit = settings.max_connections_per_address
+            self._reject(PortRejection.ADDRESS, address, f"it has {limit} open")
+        else:
+            self._limits.opened(address, now_s)
+            self._addresses[sniffer] = address
+            self._sniffers.add(sniffer)
+            return True
+        return False
+
+    def _reject(self, why: PortRejection, address: str, text: str) -> None:
+        port_counts.rejections[why] += 1
+        if count := self._rejections.add():
+            log.warning("rejected %d connections, the last one of %s: %s", count, address, text)
 
     def sniffing_ended(self, sniffer: ProtocolSniffer, connection: RemotingConnection | None) -> None:
         """Takes the connection that a sniffer made, if it made one."""
         self._sniffers.discard(sniffer)
+        address = self._addresses.pop(sniffer, None)
         if connection is None:
+            if address is not None:
+                self._limits.closed(address)
             return
+        if address is not None:
+            self._addresses[connection] = address
         self.connections.add(connection)
         if self._on_connect is not None:
             self._on_connect(connection)
 
     def _lost(self, connection: RemotingConnection) -> None:
         self.connections.discard(connection)
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            self._limits.closed(address)
         if self._gone is not None and not self.connections and not self._gone.done():
             self._gone.set_result(None)
         if self._on_close is not None:

@@ -50,6 +50,17 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     then the next one, until the sum is within the limit."""
     handshake_timeout_ms: int = 10_000
     """Time from the first byte of a PROXY protocol header or TLS handshake to its end."""
+    max_received_bytes: int = 0
+    """Bytes of unfinished frames that all connections of this process together hold. Above it the connection
+    whose frame began first is aborted. 0: a quarter of the memory limit (`unfinished_frames`)."""
+    frame_timeout_ms: int = 120_000
+    """Time from the first byte of a frame to its last one; 0: no limit. By default the longest frame needs a
+    line of 140 kB/s."""
+    max_connections_per_address: int = 16_384
+    """Open connections of one address; one more is closed at once. 0: no limit. Behind a load balancer all
+    clients have one address."""
+    max_new_connections_per_address: int = 1_000
+    """Connections per second that one address may open, on average over some seconds. 0: no limit."""
     backlog: int = 1024
     """Connections that wait in the kernel until the server accepts them (Java: `serverSocketBacklog`)."""
 

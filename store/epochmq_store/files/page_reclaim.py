@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from epochmq_store.files.memory_limit import limiting_folders, memory_bytes, physical_bytes
+from epochmq_protocol.memory_limit import limiting_folders, memory_bytes, physical_bytes
 
 _VMSTAT: Final = Path("/proc/vmstat")
 _COUNTERS: Final = (b"pgsteal_", b"drop_pagecache ")

@@ -11,8 +11,8 @@ from epochmq_formats.extension_unit import ADDRESS_MAX, ExtensionUnit
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE, UNIT_BYTES
 from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout
+from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_store import record
-from epochmq_store.files.memory_limit import memory_bytes
 from epochmq_store.files.page_residency import NotResidentError, PageResidency
 from epochmq_store.index.key_index import KeyIndex
 from epochmq_store.log.commit_log import CommitLog

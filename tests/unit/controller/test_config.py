@@ -25,6 +25,16 @@ def test_defaults_are_javas_unless_a_comment_says_otherwise() -> None:
     assert found.server_settings().max_in_flight == 50_000
 
 
+def test_the_limits_of_the_port_come_from_the_configuration() -> None:
+    limits = (
+        "maxHeaderSize=70000\nmaxReceivedBytes=1\nframeTimeoutMillis=2\nmaxConnectionsPerAddress=3\n"
+        "maxNewConnectionsPerAddress=4\n"
+    )
+    found = config.load(WHO + limits).config.server_settings()
+    assert (found.max_header_bytes, found.max_received_bytes, found.frame_timeout_ms) == (70_000, 1, 2)
+    assert (found.max_connections_per_address, found.max_new_connections_per_address) == (3, 4)
+
+
 def test_peers_are_parsed_as_java_writes_them() -> None:
     found = config.load(WHO).config
     assert found.addresses() == {"n0": "h0:9878", "n1": "h-1:9878", "n2": "127.0.0.1:9878"}

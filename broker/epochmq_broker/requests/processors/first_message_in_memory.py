@@ -7,7 +7,7 @@ process's memory from the end of the log. That does not depend on the machine's 
 
 from __future__ import annotations
 
-from epochmq_store.files.memory_limit import memory_bytes
+from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_store.message_store import MessageStore
 
 MEMORY_SHARE = 0.4

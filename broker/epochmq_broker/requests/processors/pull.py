@@ -57,10 +57,10 @@ from epochmq_protocol.frame import (
     response_code,
 )
 from epochmq_protocol.headers import PullMessageRequestHeader, PullMessageResponseHeader
+from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import PERM_READ, TopicConfig
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
-from epochmq_store.files.memory_limit import memory_bytes
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus
 

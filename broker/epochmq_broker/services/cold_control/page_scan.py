@@ -10,8 +10,8 @@ import asyncio
 import logging
 
 from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_store.files.mapped_file import PAGE_BYTES
-from epochmq_store.files.memory_limit import memory_bytes
 from epochmq_store.files.page_residency import resident_pages
 from epochmq_store.message_store import MessageStore
 

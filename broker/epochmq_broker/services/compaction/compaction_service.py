@@ -32,9 +32,9 @@ from epochmq_formats.abort_file import TailState
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.memory_limit import memory_bytes
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK
 from epochmq_protocol.transport.request_client import RequestClient
-from epochmq_store.files.memory_limit import memory_bytes
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue

@@ -15,6 +15,7 @@ from epochmq_broker.config.broker_config import (
     rocketmq_key,
 )
 from epochmq_broker.config.config_keys import REJECTED_UNLESS, WITHOUT_EFFECT
+from epochmq_broker.config.port_settings import port_settings
 from epochmq_protocol import typed_config
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.fixed_keys import CHANGEABLE_BROKER_KEYS, FIXED_BROKER_KEYS
@@ -39,6 +40,16 @@ def test_a_broker_conf_written_for_java_is_read(tmp_path: Path) -> None:
     assert (config.listen_port, config.vip_port, config.ha_listen_port) == (20911, 20909, 20912)
     assert config.broker_addr == "127.53.9.3:20911"
     assert loaded.without_effect["sendMessageThreadPoolNums"] == "16"
+
+
+def test_the_limits_of_ports_come_from_the_configuration() -> None:
+    config = from_properties(
+        {"maxHeaderSize": "70000", "maxReceivedBytes": "1", "frameTimeoutMillis": "2"}
+        | {"maxConnectionsPerAddress": "3", "maxNewConnectionsPerAddress": "4"}
+    ).config
+    found = port_settings(config)
+    assert (found.max_header_bytes, found.max_received_bytes, found.frame_timeout_ms) == (70_000, 1, 2)
+    assert (found.max_connections_per_address, found.max_new_connections_per_address) == (3, 4)
 
 
 def test_overrides_take_precedence_over_the_file(tmp_path: Path) -> None:

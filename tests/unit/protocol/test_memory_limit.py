@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_store.files.memory_limit import read_memory_bytes
+from epochmq_protocol.memory_limit import read_memory_bytes
 
 GIB = 1 << 30
 
