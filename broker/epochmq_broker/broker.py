@@ -113,12 +113,12 @@ class Broker:
         credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.client = RemotingClient(credentials=credentials)
         self.routes = TopicRoutes(live, self.client)
+        peers = PeerCopies(live, self.client, partial(other_members, self.client, live))
         self.scrub = LogScrub(
             live,
             self.store,
             confirmed=self._confirmed,
-            peers=PeerCopies(live, self.client, partial(other_members, self.client, live)),
-            is_plain=not config.enable_dledger_commit_log,
+            peers=None if config.enable_dledger_commit_log else peers,
         )
         self.quarantine = Quarantine(
             live, writer=self.writer, create_topic=tables.topics.create_in_send_back, store_host=store_host
@@ -344,8 +344,12 @@ class Broker:
     # components
 
     def _confirmed(self) -> int:
-        """Up to where the log is the group's. Without controllers there is no such offset."""
-        return self.ha.confirm_offset if self.ha.controlled else self.store.max_phy_offset
+        """Up to where the log is the group's, and on this disk. Without controllers nobody confirms it; a
+        DLedger log shows only what is committed."""
+        if self.live.current.enable_dledger_commit_log:
+            return self.store.max_phy_offset
+        flushed = self.store.flushed_where
+        return min(self.ha.confirm_offset, flushed) if self.ha.controlled else flushed
 
     def _make_timer(self, context: ServiceContext, timers: TimerStore) -> TimerService:
         return TimerService(

@@ -1,9 +1,6 @@
-"""Reads a range of the commit log from the disk and checks its records, on a worker thread.
+"""Reads a range of the commit log from the disk and checks its records (`record_checks`), on a worker thread.
 
-`check_records` checks bytes that another replica has sent in the same way.
-
-A record is whole if its magic, its sizes, its physical offset and the checksum of its body agree. Behind a
-broken record the scan continues at the next offset where a record with that physical offset begins.
+Behind a broken record the scan continues at the next offset where a record with that physical offset begins.
 """
 
 from __future__ import annotations
@@ -11,25 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from epochmq_protocol.checksum import CRC_MASK, crc32
-from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
-from epochmq_protocol.record_layout import (
-    BLANK_BYTES,
-    BODY_CRC,
-    BODY_SIZE,
-    HEAD_V4,
-    HEADS_BY_FLAG,
-    HOSTS_V6,
-    INT,
-    LENGTH,
-    LONG,
-    PHYSICAL_OFFSET_AT,
-    SIZE_AND_MAGIC,
-    SYS_FLAG,
-)
+from epochmq_protocol.checksum import crc32
+from epochmq_protocol.record_layout import BLANK_BYTES
 from epochmq_store.files.mapped_file import PAGE_BYTES
 from epochmq_store.log.damaged_ranges import DamagedRange
 from epochmq_store.log.quiet_reader import QuietReader
+from epochmq_store.log.record_checks import PLAIN, PlainRecords
 from epochmq_store.log.scanned_unit import ScannedPiece, ScannedUnit
 
 READ_BYTES: Final = 128 << 10
@@ -38,18 +22,24 @@ PIECE_BYTES: Final = 64 << 10
 """The least size of a piece with a checksum of its own, except at the end of a scan and before damage."""
 _TRUSTED_SIZE_MAX: Final = 16 << 20
 """A record that claims to be larger is believed only if a record begins where it ends."""
-_RECORD_MAGICS: Final = tuple(INT.pack(magic) for magic in (MAGIC_V1, MAGIC_V2, BLANK_MAGIC))
-_START_BYTES: Final = PHYSICAL_OFFSET_AT + LONG.size
-"""The first bytes of a record, up to its physical offset."""
 
 
 class RecordScan:
     """One scan of records in one file. `step` runs on a worker thread; the caller may pause between steps."""
 
-    def __init__(self, path: Path, file_start: int, file_size: int, start: int, until: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        file_start: int,
+        file_size: int,
+        start: int,
+        until: int,
+        records: PlainRecords = PLAIN,
+    ) -> None:
         """The file begins at the log offset `file_start`. The scan begins with the record at the log offset
         `start`, and ends with the first record that ends at or after `until`, or with the file."""
         self._reader = QuietReader(path)
+        self._records = records
         self._file_start, self._file_size = file_start, file_size
         self._start, self._until = start - file_start, until - file_start
         self._buffer = b""
@@ -161,17 +151,17 @@ class RecordScan:
         left = len(buffer) - position
         at = base + position
         is_all = base + len(buffer) >= self._file_size
-        if left < _START_BYTES and not is_all:
+        records, space = self._records, self._file_size - at
+        if left < records.start_bytes and not is_all:
             return None
-        size: int
-        size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
-        fault = self._unreadable_fault(at, at + _START_BYTES)
-        if magic == BLANK_MAGIC and not fault:
-            if size == self._file_size - at:
+        size = records.size(buffer, position)
+        fault = self._unreadable_fault(at, at + records.start_bytes)
+        if not fault and records.is_blank(buffer, position):
+            if size == space:
                 return -1
             fault = f"a blank record of {size} bytes does not end with the file"
         elif not fault:
-            fault = _start_fault(buffer, position, self._file_start + at, self._file_size - at)
+            fault = records.start_fault(buffer, position, self._file_start + at, space)
         if fault:
             self._begin_damage(buffer, base, at, fault)
             return 0
@@ -180,7 +170,7 @@ class RecordScan:
                 return None
             self._begin_damage(buffer, base, at, f"a record claims to have {size} bytes")
             return 0
-        fault = self._unreadable_fault(at, at + size) or _content_fault(buffer, position, size)
+        fault = self._unreadable_fault(at, at + size) or records.content_fault(buffer, position, size)
         if fault:
             self._begin_damage(buffer, base, at, fault)
             # The size can be trusted if the next record begins where this one ends.
@@ -196,18 +186,18 @@ class RecordScan:
         if self._file_size - at < BLANK_BYTES:
             return True
         try:
-            head = self._reader.read(at, _START_BYTES)
+            head = self._reader.read(at, self._records.start_bytes)
         except OSError:
             return False
-        return _starts_record(head, 0, self._file_start + at, self._file_size - at)
+        return self._records.begins(head, 0, self._file_start + at, self._file_size - at)
 
     def _next_start(self, buffer: bytes, position: int, base: int) -> int | None:
         """The next position in the buffer where a record begins."""
-        for found in _magics(buffer, position):
+        for found in self._records.starts(buffer, position):
             at = base + found
             if self._unreadable_fault(at, at + BLANK_BYTES):
                 continue
-            if _starts_record(buffer, found, self._file_start + at, self._file_size - at):
+            if self._records.begins(buffer, found, self._file_start + at, self._file_size - at):
                 return found
         return None
 
@@ -218,7 +208,7 @@ class RecordScan:
             self._end_damage(self._file_size)
             self._used_end = self._file_size
             return buffered
-        return max(buffered - _START_BYTES + 1, 0)
+        return max(buffered - self._records.start_bytes + 1, 0)
 
     # Results
 
@@ -251,108 +241,3 @@ class RecordScan:
         self._broken_from = None
         self._used_end = self._piece_start = self._summed = end - self._file_start
         self._piece_crc = 0
-
-
-def check_records(data: bytes, start: int, file_end: int) -> str:
-    """What is wrong with the bytes of [start, start + len(data)) of a log: empty if they are whole records,
-    perhaps with the start of a blank record, whose file ends at `file_end`."""
-    position = 0
-    while position < len(data):
-        if len(data) - position < BLANK_BYTES:
-            return f"the bytes end within a record, {len(data) - position} bytes are left"
-        size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
-        at = start + position
-        if magic == BLANK_MAGIC:
-            whole = size == file_end - at and len(data) - position in (BLANK_BYTES, size)
-            return "" if whole else f"a blank record of {size} bytes does not end with the file"
-        if len(data) - position < HEAD_V4.size:
-            return "the bytes end within a record"
-        fault = _start_fault(data, position, at, len(data) - position) or _content_fault(data, position, size)
-        if fault:
-            return fault
-        position += size
-    return ""
-
-
-def record_bounds(data: bytes, start: int) -> list[int]:
-    """The log offsets at which the records in `data` begin, and the offset of its end. The bytes are whole
-    records, and begin at the log offset `start`."""
-    found, position = [], 0
-    while position < len(data):
-        found.append(start + position)
-        size, magic = SIZE_AND_MAGIC.unpack_from(data, position)
-        if magic == BLANK_MAGIC:
-            break
-        position += size
-    return [*found, start + len(data)]
-
-
-def _magics(buffer: bytes, position: int) -> list[int]:
-    """The positions in the buffer from `position` on at which a record may begin, ascending. The bytes up to
-    the physical offset are in the buffer, too, or those of a blank record."""
-    found = []
-    for magic in _RECORD_MAGICS:
-        needed = BLANK_BYTES if magic is _RECORD_MAGICS[-1] else _START_BYTES
-        at = buffer.find(magic, position + INT.size)
-        while at >= 0:
-            if at - INT.size + needed <= len(buffer):
-                found.append(at - INT.size)
-            at = buffer.find(magic, at + 1)
-    return sorted(found)
-
-
-def _starts_record(buffer: bytes, position: int, offset: int, space: int) -> bool:
-    """Whether a record, or a blank one, begins at this position, which is the log offset `offset` with
-    `space` bytes up to the end of the file."""
-    if len(buffer) - position < BLANK_BYTES:
-        return False
-    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
-    if magic == BLANK_MAGIC:
-        return bool(size == space)
-    return not _start_fault(buffer, position, offset, space)
-
-
-def _start_fault(buffer: bytes, position: int, offset: int, space: int) -> str:
-    """What is wrong with the first fields of a record; empty if nothing is."""
-    if len(buffer) - position < _START_BYTES:
-        return f"no record fits into the last {space} bytes of the file"
-    size, magic = SIZE_AND_MAGIC.unpack_from(buffer, position)
-    if magic not in (MAGIC_V1, MAGIC_V2):
-        return f"a record has the magic {magic & 0xFFFF_FFFF:#010x}"
-    if not HEAD_V4.size + 3 <= size <= space:
-        return f"a record has the size {size}, {space} bytes are left"
-    (physical,) = LONG.unpack_from(buffer, position + PHYSICAL_OFFSET_AT)
-    return "" if physical == offset else f"a record has the physical offset {physical}"
-
-
-def _content_fault(buffer: bytes, position: int, size: int) -> str:
-    """What is wrong with the lengths and the body of a record whose first fields are right."""
-    fields = HEAD_V4.unpack_from(buffer, position)
-    head = HEAD_V4
-    flags = fields[SYS_FLAG] & HOSTS_V6
-    if flags:
-        head = HEADS_BY_FLAG[flags]
-        if size < head.size + 3:
-            return f"a record of {size} bytes is shorter than its head"
-        fields = head.unpack_from(buffer, position)
-    body_size = fields[BODY_SIZE]
-    limit = position + size
-    at = position + head.size
-    if not 0 <= body_size <= limit - at - 3:
-        return f"a record of {size} bytes has a body of {body_size}"
-    if body_size and crc32(buffer[at : at + body_size]) & CRC_MASK != fields[BODY_CRC]:
-        return "the checksum of a body is wrong"
-    at += body_size
-    (_, magic) = SIZE_AND_MAGIC.unpack_from(buffer, position)
-    if magic == MAGIC_V1:
-        topic_size, at = buffer[at], at + 1
-    else:
-        topic_size, at = LENGTH.unpack_from(buffer, at)[0], at + 2
-    most = TOPIC_BYTES_MAX_V1 if magic == MAGIC_V1 else size
-    if not 0 <= topic_size <= min(limit - at - 2, most):
-        return f"a record of {size} bytes has a topic of {topic_size}"
-    at += topic_size
-    properties_size = LENGTH.unpack_from(buffer, at)[0]
-    if at + 2 + max(properties_size, 0) != limit:
-        return f"a record of {size} bytes has properties of {properties_size}"
-    return ""

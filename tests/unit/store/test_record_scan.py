@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from epochmq_protocol import record_layout
+from epochmq_protocol.message_const import BLANK_MAGIC
 from epochmq_store.files.mapped_file import PAGE_BYTES, MappedFile
 from epochmq_store.files.page_residency import resident_pages
-from epochmq_store.log import record_scan
 from epochmq_store.log.damaged_ranges import RANGES_MAX, DamagedRange, DamagedRanges
-from epochmq_store.log.record_scan import READ_BYTES, RecordScan, check_records
+from epochmq_store.log.record_checks import check_records
+from epochmq_store.log.record_scan import READ_BYTES, RecordScan
 from epochmq_store.log.scanned_unit import ScannedUnit
 from epochmq_store.message_store import MessageStore
 from tests.unit.store.support import Message, open_store, put_all, random_messages
@@ -43,7 +44,7 @@ def starts_of(file: MappedFile) -> list[int]:
     while True:
         size, magic = record_layout.SIZE_AND_MAGIC.unpack_from(file.map, at)
         found.append(at)
-        if magic == record_scan.BLANK_MAGIC:
+        if magic == BLANK_MAGIC:
             return found
         at += size
 

@@ -45,17 +45,15 @@ class LogScrub:
         store: MessageStore,
         *,
         confirmed: Callable[[], int],
-        peers: PeerCopies,
-        is_plain: bool = True,
+        peers: PeerCopies | None,
     ) -> None:
-        """`confirmed`: up to where the log is the group's. `is_plain`: whether the files hold plain
-        records."""
+        """`confirmed`: up to where the log is the group's and on this disk. Without `peers` damage is only
+        reported: a DLedger log is written by its peer alone."""
         self._live = live
         self._store = store
         self._confirmed = confirmed
-        self._is_plain = is_plain
         self._reads = PacedReads(live, store.log)
-        self._repair = LogRepair(store, self._reads, peers, limit=lambda: self.limit)
+        self._repairs = LogRepair(store, self._reads, peers, limit=lambda: self.limit) if peers else None
         self.served = ServedCopies(self._reads, served=self._served_range)
         self._task: asyncio.Task[None] | None = None
         self._schedule = ScrubSchedule(0.0)
@@ -72,8 +70,6 @@ class LogScrub:
 
     def start(self) -> None:
         """Starts the scrub; needs a running loop and an open store."""
-        if not self._is_plain:
-            return
         self._started_s = time.monotonic()
         self._schedule = ScrubSchedule(self._started_s + self._live.current.scrub_first_delay_ms / 1000)
         self._reads.start()
@@ -128,12 +124,11 @@ class LogScrub:
         """Up to which offset the log may be scrubbed now."""
         store = self._store
         files = store.log.files
-        durable = min(self._confirmed(), store.flushed_where)
-        return scrub_limit([file.start for file in files.files], files.file_size, durable)
+        return scrub_limit([file.start for file in files.files], files.file_size, self._confirmed())
 
     def _served_range(self) -> tuple[int, int]:
         """What other replicas may ask for."""
-        return max(self._store.min_phy_offset, 0), self.limit if self._is_plain else 0
+        return max(self._store.min_phy_offset, 0), 0 if self._repairs is None else self.limit
 
     async def _scrub(self, wanted: ScrubUnit) -> ScannedUnit | None:
         """Reads one unit, compares it with the other replicas, and repairs what is broken. Returns None if
@@ -146,7 +141,7 @@ class LogScrub:
             return None
         damage = self._store.damage
         self._report(unit, file, [*unit.damaged, *self._differing(unit)])
-        remaining = await self._repair.run(unit, file)
+        remaining = None if self._repairs is None else await self._repairs.run(unit, file)
         if remaining is not None and self._is_still_there(file, unit):
             self._report(unit, file, remaining)
         if damage.first_within(unit.start, unit.end) is None:
@@ -203,7 +198,7 @@ class LogScrub:
         return {
             "broker_scrubbed_bytes_total": float(self._reads.read_bytes),
             "broker_damaged_ranges_found_total": float(self.found),
-            "broker_damaged_ranges_repaired_total": float(self._repair.repaired),
+            "broker_damaged_ranges_repaired_total": float(self._repairs.repaired if self._repairs else 0),
             "broker_damaged_bytes": float(self._store.damage.total_bytes),
             "broker_scrub_age_seconds": time.monotonic() - since_s,
         }

@@ -16,6 +16,7 @@ from epochmq_protocol.checksum import crc32
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.commit_log import CommitLog
 from epochmq_store.log.quiet_reader import QuietReader
+from epochmq_store.log.record_checks import ENTRIES, PLAIN
 from epochmq_store.log.record_scan import READ_BYTES, RecordScan
 from epochmq_store.log.scanned_unit import ScannedUnit
 
@@ -53,7 +54,8 @@ class PacedReads:
     async def scan(self, file: MappedFile, start: int, until: int) -> ScannedUnit:
         """Checks the records of a file from the log offset `start` on, up to the first that ends at or after
         `until`. Raises OSError if the file cannot be opened."""
-        scan = RecordScan(file.path, file.start, file.size, start, until)
+        records = ENTRIES if self._log.header_bytes_at(file.start) else PLAIN
+        scan = RecordScan(file.path, file.start, file.size, start, until, records)
         try:
             while (unit := await self.on_thread(scan.step)) is None:
                 await self._pause_after(READ_BYTES)

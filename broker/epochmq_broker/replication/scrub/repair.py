@@ -28,7 +28,7 @@ from epochmq_broker.replication.scrub.peer_copies import PeerCopies
 from epochmq_protocol.checksum import crc32
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.damaged_ranges import DamagedRange
-from epochmq_store.log.record_scan import check_records, record_bounds
+from epochmq_store.log.record_checks import check_records, record_bounds
 from epochmq_store.log.scanned_unit import ScannedUnit
 from epochmq_store.message_store import MessageStore
 
