@@ -17,6 +17,9 @@ LEASE_EPOCH_FIELD = "writeLeaseEpoch"
 """Our own ext field of a heartbeat: the sender requests a write lease under this master epoch."""
 LEASE_MS_FIELD = "writeLeaseMs"
 """Our own ext field of the response to such a heartbeat: the length of the granted lease, milliseconds."""
+MIN_IN_SYNC_FIELD = "minInSyncReplicas"
+"""In a request to change the SyncStateSet (1001): with how many members the new set acknowledges messages. In
+the controllers' messages that name a set: with how many members it does. 1 if the field is absent."""
 FENCED_EPOCH_FIELD = "fencedEpoch"
 """Our own ext field of a heartbeat: the sender accepts no more writes under this master epoch. A master that
 requests its successor's election (1002) sends it too."""

@@ -37,7 +37,12 @@ def request_for(
             return requests.GetReplicaInfoRequest(group)
         case messages.AlterSyncStateSetQuestion():
             return requests.AlterSyncStateSetRequest(
-                group, question.broker_id, question.epoch, question.members, question.set_epoch
+                group,
+                question.broker_id,
+                question.epoch,
+                question.members,
+                question.set_epoch,
+                question.least,
             )
 
 
@@ -75,4 +80,5 @@ def master_view_of(view: ControllerView) -> messages.MasterView:
         epoch=view.master_epoch or 0,
         members=view.sync_state_set,
         set_epoch=view.sync_state_set_epoch if view.sync_state_set_epoch is not None else -1,
+        least=view.least,
     )

@@ -325,7 +325,12 @@ class ControllerWorld(RaftWorld):
             self.fail(f"{name}: the set becomes {sorted(new_set)} without its master, {self.shown(name)}")
             return
         asked = AlterSyncStateSetRequest(
-            name, group.master_id, group.master_epoch, new_set, group.sync_state_set_epoch
+            name,
+            group.master_id,
+            group.master_epoch,
+            new_set,
+            group.sync_state_set_epoch,
+            event.min_in_sync_replicas or 1,
         )
         if new_set != group.sync_state_set and asked not in self.asked_sets:
             self.fail(f"{name}: nobody may have asked for the set {sorted(new_set)}: {self.shown(name)}")

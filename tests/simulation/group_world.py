@@ -220,13 +220,13 @@ class GroupWorld(DiskWorld):
         """Checks that the elected broker was in sync and has all confirmed bytes, and that no other broker
         may write."""
         name = group.broker_name
-        if group.master_epoch > 0 and broker_id not in group.sync_state_set | group.former_members:
+        if group.master_epoch > 0 and broker_id not in group.electable_members | group.former_members:
             self.fail(f"{name}: {broker_id} is elected, but was not in sync: {self.shown(name)}")
         broker = self.broker_of(name, broker_id)
         if broker is None:
             self.fail(f"{name}: {broker_id} is elected, but nobody has this id")
             return
-        if broker_id in group.former_members:
+        if broker_id in group.former_members | group.eligible_members:
             # Its log is the newest of those that may have confirmed bytes. Messages that the new master never
             # had come back with it; none of them was acknowledged.
             self.gone -= broker.log.numbers()

@@ -4,7 +4,8 @@ A machine is healthy while it runs, none of its links is cut, and its disk is no
 Then:
 
 - If a majority of the controllers and all members of a group's SyncStateSet are healthy, the group has a
-  writing master within `master_within_ms`.
+  writing master within `master_within_ms`. The same if all members are down and the eligible members are
+  healthy, of which one is known to have everything.
 - Without faults, a leading controller responds to a lease request within two heartbeat rounds, the current
   one and the next one.
 
@@ -99,8 +100,30 @@ class Liveness:
         master = world.master_of(name)
         if master is not None and master.writable:
             return False
-        members = [world.broker_of(name, one) for one in group.sync_state_set]
-        return all(one is not None and one.name not in unwell for one in members)
+
+        def are_well(ids: frozenset[int]) -> bool:
+            found = [world.broker_of(name, one) for one in ids]
+            return all(one is not None and one.name not in unwell for one in found)
+
+        return are_well(group.sync_state_set) or (
+            self.are_down(name, group.sync_state_set)
+            and are_well(group.eligible_members)
+            and self.is_any_trusted(name, group.eligible_members)
+        )
+
+    def are_down(self, name: str, ids: frozenset[int]) -> bool:
+        """Whether none of these brokers runs."""
+        found = [self.world.broker_of(name, one) for one in ids]
+        return not any(one is not None and one.up for one in found)
+
+    def is_any_trusted(self, name: str, ids: frozenset[int]) -> bool:
+        """Whether the leading controller knows that one of these brokers has every acknowledged message."""
+        machines = [controller.state_machine for controller in self.world.controllers.values()]
+        leading = next((one for one in machines if one is not None and one.leads), None)
+        if leading is None:
+            return False
+        infos = [leading.alive(self.world.tables.groups[name].cluster_name, name, one) for one in ids]
+        return any(info is not None and info.has_trusted_log for info in infos)
 
     def disturbed(self) -> None:
         """Records a fault."""

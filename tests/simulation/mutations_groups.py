@@ -10,6 +10,7 @@ from epochmq_broker.replication.ha import ack_quorum, epochs, log_doubt, replica
 from epochmq_broker.replication.ha.block_planner import BlockPlanner
 from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_controller.replica_groups import election_policy
+from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
 from epochmq_protocol import epoch_entries as protocol_epochs
 from epochmq_store.state_files import tail_state
 from epochmq_store.state_files.tail_state import LogTail
@@ -184,6 +185,30 @@ GROUPS = [
         "open_until_ms",
         "if self.epoch is None or self.fenced:",
         "if self.epoch is None:",
+    ),
+    Mutation(
+        "no replica outside a set that is too small is elected",
+        "test_scenarios_groups.test_a_replica_that_left_a_set_too_small_to_acknowledge_is_elected",
+        election_policy,
+        "electable_members",
+        "for one in eligible\n",
+        "for one in ()\n",
+    ),
+    Mutation(
+        "a set that has grown leaves other replicas eligible",
+        "test_scenarios_groups.test_a_set_that_is_large_enough_leaves_no_other_replica_eligible",
+        ReplicaGroup,
+        "take_members",
+        "if is_too_small else frozenset()",
+        "",
+    ),
+    Mutation(
+        "a set that is too small confirms what its master has",
+        "groups",
+        SyncState,
+        "_computed_confirm_offset",
+        "if not self.has_enough_members:",
+        "if False:",
     ),
     Mutation(
         "a lost response is taken for a rejection",

@@ -19,7 +19,12 @@ from epochmq_broker.membership.controlled.identity import BrokerIdApplication, B
 from epochmq_broker.membership.controlled.state_machine import ReplicaStateMachine
 from epochmq_broker.membership.controlled.write_lease import WriteLease
 from epochmq_broker.replication.ha import log_doubt
-from epochmq_broker.replication.ha.ack_quorum import check_acknowledged, replicated_until, required_copies
+from epochmq_broker.replication.ha.ack_quorum import (
+    ALL_MEMBERS,
+    check_acknowledged,
+    replicated_until,
+    required_copies,
+)
 from epochmq_broker.replication.ha.epochs import (
     Epochs,
     begin_epoch,
@@ -255,8 +260,8 @@ class GroupBroker(SimulatedLogHost):
                 with contextlib.suppress(OSError):
                     self.keep_doubt(log_doubt.given_up(self.doubt, max(epoch, self.epochs.last_epoch)))
                 self.beats.send_now()
-            case messages.AdoptSyncStateSet(members=members, set_epoch=set_epoch):
-                self.adopt(members, set_epoch)
+            case messages.AdoptSyncStateSet(members=members, set_epoch=set_epoch, least=least):
+                self.adopt(members, set_epoch, least)
             case messages.ProposalRejected(refused=refused, reason=reason):
                 if self.sync_state is not None:
                     self.sync_state.proposal_rejected(refused, reason, self.clock())
@@ -358,7 +363,7 @@ class GroupBroker(SimulatedLogHost):
             self.disk.check("keep an epoch")
             if self.epochs.append(EpochEntry(view.epoch, self.log.end)):
                 sync.epoch_start = self.log.end
-            sync.adopt(members, view.set_epoch)
+            sync.adopt(members, view.set_epoch, view.least)
             for link in self.connections:
                 link.epochs_changed()
             self.progress()
@@ -382,6 +387,7 @@ class GroupBroker(SimulatedLogHost):
                 not_caught_up_max_ms=NOT_CAUGHT_UP_MS,
                 since_ms=self.clock(),
                 all_ack=True,
+                recorded_least=view.least,
                 flushed=self.disk.flushed if self.disk.sync_flush else None,
                 durable=self.disk.flushed,
                 min_copies=self.settings.min_in_sync_replicas,
@@ -436,9 +442,9 @@ class GroupBroker(SimulatedLogHost):
         """A copy of the consumer offsets."""
         return dict(self.offsets.table.get("t@g", {}))
 
-    def adopt(self, members: frozenset[int], set_epoch: int) -> None:
+    def adopt(self, members: frozenset[int], set_epoch: int, least: int) -> None:
         """Uses the controllers' SyncStateSet."""
-        if self.sync_state is not None and self.sync_state.adopt(members, set_epoch):
+        if self.sync_state is not None and self.sync_state.adopt(members, set_epoch, least):
             self.progress()
             self.propose()
 
@@ -451,7 +457,7 @@ class GroupBroker(SimulatedLogHost):
         if proposal is not None:
             sync.proposal_sent(proposal.members)
             self.progress()
-            self.feed(messages.ProposalMade(proposal.members, proposal.set_epoch))
+            self.feed(messages.ProposalMade(proposal.members, proposal.set_epoch, proposal.least))
 
     def check(self) -> None:
         """Periodically proposes to remove members that have fallen behind, and saves the offsets."""
@@ -494,7 +500,7 @@ class GroupBroker(SimulatedLogHost):
         sync.log_appended(self.log.end)
         need = required_copies(self.settings, sync, controlled=True)
         if need is None:
-            need = max(self.settings.min_in_sync_replicas, 2)
+            need = ALL_MEMBERS
         self.settle_or_wait(need, self.log.end, number)
         self.progress()
         for link in list(self.connections):

@@ -12,7 +12,15 @@ from epochmq_broker.replication.ha.epochs import HADivergedError, common_prefix_
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.fault_plan import Plan
-from tests.simulation.group_scenarios import REPLACED_MS, SYNCED_MS, ends_well, master, others, settled
+from tests.simulation.group_scenarios import (
+    REPLACED_MS,
+    SYNCED_MS,
+    ends_well,
+    is_led,
+    master,
+    others,
+    settled,
+)
 from tests.simulation.group_world import GroupWorld
 from tests.simulation.records import HEADER, make_record, read_record
 from tests.simulation.replicas import GroupBroker, Role
@@ -271,6 +279,62 @@ def test_a_lost_response_to_an_expansion() -> None:
     first.die()
     second.die()
     until(world, lambda: master(world) is third and third.writable, 2 * REPLACED_MS)
+    ends_well(world)
+
+
+def alone(world: GroupWorld) -> tuple[GroupBroker, list[GroupBroker]]:
+    """Both replicas end, and the set shrinks to the master, which acknowledges nothing then. Returns the
+    master and the others."""
+    first, rest = master(world), others(world)
+    for one in rest:
+        one.die()
+    until(world, lambda: members(world) == {first.broker_id}, 2 * SYNCED_MS)
+    before = len(world.acknowledged["a"])
+    during(world, 1_000, lambda: len(world.acknowledged["a"]) == before)
+    return first, rest
+
+
+def test_a_replica_that_left_a_set_too_small_to_acknowledge_is_elected() -> None:
+    """The last member ends for good. The others have every acknowledged message, because none came later."""
+    world = settled(min_in_sync=2)
+    first, rest = alone(world)
+    assert world.tables.groups["a"].eligible_members, "one of them left when the set became too small"
+    first.die()
+    for one in rest:
+        start(world, one)
+    until(world, lambda: has_master_but(world, first), REPLACED_MS)
+    before = len(world.acknowledged["a"])
+    until(world, lambda: len(world.acknowledged["a"]) > before, SYNCED_MS)
+    assert not world.tables.groups["a"].eligible_members
+    start(world, first)
+    ends_well(world)
+
+
+def test_a_set_that_is_large_enough_leaves_no_other_replica_eligible() -> None:
+    world = settled(min_in_sync=2)
+    first, (second, third) = alone(world)
+    start(world, second)
+    until(world, lambda: members(world) == {first.broker_id, second.broker_id}, SYNCED_MS)
+    before = len(world.acknowledged["a"])
+    until(world, lambda: len(world.acknowledged["a"]) > before, SYNCED_MS)
+    first.die()
+    second.die()
+    start(world, third)
+    during(world, REPLACED_MS, lambda: world.master_of("a") is None or not is_led(world))
+    start(world, first)
+    start(world, second)
+    ends_well(world)
+
+
+def test_the_last_member_is_elected_again_when_it_comes_back_first() -> None:
+    world = settled(min_in_sync=2)
+    first, rest = alone(world)
+    first.die()
+    world.run(world.now + 1_000)
+    start(world, first)
+    until(world, lambda: is_led(world), REPLACED_MS)
+    for one in rest:
+        start(world, one)
     ends_well(world)
 
 

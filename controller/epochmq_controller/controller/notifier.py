@@ -10,7 +10,7 @@ from epochmq_protocol.bodies import SyncStateSet, to_json
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
-from epochmq_protocol.headers_controller import NotifyBrokerRoleChangedRequestHeader
+from epochmq_protocol.headers_controller import MIN_IN_SYNC_FIELD, NotifyBrokerRoleChangedRequestHeader
 from epochmq_protocol.transport import RemotingClient
 from epochmq_protocol.transport.descriptors import RejectionCounter
 
@@ -65,7 +65,8 @@ class RoleChangeNotifier:
             master_broker_id=view.master_id,
         )
         body = to_json(SyncStateSet(set(view.sync_state_set), view.sync_state_set_epoch or 0))
-        command = request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, body=body)
+        ext = {MIN_IN_SYNC_FIELD: str(view.least)} if view.least > 1 else None
+        command = request(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, header, ext=ext, body=body)
         try:
             await self._client.oneway(effect.address, command, NOTIFY_TIMEOUT_MS)
         except EpochMQError as error:

@@ -56,6 +56,7 @@ from epochmq_protocol.headers_controller import (
     LEASE_EPOCH_FIELD,
     LEASE_MS_FIELD,
     LOG_IN_DOUBT_FIELD,
+    MIN_IN_SYNC_FIELD,
     AlterSyncStateSetRequestHeader,
     AlterSyncStateSetResponseHeader,
     ApplyBrokerIdRequestHeader,
@@ -133,6 +134,7 @@ class ControllerProcessor:
                 header.master_epoch,
                 None if members is None else frozenset(members),
                 proposed.sync_state_set_epoch,
+                max(1, _number(command.ext or {}, MIN_IN_SYNC_FIELD) or 1),
             )
         )
         view = decision.view
@@ -405,4 +407,6 @@ def _decision_response(
     too."""
     remarks = [decision.remark] if decision.remark is not None else []
     remark = "; ".join([*remarks, *(faults or [])]) or None
-    return response(command, decision.code, remark, header=header, body=body)
+    view = decision.view
+    ext = {MIN_IN_SYNC_FIELD: str(view.least)} if view is not None and view.least > 1 else None
+    return response(command, decision.code, remark, header=header, ext=ext, body=body)

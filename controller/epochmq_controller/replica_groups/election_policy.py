@@ -9,6 +9,10 @@ SyncStateSet lives whose log is not in doubt. If the logs of all live members ar
 may hold more messages than they do, and the group waits for it. If no member is missing, the newest log is
 the best.
 
+While the SyncStateSet is too small to acknowledge messages, the replicas that leave it keep every
+acknowledged message (`ReplicaGroup.eligible_members`). One of them is elected if no member lives whose log is
+not in doubt.
+
 An election reduces the SyncStateSet to the new master. If it loses power before a replica has joined it, only
 the members of before may have messages that were acknowledged before. So they count, too, if its log is in
 doubt.
@@ -72,15 +76,23 @@ def electable_members(
     members: Collection[int],
     alive: LiveInfoLookup,
     former: Collection[int] = (),
+    eligible: Collection[int] = (),
 ) -> ElectionCandidates:
     """The members of a SyncStateSet that may be elected: the live ones whose logs are not in doubt. Without
-    any of them, and if no member is missing, all live ones.
+    any of them, the live `eligible` ones whose logs are not in doubt. Without any of those, and if no member
+    is missing, all live members.
 
     `former`: the members before the election of a master that no replica has joined
     (`ReplicaGroup.former_members`). If it says that its log is in doubt, those of them whose logs are newer
     are candidates, too: those not in doubt, or all if none is missing."""
     living = {one: info for one in members if (info := alive(cluster, name, one)) is not None}
     trusted = frozenset(one for one, info in living.items() if info.has_trusted_log)
+    if not trusted:
+        trusted = frozenset(
+            one
+            for one in eligible
+            if (info := alive(cluster, name, one)) is not None and info.has_trusted_log
+        )
     if trusted or not living:
         return ElectionCandidates(trusted)
     if not any(info.in_doubt for info in living.values()):
@@ -100,6 +112,33 @@ def electable_members(
         f"waits for {_brokers(missing)}: {_brokers(doubtful)} may lack acknowledged messages "
         "(power lost, a failed disk, or a restored volume). Start the missing members; if they are gone for "
         "good, order the election of the newest log: electMaster with its broker id",
+    )
+
+
+def nobody_electable(
+    cluster: str,
+    name: str,
+    electable: Collection[int],
+    replicas: Collection[int],
+    alive: LiveInfoLookup,
+    designated: int | None = None,
+) -> str:
+    """Why no replica is elected, or not the `designated` one, and what to do. `electable`: the SyncStateSet
+    and the eligible members, which have every acknowledged message."""
+    if designated is not None and alive(cluster, name, designated) is None:
+        return f"broker {designated} sends no heartbeats to the controllers"
+    if designated is not None:
+        return (
+            f"broker {designated} may lack acknowledged messages; {_brokers(sorted(electable))} have all. "
+            "If these are gone for good, accept the loss: set enableElectUncleanMaster=true with "
+            "updateControllerConfig until a master is elected"
+        )
+    living = sorted(one for one in replicas if alive(cluster, name, one) is not None)
+    others = f"{_brokers(living)} may lack some" if living else "no other broker lives"
+    return (
+        f"waits for {_brokers(sorted(electable))} with every acknowledged message: {others}. Start the "
+        "missing members; if they are gone for good, accept the loss: set enableElectUncleanMaster=true with "
+        "updateControllerConfig until a master is elected"
     )
 
 

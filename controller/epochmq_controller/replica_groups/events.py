@@ -24,12 +24,16 @@ class _Event(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AlterSyncStateSetEvent(_Event, frozen=True, rename="camel"):
-    """Sets the SyncStateSet, and increments its epoch."""
+    """Sets the SyncStateSet, and increments its epoch.
+
+    `min_in_sync_replicas`: while fewer members are in the set, nothing is acknowledged. None: unknown, or 1.
+    Java's controllers and earlier releases neither write nor read it."""
 
     event_type = 1
     event_name = "ALTER_SYNC_STATE_SET_EVENT"
 
     new_sync_state_set: frozenset[int]
+    min_in_sync_replicas: int | None = None
 
 
 class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
@@ -47,7 +51,8 @@ class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
 class ElectMasterEvent(_Event, frozen=True, rename="camel"):
     """Elects a master or, with `new_master_elected` false, leaves the group without one. Both increment the
     master epoch. `confirmed_offset`: without a master, the offset that every member had, if it is known.
-    Java's controllers and earlier releases neither write nor read it."""
+    `min_in_sync_replicas`: as in `AlterSyncStateSetEvent`. Java's controllers and earlier releases neither
+    write nor read the two."""
 
     event_type = 3
     event_name = "ELECT_MASTER_EVENT"
@@ -55,6 +60,7 @@ class ElectMasterEvent(_Event, frozen=True, rename="camel"):
     new_master_elected: bool = False
     new_master_broker_id: int | None = None
     confirmed_offset: int | None = None
+    min_in_sync_replicas: int | None = None
 
 
 class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):

@@ -59,6 +59,21 @@ class ReplicaGroup:
     """While the group has no master: the offset that every member had before, -1 if it is unknown. A member
     whose log ends before it has lost acknowledged messages. Only a successful election drops it."""
 
+    min_in_sync_replicas: int = 1
+    """With how many members the SyncStateSet acknowledges messages. With fewer it acknowledges none."""
+    eligible_members: frozenset[int] = frozenset()
+    """The replicas that have left the SyncStateSet by the change that made it too small to acknowledge, or
+    since. So they have every acknowledged message, and may be elected (Kafka's eligible leader replicas,
+    KIP-966). Derived from the events, as `former_members` is.
+
+    Invariants: disjoint from the SyncStateSet; a subset of `replicas`; empty unless the SyncStateSet has
+    fewer than `min_in_sync_replicas` members."""
+
+    @property
+    def electable_members(self) -> frozenset[int]:
+        """The replicas that have every acknowledged message: the SyncStateSet, and the eligible members."""
+        return self.sync_state_set | self.eligible_members
+
     @property
     def master_address(self) -> str | None:
         """The master's address, None without a master or if its id was cleaned."""
@@ -110,6 +125,30 @@ class ReplicaGroup:
                 master_id=self.master_id,
             )
         self._check_former_members()
+        self._check_eligible_members()
+
+    def _check_eligible_members(self) -> None:
+        eligible, members, least = self.eligible_members, self.sync_state_set, self.min_in_sync_replicas
+        if eligible and (eligible & members or len(members) >= least or not eligible <= self.replicas.keys()):
+            raise InvariantError(
+                "ReplicaGroup",
+                "eligible members are replicas outside a SyncStateSet that is too small to acknowledge",
+                group=self.broker_name,
+                eligible_members=sorted(eligible),
+                sync_state_set=sorted(members),
+                min_in_sync_replicas=least,
+                replicas=sorted(self.replicas),
+            )
+
+    def take_members(self, members: frozenset[int], least: int | None) -> None:
+        """Sets the SyncStateSet, which acknowledges with `least` members. If it is too small, all replicas
+        that could be elected so far still can: nothing is acknowledged that they lack."""
+        electable = self.electable_members
+        self.sync_state_set = members
+        self.sync_state_set_epoch += 1
+        self.min_in_sync_replicas = least if least is not None else 1
+        is_too_small = len(members) < self.min_in_sync_replicas
+        self.eligible_members = (electable - members) & self.replicas.keys() if is_too_small else frozenset()
 
     def _check_former_members(self) -> None:
         former, members = self.former_members, self.sync_state_set
@@ -157,8 +196,7 @@ class ReplicaGroups:
             case AlterSyncStateSetEvent() if group is not None:
                 if event.new_sync_state_set != group.sync_state_set:
                     group.former_members = frozenset()
-                group.sync_state_set = event.new_sync_state_set
-                group.sync_state_set_epoch += 1
+                group.take_members(event.new_sync_state_set, event.min_in_sync_replicas)
             case ElectMasterEvent() if group is not None:
                 self._elect(group, event)
             case CleanBrokerDataEvent() if group is not None:
@@ -187,8 +225,7 @@ class ReplicaGroups:
         if event.new_master_elected and event.new_master_broker_id is not None:
             group.master_id = event.new_master_broker_id
             known = group.sync_state_set | group.former_members
-            group.sync_state_set = frozenset({event.new_master_broker_id})
-            group.sync_state_set_epoch += 1
+            group.take_members(frozenset({event.new_master_broker_id}), event.min_in_sync_replicas)
             group.former_members = known - group.sync_state_set
             group.confirmed_offset = -1
         else:
@@ -203,6 +240,7 @@ class ReplicaGroups:
             group.replicas.pop(broker_id, None)
         group.sync_state_set -= ids
         group.former_members -= ids
+        group.eligible_members -= ids
         # Java keeps two tables, and removes a group from a table in which it is empty. A group must be in
         # both.
         if not group.replicas or not group.sync_state_set:

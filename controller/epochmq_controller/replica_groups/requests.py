@@ -24,6 +24,8 @@ class AlterSyncStateSetRequest(_GroupRequest, frozen=True):
     master_epoch: int | None
     new_set: frozenset[int] | None
     set_epoch: int
+    least: int = 1
+    """With how many members the new set acknowledges messages."""
 
 
 class ElectMasterRequest(_GroupRequest, frozen=True):
@@ -102,9 +104,11 @@ def decide(
     name = request.name
     match request:
         case AlterSyncStateSetRequest(
-            master_id=master_id, master_epoch=epoch, new_set=new_set, set_epoch=set_epoch
+            master_id=master_id, master_epoch=epoch, new_set=new_set, set_epoch=set_epoch, least=least
         ):
-            return rules.alter_sync_state_set(groups, name, master_id, epoch, new_set, set_epoch, alive)
+            return rules.alter_sync_state_set(
+                groups, name, master_id, epoch, new_set, set_epoch, alive, least
+            )
         case ElectMasterRequest(broker_id=broker_id, designate=designate, in_doubt=in_doubt):
             return rules.elect_master(
                 groups,

@@ -38,6 +38,8 @@ class ReplicaGroupView:
     sync_state_set: frozenset[int] = frozenset()
     sync_state_set_epoch: int | None = None
     member_addresses: dict[int, str] | None = None
+    least: int = 1
+    """With how many members the set acknowledges messages (`ReplicaGroup.min_in_sync_replicas`)."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,15 @@ def alter_sync_state_set(
     new_set: frozenset[int] | None,
     set_epoch: int,
     alive: LiveInfoLookup,
+    least: int = 1,
 ) -> Decision:
-    """1001: the master changes the SyncStateSet."""
+    """1001: the master changes the SyncStateSet, or with how many members (`least`) it acknowledges."""
     group = groups.get(name)
     if group is None:
         return reject(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
     if new_set is None:
         return reject_missing("body", '{"syncStateSet":[…],"syncStateSetEpoch":…}')
-    if group.sync_state_set == new_set:
+    if group.sync_state_set == new_set and group.min_in_sync_replicas == least:
         return reject(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet",
@@ -117,8 +120,15 @@ def alter_sync_state_set(
             ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
             f"{rejecting} newSyncStateSet don't contains origin leader {{{group.master_id}}}",
         )
-    view = ReplicaGroupView(sync_state_set=new_set, sync_state_set_epoch=group.sync_state_set_epoch + 1)
-    return Decision(view=view, events=[AlterSyncStateSetEvent(name, new_set)])
+    view = ReplicaGroupView(
+        sync_state_set=new_set, sync_state_set_epoch=group.sync_state_set_epoch + 1, least=least
+    )
+    return Decision(view=view, events=[AlterSyncStateSetEvent(name, new_set, _recorded(least))])
+
+
+def _recorded(least: int) -> int | None:
+    """The value in an event. 1 is left out: then the event is Java's, to the byte."""
+    return least if least > 1 else None
 
 
 def elect_master(
@@ -157,7 +167,8 @@ def elect_master(
         chosen = election_policy.elect(
             cluster,
             name,
-            group.sync_state_set | _more_complete_former_member(group, broker_id, alive),
+            (group.electable_members if designate else group.sync_state_set)
+            | _more_complete_former_member(group, broker_id, alive),
             group.replicas if unclean else None,
             None if fenced else group.master_id,
             broker_id if designate else None,
@@ -165,12 +176,16 @@ def elect_master(
         )
     else:
         found = election_policy.electable_members(
-            cluster, name, group.sync_state_set, alive, group.former_members
+            cluster, name, group.sync_state_set, alive, group.former_members, group.eligible_members
         )
         candidates = _without_fenced_master(group, found, alive, fenced=fenced)
         chosen, wait_reason = election_policy.newest_log(cluster, name, candidates, alive), found.wait_reason
         if chosen is None and unclean:
             chosen = election_policy.newest_log(cluster, name, group.replicas, alive)
+    if chosen is None and wait_reason is None and group.master_epoch > 0:
+        wait_reason = election_policy.nobody_electable(
+            cluster, name, group.electable_members, group.replicas, alive, broker_id if designate else None
+        )
     if chosen is not None and chosen == group.master_id and not fenced:
         return reject(
             ResponseCode.CONTROLLER_MASTER_STILL_EXIST,
@@ -181,12 +196,13 @@ def elect_master(
                 group.master_epoch,
                 group.sync_state_set,
                 group.sync_state_set_epoch,
+                least=group.min_in_sync_replicas,
             ),
         )
     if chosen is not None:
-        return Decision(
-            view=_view_after_election(group, chosen), events=[ElectMasterEvent(name, True, chosen)]
-        )
+        least = _recorded(group.min_in_sync_replicas)
+        elected = ElectMasterEvent(name, True, chosen, min_in_sync_replicas=least)
+        return Decision(view=_view_after_election(group, chosen), events=[elected])
     if broker_id == ANY_BROKER:
         # A group that waits has no master that a second event could remove.
         events: list[ControllerEvent] = (
@@ -261,7 +277,7 @@ def _without_fenced_master(
         info = alive(group.cluster_name, group.broker_name, one)
         return info is not None and info.has_trusted_log
 
-    members = found.members & group.sync_state_set
+    members = (found.members & group.sync_state_set) | group.eligible_members
     others = frozenset(one for one in members if one != group.master_id and has_trusted_log(one))
     return others if fenced and others else found.members
 
@@ -275,6 +291,7 @@ def _view_after_election(group: ReplicaGroup, chosen: int) -> ReplicaGroupView:
         frozenset({chosen}),
         group.sync_state_set_epoch + 1,
         {broker_id: one.address for broker_id, one in sorted(group.replicas.items())},
+        group.min_in_sync_replicas,
     )
 
 
@@ -358,8 +375,9 @@ def register_broker(
                 is_alive=is_other_alive,
             ),
         )
+    least = group.min_in_sync_replicas
     view = ReplicaGroupView(
-        sync_state_set=group.sync_state_set, sync_state_set_epoch=group.sync_state_set_epoch
+        sync_state_set=group.sync_state_set, sync_state_set_epoch=group.sync_state_set_epoch, least=least
     )
     if group.master_id is not None and alive(cluster, name, group.master_id) is not None:
         view = ReplicaGroupView(
@@ -368,6 +386,7 @@ def register_broker(
             group.master_epoch,
             group.sync_state_set,
             group.sync_state_set_epoch,
+            least=least,
         )
     events: list[ControllerEvent] = []
     own = incarnations.newest(lineage)
@@ -378,7 +397,7 @@ def register_broker(
     if group.master_id == broker_id:
         # The master has restarted and forgotten the changes that it requested. A delayed one must not take
         # effect: the set's epoch increases, so that only changes that it requests from now on count.
-        events.append(AlterSyncStateSetEvent(name, group.sync_state_set))
+        events.append(AlterSyncStateSetEvent(name, group.sync_state_set, _recorded(least)))
         view = replace(view, sync_state_set_epoch=group.sync_state_set_epoch + 1)
     return Decision(view=view, events=events)
 
@@ -395,6 +414,7 @@ def replica_info(groups: ReplicaGroups, name: str) -> Decision:
             group.master_epoch,
             group.sync_state_set,
             group.sync_state_set_epoch,
+            least=group.min_in_sync_replicas,
         )
     )
 
@@ -449,16 +469,17 @@ def clean_broker_data(
     return Decision(events=[CleanBrokerDataEvent(name, chosen)])
 
 
-def groups_needing_election(groups: ReplicaGroups, lives: LivenessLookup, *, unclean: bool) -> list[str]:
+def groups_needing_election(groups: ReplicaGroups, lives: LivenessLookup) -> list[str]:
     """The groups whose master is dead while another replica is alive (`scanNeedReelectBrokerSets`), and the
-    groups without a master of which an eligible replica is alive (Java leaves these to their brokers)."""
-    return [name for name, group in sorted(groups.groups.items()) if _needs_election(group, lives, unclean)]
+    groups without a master of which a replica is alive (Java leaves these to their brokers). If it may not
+    be elected, the election says why."""
+    return [name for name, group in sorted(groups.groups.items()) if _needs_election(group, lives)]
 
 
-def _needs_election(group: ReplicaGroup, lives: LivenessLookup, unclean: bool) -> bool:
+def _needs_election(group: ReplicaGroup, lives: LivenessLookup) -> bool:
     def any_lives(replicas: Iterable[int]) -> bool:
         return any(lives(group.cluster_name, group.broker_name, one) for one in replicas)
 
     if group.master_id is not None:
         return not any_lives([group.master_id]) and any_lives(group.replicas)
-    return group.master_epoch > 0 and any_lives(group.replicas if unclean else group.sync_state_set)
+    return group.master_epoch > 0 and any_lives(group.replicas)

@@ -12,8 +12,8 @@ VERSION = 1
 
 
 class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One group. `replicas`: id, address, check code. `incarnations`: by id, of those that named one. Earlier
-    releases do not write `former_members`, `confirmed_offset` and `incarnations`, and ignore them."""
+    """One group. `replicas`: id, address, check code. Earlier releases do not write the fields that
+    have a default, and ignore them."""
 
     cluster_name: str
     broker_name: str
@@ -26,6 +26,8 @@ class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     former_members: list[int] = []
     confirmed_offset: int = -1
     incarnations: list[tuple[int, str]] = []
+    min_in_sync_replicas: int = 1
+    eligible_members: list[int] = []
 
 
 class GroupTables(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,6 +57,8 @@ def _row(group: ReplicaGroup) -> GroupRow:
         former_members=sorted(group.former_members),
         confirmed_offset=group.confirmed_offset,
         incarnations=[(number, one.incarnation) for number, one in replicas if one.incarnation],
+        min_in_sync_replicas=group.min_in_sync_replicas,
+        eligible_members=sorted(group.eligible_members),
     )
 
 
@@ -85,5 +89,7 @@ def decode(data: bytes) -> ReplicaGroups:
             row.master_id,
             frozenset(row.former_members),
             row.confirmed_offset,
+            row.min_in_sync_replicas,
+            frozenset(row.eligible_members),
         )
     return groups

@@ -155,7 +155,7 @@ class ControllerStateMachine:
         if state.now_ms >= self._scan_masters_ms:
             self._scan_masters_ms = state.now_ms + state.settings.scan_masters_ms
             state.leases.drop_expired(state.clock.ms)
-            lacking = rules.groups_needing_election(state.groups, state.lives, unclean=state.settings.unclean)
+            lacking = rules.groups_needing_election(state.groups, state.lives)
             for name in lacking:
                 self._queues.trigger_election(name)
             for name in [one for one in state.leases.fenced_epochs if state.is_fenced(one)]:
@@ -251,7 +251,9 @@ class ControllerStateMachine:
         if leases is not None and group is not None:
             if broker_id in group.sync_state_set:
                 self._compare_with_confirmed(name, event.heartbeat)
-            elif broker_id in group.former_members and (known := state.confirmed.get(name)) is not None:
+            elif (known := state.confirmed.get(name)) is not None and (
+                broker_id in group.former_members | group.eligible_members
+            ):
                 event.heartbeat.lacks_confirmed = known.is_ahead_of(event.heartbeat.max_offset)
         state.heartbeats.record(event.replica, event.heartbeat)
         if leases is not None and group is not None and group.master_id == broker_id:
@@ -279,7 +281,7 @@ class ControllerStateMachine:
             return
         kept = group.confirmed_offset
         known = state.confirmed[name] = OffsetConfirmedByAll(kept, kept)
-        for member in group.sync_state_set | group.former_members:
+        for member in group.electable_members | group.former_members:
             beat = state.heartbeats.table.get((group.cluster_name, name, member))
             if beat is not None:
                 beat.lacks_confirmed = known.is_ahead_of(beat.max_offset)

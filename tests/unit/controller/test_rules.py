@@ -240,8 +240,8 @@ def test_only_dead_replicas_are_removed(groups: Groups) -> None:
 
 
 def test_a_group_with_a_dead_master_needs_an_election_once_a_replica_is_alive(groups: Groups) -> None:
-    def needs(*, unclean: bool = False) -> bool:
-        return rules.groups_needing_election(groups, groups.lives, unclean=unclean) == ["b"]
+    def needs() -> bool:
+        return rules.groups_needing_election(groups, groups.lives) == ["b"]
 
     assert not needs(), "nobody has asked to be its first master"
     groups.elect(1)
@@ -252,16 +252,25 @@ def test_a_group_with_a_dead_master_needs_an_election_once_a_replica_is_alive(gr
     assert not needs()
 
 
-def test_a_group_without_a_master_needs_an_election_once_a_member_is_alive(groups: Groups) -> None:
+def test_a_group_without_a_master_says_why_until_a_member_is_alive(groups: Groups) -> None:
     groups.elect(1)
     groups.alter({1, 2})
     groups.living = {3: ReplicaLiveInfo(1, 300)}
     assert groups.elect(rules.ANY_BROKER).code == ResponseCode.CONTROLLER_MASTER_NOT_AVAILABLE
     assert groups.groups["b"].master_id is None
-    assert rules.groups_needing_election(groups, groups.lives, unclean=False) == []
-    assert rules.groups_needing_election(groups, groups.lives, unclean=True) == ["b"]
+    assert rules.groups_needing_election(groups, groups.lives) == ["b"]
+    epoch = groups.groups["b"].master_epoch
+    waits = groups.elect(rules.ANY_BROKER)
+    assert (waits.wait_reason or "").startswith(
+        "waits for brokers 1, 2 with every acknowledged message: broker 3 may lack some. Start the missing"
+    )
+    assert "enableElectUncleanMaster=true with updateControllerConfig" in (waits.remark or "")
+    assert groups.groups["b"].master_epoch == epoch, "a group that waits has no more epochs"
+    assert "broker 3 may lack acknowledged messages; brokers 1, 2 have all" in (
+        groups.elect(3, designate=True).remark or ""
+    )
+    assert "broker 2 sends no heartbeats" in (groups.elect(2, designate=True).remark or "")
     groups.living[2] = ReplicaLiveInfo(1, 200)
-    assert rules.groups_needing_election(groups, groups.lives, unclean=False) == ["b"]
     assert groups.elect(rules.ANY_BROKER).code == ResponseCode.SUCCESS
     assert groups.groups["b"].master_id == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -42,6 +42,7 @@ from epochmq_protocol.headers_controller import (
     FENCED_EPOCH_FIELD,
     INCARNATION_FIELD,
     LOG_IN_DOUBT_FIELD,
+    MIN_IN_SYNC_FIELD,
     AlterSyncStateSetRequestHeader,
     ApplyBrokerIdRequestHeader,
     ElectMasterRequestHeader,
@@ -210,6 +211,7 @@ class ControllerClient:
                         master_epoch=question.epoch,
                         invoke_time=now_ms,
                     ),
+                    ext={MIN_IN_SYNC_FIELD: str(question.least)} if question.least > 1 else None,
                     body=to_json(SyncStateSet(set(question.members), question.set_epoch)),
                 )
 
@@ -233,25 +235,34 @@ class ControllerClient:
             case RegisterQuestion():
                 self._acknowledged((response.ext or {}).get(INCARNATION_FIELD, ""))
                 return decode_master_view(
-                    RegisterBrokerToControllerResponseHeader.decode(response.ext), _set(response.body)
+                    RegisterBrokerToControllerResponseHeader.decode(response.ext),
+                    _set(response.body),
+                    response.ext,
                 )
             case ElectMasterQuestion():
                 body = from_json(ElectMasterResponseBody, response.body) if response.body else None
                 members = SyncStateSet(body.sync_state_set if body is not None else None)
-                return decode_master_view(ElectMasterResponseHeader.decode(response.ext), members)
+                return decode_master_view(
+                    ElectMasterResponseHeader.decode(response.ext), members, response.ext
+                )
             case ReplicaInfoQuestion():
                 return decode_master_view(
-                    GetReplicaInfoResponseHeader.decode(response.ext), _set(response.body)
+                    GetReplicaInfoResponseHeader.decode(response.ext), _set(response.body), response.ext
                 )
             case AlterSyncStateSetQuestion():
                 known = _set(response.body)
                 return MasterView(
-                    members=frozenset(known.sync_state_set or ()), set_epoch=known.sync_state_set_epoch
+                    members=frozenset(known.sync_state_set or ()),
+                    set_epoch=known.sync_state_set_epoch,
+                    least=_least(response.ext),
                 )
 
 
-def decode_master_view(header: ViewHeader, known: SyncStateSet) -> MasterView:
-    """Decodes a header and the SyncStateSet beside it. If both name the set's epoch the header's counts:
+def decode_master_view(
+    header: ViewHeader, known: SyncStateSet, ext: Mapping[str, str] | None = None
+) -> MasterView:
+    """Decodes a header, the SyncStateSet beside it, and the fields `ext` that RocketMQ does not have. If both
+    name the set's epoch the header's counts:
     RocketMQ's response to a registration has none in its body."""
     of_body = known.sync_state_set_epoch
     of_header = getattr(header, "sync_state_set_epoch", None)
@@ -261,7 +272,13 @@ def decode_master_view(header: ViewHeader, known: SyncStateSet) -> MasterView:
         epoch=header.master_epoch or 0,
         members=frozenset(known.sync_state_set or ()),
         set_epoch=of_header if of_header is not None else of_body,
+        least=_least(ext),
     )
+
+
+def _least(ext: Mapping[str, str] | None) -> int:
+    text = (ext or {}).get(MIN_IN_SYNC_FIELD, "1")
+    return int(text) if text.isdecimal() and len(text) < 10 else 1
 
 
 def _set(body: bytes) -> SyncStateSet:

@@ -143,7 +143,7 @@ class ReplicasManager:
             components.ha, self._files, self.heartbeats, lambda: self.state_machine, self._feed
         )
         components.ha.on_proposals(
-            lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch))
+            lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch, proposal.least))
         )
         components.ha.doubt.on_cleared.append(self._doubt_cleared)
 
@@ -235,7 +235,7 @@ class ReplicasManager:
             return
         header = NotifyBrokerRoleChangedRequestHeader.decode(command.ext)
         members = from_json(SyncStateSet, command.body) if command.body else SyncStateSet()
-        self._feed(RoleNotification(decode_master_view(header, members)))
+        self._feed(RoleNotification(decode_master_view(header, members, command.ext)))
 
     async def members(self) -> dict[int, str]:
         """See `SuccessorElection.members`."""
@@ -298,8 +298,8 @@ class ReplicasManager:
                 self._tasks.start(self._take_role(effect))
             case GiveUpEpoch(epoch=epoch):
                 self._tasks.start(self._give_up(epoch))
-            case AdoptSyncStateSet(members=members, set_epoch=set_epoch):
-                self._ha.adopt(members, set_epoch)
+            case AdoptSyncStateSet(members=members, set_epoch=set_epoch, least=least):
+                self._ha.adopt(members, set_epoch, least)
                 self._lease_changed()
             case ProposalRejected(refused=refused, reason=reason):
                 self._ha.proposal_rejected(refused, reason)

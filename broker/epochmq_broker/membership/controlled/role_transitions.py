@@ -119,7 +119,9 @@ class RoleTransitions:
         components.live.master_epoch = view.epoch
         self._lease.note_lapse(boot_ms())
         self._lease.begin(view.epoch)
-        await components.ha.become_master(view.epoch, view.members, view.set_epoch, broker_id=broker_id)
+        await components.ha.become_master(
+            view.epoch, view.members, view.set_epoch, broker_id=broker_id, least=view.least
+        )
         self._steps.serve()
 
     async def _become_replica(self, view: MasterView, broker_id: int) -> None:

@@ -123,6 +123,7 @@ class PendingSyncStateSetChange(msgspec.Struct):
     members: frozenset[int]
     set_epoch: int
     epoch: int
+    least: int = 1
     phase: ChangePhase = ChangePhase.PROPOSED
     token: int | None = None
     due_ms: int = 0
@@ -266,8 +267,8 @@ class ReplicaStateMachine:
                 self._metadata_due_ms = min(self._metadata_due_ms, soon_ms)
             case RoleTaken(view=view, error=error):
                 self._role_taken(view, error)
-            case ProposalMade(members=members, set_epoch=set_epoch):
-                self._change_proposed(members, set_epoch)
+            case ProposalMade():
+                self._change_proposed(event)
             case LogCaughtUp():
                 self._must_give_up = False
             case HeartbeatNotCounted():
@@ -461,7 +462,7 @@ class ReplicaStateMachine:
             return
         self._set_epoch = view.set_epoch
         self._pending_change = None
-        self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch))
+        self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch, view.least))
 
     def _role_to_take(self) -> MasterView | None:
         """The master view whose role this broker has to take now; None if it has the right one."""
@@ -513,7 +514,7 @@ class ReplicaStateMachine:
 
     # SyncStateSet -------------------------------------------------------------------------------------------
 
-    def _change_proposed(self, members: frozenset[int], set_epoch: int) -> None:
+    def _change_proposed(self, made: ProposalMade) -> None:
         epoch = (
             self._taking_epoch
             if self._taking_epoch is not None
@@ -522,15 +523,17 @@ class ReplicaStateMachine:
             else None
         )
         if epoch is not None:
-            self._pending_change = PendingSyncStateSetChange(members, set_epoch, epoch, due_ms=self.now_ms)
+            self._pending_change = PendingSyncStateSetChange(
+                made.members, made.set_epoch, epoch, made.least, due_ms=self.now_ms
+            )
 
     def _change_replied(self, change: PendingSyncStateSetChange, reply: ControllerReply) -> None:
         change.due_ms = self.now_ms + CHANGE_PAUSE_MS
         match reply:
-            case MasterView(members=members, set_epoch=set_epoch) if set_epoch >= 0:
+            case MasterView(members=members, set_epoch=set_epoch, least=least) if set_epoch >= 0:
                 self._pending_change = None
                 self._set_epoch = max(self._set_epoch, set_epoch)
-                self._effects.append(AdoptSyncStateSet(members, set_epoch))
+                self._effects.append(AdoptSyncStateSet(members, set_epoch, least))
             case ReplyLost(why=why):
                 change.phase = ChangePhase.UNCERTAIN
                 self._forget_leader(why)
@@ -562,7 +565,9 @@ class ReplicaStateMachine:
             return
         assert self.identity is not None
         change.token = self._ask(
-            AlterSyncStateSetQuestion(self.identity.id, change.epoch, change.members, change.set_epoch)
+            AlterSyncStateSetQuestion(
+                self.identity.id, change.epoch, change.members, change.set_epoch, change.least
+            )
         )
 
     def _registered_again(self, change: PendingSyncStateSetChange, view: MasterView) -> None:
@@ -570,7 +575,7 @@ class ReplicaStateMachine:
         self._pending_change = None
         if view.set_epoch > self._set_epoch:
             self._set_epoch = view.set_epoch
-            self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch))
+            self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch, view.least))
         else:
             self._effects.append(ProposalRejected())
 

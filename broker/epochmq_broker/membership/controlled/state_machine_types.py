@@ -17,6 +17,9 @@ class MasterView(msgspec.Struct, frozen=True):
     epoch: int = 0
     members: frozenset[int] = frozenset()
     set_epoch: int = -1
+    least: int = 1
+    """With how many members the set acknowledges messages, as the controllers have recorded it. While it has
+    fewer, other replicas may be elected."""
 
 
 class ReplicaSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +72,8 @@ class AlterSyncStateSetQuestion(msgspec.Struct, frozen=True):
     epoch: int
     members: frozenset[int]
     set_epoch: int
+    least: int = 1
+    """With how many members the new set acknowledges messages."""
 
 
 ControllerQuestion = (
@@ -168,10 +173,12 @@ class RoleTaken(msgspec.Struct, frozen=True):
 
 
 class ProposalMade(msgspec.Struct, frozen=True):
-    """The HA service of this master proposes another SyncStateSet."""
+    """The HA service of this master proposes another SyncStateSet, which acknowledges messages with `least`
+    members."""
 
     members: frozenset[int]
     set_epoch: int
+    least: int = 1
 
 
 class LeaseMissing(msgspec.Struct, frozen=True):
@@ -264,10 +271,11 @@ class GiveUpEpoch(msgspec.Struct, frozen=True):
 
 
 class AdoptSyncStateSet(msgspec.Struct, frozen=True):
-    """Use the controllers' SyncStateSet."""
+    """Use the controllers' SyncStateSet (`MasterView`)."""
 
     members: frozenset[int]
     set_epoch: int
+    least: int = 1
 
 
 class ProposalRejected(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ def required_copies(
         return 1
     copies_wanted = settings.in_sync_replicas
     if controlled:
-        if sync.in_sync_count < settings.min_in_sync_replicas:
+        if sync.in_sync_count < settings.min_in_sync_replicas or not sync.has_enough_members:
             return None
         return ALL_MEMBERS if settings.all_ack_in_sync_state_set else copies_wanted
     if settings.enable_slave_acting_master:
@@ -50,7 +50,9 @@ def lacks_replicas(end: int, copies: int, sync: SyncState) -> bool:
 def replicated_until(copies: int, sync: SyncState, least: int = 1) -> int:
     """The end offset that `copies` logs have. `ALL_MEMBERS` means the whole set and at least `least` logs
     (minInSyncReplicas): the set may have shrunk since the send was accepted, and a message that only the
-    master has must not be acknowledged."""
+    master has must not be acknowledged. -1 while the set is too small."""
+    if copies == ALL_MEMBERS and not sync.has_enough_members:
+        return -1
     return (
         min(sync.offset_reached_by_all(), sync.offset_reached_by(least))
         if copies == ALL_MEMBERS
@@ -61,10 +63,12 @@ def replicated_until(copies: int, sync: SyncState, least: int = 1) -> int:
 def check_acknowledged(offset: int, copies: int, sync: SyncState, least: int = 1) -> None:
     """Raises InvariantError if a send that ends at `offset` is acknowledged with too few copies. The
     invariants: `copies` logs have it, the master's included; with `ALL_MEMBERS` the log of every broker that
-    may be a member, and at least `least` logs. Arguments as for `replicated_until`."""
+    may be a member, and at least `least` logs, and the set is large enough. Arguments as for
+    `replicated_until`."""
     is_everywhere = copies != ALL_MEMBERS or sync.replicated_to_all(offset)
     needed = least if copies == ALL_MEMBERS else copies
     is_enough = needed <= 1 or sync.replicated_to(offset) >= needed
+    is_enough = is_enough and (copies != ALL_MEMBERS or sync.has_enough_members)
     if not is_everywhere or not is_enough or offset > sync.end:
         raise InvariantError(
             "required_copies",

@@ -104,8 +104,10 @@ class ReplicationWaiters:
         takes too long or this mastership ends."""
         copies = self._copies_needed()
         if copies is None:
-            # Enough replicas were in sync before the append, and too few are now: wait for the minimum.
-            copies = max(self._settings.min_in_sync_replicas, 2)
+            # Enough replicas were in sync before the append, and too few are now: wait for the minimum. With
+            # all members, until the set is large enough again.
+            waits_for_all = self._controlled and self._settings.all_ack_in_sync_state_set
+            copies = ALL_MEMBERS if waits_for_all else max(self._settings.min_in_sync_replicas, 2)
         if self._is_replicated(end, copies) and self._may_acknowledge():
             done(_PUT_OK)
             return

@@ -207,9 +207,10 @@ class HAService:
     # With a controller
 
     async def become_master(
-        self, epoch: int, sync_state_set: Collection[int], set_epoch: int, *, broker_id: int
+        self, epoch: int, sync_state_set: Collection[int], set_epoch: int, *, broker_id: int, least: int = 1
     ) -> None:
-        """Makes this broker, `broker_id`, the master of `epoch`. Raises EpochMQError if the epoch is older
+        """Makes this broker, `broker_id`, the master of `epoch`. `least`: see `SyncState.recorded_least`.
+        Raises EpochMQError if the epoch is older
         than the log's or was given up, and OSError or DiskFullError."""
         async with self._lock:
             _reject_old_epoch(epoch, self.epochs.epochs.last_epoch)
@@ -219,7 +220,7 @@ class HAService:
                 )
             members = frozenset(sync_state_set) | {broker_id}
             if self.role is HARole.MASTER and self.sync_state is not None:
-                self._continue_mastership(epoch, members, set_epoch)
+                self._continue_mastership(epoch, members, set_epoch, least)
                 return
             await self._end_role()
             self._broker_id = broker_id
@@ -238,6 +239,7 @@ class HAService:
             sync = self._make_sync_state(
                 broker_id, members, set_epoch, last.start_offset, min(self._confirmed.records, end)
             )
+            sync.recorded_least = least
             sync.check_invariants()
             self.epochs.epochs.check_invariants(end)
             self._start_serving(sync, epochs=self.epochs)
@@ -284,10 +286,10 @@ class HAService:
         if self.client is not None:
             self.client.follow(master_ha_address)
 
-    def adopt(self, members: Collection[int], set_epoch: int) -> bool:
+    def adopt(self, members: Collection[int], set_epoch: int, least: int = 1) -> bool:
         """Uses the controllers' SyncStateSet; False if it is not newer than the known one."""
         sync = self.sync_state
-        if sync is None or not sync.adopt(frozenset(members), set_epoch):
+        if sync is None or not sync.adopt(frozenset(members), set_epoch, least):
             return False
         self._publish_progress()
         self._propose()
@@ -315,13 +317,13 @@ class HAService:
         if self._acks is not None:
             self._acks.answer_replicated()
 
-    def _continue_mastership(self, epoch: int, members: frozenset[int], set_epoch: int) -> None:
+    def _continue_mastership(self, epoch: int, members: frozenset[int], set_epoch: int, least: int) -> None:
         """Continues the same mastership under another epoch; nothing is rolled back (#6344)."""
         sync, store = self.sync_state, self._store
         assert sync is not None
         if self.epochs.append(EpochEntry(epoch, store.max_phy_offset)):
             sync.epoch_start = store.max_phy_offset
-        sync.adopt(members, set_epoch)
+        sync.adopt(members, set_epoch, least)
         if self.server is not None:
             self.server.epochs_changed()
         self._publish_progress()

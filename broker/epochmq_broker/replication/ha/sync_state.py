@@ -10,6 +10,10 @@ The rules:
   removed. One proposal is under way at a time.
 - **Refused.** If the controllers refuse a replica that was to be added, it is left out of the next proposals
   for a growing pause. So it blocks no other change of the set.
+- **Too small.** With `allAckInSyncStateSet`, a set of fewer than `minInSyncReplicas` members acknowledges and
+  confirms nothing. So the replicas that leave it then keep every acknowledged message, and the controllers
+  may elect them (`ReplicaGroup.eligible_members`). Only a set that the controllers have accepted counts. The
+  minimum that they have recorded with it counts, too: they do not know yet that it was lowered.
 - **Alone.** With `allAckInSyncStateSet`, a master that would be the only member first flushes its log up to
   the confirmed offset, and confirms only flushed bytes until the fate of its proposal is known. Otherwise, if
   it lost power, only those that it has removed would have the confirmed bytes.
@@ -75,6 +79,8 @@ class SyncStateSetProposal:
 
     members: frozenset[int]
     set_epoch: int
+    least: int = 1
+    """With how many members the new set acknowledges messages."""
 
 
 @dataclass
@@ -103,6 +109,8 @@ class SyncState:
     proposed: frozenset[int] | None = None
     """The members of the proposal whose fate is unknown; None if there is none. Invariant: contains the
     master."""
+    recorded_least: int = 1
+    """The `min_copies` that the controllers have recorded with the present set."""
     refused: dict[int, RefusedReplica] = field(default_factory=dict)
     """The replicas that the controllers refused to add. Invariant: no members."""
     highest_ack: int = -1
@@ -222,9 +230,23 @@ class SyncState:
             | {one for one in self.members if not self._is_to_leave(one, now_ms)}
             | {one for one, replica in self.replicas.items() if self._may_join(one, replica, now_ms)}
         )
-        if members == self.members or (members == {self.self_id} and self._lacks_flush):
+        if members == self.members and not self._frees_the_set:
             return None
-        return SyncStateSetProposal(members, self.set_epoch)
+        if members == {self.self_id} and self._lacks_flush:
+            return None
+        return SyncStateSetProposal(members, self.set_epoch, self.min_copies)
+
+    @property
+    def _frees_the_set(self) -> bool:
+        """Whether `minInSyncReplicas` was lowered, and the set acknowledges nothing until the controllers
+        know that: until then they may elect replicas outside it."""
+        return self.min_copies <= len(self.members) < self.recorded_least
+
+    @property
+    def has_enough_members(self) -> bool:
+        """Whether the set that the controllers have accepted has as many members as an acknowledgement
+        needs."""
+        return not self.all_ack or len(self.members) >= max(self.min_copies, self.recorded_least)
 
     @property
     def _lacks_flush(self) -> bool:
@@ -266,11 +288,13 @@ class SyncState:
             self.refused[refused] = RefusedReplica(reason, now_ms + pause_ms, pause_ms)
         self._advance()
 
-    def adopt(self, members: frozenset[int], set_epoch: int) -> bool:
-        """Uses the controllers' set; False if it is not newer than the known one."""
+    def adopt(self, members: frozenset[int], set_epoch: int, least: int = 1) -> bool:
+        """Uses the controllers' set, which acknowledges with `least` members; False if it is not newer than
+        the known one."""
         if set_epoch <= self.set_epoch:
             return False
         self.members, self.set_epoch, self.proposed = members, set_epoch, None
+        self.recorded_least = least
         for one in members & self.refused.keys():
             del self.refused[one]
         self._advance()
@@ -280,9 +304,9 @@ class SyncState:
 
     @property
     def waits_for_replicas(self) -> bool:
-        """Whether the confirmed offset depends on other members. (As in RocketMQ, only with
+        """Whether the confirmed offset depends on other brokers. (As in RocketMQ, only with
         `allAckInSyncStateSet`.)"""
-        return self.all_ack and self.members_or_proposed != {self.self_id}
+        return self.all_ack and (self.members_or_proposed != {self.self_id} or not self.has_enough_members)
 
     def _advance(self) -> None:
         self.confirm_offset = max(self.confirm_offset, self._computed_confirm_offset())
@@ -293,6 +317,8 @@ class SyncState:
         lowest = self.own_end
         if not self.waits_for_replicas:
             return lowest
+        if not self.has_enough_members:
+            return self.confirm_offset
         for one in self.members_or_proposed:
             if one == self.self_id:
                 continue

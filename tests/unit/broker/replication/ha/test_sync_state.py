@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from epochmq_broker.replication.ha.ack_quorum import ALL_MEMBERS, replicated_until
 from epochmq_broker.replication.ha.sync_state import SyncState
 
 
@@ -231,8 +232,8 @@ def test_a_second_connection_of_a_replica_survives_the_end_of_the_first() -> Non
     assert not sync.replica_acknowledged(2, 1000, 10)
 
 
-def test_only_what_enough_logs_have_may_be_acknowledged() -> None:
-    """A master alone confirms what it has, so that it can go on; it acknowledges none of it."""
+def test_a_set_confirms_nothing_until_the_controllers_have_accepted_enough_members() -> None:
+    """Until then the controllers may elect a replica that left the set, and lacks what is stored now."""
     sync = SyncState(
         self_id=1,
         epoch_start=0,
@@ -246,10 +247,37 @@ def test_only_what_enough_logs_have_may_be_acknowledged() -> None:
         min_copies=2,
     )
     sync.log_appended(1000)
-    assert (sync.confirm_offset, sync.confirmed_records) == (1000, 0)
+    assert not sync.has_enough_members
+    assert (sync.confirm_offset, sync.confirmed_records) == (0, 0)
+    assert replicated_until(ALL_MEMBERS, sync, 2) == -1
     sync.replica_connected(2, async_learner=False)
-    assert sync.replica_acknowledged(2, 700, 10)
-    assert sync.confirmed_records == 0, "no record is known to end before 700"
     assert sync.replica_acknowledged(2, 1000, 10)
-    assert sync.confirmed_records == 1000
+    proposal = sync.change_to_propose(11)
+    assert proposal is not None
+    assert (proposal.members, proposal.least) == ({1, 2}, 2)
+    sync.proposal_sent(proposal.members)
+    assert (sync.confirm_offset, replicated_until(ALL_MEMBERS, sync, 2)) == (0, -1), "only proposed"
+    assert sync.adopt(frozenset({1, 2}), 2, 2)
+    assert (sync.confirm_offset, sync.confirmed_records) == (1000, 1000)
+    assert replicated_until(ALL_MEMBERS, sync, 2) == 1000
     sync.check_invariants()
+
+
+def test_a_lowered_minimum_counts_once_the_controllers_have_recorded_it() -> None:
+    """Until then they may elect a replica that left the set when it was too small."""
+    sync = state({1}, end=1000)
+    sync.min_copies = sync.recorded_least = 2
+    sync.log_appended(2000)
+    assert (sync.change_to_propose(10), sync.confirm_offset) == (None, 0)
+    sync.min_copies = 1
+    sync.log_appended(2100)
+    assert (sync.has_enough_members, sync.confirm_offset) == (False, 0)
+    proposal = sync.change_to_propose(20)
+    assert proposal is not None
+    assert (proposal.members, proposal.least) == ({1}, 1)
+    sync.proposal_sent(proposal.members)
+    assert sync.adopt(frozenset({1}), 6, 1)
+    assert (sync.has_enough_members, sync.confirm_offset) == (True, 2100)
+    sync.min_copies = 2
+    sync.log_appended(3000)
+    assert (sync.confirm_offset, sync.change_to_propose(30)) == (2100, None), "a raised one counts at once"
