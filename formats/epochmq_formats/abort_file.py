@@ -30,6 +30,20 @@ class FileIdentity(Struct, frozen=True):
     device: int
 
 
+class StoragePlace(Struct, frozen=True):
+    """Where a store is; empty: unknown. A snapshot of a volume that is restored has another place, although
+    its files have the same identities."""
+
+    machine: str = ""  # the machine's id
+    volume: str = ""  # the serial number, or another unique name, of the volume
+
+    def differs_from(self, other: StoragePlace) -> bool:
+        """Whether these are surely two places. A volume that was attached to another machine is the same."""
+        if self.volume and other.volume:
+            return self.volume != other.volume
+        return bool(self.machine and other.machine) and self.machine != other.machine
+
+
 class AbortRecord(Struct, frozen=True):
     """The content of an abort file, about one run of the store."""
 
@@ -42,6 +56,7 @@ class AbortRecord(Struct, frozen=True):
     dispatched_until: int = -1
     """Physical offset of a message. The files of queues and index have everything before it, in the page
     cache at least. -1: unknown."""
+    place: StoragePlace = StoragePlace()
 
 
 def encode(pid: int, record: AbortRecord) -> bytes:
@@ -55,6 +70,10 @@ def encode(pid: int, record: AbortRecord) -> bytes:
     lines.append(f"tail={record.inherited.name}")
     lines.append(f"recovery={'unfinished' if record.recovering else 'finished'}")
     lines.append(f"dispatched={record.dispatched_until}")
+    if record.place.machine:
+        lines.append(f"machine={record.place.machine}")
+    if record.place.volume:
+        lines.append(f"volume={record.place.volume}")
     return "\n".join([*lines, ""]).encode()
 
 
@@ -72,6 +91,7 @@ def decode(data: bytes) -> AbortRecord:
         inherited=_inherited(fields.get("tail")),
         recovering=fields.get("recovery", "finished") != "finished",
         dispatched_until=_offset(fields.get("dispatched")),
+        place=StoragePlace(fields.get("machine", ""), fields.get("volume", "")),
     )
 
 

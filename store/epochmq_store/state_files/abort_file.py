@@ -25,7 +25,15 @@ from typing import Final
 
 import msgspec
 
-from epochmq_formats.abort_file import RECORD_BYTES, AbortRecord, FileIdentity, TailState, decode, encode
+from epochmq_formats.abort_file import (
+    RECORD_BYTES,
+    AbortRecord,
+    FileIdentity,
+    StoragePlace,
+    TailState,
+    decode,
+    encode,
+)
 from epochmq_protocol.durable_files import sync_directory
 from epochmq_store.files.mapped_file import as_disk_full
 from epochmq_store.state_files.tail_state import CLEAN_TAIL, LogTail, assess_tail
@@ -33,6 +41,10 @@ from epochmq_store.state_files.tail_state import CLEAN_TAIL, LogTail, assess_tai
 log = logging.getLogger(__name__)
 
 MARK_DIRECTORY: Final = Path("/dev/shm")  # in memory: its files do not survive a reboot
+MACHINE_ID: Final = Path("/etc/machine-id")
+DEVICES: Final = Path("/sys/dev/block")
+VOLUME_NAMES: Final = ("dm/uuid", "wwid", "device/wwid", "serial", "device/serial")
+"""The files of a block device that name a volume. A disk without any of them has no name."""
 _FS_IOC_GETVERSION: Final = 0x80087601  # reads the inode's generation on ext4, xfs and btrfs
 
 
@@ -61,7 +73,7 @@ class AbortFile:
             os.close(fd)
         if _is_own_mark(flush_failure_mark(present)):
             left = msgspec.structs.replace(left, flush_failed=True)
-        return assess_tail(left, boot_id(), present)
+        return assess_tail(left, boot_id(), present, place_of(present.device))
 
     def begin(self, tail: LogTail, *, acknowledges_unflushed: bool) -> None:
         """Records a new run durably. It inherits the state of `tail` until `clear_inherited`. Raises
@@ -82,6 +94,7 @@ class AbortFile:
             flush_failed=tail.cache_suspect,
             recovering=tail is not CLEAN_TAIL and not tail.only_killed,
             dispatched_until=tail.dispatched_until,
+            place=place_of(identity.device),
         )
         self._mark = flush_failure_mark(identity)
         try:
@@ -220,6 +233,25 @@ def _is_own_mark(mark: Path) -> bool:
         return mark.lstat().st_uid == os.geteuid()
     except OSError:
         return False
+
+
+def place_of(device: int) -> StoragePlace:
+    """The place of the store on this device: what the machine and the kernel tell of it."""
+    machine = _short_line(MACHINE_ID)
+    block = DEVICES / f"{os.major(device)}:{os.minor(device)}"
+    # Of a partition, the disk is the directory above.
+    disks = [block, block.resolve().parent] if block.exists() else []
+    names = (_short_line(disk / name) for disk in disks for name in VOLUME_NAMES)
+    return StoragePlace(machine, next((name for name in names if name), ""))
+
+
+def _short_line(path: Path) -> str:
+    """The printable text in the first line of a file, 64 characters at most; empty without one."""
+    try:
+        lines = path.read_bytes()[:256].decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return "".join(filter(str.isprintable, lines[0] if lines else "")).strip()[:64]
 
 
 def boot_id() -> str:

@@ -8,6 +8,7 @@ an abort file that exists:
 |---|---|
 | a flush failed in that run | UNKNOWN |
 | it describes another file (this one is a copy), or another device in the same boot | UNKNOWN |
+| another boot, and another volume, or another machine if a volume has no name | UNKNOWN |
 | the same boot of the machine | INTACT: the page cache keeps the writes of a killed process |
 | another boot, or none | UNFLUSHED_LOST |
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from epochmq_formats.abort_file import AbortRecord, FileIdentity, TailState
+from epochmq_formats.abort_file import AbortRecord, FileIdentity, StoragePlace, TailState
 
 
 class LogTail(Struct, frozen=True):
@@ -45,13 +46,20 @@ CLEAN_TAIL = LogTail(
 )
 
 
-def assess_tail(left: AbortRecord | None, boot_id: str, present: FileIdentity | None) -> LogTail:
+def assess_tail(
+    left: AbortRecord | None,
+    boot_id: str,
+    present: FileIdentity | None,
+    place: StoragePlace = StoragePlace(),  # noqa: B008  # frozen
+) -> LogTail:
     """The state of the log's end, from the record that was `left` (None after a clean stop), the present
-    boot, and the present identity of the abort file."""
+    boot, the present identity of the abort file, and the place of the store."""
     if left is None:
         return CLEAN_TAIL
     same_boot = left.boot_id == boot_id
     own = _state(left, same_boot, present)
+    if not same_boot and place.differs_from(left.place):
+        own = TailState.UNKNOWN
     state = max(own, left.inherited)
     only_killed = own is TailState.INTACT and not left.recovering
     return LogTail(

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_formats.abort_file import AbortRecord, FileIdentity, TailState, decode, encode
+from epochmq_formats.abort_file import AbortRecord, FileIdentity, StoragePlace, TailState, decode, encode
 from epochmq_store.files.mapped_file import MappedFile, StoreDamagedError
 from epochmq_store.message_store import MessageStore
 from epochmq_store.state_files import abort_file
@@ -104,6 +104,62 @@ def test_an_unreadable_abort_file_counts_as_a_power_loss_under_async_flush(data:
 def test_an_abort_file_of_an_older_version_distinguishes_kill_and_power_loss() -> None:
     assert assess_tail(decode(b"4711\nboot-1"), "boot-1", HERE).state is TailState.INTACT
     assert assess_tail(decode(b"4711\nboot-1"), "boot-2", HERE).state is TailState.UNFLUSHED_LOST
+
+
+HOME = StoragePlace("machine-1", "volume-1")
+
+
+@pytest.mark.parametrize(
+    ("left", "present", "lacks"),
+    [
+        (HOME, HOME, False),
+        (HOME, StoragePlace("machine-1", "volume-2"), True),
+        (HOME, StoragePlace("machine-2", "volume-2"), True),
+        (HOME, StoragePlace("machine-2", "volume-1"), False),  # the volume was attached there
+        (StoragePlace("machine-1"), StoragePlace("machine-2", "volume-1"), True),
+        (StoragePlace("machine-1"), StoragePlace("machine-1", "volume-1"), False),
+        (StoragePlace(), StoragePlace("machine-2", "volume-2"), False),  # of an earlier release
+        (HOME, StoragePlace(), False),
+    ],
+)
+def test_a_snapshot_of_a_running_store_that_is_restored_elsewhere_may_lack_acknowledged_messages(
+    left: StoragePlace, present: StoragePlace, lacks: bool
+) -> None:
+    """Its abort file has the identity of the original, and with SYNC_FLUSH a power loss takes nothing."""
+    record = with_changes(LEFT, acknowledged_unflushed=False, place=left)
+    assert decode(encode(1, record)) == record
+    tail = assess_tail(record, "boot-2", HERE, present)
+    assert tail.may_lack_acknowledged is lacks
+    assert tail.state is (TailState.UNKNOWN if lacks else TailState.UNFLUSHED_LOST)
+
+
+def test_the_place_of_a_store_is_what_the_kernel_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "id").write_text("0123abcd\n")
+    disk = tmp_path / "devices" / "sda"
+    (disk / "sda1").mkdir(parents=True)
+    (disk / "device").mkdir()
+    (disk / "device" / "wwid").write_text("naa.5000c500a1b2c3d4\n")
+    (tmp_path / "block").mkdir()
+    (tmp_path / "block" / "8:1").symlink_to(disk / "sda1")
+    monkeypatch.setattr(abort_file, "MACHINE_ID", tmp_path / "id")
+    monkeypatch.setattr(abort_file, "DEVICES", tmp_path / "block")
+    assert abort_file.place_of(os.makedev(8, 1)) == StoragePlace("0123abcd", "naa.5000c500a1b2c3d4")
+    assert abort_file.place_of(os.makedev(0, 44)) == StoragePlace("0123abcd", "")
+    monkeypatch.setattr(abort_file, "MACHINE_ID", tmp_path / "none")
+    assert abort_file.place_of(os.makedev(0, 44)) == StoragePlace()
+
+
+def test_a_restored_snapshot_starts_in_doubt(tmp_path: Path) -> None:
+    store = open_store(tmp_path / "a", flush_disk_type="SYNC_FLUSH")
+    put_all(store, random_messages(1, 20))
+    left = copy_after_crash(store, tmp_path / "b")
+    store.stop()
+    adopt_abort_file(left, boot_id="boot-1", place=StoragePlace("another machine"))
+    again = open_store(left, flush_disk_type="SYNC_FLUSH")
+    assert again.tail.may_lack_acknowledged
+    again.stop()
 
 
 def reopen(root: Path, **changes: Any) -> MessageStore:
