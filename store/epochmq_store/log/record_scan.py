@@ -16,8 +16,8 @@ from epochmq_store.log.quiet_reader import QuietReader
 from epochmq_store.log.record_checks import PLAIN, PlainRecords
 from epochmq_store.log.scanned_unit import ScannedPiece, ScannedUnit
 
-READ_BYTES: Final = 128 << 10
-"""Bytes that one step reads and checks."""
+READ_BYTES: Final = 64 << 10
+"""Bytes that one step reads and checks. Of small records, a step holds the interpreter for a millisecond."""
 PIECE_BYTES: Final = 64 << 10
 """The least size of a piece with a checksum of its own, except at the end of a scan and before damage."""
 _TRUSTED_SIZE_MAX: Final = 16 << 20

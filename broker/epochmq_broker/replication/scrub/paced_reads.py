@@ -43,7 +43,7 @@ class PacedReads:
         """Ends the thread after the present read."""
         executor, self._executor = self._executor, None
         if executor is not None:
-            executor.shutdown(wait=False, cancel_futures=True)
+            executor.shutdown(wait=False)
 
     async def on_thread(self, function: Callable[[], Result]) -> Result:
         """Runs a function on the thread. Raises OSError if the reads have ended."""
@@ -61,7 +61,7 @@ class PacedReads:
                 await self._pause_after(READ_BYTES)
             await self._pause_after(min(READ_BYTES, unit.end - unit.start))
         finally:
-            scan.close()
+            self._close_later(scan.close)
         return unit
 
     async def checksum(self, start: int, end: int) -> int:
@@ -90,7 +90,14 @@ class PacedReads:
                 await self._pause_after(size)
                 start += size
         finally:
-            reader.close()
+            self._close_later(reader.close)
+
+    def _close_later(self, close: Callable[[], None]) -> None:
+        """Closes a file after the read that may run on the thread, although its caller was cancelled."""
+        if self._executor is None:
+            close()
+        else:
+            self._executor.submit(close)
 
     async def _pause_after(self, size: int) -> None:
         self.read_bytes += size
