@@ -317,6 +317,7 @@ class MessageStore:
             abort=self.abort,
             fsync_failure=self.fsync_failure,
             state=self.state,
+            damage=self.damage,
             on_expire=self.on_expire,
             log_extent=self._log_extent,
         )

@@ -64,12 +64,28 @@ class NotResidentError(Exception):
         return {(self.file, block) for block in range(first, last + 1)}
 
 
+class DamagedBytesError(NotResidentError):
+    """Bytes [at, at + size) of a file are known to be damaged. A read of them fails as one of an unreadable
+    sector does."""
+
+    def __init__(self, file: MappedFile | QueueFile, at: int, size: int, fault: str) -> None:
+        super().__init__(file, at, size)
+        self._fault = fault
+
+    def load(self) -> None:
+        """Raises StoreReadError."""
+        raise StoreReadError(f"{self.file.path} is damaged near {self.at}: {self._fault}")
+
+
 class PageResidency:
     """The blocks known to be in memory. The owner calls `expire` about once a second. `pages_reclaimed` tells
     whether the kernel may have removed pages from memory since its last call."""
 
     def __init__(self, pages_reclaimed: Callable[[], bool] = lambda: True) -> None:
         self._pages_reclaimed = pages_reclaimed
+        self.fault_in: Callable[[MappedFile | QueueFile, int, int], str] = lambda _file, _start, _stop: ""
+        """What is damaged in the bytes [start, stop) of a file; empty if nothing is known to be. After a
+        change `clear` makes the next reads ask again."""
         self._count = 0  # of known blocks
         self._expiries = 0  # calls of `expire` since the last `clear`
         self._known: dict[MappedFile | QueueFile, set[int]] = {}  # the numbers of the blocks, by file
@@ -133,7 +149,10 @@ class PageResidency:
     def _check_block(self, file: MappedFile | QueueFile, block: int, at: int, end: int) -> None:
         start = block << BLOCK_BITS
         stop = min(start + BLOCK_BYTES, max(file.wrote, end))
-        if self._is_resident(file.map, start, stop):
+        is_whole = not self.fault_in(file, start, stop)
+        if not is_whole and (fault := self.fault_in(file, max(at, start), min(end, stop))):
+            raise DamagedBytesError(file, at, end - at, fault)
+        if is_whole and self._is_resident(file.map, start, stop):
             if self._count >= KNOWN_BLOCKS_MAX:
                 self.clear()
             self._known.setdefault(file, set()).add(block)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -34,6 +34,7 @@ class DamagedRanges:
 
     def __init__(self) -> None:
         self._ranges: list[DamagedRange] = []
+        self.on_change: Callable[[], None] = lambda: None
 
     def __bool__(self) -> bool:
         return bool(self._ranges)
@@ -53,7 +54,10 @@ class DamagedRanges:
         `found` that touch no range known before."""
         new = [one for one in found if self.first_within(one.start, one.end) is None]
         kept = [one for one in self._ranges if one.end <= start or one.start >= end]
-        self._ranges = _limited(sorted([*kept, *found], key=lambda one: one.start))
+        ranges = _limited(sorted([*kept, *found], key=lambda one: one.start))
+        if ranges != self._ranges:
+            self._ranges = ranges
+            self.on_change()
         return new
 
     def first_within(self, start: int, end: int) -> DamagedRange | None:

@@ -17,6 +17,7 @@ from epochmq_store.files.worker_thread import WorkerBusyError, WorkerThread
 from epochmq_store.index.index_file import IndexFile
 from epochmq_store.index.key_index import INDEX_BACKLOG_MAX, KeyIndex
 from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.log.damaged_ranges import DamagedRanges
 from epochmq_store.log.log_expiry import LogExpiry
 from epochmq_store.log.preallocator import BackgroundPreallocator
 from epochmq_store.queues.consume_queues import ConsumeQueues
@@ -52,6 +53,7 @@ class MaintenanceDependencies:
     abort: AbortFile
     fsync_failure: FsyncFailure
     state: RunningState
+    damage: DamagedRanges
     on_expire: list[Callable[[int], None]]
     """Called with the log's new first offset."""
     log_extent: LogExtentFile | None
@@ -73,6 +75,8 @@ class StoreMaintenance:
         self._queue_worker = WorkerThread("store-flush-queues")
         self._preallocation_worker = WorkerThread("store-preallocate")
         self._residency = PageResidency(own_page_reclaim().has_run)
+        self._residency.fault_in = self._fault_in
+        store.damage.on_change = self._residency.clear
         self._queue_expiry = QueueExpiry(
             queues=store.queues,
             worker=self._queue_worker,
@@ -122,6 +126,14 @@ class StoreMaintenance:
         self._store.queue_flusher.stop()
         self._store.index.report_full_files(None)
         self._store.reader.use_residency(None)
+
+    def _fault_in(self, file: MappedFile | QueueFile, start: int, stop: int) -> str:
+        """What is damaged in the bytes [start, stop) of a file, if it is one of the log's."""
+        damage, log_files = self._store.damage, self._store.log.files
+        if not damage or log_files.find(file.start + start) is not file:
+            return ""
+        broken = damage.first_broken_within(file.start + start, file.start + stop)
+        return "" if broken is None else broken.fault
 
     def _every(self, name: str, interval_ms: Callable[[], int], work: Callable[[], None]) -> None:
         def run() -> None:
