@@ -372,6 +372,37 @@ def test_the_schema_has_exactly_the_values() -> None:
     keys(schema, yaml.safe_load((CHART / "values.yaml").read_text()))
 
 
+class StrictLoader(yaml.SafeLoader):
+    """Rejects a mapping that has a key twice, as Kubernetes does."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        assert len(keys) == len(set(keys)), keys
+        return super().construct_mapping(node, deep)
+
+
+def test_labels_and_annotations_of_users_neither_repeat_nor_replace_those_of_the_chart() -> None:
+    found = run(
+        "template",
+        "epochmq",
+        str(CHART),
+        "--kube-version",
+        "1.34.4",
+        "--set",
+        r"podLabels.app\.kubernetes\.io/name=mine,podLabels.team=orders",
+        "--set",
+        r"podAnnotations.checksum/config=mine,podAnnotations.note=a",
+    )
+    assert found.returncode == 0, found.stderr
+    documents = list(yaml.load_all(found.stdout, Loader=StrictLoader))
+    (deployment,) = kinds([one for one in documents if one], "Deployment")
+    meta = deployment["spec"]["template"]["metadata"]
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= meta["labels"].items()
+    assert meta["labels"]["team"] == "orders"
+    assert meta["annotations"]["note"] == "a"
+    assert len(meta["annotations"]["checksum/config"]) == 64
+
+
 # monitoring
 
 
