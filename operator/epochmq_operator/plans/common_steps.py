@@ -21,7 +21,12 @@ from epochmq_operator.plans.objects import (
     spec_of,
     status_of,
 )
-from epochmq_operator.plans.observed_state import ObservedPod, ObservedState, claims_of_set
+from epochmq_operator.plans.observed_state import (
+    ObservedPod,
+    ObservedState,
+    claims_of_set,
+    missing_pod,
+)
 from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.plans.renderer import ApplicableManifests
 from epochmq_operator.resources import REPLICAS_MAX
@@ -74,7 +79,7 @@ def unready_pods(pods: Sequence[ObservedPod | None], stateful_set: str) -> list[
     for ordinal, pod in enumerate(pods):
         name = f"{stateful_set}-{ordinal}"
         if pod is None:
-            lines.append(f"{name} does not exist")
+            lines.append(missing_pod(name))
         elif not pod.ready:
             lines.append(f"{name} {pod.unready_reason}")
     return lines

@@ -26,11 +26,14 @@ from epochmq_operator.plans.objects import (
     is_deleting,
     metadata,
     owner_of,
+    spec_of,
 )
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import PlanStep, StepKind
 from epochmq_operator.pod_rendering import component_name
 from epochmq_operator.pods import Component
+
+LISTED_PODS_MAX = 3
 
 
 def finalizers(resource: Manifest) -> tuple[str, ...]:
@@ -97,16 +100,27 @@ def _delete_stateful_set_step(
     stateful_set = component_name(name, component)
     present = observed.object("StatefulSet", stateful_set)
     mine = present is not None and _belongs(present, observed.resource)
-    left = any(
-        ref.kind == "Pod" and ref.namespace == observed.namespace and _pod_of(pod, stateful_set)
+    left = sorted(
+        ref.name
         for ref, pod in observed.objects.items()
+        if ref.kind == "Pod" and ref.namespace == observed.namespace and _pod_of(pod, stateful_set)
     )
     effects: tuple[Delete, ...] = ()
     if present is not None and mine and not is_deleting(present):
         effects = (
             Delete(Ref("StatefulSet", observed.namespace, stateful_set), str(metadata(present).get("uid"))),
         )
+    if not effects and left:
+        listed = [_stopping(observed, pod) for pod in left[:LISTED_PODS_MAX]]
+        more = f" and {len(left) - LISTED_PODS_MAX} more" if len(left) > LISTED_PODS_MAX else ""
+        message += f": waits for {', '.join(listed)}{more}"
     return PlanStep(kind, not mine and not left, reason, message, effects=effects)
+
+
+def _stopping(observed: ObservedState, pod: str) -> str:
+    """A pod that has not gone yet, and its node, which may be why."""
+    node = spec_of(observed.object("Pod", pod) or {}).get("nodeName")
+    return f"{pod} on node {node}" if node else pod
 
 
 def _pod_of(pod: Manifest, stateful_set: str) -> bool:

@@ -152,9 +152,19 @@ def _unready_reason(
     scheduled = conditions.get("PodScheduled", {})
     if scheduled.get("status") == "False":
         return f"cannot be scheduled: {scheduled.get('message', 'no reason given')}"
+    if status.get("phase") == "Failed":
+        # Evicted, NodeShutdown, OutOfmemory, …: Kubernetes gives both for a pod as a whole.
+        given = [str(status[key]) for key in ("reason", "message") if status.get(key)]
+        return f"failed: {': '.join(given) or 'no reason given'}"[:REASON_LENGTH_MAX]
     if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
         return "is on a node that does not respond"
     return NOT_READY if status.get("phase") == "Running" else "has not started"
+
+
+def missing_pod(name: str) -> str:
+    """What to know of a pod that does not exist. Only the Events of its StatefulSet say why, such as a quota
+    that is used up."""
+    return f"{name} does not exist (see kubectl describe statefulset {name.rpartition('-')[0]})"
 
 
 CLAIM_ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,5})\Z")
