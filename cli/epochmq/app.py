@@ -279,6 +279,57 @@ def discard_store(
     )
 
 
+controllers_app = typer.Typer(
+    help="Restore what the controllers have lost.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(controllers_app, name="controllers")
+
+
+@controllers_app.command("adopt")
+def adopt_groups(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print what the command would do, and change nothing.")
+    ] = False,
+    accept_missing: Annotated[
+        bool,
+        typer.Option(
+            "--accept-missing",
+            help="Rebuild a group although a broker that may have more messages is missing.",
+        ),
+    ] = False,
+    controller: Annotated[
+        list[str] | None,
+        typer.Option("--controller", metavar="ADDR", help="Without a run: a controller. May be repeated."),
+    ] = None,
+    broker: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--broker", metavar="ADDR", help="Without a run: every broker of the group. May be repeated."
+        ),
+    ] = None,
+    state: StateOption = STATE_DEFAULT,
+    timeout: SwitchoverTimeoutOption = 30,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Rebuild groups after all controllers have lost their storage.
+
+    Asks the brokers for their ids, epochs and logs. The replica with the newest log becomes the master. No
+    message is changed."""
+    from epochmq.verbs import adopt_groups as verb
+
+    _exit_with(
+        lambda: verb.run(
+            state,
+            controller or [],
+            broker or [],
+            timeout,
+            dry_run=dry_run,
+            accept_missing=accept_missing,
+            as_json=output is OutputFormat.JSON,
+        )
+    )
+
+
 @app.command()
 def produce(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Final
 
+import msgspec
 from msgspec import field
 
 from epochmq_protocol.errors import RemoteProtocolError
@@ -41,6 +42,32 @@ class ReplicaControlCode(IntEnum):
     SETTLE_STORE = 20_011
     """To a broker whose store the controllers refuse: adopt the store for its broker id, or give it another
     id."""
+    ADOPT_GROUP = 20_012
+    """To the leading controller, which has lost its storage: rebuild a replica group from what its brokers
+    say. To be repeated while the response has `remainingEpochs`."""
+
+
+REMAINING_EPOCHS: Final = "remainingEpochs"
+"""Ext field of the response to ADOPT_GROUP: how many epochs remain to be counted; 0 when the group has its
+master."""
+
+
+class AdoptedReplica(msgspec.Struct, frozen=True, rename="camel"):
+    """One replica in the body of ADOPT_GROUP, and where it serves clients."""
+
+    broker_id: int
+    address: str
+
+
+class AdoptedGroup(msgspec.Struct, frozen=True, rename="camel"):
+    """The body of ADOPT_GROUP. `master_epoch`: the greatest epoch that a broker of the group knows. The new
+    master gets a greater one."""
+
+    cluster_name: str
+    broker_name: str
+    master_broker_id: int
+    master_epoch: int
+    replicas: list[AdoptedReplica]
 
 
 class SettleStoreHeader(Header, kw_only=True):

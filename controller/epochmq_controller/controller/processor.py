@@ -24,6 +24,7 @@ from epochmq_controller.controller.lease_renewals import REFUSED_REMARK, SUCCESS
 from epochmq_controller.replica_groups import incarnations, rules
 from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.requests import (
+    AdoptGroupRequest,
     AlterSyncStateSetRequest,
     ApplyBrokerIdRequest,
     CleanBrokerDataRequest,
@@ -73,6 +74,7 @@ from epochmq_protocol.headers_controller import (
     RegisterBrokerToControllerResponseHeader,
 )
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.replica_control import REMAINING_EPOCHS, AdoptedGroup, ReplicaControlCode
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import RequestHandler
 
@@ -114,6 +116,7 @@ class ControllerProcessor:
             code.CLEAN_BROKER_DATA: self._task(self.clean_broker_data),
             code.CONTROLLER_GET_NEXT_BROKER_ID: self._task(self.next_broker_id),
             code.CONTROLLER_APPLY_BROKER_ID: self._task(self.apply_broker_id),
+            ReplicaControlCode.ADOPT_GROUP: self._task(self.adopt_group),
         }
 
     @staticmethod
@@ -272,6 +275,24 @@ class ControllerProcessor:
             )
         )
         return _decision_response(command, decision, None, b"", faults)
+
+    async def adopt_group(self, command: Command) -> Command:
+        """20012 ADOPT_GROUP: rebuilds a group that the controllers have forgotten."""
+        try:
+            plan = msgspec.json.decode(command.body, type=AdoptedGroup)
+        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"body: {error}, expected the group to adopt"
+            ) from None
+        self._require_leader()
+        if self._controller.state_machine.earlier_leases_may_last:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY, "a master may still hold a lease of an earlier leader; repeat this"
+            )
+        living = self._controller.state_machine.living_ids(plan.broker_name)
+        decision = await self._controller.decide(AdoptGroupRequest(plan.broker_name, plan, living))
+        ext = {REMAINING_EPOCHS: str(decision.remaining_epochs)}
+        return response(command, decision.code, decision.remark, ext=ext)
 
     def _require_leader(self) -> None:
         if not self._controller.leads:

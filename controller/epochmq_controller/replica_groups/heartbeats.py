@@ -78,6 +78,12 @@ class HeartbeatTable:
             del self.table[replica]
         return gone
 
+    def living_ids(self, name: str, now_ms: int) -> frozenset[int]:
+        """The ids under which brokers of this name send heartbeats."""
+        return frozenset(
+            broker_id for (_, of, broker_id), beat in self.table.items() if of == name and beat.alive(now_ms)
+        )
+
     def live_info(self, replica: BrokerIdentityInfo, now_ms: int) -> ReplicaLiveInfo | None:
         """What elections need of a replica, None for a dead one."""
         beat = self.table.get(replica)

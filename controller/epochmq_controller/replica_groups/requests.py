@@ -9,6 +9,7 @@ from epochmq_controller.replica_groups import rules
 from epochmq_controller.replica_groups.election_policy import LiveInfoLookup
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.rules import Decision
+from epochmq_protocol.replica_control import AdoptedGroup
 
 
 class _GroupRequest(msgspec.Struct, frozen=True):
@@ -79,6 +80,14 @@ class ApplyBrokerIdRequest(_GroupRequest, frozen=True):
     check_code: str
 
 
+class AdoptGroupRequest(_GroupRequest, frozen=True):
+    """20012: an administrator has a forgotten group rebuilt. `living`: the ids under which brokers of the
+    group send heartbeats."""
+
+    plan: AdoptedGroup
+    living: frozenset[int]
+
+
 ControllerRequest = (
     AlterSyncStateSetRequest
     | ElectMasterRequest
@@ -87,6 +96,7 @@ ControllerRequest = (
     | CleanBrokerDataRequest
     | GetNextBrokerIdRequest
     | ApplyBrokerIdRequest
+    | AdoptGroupRequest
 )
 
 
@@ -137,6 +147,8 @@ def decide(
             return rules.clean_broker_data(
                 groups, cluster, name, ids, include_living=include_living, alive=alive
             )
+        case AdoptGroupRequest(plan=plan, living=living):
+            return rules.adopt_group(groups, plan, alive, living)
         case GetNextBrokerIdRequest():
             return Decision()
         case ApplyBrokerIdRequest(cluster=cluster, broker_id=broker_id, check_code=check_code):

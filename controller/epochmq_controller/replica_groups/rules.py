@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from epochmq_controller.replica_groups import election_policy, incarnations
+from epochmq_controller.replica_groups import election_policy, group_adoption, incarnations
 from epochmq_controller.replica_groups.election_policy import LiveInfoLookup, LivenessLookup
 from epochmq_controller.replica_groups.events import (
     AlterSyncStateSetEvent,
@@ -23,6 +23,7 @@ from epochmq_controller.replica_groups.events import (
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup, ReplicaGroups
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.integers import LONG_MAX, LONG_MIN
+from epochmq_protocol.replica_control import AdoptedGroup
 
 ANY_BROKER = -1
 """The broker id in an election that the controller itself requests."""
@@ -52,6 +53,8 @@ class Decision:
     events: list[ControllerEvent] = field(default_factory=list)
     wait_reason: str | None = None
     """Why an election waits for missing members."""
+    remaining_epochs: int = 0
+    """Of ADOPT_GROUP: how many epochs remain to be counted."""
 
 
 def reject(code: ResponseCode, remark: str, view: ReplicaGroupView | None = None) -> Decision:
@@ -400,6 +403,23 @@ def register_broker(
         events.append(AlterSyncStateSetEvent(name, group.sync_state_set, _recorded(least)))
         view = replace(view, sync_state_set_epoch=group.sync_state_set_epoch + 1)
     return Decision(view=view, events=events)
+
+
+def adopt_group(
+    groups: ReplicaGroups, plan: AdoptedGroup, alive: LiveInfoLookup, living: Iterable[int]
+) -> Decision:
+    """20012: rebuilds a group that the controllers have forgotten (`group_adoption`)."""
+    group = groups.get(plan.broker_name)
+    problem = group_adoption.objection(plan, group, living)
+    if problem is not None:
+        return reject(ResponseCode.CONTROLLER_INVALID_REQUEST, problem)
+    if alive(plan.cluster_name, plan.broker_name, plan.master_broker_id) is None:
+        return reject(
+            ResponseCode.SYSTEM_BUSY,
+            f"the heartbeats of broker {plan.master_broker_id} do not reach the leading controller yet",
+        )
+    events, remaining = group_adoption.adoption_events(plan, group)
+    return Decision(events=events, remaining_epochs=remaining)
 
 
 def replica_info(groups: ReplicaGroups, name: str) -> Decision:

@@ -84,6 +84,16 @@ class ControllerStateMachine:
         """Why groups get no master until missing members return, by group."""
         return self._queues.wait_reasons
 
+    @property
+    def earlier_leases_may_last(self) -> bool:
+        """Whether masters may still hold leases of an earlier leader (`LeaseTable`)."""
+        leases = self._state.leases
+        return leases is None or self._state.clock.ms < leases.unknown_leases_until_ms
+
+    def living_ids(self, name: str) -> frozenset[int]:
+        """The ids under which brokers of this name send heartbeats, also of a group that is not known."""
+        return self._state.heartbeats.living_ids(name, self._state.now_ms)
+
     def refuses(self, replica: BrokerIdentityInfo, heartbeat: Heartbeat) -> bool:
         """Whether the sender of a heartbeat must not act under its broker id (`incarnations`)."""
         return self._admission.verdict(replica, heartbeat).is_refused

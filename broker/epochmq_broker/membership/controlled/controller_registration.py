@@ -111,7 +111,7 @@ class ControllerRegistration:
         self.phase = RegistrationPhase.UNREGISTERED
         return (
             f"the controllers do not know group {self._name}, but this store belongs to broker {identity.id} "
-            "of it: restore the controllers' storage, or clear this store"
+            "of it: they have lost their storage. Restore it, or rebuild the group: epochmq controllers adopt"
         )
 
     def id_granted(self) -> None:

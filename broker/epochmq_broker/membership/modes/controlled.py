@@ -10,7 +10,11 @@ from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, 
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader
-from epochmq_protocol.replica_control import SwitchoverRequestHeader, SwitchoverResponseHeader
+from epochmq_protocol.replica_control import (
+    SwitchoverRequestHeader,
+    SwitchoverResponseHeader,
+    format_broker_ids,
+)
 
 
 class ControlledMode(AvailabilityMode):
@@ -55,11 +59,23 @@ class ControlledMode(AvailabilityMode):
         return super().takes_messages() and self.replicas.takes_messages()
 
     def runtime_info(self) -> Mapping[str, str]:
-        """Adds the id that the controllers gave to this broker, and why they refuse its store."""
-        machine = self.replicas.started_state_machine
+        """Adds the id that the controllers gave to this broker, why they refuse its store, and what a person
+        needs who has to rebuild the group (`epochmq controllers adopt`)."""
+        machine, doubt = self.replicas.started_state_machine, self._parts.ha.doubt
         if machine is None or machine.identity is None:
             return {}
-        found = {"replicaId": str(machine.identity.id)}
+        view, sync = machine.latest_master_view, self._parts.ha.sync_state
+        known = view.epoch if view is not None else 0
+        members = sync.members_or_proposed if sync is not None else view.members if view is not None else ()
+        found = {
+            "replicaId": str(machine.identity.id),
+            "replicaGroup": machine.identity.name,
+            "replicaCluster": machine.identity.cluster,
+            "knownMasterEpoch": str(max(known, self._parts.ha.epochs.epochs.last_epoch)),
+            "knownMembers": format_broker_ids(members),
+            "writtenEpoch": str(doubt.written_epoch),
+            "mayLackAcknowledged": str(doubt.may_lack_acknowledged).lower(),
+        }
         return found if machine.refusal is None else {**found, "storeRefused": machine.refusal}
 
     def registered(self, response: RegisterBrokerResponseHeader) -> None:
