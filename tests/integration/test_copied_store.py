@@ -23,13 +23,15 @@ SETTINGS = {"allAckInSyncStateSet": True, "minInSyncReplicas": 1, "registerNameS
 def group(tmp_path: Path) -> Iterator[tuple[ReplicaGroup, Member]]:
     """A group of three, and a broker with an empty store that is not started."""
     made = ReplicaGroup(tmp_path, [our_controller] * 3, [our_broker] * 4, broker=SETTINGS, octet=124)
+    brokers = made.brokers.copy()
     copy = made.brokers.pop()
     try:
         made.start()
         deliver_to(made, b"first")
         yield made, copy
     finally:
-        copy.process.kill()
+        for one in brokers:
+            one.process.kill()
         made.kill()
 
 
