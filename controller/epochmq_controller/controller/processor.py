@@ -210,7 +210,7 @@ class ControllerProcessor:
         """1006 CONTROLLER_GET_SYNC_STATE_DATA: reads the groups that the body names."""
         try:
             names = msgspec.json.decode(command.body, type=list[str] | None)
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"body: {error}, expected {EXPECTED_NAMES}"
             ) from None

@@ -12,6 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.integers import Long
 
 _TYPE = struct.Struct(">h")
 
@@ -32,7 +33,7 @@ class AlterSyncStateSetEvent(_Event, frozen=True, rename="camel"):
     event_type = 1
     event_name = "ALTER_SYNC_STATE_SET_EVENT"
 
-    new_sync_state_set: frozenset[int]
+    new_sync_state_set: frozenset[Long]
     min_in_sync_replicas: int | None = None
 
 
@@ -44,7 +45,7 @@ class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
 
     cluster_name: str | None = None
     broker_address: str | None = None
-    new_broker_id: int = 1
+    new_broker_id: Long = 1
     register_check_code: str | None = None
 
 
@@ -58,8 +59,8 @@ class ElectMasterEvent(_Event, frozen=True, rename="camel"):
     event_name = "ELECT_MASTER_EVENT"
 
     new_master_elected: bool = False
-    new_master_broker_id: int | None = None
-    confirmed_offset: int | None = None
+    new_master_broker_id: Long | None = None
+    confirmed_offset: Long | None = None
     min_in_sync_replicas: int | None = None
 
 
@@ -69,7 +70,7 @@ class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):
     event_type = 5
     event_name = "CLEAN_BROKER_DATA_EVENT"
 
-    broker_id_set_to_clean: frozenset[int] | None = None
+    broker_id_set_to_clean: frozenset[Long] | None = None
 
 
 class UpdateBrokerAddressEvent(_Event, frozen=True, rename="camel"):
@@ -81,7 +82,7 @@ class UpdateBrokerAddressEvent(_Event, frozen=True, rename="camel"):
 
     cluster_name: str | None = None
     broker_address: str | None = None
-    broker_id: int | None = None
+    broker_id: Long | None = None
     incarnation: str | None = None
 
 
@@ -126,5 +127,5 @@ def decode(body: bytes) -> ControllerEvent | None:
         return None
     try:
         return decoder.decode(body[_TYPE.size :])
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"{decoder.type.event_name}: {error}") from error

@@ -66,7 +66,7 @@ def decode(data: bytes) -> ReplicaGroups:
     """Decodes what `encode` returned. ValueError for other bytes."""
     try:
         tables = msgspec.json.decode(data, type=GroupTables)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ValueError(f"this is no snapshot of the controller's groups: {error}") from None
     if tables.version != VERSION:
         raise ValueError(
