@@ -36,6 +36,7 @@ from epochmq_dledger.results import AppendResult, RaftOperationError, complete_f
 from epochmq_dledger.snapshot_taker import SnapshotTaker
 from epochmq_dledger.state_machine import StateMachine
 from epochmq_dledger.store.block_log import BlockLog
+from epochmq_dledger.store.damage_evidence import RejoinMark
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_protocol.dledger import DLedgerEntry, DLedgerResponseCode, RequestOrResponse
 from epochmq_protocol.durable_files import make_directory
@@ -119,9 +120,10 @@ class DLedgerPeer:
             self.recover()
         self.join()
 
-    def recover(self) -> int:
+    def recover(self, doubt: RejoinMark | None = None) -> int:
         """Recovers the directory, and applies the entries that are known to be committed. Returns the
-        position after them. Waits for the disk. ValueError if the directory belongs to another peer, or is
+        position after them. Waits for the disk. `doubt`: what this disk may have lost, as the owner of this
+        peer knows. ValueError if the directory belongs to another peer, or is
         too damaged to use."""
         context = self._context
         make_directory(self.folder)
@@ -132,7 +134,7 @@ class DLedgerPeer:
             context.snapshots,
             reads_entries=self._block_log is None,
         )
-        found = self._found = recovery.run(self._machine, self._apply)
+        found = self._found = recovery.run(self._machine, self._apply, doubt)
         context.applied_index = found.applied_index
         return max(context.log.end_position(found.committed), 0)
 
@@ -154,6 +156,7 @@ class DLedgerPeer:
             rejoins=found.rejoin is not None,
             vote_lost=found.rejoin is not None and found.rejoin.vote_lost,
             is_new_directory=found.rejoin is not None and found.rejoin.is_new_directory,
+            only_unflushed=found.rejoin is not None and found.rejoin.only_unflushed,
             body_log=self._block_log,
             saved_memberships=found.saved_memberships,
         )

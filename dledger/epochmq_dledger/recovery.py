@@ -61,8 +61,14 @@ class PeerRecovery:
         self._accepted = False
         self._saved: list[SavedMembership] = []
 
-    def run(self, machine: StateMachine | None, apply: Callable[[DLedgerEntry], None]) -> RecoveredPeer:
-        """Recovers, and applies the entries that are known to be committed. ValueError if the directory
+    def run(
+        self,
+        machine: StateMachine | None,
+        apply: Callable[[DLedgerEntry], None],
+        doubt: RejoinMark | None = None,
+    ) -> RecoveredPeer:
+        """Recovers, and applies the entries that are known to be committed. `doubt`: what the peer's owner
+        knows that this disk may have lost. ValueError if the directory
         belongs to another peer, or is too damaged to use."""
         self._accepted = damage_evidence.take_accept_loss_mark(self.folder)
         self._saved = [] if self._reads_entries else state_files.load_memberships(self.folder)
@@ -76,6 +82,8 @@ class PeerRecovery:
         vote = self._vote()
         if self.entries.damage is not None:
             self._handle_loss(self.entries.damage.text)
+        elif doubt is not None:
+            self._mark_doubt(doubt)
         snapshot = open_snapshot(self.entries, self.snapshots, has_state_machine=machine is not None)
         self._sync()
         if not self._reads_entries and self.entries.begin_index > 0:
@@ -116,6 +124,26 @@ class PeerRecovery:
             "leader's log; see docs/durability.md",
             self.settings.self_id,
             folder,
+        )
+
+    def _mark_doubt(self, doubt: RejoinMark) -> None:
+        """Lets this peer rejoin, because its disk may have lost what it had acknowledged."""
+        if self._accepted or self._voters() <= {self.settings.self_id}:
+            return  # no other peer has what is lost
+        known = damage_evidence.load_rejoin_mark(self.folder) or doubt
+        mark = RejoinMark(
+            known.vote_lost or doubt.vote_lost,
+            known.is_new_directory,
+            known.only_unflushed and doubt.only_unflushed,
+        )
+        damage_evidence.save_rejoin_mark(self.folder, mark)
+        log.warning(
+            "%s: the disk of %s may have lost entries%s that this peer had acknowledged. It has no vote "
+            "until it has its leader's log%s; see docs/durability.md",
+            self.settings.self_id,
+            self.folder,
+            ", after a power failure, that were not flushed," if mark.only_unflushed else " and votes",
+            ", or all peers elect the same leader" if mark.only_unflushed else "",
         )
 
     def _save_first_checkpoint(self) -> None:

@@ -203,10 +203,13 @@ class VoteRequest(RequestOrResponse, kw_only=True, rename="camel"):
 
 class VoteResponse(RequestOrResponse, kw_only=True, rename="camel"):
     """`term` is the voter's, so a candidate learns of newer terms. `epochmq_new` (our own): the directory of
-    the voter was empty at its start, and the voter does not know yet whether its group is new."""
+    the voter was empty at its start, and the voter does not know yet whether its group is new.
+    `epochmq_if_all` (our own): the voter may have lost what it had not flushed. Its vote, which `vote_result`
+    rejects, counts if all voters vote for the candidate."""
 
     vote_result: VoteResult = VoteResult.UNKNOWN
     epochmq_new: bool | None = None
+    epochmq_if_all: bool | None = None
 
 
 class PushEntryRequest(RequestOrResponse, kw_only=True, rename="camel"):

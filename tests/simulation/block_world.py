@@ -64,7 +64,8 @@ class BrokerPeer(PeerWithClients):
         reset that was interrupted looks like damage."""
         super().die(kept)
         peers = self.world.members()
-        if sum(peer.rejoins and not peer.is_new_directory for peer in peers) > (len(peers) - 1) // 2:
+        lost = [peer.rejoins and not peer.is_new_directory and not peer.only_unflushed for peer in peers]
+        if sum(lost) > (len(peers) - 1) // 2:
             self.world.count_event("majorities without a vote")
             raise UndetectableLossError("a majority of the peers takes its log for damaged")
 

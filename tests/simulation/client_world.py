@@ -24,6 +24,8 @@ from tests.simulation.raft_world import RaftWorld
 
 STORED_SHARE = 0.3
 """The share of worlds on the production store. The others are faster."""
+ASYNC_SHARE = 0.3
+"""The share of those worlds whose peers acknowledge entries before they are flushed."""
 FOUNDING_SHARE = 0.5
 """The share of those worlds whose peers have empty directories, and find out that their group is new."""
 PREFERRED_SHARE = 0.1
@@ -132,7 +134,9 @@ def with_events(rng: random.Random, found: Plan, rates: dict[str, float], per_mi
     streams.append(fault_plan.stream(rng, "read", 60, until_ms, lambda r: (r.random(),)))
     if found.options["stored"]:
         found.options["faults"] = rng.random() < 0.7
-    if found.options.pop("faults", False):
+    if found.options["stored"] and not found.options["beside_java"]:
+        found.options["flush_async"] = random.Random(f"flush {found.seed}").random() < ASYNC_SHARE
+    if found.options.pop("faults", False) and not found.options.get("flush_async"):
         streams += disk_faults(rng, names, until_ms)
     found.events = fault_plan.sequence(streams)
     return found
@@ -168,6 +172,7 @@ class ClientWorld(RaftWorld):
         options = dict(plan.options)
         single = options.pop("single", False)
         founding = random.Random(f"founding {plan.seed}").random() < FOUNDING_SHARE
+        founding = founding and not options.get("flush_async", False)
         self.preferred: tuple[str, ...] = tuple(options.pop("preferred", ()))
         super().__init__(plan.seed, plan.network, verbose=verbose, **options)
         self.wanted = plan

@@ -404,7 +404,7 @@ DISKS = [
         "raft",
         Election,
         "_check_candidate",
-        "if member.rejoin is not None:",
+        "if member.rejoin is not None and not member.rejoin.votes_if_all:",
         "if False:",
     ),
     Mutation(
@@ -412,7 +412,7 @@ DISKS = [
         "raft",
         Election,
         "on_timeout",
-        "elif member.is_voter and member.rejoin is None:",
+        "elif member.is_voter and self._may_stand:",
         "elif member.is_voter:",
     ),
     Mutation(
@@ -422,6 +422,14 @@ DISKS = [
         "__init__",
         "if rejoins:",
         "if rejoins and not is_new_directory:",
+    ),
+    Mutation(
+        "votes of peers that may have lost unflushed entries count like others",
+        "raft",
+        Election,
+        "_count_votes",
+        "if accepted >= member.quorum or of_all:",
+        "if accepted + len(self._votes_if_all) >= member.quorum:",
     ),
     Mutation(
         "a damaged log counts as caught up before it is",

@@ -72,6 +72,8 @@ class PeerHost(Host):
         self.vote_lost = False
         self.is_new_directory = False
         """It began with an empty directory, and does not know yet whether its group is new."""
+        self.only_unflushed = False
+        """It may have lost what it had acknowledged before the flush."""
         self.committed_at_start = 0
         """The number of entries that were committed when the peer started."""
         self.memberships: tuple[SavedMembership, ...] = ()
@@ -115,6 +117,7 @@ class PeerHost(Host):
             rejoins=self.rejoins,
             vote_lost=self.vote_lost,
             is_new_directory=self.is_new_directory,
+            only_unflushed=self.only_unflushed,
             body_log=cast("BodyLog | None", self.log.body_log),
             saved_memberships=self.memberships,
         )
@@ -139,6 +142,9 @@ class PeerHost(Host):
         if isinstance(self.log, StoredLog):
             self.log.committed = self.checkpoint
         kept = self.log.crash(kept)
+        if isinstance(self.log, StoredLog) and self.world.flush_async and self.log.power_failed:
+            self.only_unflushed = self.only_unflushed or not self.rejoins
+            self.rejoins = True
         if isinstance(self.log, StoredLog):
             self.rejoins = self.rejoins or self.log.damaged
             if self.log.lost_without_trace:
@@ -190,7 +196,9 @@ class PeerHost(Host):
             return
         if isinstance(self.log, StoredLog) and self.log.disk.failed:
             self.world.fail(f"{self.name} continues after its disk has failed: {self.log.disk.failed}")
-        if self.node.member.synced_index > self.log.durable_end:
+        if self.world.flush_async:
+            self._acknowledge_unflushed()
+        elif self.node.member.synced_index > self.log.durable_end:
             self.world.fail(
                 f"{self.name} counts {self.node.member.synced_index} as synced, but the disk holds entries "
                 f"durably only up to {self.log.durable_end}"
@@ -198,6 +206,14 @@ class PeerHost(Host):
         if self.log.end_index > self.log.durable_end and not self.syncing and self.log.is_writable:
             self.sync()
         self.arm()
+
+    def _acknowledge_unflushed(self) -> None:
+        """Entries count as synced once they are written, as `LogSyncer` reports with an asynchronous
+        flush."""
+        assert self.node is not None
+        log = self.log
+        if log.is_writable and log.end_index > self.node.member.synced_index:
+            self.feed(LogSynced(log.end_index, log.end_term))
 
     def check_core(self) -> None:
         """Checks the rules that the core states at its fields, and those that span two of its steps: term and
@@ -280,11 +296,12 @@ class PeerHost(Host):
         missing = [
             e.index
             for e in required[max(self.log.begin_index, 0) :]
-            if self.log.entry(e.index) != e or e.index > self.log.durable_end
+            if self.log.entry(e.index) != e or (e.index > self.log.durable_end and not self.world.flush_async)
         ]
+        self.world.excuse_unflushed(self, [required[index] for index in missing[:1]])
         if missing:
             self.world.fail(f"{self.name} votes again without the committed entries {missing[:3]}")
-        self.rejoins = self.vote_lost = self.is_new_directory = False
+        self.rejoins = self.vote_lost = self.is_new_directory = self.only_unflushed = False
 
     def had(self, entry: DLedgerEntry) -> bool:
         """Whether this peer held the entry durably, and has lost it since. It may have acknowledged the

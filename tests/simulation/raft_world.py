@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from epochmq_dledger.core.types import LeaderDisconnected, RaftRole, RoleChanged, TransferLeadership
 from epochmq_protocol.dledger import DLedgerEntry, RequestOrResponse, decode_body, encode_body
 from tests.simulation.clockwork import Host, Network, World
-from tests.simulation.peer_host import PeerHost
+from tests.simulation.peer_host import PeerHost, UndetectableLossError
 from tests.simulation.simulated_files import SimulatedOs
 from tests.simulation.simulated_logs import MemoryLogHost, StoredLog
 
@@ -23,16 +25,19 @@ class RaftWorld(World):
         ticking: bool = False,
         stored: bool = False,
         closing: bool = False,
+        flush_async: bool = False,
         verbose: bool = False,
     ) -> None:
         """`beside_java` hides the extensions that EpochMQ peers support, as a Java peer in the group would.
         `wire` encodes and decodes every message. `ticking` adds a tick every few milliseconds to the
         deadlines. `stored` gives every peer the production store on a simulated disk. `closing` closes the
-        connections of peers that die, and of some that do not."""
+        connections of peers that die, and of some that do not. `flush_async`: peers acknowledge entries
+        before they are flushed, and may lose them with their power."""
         super().__init__(seed, network, verbose=verbose)
         self.machine = SimulatedOs()
         self.stored = stored
         self.closing = closing
+        self.flush_async = flush_async
         self.beside_java = beside_java
         self.wire = wire
         self.ticking = ticking
@@ -80,10 +85,22 @@ class RaftWorld(World):
             )
         required = [entry for entry in self.committed if entry.term < change.term]
         begin = max(peer.log.begin_index, 0)
-        if peer.log.entries[: max(len(required) - begin, 0)] != required[begin:]:
+        missing = [entry for entry in required[begin:] if peer.log.entry(entry.index) != entry]
+        self.excuse_unflushed(peer, missing)
+        if missing:
             self.fail(
                 f"leader completeness: {peer.name} leads term {change.term} without all committed entries"
             )
+
+    def excuse_unflushed(self, peer: PeerHost, missing: Sequence[DLedgerEntry]) -> None:
+        """Ends the seed if this peer lacks committed entries that no other peer has: all that had them have
+        lost their power before the flush."""
+        others = [one.log for one in self.peers.values() if one is not peer]
+        first = next(iter(missing), None)
+        if not self.flush_async or first is None:
+            return
+        if not any(log.entry(first.index) == first for log in others):
+            raise UndetectableLossError(f"no peer has kept entry {first.index}, which no disk had")
 
     def on_commit(self, peer: PeerHost, index: int) -> None:
         """State machine safety: all peers commit the same entry at an index; and when the first one commits
@@ -106,7 +123,10 @@ class RaftWorld(World):
                 p.name
                 for p in self.peers.values()
                 if p.name in voters
-                and ((p.log.durable_end >= at and p.log.entry(at) == entry) or p.had(entry))
+                and (
+                    ((p.log.durable_end >= at or self.flush_async) and p.log.entry(at) == entry)
+                    or p.had(entry)
+                )
             ]
             if len(holders) <= len(voters) // 2:
                 self.fail(

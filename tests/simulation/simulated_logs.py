@@ -141,6 +141,8 @@ class StoredLog:
         """A bit flips while the machine is off."""
         self.damaged = False
         """The last start has found lost entries."""
+        self.power_failed = False
+        """The last stop was a power failure."""
         self.lost_without_trace = False
         """Entries are lost without a trace on the disk."""
         self.durable_at: dict[int, int] = {}
@@ -293,11 +295,13 @@ class StoredLog:
         before, durable = self.end_index, self.durable_end
         lied, self.disk.lies = self.disk.lies, False
         written = {entry.index: entry.term for entry in self.entries} if lied else {}
-        if self.rots or lied:
+        if world.flush_async:
+            self.last_entries |= {entry.index: entry for entry in self.entries}
+        elif self.rots or lied:
             self.last_entries = {entry.index: entry for entry in self.entries if entry.index <= durable}
         failed = bool(self.disk.failed)
         self.disk.room, self.disk.failing, self.disk.failed = None, {}, []
-        power = kept is not None or world.random.random() < 0.5
+        power = self.power_failed = kept is not None or world.random.random() < 0.5
         # Dropped bytes that are not erased yet may come back, and a reset may not have happened.
         exact = not power and not failed and self.is_writable
         self._stop_erasing()

@@ -50,6 +50,8 @@ def plan(seed: int) -> Plan:
 class StoreWorld(World):
     """One log on one disk. `model` is what it must hold, `term` the newest term so far."""
 
+    flush_async = False
+
     def __init__(self, plan: Plan, *, verbose: bool = False) -> None:
         super().__init__(plan.seed, plan.network, verbose=verbose)
         self.wanted = plan

@@ -20,8 +20,8 @@ from __future__ import annotations
 from enum import Enum
 
 from epochmq_dledger.core.member_state import MemberState
-from epochmq_dledger.core.rejoin import Rejoin, is_probe
-from epochmq_dledger.core.types import RaftRole, SendRequest
+from epochmq_dledger.core.rejoin import LEADERS_LEAD_MAX, Rejoin, is_probe
+from epochmq_dledger.core.types import RaftRole, RejoinCompleted, SendRequest
 from epochmq_protocol.dledger import (
     FEATURE_PRE_VOTE,
     FEATURE_REJOIN,
@@ -65,6 +65,8 @@ class Election:
         self.vote_results: dict[str, VoteResult] = {}
         """The responses of one candidacy. Invariant: of voters only, this peer's own among them; so one
         response counts once, and a learner's never."""
+        self._votes_if_all: set[str] = set()
+        """Those of them that count if all voters vote for this peer (see `rejoin`)."""
         self.increase_term = False
         """Whether the next candidacy beside Java peers moves to a new term."""
         self.barred_term = member.term if member.voted_for == member.settings.self_id else None
@@ -101,15 +103,11 @@ class Election:
     def _report_rejoin(self, rejoin: Rejoin, request: HeartBeatRequest, response: HeartBeatResponse) -> None:
         """Tells the leader that this peer recovers lost data, and asks for terms if its vote is lost."""
         member = self.member
-        if not (request.epochmq or 0) & FEATURE_REJOIN:
-            member.alarm(
-                "rejoin",
-                "this peer has lost a part of its log or its vote, and its leader "
-                f"{request.leader_id} does not support a rejoin: this peer replicates, but does not vote; "
-                "run the leader with this release, or see docs/controller.md, damaged logs",
-            )
-            return
-        rejoin.on_heartbeat(request, response)
+        if (request.epochmq or 0) & FEATURE_REJOIN:
+            rejoin.on_heartbeat(request, response)
+        elif rejoin.target_index(member.term) is None and request.leader_id is not None:
+            for lead in (0, LEADERS_LEAD_MAX):
+                self._send_probe(request.leader_id, member.log.end_index + lead)
 
     def follow(self, leader: str, term: int, now_ms: int) -> bool:
         """Follows the leader of this or a newer term. False if the term already has another leader."""
@@ -144,7 +142,7 @@ class Election:
         if member.role is RaftRole.CANDIDATE and now_ms >= self.next_candidacy_ms:
             if self.candidacy is not Candidacy.NONE:
                 self._end_candidacy(now_ms)
-            elif member.is_voter and member.rejoin is None:
+            elif member.is_voter and self._may_stand:
                 self._start_candidacy(now_ms)
             elif member.rejoin is not None and member.rejoin.is_new_directory:
                 self._probe(member.rejoin)
@@ -200,6 +198,8 @@ class Election:
             response.vote_result = self._pre_vote_result(request, now_ms)
         else:
             response.vote_result = self._vote_result(request, now_ms)
+        if response.vote_result is VoteResult.ACCEPT and member.rejoin is not None:
+            response.vote_result, response.epochmq_if_all = VoteResult.REJECT_UNKNOWN_LEADER, True
         response.term = member.term
         if response.vote_result is VoteResult.REJECT_TERM_SMALL_THAN_LEDGER:
             response.term = member.log.end_term
@@ -210,7 +210,7 @@ class Election:
         member = self.member
         if request.leader_id is None or not member.accepts_sender(request):
             return VoteResult.REJECT_UNKNOWN_LEADER
-        if member.rejoin is not None:
+        if member.rejoin is not None and not member.rejoin.votes_if_all:
             return VoteResult.REJECT_UNKNOWN_LEADER
         if member.settings.joining and member.log.end_index < 0:
             # This peer cannot have been added yet. Perhaps it was a member once, and its directory was
@@ -272,6 +272,11 @@ class Election:
     # Candidacies --------------------------------------------------------------------------------------------
 
     @property
+    def _may_stand(self) -> bool:
+        """Whether this peer has lost no data, or may be elected by all."""
+        return self.member.rejoin is None or self.member.rejoin.votes_if_all
+
+    @property
     def _uses_pre_vote(self) -> bool:
         """Whether all peers support pre-votes, by their own messages or by the last leader's report."""
         member = self.member
@@ -301,6 +306,10 @@ class Election:
         self.candidacy_term = term
         voted_elsewhere = candidacy is Candidacy.VOTE and member.voted_for != member.settings.self_id
         own = VoteResult.REJECT_ALREADY_VOTED if voted_elsewhere else VoteResult.ACCEPT
+        self._votes_if_all = set()
+        if own is VoteResult.ACCEPT and member.rejoin is not None:
+            own = VoteResult.REJECT_UNKNOWN_LEADER
+            self._votes_if_all.add(member.settings.self_id)
         self.vote_results = {member.settings.self_id: own}
         self._schedule_candidacy(now_ms, 0)
         for peer in member.other_voters:
@@ -323,9 +332,13 @@ class Election:
             rejoin.asked_back.add(peer)
             self._send_probe(peer)
 
-    def _send_probe(self, peer: str) -> None:
+    def _send_probe(self, peer: str, end_index: int | None = None) -> None:
+        """Asks a peer what it has; with `end_index` whether its log is newer than this one, if this one ended
+        there."""
         member = self.member
         request = VoteRequest()
+        if end_index is not None:
+            request.ledger_end_index, request.ledger_end_term = end_index, member.log.end_term
         member.fill_request(request, peer)
         request.term = -1
         member.emit(SendRequest(peer, member.next_request_number(), request))
@@ -349,7 +362,7 @@ class Election:
         requested = Candidacy.PRE_VOTE if request.pre_vote else Candidacy.VOTE
         if is_probe(request):
             if member.rejoin is not None and response is not None:
-                member.rejoin.on_probe_response(peer, response)
+                self._on_probe_response(member.rejoin, peer, request, response)
             return
         if response is None or member.role is not RaftRole.CANDIDATE:
             return
@@ -366,17 +379,32 @@ class Election:
             self._request_vote(peer)
             return
         self.vote_results[peer] = response.vote_result
+        if response.epochmq_if_all:
+            self._votes_if_all.add(peer)
         self._count_votes(now_ms)
+
+    def _on_probe_response(
+        self, rejoin: Rejoin, peer: str, request: VoteRequest, response: VoteResponse
+    ) -> None:
+        member = self.member
+        is_reached = response.vote_result is VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if is_reached and peer == member.leader and response.term == member.term:
+            rejoin.on_leaders_end(member.term, request.ledger_end_index)
+        rejoin.on_probe_response(peer, request, response)
 
     def _count_votes(self, now_ms: int) -> None:
         """Wins with a majority of votes, or ends the candidacy once all voters have responded."""
         member = self.member
-        results = list(self.vote_results.values())
-        if results.count(VoteResult.ACCEPT) >= member.quorum:
+        accepted = list(self.vote_results.values()).count(VoteResult.ACCEPT)
+        of_all = accepted + len(self._votes_if_all) == len(member.voters)
+        if accepted >= member.quorum or of_all:
             if self.candidacy is Candidacy.PRE_VOTE or self.candidacy_term == self.barred_term:
                 self.request_votes_in_new_term(now_ms)
             else:
                 self.candidacy = Candidacy.NONE
+                if member.rejoin is not None:  # no disk that took part has anything that this one lacks
+                    member.rejoin = None
+                    member.emit(RejoinCompleted())
                 member.become(RaftRole.LEADER, member.settings.self_id)
         elif self.vote_results.keys() >= set(member.voters):
             self._end_candidacy(now_ms)
@@ -411,7 +439,7 @@ class Election:
         candidacy, member = self.candidacy, self.member
         if candidacy is Candidacy.NONE:
             return
-        if member.role is not RaftRole.CANDIDATE or not member.is_voter or member.rejoin is not None:
+        if member.role is not RaftRole.CANDIDATE or not member.is_voter or not self._may_stand:
             raise InvariantError(
                 "Election",
                 "only a candidate that is a voter and has lost no data asks for votes",

@@ -285,6 +285,8 @@ class Follower:
         if rejoin.is_new_directory and rejoin.shows_new_group(member.voters, member.other_voters):
             self._skip_lost_votes(rejoin.greatest_term(member.other_voters), now_ms)
             self._complete_rejoin()
+            if member.role is RaftRole.CANDIDATE:
+                self.election.step_down(now_ms)  # all founders know it at once: each waits a time of its own
             return
         if member.role is not RaftRole.FOLLOWER:
             return

@@ -78,8 +78,9 @@ class RaftNode:
     syncs it first. With a snapshot, the log holds the snapshot's last entry. `memberships` are the log's
     membership entries after the snapshot; if None, the core reads the log for them. `rejoins`: the disk has
     lost entries that this peer had acknowledged; `vote_lost`: it may have lost votes, too;
-    `is_new_directory`: it has lost everything, unless the group is new. `body_log`: the same log, if it takes
-    a leader's entries as bodies. It has `saved_memberships` instead, which the driver saved before.
+    `is_new_directory`: it has lost everything, unless the group is new; `only_unflushed`: nothing else than
+    what it had not flushed. `body_log`: the same log, if it takes a leader's entries as bodies. It has
+    `saved_memberships` instead, which the driver saved before.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class RaftNode:
         rejoins: bool = False,
         vote_lost: bool = False,
         is_new_directory: bool = False,
+        only_unflushed: bool = False,
         body_log: BodyLog | None = None,
         saved_memberships: Sequence[SavedMembership] = (),
     ) -> None:
@@ -118,7 +120,10 @@ class RaftNode:
         )
         if rejoins:
             self.member.rejoin = Rejoin(
-                1 + int(jitter() * (1 << 53)), vote_lost=vote_lost, is_new_directory=is_new_directory
+                1 + int(jitter() * (1 << 53)),
+                vote_lost=vote_lost,
+                is_new_directory=is_new_directory,
+                only_unflushed=only_unflushed,
             )
         self.election = Election(self.member, now_ms)
         self.follower = Follower(self.member, self.election)

@@ -21,8 +21,17 @@ voters what they have (`is_probe`). The group is new if so many of them have no 
 which this peer can have belonged has one of them (`shows_new_group`). Answers may be of different moments
 after the start of this peer: it has forgotten only what was before.
 
-The effect `RejoinCompleted` then makes the driver forget the loss. A leader of DLedger or of an earlier
-release supports none of this, and the peer stays without a vote.
+A peer that may have lost only what it had not flushed (`only_unflushed`) knows all its votes. When all
+machines lose power together, every peer is one, and none could ever catch up. So its vote counts if all
+voters of the group vote for the same candidate: each has compared its log, and whatever any disk has, the
+candidate has.
+
+A leader of DLedger or of an earlier release names no index. The peer then asks it, by a vote request of term
+-1 with an end of a log, whether its log ends there or before, and catches up with that. Such a
+leader still counts what this peer had acknowledged; a successor without those entries needs a vote that the
+peer does not give.
+
+The effect `RejoinCompleted` then makes the driver forget the loss.
 """
 
 from __future__ import annotations
@@ -37,6 +46,8 @@ from epochmq_protocol.dledger import (
     VoteResult,
 )
 
+LEADERS_LEAD_MAX = 1000
+"""A leader whose log grows all the time is also asked whether it is at most this many entries ahead."""
 _HAS_ENTRIES = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
 
 
@@ -48,10 +59,19 @@ def is_probe(request: VoteRequest) -> bool:
 
 class Rejoin:
     """One rejoin. `vote_lost`: the peer does not know in which terms it has voted. `is_new_directory`: it
-    found its directory empty."""
+    found its directory empty. `only_unflushed`: it can have lost only what it had not flushed."""
 
-    def __init__(self, incarnation: int, *, vote_lost: bool, is_new_directory: bool = False) -> None:
+    def __init__(
+        self,
+        incarnation: int,
+        *,
+        vote_lost: bool,
+        is_new_directory: bool = False,
+        only_unflushed: bool = False,
+    ) -> None:
         self.incarnation = incarnation
+        self.votes_if_all = only_unflushed and not vote_lost
+        """Whether this peer may vote in an election that needs all votes."""
         self.vote_lost = vote_lost
         self.is_new_directory = is_new_directory
         self._target: tuple[int, int] | None = None
@@ -68,11 +88,17 @@ class Rejoin:
         if request.epochmq_rejoin == self.incarnation and request.epochmq_until is not None:
             self._target = request.term, request.epochmq_until
 
-    def on_probe_response(self, peer: str, response: VoteResponse) -> None:
+    def on_leaders_end(self, term: int, index: int) -> None:
+        """The log of this term's leader has ended with this entry or before."""
+        known = self.target_index(term)
+        self._target = term, index if known is None else min(known, index)
+
+    def on_probe_response(self, peer: str, request: VoteRequest, response: VoteResponse) -> None:
         """Records what another voter has."""
         result = response.vote_result
         if result is VoteResult.REJECT_EXPIRED_VOTE_TERM:
-            self._without_entries[peer] = max(response.term, self._without_entries.get(peer, -1))
+            if request.ledger_end_term < 0:
+                self._without_entries[peer] = max(response.term, self._without_entries.get(peer, -1))
         elif result not in _HAS_ENTRIES:
             return  # it recovers lost data itself, or does not know this peer
         if not response.epochmq_new:

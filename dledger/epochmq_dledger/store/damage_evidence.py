@@ -6,9 +6,10 @@ copies of the state files, and `REPORT` with a description. A peer that has thre
 damage does not start: its disk cannot be trusted.
 
 The file `rejoin` exists, over restarts, while this peer may not vote because it has not caught up yet. In it,
-`voteLost` says whether the saved vote of the present term is lost, too, and `newDirectory` whether the peer
-began with an empty directory. An administrator creates the file
-`accept-loss` to let a peer start without the lost entries and with the right to vote.
+`voteLost` says whether the saved vote of the present term is lost, too, `newDirectory` whether the peer
+began with an empty directory, and `onlyUnflushed` whether it can have lost only what it had not flushed. An
+administrator creates the file `accept-loss` to let a peer start without the lost entries and with the right
+to vote.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ class DamagedFolderError(ValueError):
 @dataclass(frozen=True)
 class RejoinMark:
     """Why a peer may not vote. `vote_lost`: its saved vote is lost, too. `is_new_directory`: it began with an
-    empty directory, because its group is new, or because it has lost everything."""
+    empty directory, because its group is new, or because it has lost everything. `only_unflushed`: it can
+    have lost only what it had acknowledged before the flush."""
 
     vote_lost: bool
     is_new_directory: bool = False
+    only_unflushed: bool = False
 
 
 def load_rejoin_mark(folder: Path) -> RejoinMark | None:
@@ -53,7 +56,11 @@ def load_rejoin_mark(folder: Path) -> RejoinMark | None:
     if not path.exists():
         return None
     found = properties.parse(path.read_text(encoding="utf-8", errors="replace"))
-    return RejoinMark(found.get("voteLost") != "false", found.get("newDirectory") == "true")
+    return RejoinMark(
+        found.get("voteLost") != "false",
+        found.get("newDirectory") == "true",
+        found.get("onlyUnflushed") == "true",
+    )
 
 
 def save_rejoin_mark(folder: Path, mark: RejoinMark) -> None:
@@ -61,6 +68,8 @@ def save_rejoin_mark(folder: Path, mark: RejoinMark) -> None:
     text = f"voteLost={str(mark.vote_lost).lower()}\n"
     if mark.is_new_directory:
         text += "newDirectory=true\n"
+    if mark.only_unflushed:
+        text += "onlyUnflushed=true\n"
     replace_file(folder / REJOIN, text.encode())
 
 

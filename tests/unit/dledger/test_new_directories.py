@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 
 from epochmq_dledger.core.raft_log import make_entry
 from epochmq_dledger.core.rejoin import Rejoin
-from epochmq_dledger.core.types import CallCompleted, LogSynced, RequestReceived
+from epochmq_dledger.core.types import CallCompleted, LogSynced, RequestReceived, SendRequest
+from epochmq_dledger.results import RaftOperationError
 from epochmq_dledger.store import damage_evidence
 from epochmq_protocol.dledger import (
     FEATURES,
@@ -22,7 +25,7 @@ from epochmq_protocol.dledger import (
     VoteResult,
 )
 from tests.unit.dledger.raft_group import RaftGroup, until
-from tests.unit.dledger.scripted_node import ScriptedNode
+from tests.unit.dledger.scripted_node import ScriptedNode, fill
 
 NOTHING, ENTRIES = VoteResult.REJECT_EXPIRED_VOTE_TERM, VoteResult.REJECT_EXPIRED_LEDGER_TERM
 UNKNOWN = VoteResult.REJECT_UNKNOWN_LEADER
@@ -35,7 +38,7 @@ def answered(*answers: tuple[VoteResult, int, bool]) -> Rejoin:
     rejoin = Rejoin(1, vote_lost=True, is_new_directory=True)
     for number, (result, term, is_new) in enumerate(answers, 1):
         response = VoteResponse(vote_result=result, term=term, epochmq_new=is_new or None)
-        rejoin.on_probe_response(f"n{number}", response)
+        rejoin.on_probe_response(f"n{number}", VoteRequest(term=-1), response)
     return rejoin
 
 
@@ -154,3 +157,61 @@ def test_a_peer_that_may_know_a_later_leader_catches_up_with_that_one() -> None:
     replicate("n2", 5)
     assert core.node.member.rejoin is None
     assert core.node.member.voted_for == "n0", "no other peer of term 5 gets a second vote"
+
+
+UNFLUSHED = damage_evidence.RejoinMark(vote_lost=False, only_unflushed=True)
+
+
+async def test_after_a_power_failure_of_all_the_newest_log_is_elected_once_all_are_back(
+    group: RaftGroup,
+) -> None:
+    """Each peer may have lost what it had not flushed. Two of them do not elect a leader: the third one may
+    have more, and has."""
+    for name in group.addresses:
+        await group.start(name)
+    leader = await group.leader()
+    keeper = leader.settings.self_id
+    others = [name for name in group.addresses if name != keeper]
+    await leader.propose(b"flushed")
+    await until(lambda: not any(rejoins(group)))
+    for name in others:
+        await group.stop(name)
+    task = asyncio.ensure_future(leader.propose(b"on one disk only"))
+    await until(lambda: leader.log.durable_index == leader.log.end_index)
+    kept = leader.log.end_index
+    await group.stop(keeper)
+    with contextlib.suppress(RaftOperationError):
+        await task
+    for name in group.addresses:
+        damage_evidence.save_rejoin_mark(group.folder / name, UNFLUSHED)
+    for name in others:
+        await group.start(name)
+    elections = [group.running[name].peer.node.election for name in others]
+    await until(lambda: any(len(election._votes_if_all) == 2 for election in elections))
+    assert all(rejoins(group))
+    await group.start(keeper)
+    assert (await group.leader()).settings.self_id == keeper
+    await until(lambda: not any(rejoins(group)))
+    await until(lambda: all(one.peer.committed_index >= kept for one in group.running.values()))
+
+
+@pytest.mark.parametrize("leads_by", [0, 500])
+def test_a_peer_learns_the_end_of_the_log_of_a_leader_that_names_none(leads_by: int) -> None:
+    """The leader, which is DLedger's, rejects a vote request with the reason whether its log is newer. If it
+    is ahead, the peer catches up with an index that the leader has not reached yet."""
+    core = ScriptedNode(rejoins=True, vote_lost=False, only_unflushed=True)
+    fill(core.log, range(3))
+    end = 2 + leads_by
+    beat = HeartBeatRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=1)
+    effects = core.step(RequestReceived(1, beat))
+    asked = [one for one in effects if isinstance(one, SendRequest)]
+    assert [one.request.ledger_end_index for one in asked] == [2, 1002]  # type: ignore[attr-defined] # votes
+    for one in asked:
+        assert isinstance(one.request, VoteRequest)
+        assert (one.peer, one.request.term, one.request.ledger_end_term) == ("n1", -1, 1)
+        reached = one.request.ledger_end_index >= end
+        result = NOTHING if reached else VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+        core.step(CallCompleted("n1", one.context, one.request, VoteResponse(vote_result=result, term=1)))
+    rejoin = core.node.member.rejoin
+    assert rejoin is not None
+    assert rejoin.target_index(1) == (1002 if leads_by else 2)

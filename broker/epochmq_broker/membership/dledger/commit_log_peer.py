@@ -38,6 +38,8 @@ from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_dledger.results import AppendResult, RaftOperationError
 from epochmq_dledger.store.block_log import BlockLog
+from epochmq_dledger.store.damage_evidence import RejoinMark
+from epochmq_formats.abort_file import TailState
 from epochmq_protocol import record_layout
 from epochmq_protocol.dledger import DLedgerRequestCode, DLedgerResponseCode
 from epochmq_protocol.errors import ConfigError
@@ -154,6 +156,7 @@ class CommitLogPeer:
         self._on_slave = on_slave
         self._on_fatal = on_fatal
         self._bind_address = config.bind_address
+        self._flush_async = config.flush_disk_type == "ASYNC_FLUSH"
         self.waiters = CommitWaiters()
         writer.set_replica_acks(self.waiters)
         self._appender.submit_soon = self._submit_soon
@@ -190,7 +193,7 @@ class CommitLogPeer:
             client,
             on_role=self._role_changed,
             on_fatal=self._failed,
-            flush_async=config.flush_disk_type == "ASYNC_FLUSH",
+            flush_async=self._flush_async,
             log=self._log,
             on_committed=self._log_committed,
             before_membership=self._submit,
@@ -212,12 +215,22 @@ class CommitLogPeer:
         """Recovers the peer's log, when the store opens its log. Raises StoreDamagedError or OSError."""
         try:
             self._log.set_origin(self._committed.plain_end())
-            end = self.peer.recover()
+            end = self.peer.recover(self._doubt())
             alone = len(self.peer.settings.peers) == 1
             self.queue_ends.load(is_empty=self._log.end_index < 0, is_alone=alone)
         except ValueError as error:
             raise StoreDamagedError(str(error)) from error
         return self._begin, end
+
+    def _doubt(self) -> RejoinMark | None:
+        """What the disk may have lost, as the abort file of the store's last run tells: votes, too, if the
+        volume was restored or an fsync had failed; what was not flushed, if the machine lost its power."""
+        state = self._store.tail.state
+        if state is TailState.UNKNOWN:
+            return RejoinMark(vote_lost=True)
+        if state is TailState.UNFLUSHED_LOST and self._flush_async:
+            return RejoinMark(vote_lost=False, only_unflushed=True)
+        return None
 
     def _begins_late(self) -> bool | None:
         """Whether the committed log lacks the first entry of the group, or the plain files before it. None if
@@ -313,7 +326,15 @@ class CommitLogPeer:
                 "it has no vote: its directory was empty at its start, and it does not know yet whether the "
                 f"group is new. It waits for its leader's log, and for responses of {silent}"
             )
-        return "it has no vote until it has its leader's log: its directory is damaged, or lacks entries"
+        if rejoin.votes_if_all:
+            return (
+                "it has no vote until it has its leader's log, or all peers elect the same leader: its "
+                "machine lost its power, and it may lack what it had acknowledged before the flush"
+            )
+        return (
+            "it has no vote until it has its leader's log: its directory is damaged, lacks entries, or was "
+            "restored from a copy"
+        )
 
     def check_progress(self) -> None:
         """Finds out whether this leader is stuck, and hides what differs from the leader's log. Called every

@@ -31,11 +31,13 @@ from tests.unit.broker.kit import Bench, until
 
 
 @contextlib.asynccontextmanager
-async def group_of_three(directory: Path) -> AsyncIterator[list[Bench]]:
+async def group_of_three(directory: Path, **more: str) -> AsyncIterator[list[Bench]]:
     peers = peers_of(3)
     async with contextlib.AsyncExitStack() as stack:
         benches = [
-            await stack.enter_async_context(running(directory / str(number), settings_of(peers, number)))
+            await stack.enter_async_context(
+                running(directory / str(number), settings_of(peers, number, **more))
+            )
             for number in range(3)
         ]
         await ready(*benches)
