@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 CONNECTIONS_MAX: Final = 64
 IDLE_S: Final = 10.0
-"""A connection without a request for this time, or at most twice as long, is closed."""
+"""A connection without a request for this time, or at most twice as long, is closed. It is closed sooner if a
+further connection needs its place."""
 STOP_GRACE_S: Final = 3
 
 
@@ -53,7 +54,8 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
 
 class HTTPConnection(H11Protocol):
     """Records whether the client presented a certificate, and closes an idle connection, because the number
-    of connections is limited and probes need some."""
+    of connections is limited and probes need some. With too many connections, the one that has been idle for
+    longest makes room for a new one."""
 
     _checked_request: object = None
     """The latest request at the previous check."""
@@ -63,6 +65,8 @@ class HTTPConnection(H11Protocol):
         shown = bool(transport.get_extra_info("peercert"))
         self.app_state = {**self.app_state, CLIENT_CERTIFICATE: shown}
         super().connection_made(transport)
+        self._opened_s = self.loop.time()
+        self._make_room()
         self._schedule_check()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -70,13 +74,28 @@ class HTTPConnection(H11Protocol):
         self._timer.cancel()
         super().connection_lost(exc)
 
+    def _make_room(self) -> None:
+        """Closes idle connections until one more is below the limit at which the server rejects requests."""
+        while len(self.connections) >= CONNECTIONS_MAX:
+            others = (one for one in self.connections if isinstance(one, HTTPConnection) and one is not self)
+            idle = [one for one in others if one._is_idle]
+            if not idle:
+                return  # each of the others serves a request
+            oldest = min(idle, key=lambda one: one._opened_s)
+            self.connections.discard(oldest)
+            oldest.transport.close()
+
+    @property
+    def _is_idle(self) -> bool:
+        request = self.cycle
+        return request is None or request.response_complete
+
     def _schedule_check(self) -> None:
         self._timer = self.loop.call_later(IDLE_S, self._close_if_idle)
 
     def _close_if_idle(self) -> None:
         request = self.cycle
-        is_idle = request is None or request.response_complete
-        if is_idle and request is self._checked_request:
+        if self._is_idle and request is self._checked_request:
             self.transport.close()
             return
         self._checked_request = request

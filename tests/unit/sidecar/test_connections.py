@@ -20,7 +20,7 @@ class Wire:
 
     def __init__(self, certificate: dict[str, str] | None = None) -> None:
         self.written = b""
-        self.closed = asyncio.Event()
+        self.closed, self.wrote = asyncio.Event(), asyncio.Event()
         self._certificate = certificate
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -28,6 +28,7 @@ class Wire:
 
     def write(self, data: bytes) -> None:
         self.written += data
+        self.wrote.set()
 
     def is_closing(self) -> bool:
         return self.closed.is_set()
@@ -63,13 +64,15 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     config = uvicorn.Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
     opened: list[main.HTTPConnection] = []
 
+    state = ServerState()
+
     def connect(wire: Wire) -> main.HTTPConnection:
-        made = main.HTTPConnection(config, ServerState(), {})
+        made = main.HTTPConnection(config, state, {})
         made.connection_made(wire)  # type: ignore[arg-type]
         opened.append(made)
         return made
 
-    yield SimpleNamespace(app=app, connect=connect)
+    yield SimpleNamespace(app=app, connect=connect, config=config)
     for one in opened:
         one.connection_lost(None)
 
@@ -103,3 +106,41 @@ async def test_a_connection_records_whether_the_client_presented_a_certificate(s
     for _ in range(2):
         await asyncio.wait_for(served.app.asked.acquire(), 60)
     assert [state[CLIENT_CERTIFICATE] for state in served.app.states] == [False, True]
+
+
+async def test_half_open_connections_make_room_for_a_probe(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise whoever opens 64 connections makes `/ready` answer 503, and the pod loses its traffic."""
+    monkeypatch.setattr(main, "IDLE_S", 600)
+    half_open = [Wire() for _ in range(3 * main.CONNECTIONS_MAX)]
+    for number, wire in enumerate(half_open):
+        connection = served.connect(wire)
+        connection.limit_concurrency = main.CONNECTIONS_MAX
+        if number % 2:
+            connection.data_received(b"GET /ready HT")
+    probe = Wire()
+    connection = served.connect(probe)
+    connection.limit_concurrency = main.CONNECTIONS_MAX
+    served.app.may.set()
+    connection.data_received(REQUEST)
+    await asyncio.wait_for(served.app.asked.acquire(), 60)
+    await asyncio.wait_for(probe.wrote.wait(), 60)
+    assert b"200 OK" in probe.written
+    still_open = [wire for wire in half_open if not wire.is_closing()]
+    assert still_open == half_open[-len(still_open) :]  # the oldest ones are closed
+    assert len(still_open) == main.CONNECTIONS_MAX - 2
+
+
+async def test_a_connection_with_a_request_is_not_closed_for_another(
+    served: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(main, "IDLE_S", 600)
+    busy = [Wire() for _ in range(3)]
+    for wire in busy:
+        served.connect(wire).data_received(REQUEST)
+    for _ in busy:
+        await asyncio.wait_for(served.app.asked.acquire(), 60)
+    served.connect(Wire())
+    assert not any(wire.is_closing() for wire in busy)
