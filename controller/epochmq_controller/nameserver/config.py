@@ -33,13 +33,14 @@ IMMUTABLE_KEYS = frozenset(
 _CHANGEABLE_NAMES = """
     clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest defaultThreadPoolNums
     defaultThreadPoolQueueCapacity deleteTopicWithBrokerRegistration enableAllTopicList
-    enableShutdownGracefully enableTopicList needWaitForService notifyMinBrokerIdChanged
-    orderMessageEnable productEnvName returnOrderTopicConfigToBroker scanNotActiveBrokerInterval
-    serverAsyncSemaphoreValue serverCallbackExecutorThreads serverChannelMaxIdleTimeSeconds
-    serverNettyWorkerGroupEnable serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable
-    serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize
-    serverWorkerThreads shutdownWaitTimeSeconds supportActingMaster unRegisterBrokerQueueCapacity
-    useEpollNativeSelector waitSecondsForService writeBufferHighWaterMark writeBufferLowWaterMark
+    enableShutdownGracefully enableTopicList kvConfigMaxChars kvConfigMaxEntries needWaitForService
+    notifyMinBrokerIdChanged orderMessageEnable productEnvName returnOrderTopicConfigToBroker
+    scanNotActiveBrokerInterval serverAsyncSemaphoreValue serverCallbackExecutorThreads
+    serverChannelMaxIdleTimeSeconds serverNettyWorkerGroupEnable serverOnewaySemaphoreValue
+    serverPooledByteBufAllocatorEnable serverSelectorThreads serverSocketBacklog serverSocketRcvBufSize
+    serverSocketSndBufSize serverWorkerThreads shutdownWaitTimeSeconds supportActingMaster
+    unRegisterBrokerQueueCapacity useEpollNativeSelector waitSecondsForService writeBufferHighWaterMark
+    writeBufferLowWaterMark
 """
 CHANGEABLE_KEYS = frozenset(_CHANGEABLE_NAMES.split())
 """Keys that may change while the process runs. A new key is fixed unless it is added here."""
@@ -51,6 +52,11 @@ class NamesrvConfig(PortSettings, frozen=True, kw_only=True, rename="camel"):
     # NamesrvConfig
     rocketmq_home: str | None = None
     kv_config_path: str = "~/namesrv/kvConfig.json"
+    kv_config_max_entries: Positive = 10_000
+    """A key of EpochMQ's own, as the next one: the most namespaces and keys of the KV configuration together.
+    """
+    kv_config_max_chars: Positive = 8 << 20
+    """The most characters of all its namespaces, keys and values."""
     config_store_path: str = "~/namesrv/namesrv.properties"
     """The file that changed settings are written to: the one that they were read from, if there was one."""
     product_env_name: str = "center"

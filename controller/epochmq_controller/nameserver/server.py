@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from epochmq_controller.nameserver.config import LoadedNamesrvConfig
-from epochmq_controller.nameserver.kv_config import KVConfig
+from epochmq_controller.nameserver.kv_config import KVConfig, KVLimits
 from epochmq_controller.nameserver.processor import NamesrvProcessor
 from epochmq_controller.nameserver.routes import CloseChannel, NotifyMinBrokerId, RouteEffect, RouteTables
 from epochmq_protocol.codes import RequestCode
@@ -45,7 +45,7 @@ class Nameserver:
         """ConfigError if the TLS files cannot be used."""
         config = loaded.config
         self.tables = RouteTables(config)
-        self._kv = KVConfig(Path(config.kv_config_path))
+        self._kv = KVConfig(Path(config.kv_config_path), self._kv_limits)
         processor = NamesrvProcessor(
             self.tables,
             self._kv,
@@ -80,6 +80,10 @@ class Nameserver:
         self._scan_timer: asyncio.TimerHandle | None = None
         self._unregister: asyncio.Handle | None = None
         self._notifications: set[asyncio.Task[None]] = set()
+
+    def _kv_limits(self) -> KVLimits:
+        config = self.tables.config
+        return KVLimits(config.kv_config_max_entries, config.kv_config_max_chars)
 
     async def start(self) -> None:
         """Loads the file of the KV configuration (`kvConfigPath`) and listens. ConfigError if the file is

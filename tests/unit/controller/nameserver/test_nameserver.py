@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from epochmq_controller.nameserver import config
+from epochmq_controller.nameserver.kv_config import KVConfig, KVLimits
 from epochmq_protocol.bodies_base import to_json
+from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.route import QueueData, TopicRouteData
 from epochmq_protocol.topics import DataVersion, RegisterBrokerBody
@@ -140,6 +142,46 @@ async def test_kv_config_by_request(tmp_path: Path) -> None:
         await ns.ask(Code.DELETE_KV_CONFIG, namespace="n", key="k")
         assert (await ns.ask(Code.GET_KV_CONFIG, namespace="n", key="k")).code == 22
         assert (await ns.ask(Code.PUT_KV_CONFIG, namespace="n")).code == 1
+
+
+async def test_the_kv_config_does_not_grow_without_bound(tmp_path: Path) -> None:
+    """Any client may write it, all of it is in memory, and each change writes all of it."""
+    async with asking(tmp_path, "kvConfigMaxEntries=3\nkvConfigMaxChars=20") as ns:
+
+        async def put(namespace: str, key: str, value: str) -> tuple[int, str]:
+            answer = await ns.ask(Code.PUT_KV_CONFIG, namespace=namespace, key=key, value=value)
+            return answer.code, answer.remark or ""
+
+        assert (await put("n", "k1", "v"))[0] == 0  # 2 entries, 4 characters
+        assert (await put("n", "k2", "v"))[0] == 0  # 3 entries, 7 characters
+        for namespace, key in (("n", "k3"), ("m", "k")):
+            code, remark = await put(namespace, key, "v")
+            assert code == 1
+            assert "kvConfigMaxEntries=3" in remark
+        assert (await put("n", "k1", "v" * 14))[0] == 0  # 20 characters
+        code, remark = await put("n", "k1", "v" * 15)
+        assert (code, "21 characters, more than kvConfigMaxChars=20" in remark) == (1, True)
+        assert (await put("n", "k2", "w"))[0] == 0
+        await ns.ask(Code.DELETE_KV_CONFIG, namespace="n", key="k1")
+        assert (await put("n", "k3", "v"))[0] == 0
+        shown = plain(await ns.ask(Code.GET_KVLIST_BY_NAMESPACE, namespace="n"))
+        assert shown == {"table": {"k2": "w", "k3": "v"}}
+        await ns.ask(Code.UPDATE_NAMESRV_CONFIG, b"kvConfigMaxEntries=5")
+        assert (await put("m", "k", "v"))[0] == 0
+
+
+async def test_a_kv_config_that_exceeds_its_bounds_may_shrink(tmp_path: Path) -> None:
+    kv = KVConfig(tmp_path / "kvConfig.json")
+    for number in range(5):
+        await kv.put("n", f"k{number}", "long value")
+    small = KVConfig(tmp_path / "kvConfig.json", lambda: KVLimits(2, 10))
+    small.load()
+    await small.put("n", "k0", "short")
+    assert small.get("n", "k0") == "short"
+    with pytest.raises(RequestError, match="kvConfigMaxChars=10"):
+        await small.put("n", "k0", "longer")
+    with pytest.raises(RequestError, match="kvConfigMaxEntries=2"):
+        await small.put("n", "new", "")
 
 
 async def test_a_data_version_query_compares_answers_and_keeps_the_broker_alive(tmp_path: Path) -> None:
