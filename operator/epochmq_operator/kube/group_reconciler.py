@@ -14,6 +14,7 @@ from epochmq_operator.kube.reconciler import (
 )
 from epochmq_operator.plans.compared_objects import ComparisonCache
 from epochmq_operator.plans.effects import ReconciliationResult
+from epochmq_operator.plans.indexed_objects import of_kind
 from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, is_deleting, ref_of, status_of
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import PlanState, StepKind
@@ -77,8 +78,8 @@ class GroupReconciler(Reconciler):
         """The broker groups under these controllers."""
         return [
             ref
-            for ref, group in self.cache.all("BrokerGroup")
-            if ref.namespace == controllers.namespace and controller_group_of(group) == controllers.name
+            for ref, group in of_kind(self.cache.namespace(controllers.namespace), "BrokerGroup").items()
+            if controller_group_of(group) == controllers.name
         ]
 
     async def _observe(self, ref: Ref, resource: Manifest, rejection: str) -> ObservedState:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import structlog
 
 from epochmq_operator.kube.api import Api, ApiError, WatchEvent
 from epochmq_operator.kube.watch_states import WatchStates
+from epochmq_operator.plans.indexed_objects import IndexedObjects, of_kind
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of
 
 BACK_OFF_FIRST_S, BACK_OFF_MAX_S = 0.5, 15.0
 DELETIONS_MAX = 4096
 """So many deletions are remembered; a response is late by a request's timeout at most."""
+NO_OBJECTS: Mapping[Ref, Manifest] = {}
 DROPPED = ("managedFields", "selfLink")
 
 log = structlog.get_logger()
@@ -51,7 +52,7 @@ class ObjectCache:
     """Objects by namespace. `on_change` is called with each object that changed or was deleted."""
 
     def __init__(self, on_change: Callable[[Manifest], None] = lambda manifest: None) -> None:
-        self._objects: dict[str, dict[Ref, dict[str, Any]]] = {}
+        self._objects: dict[str, IndexedObjects] = {}
         self._deletions: OrderedDict[str, int] = OrderedDict()
         """By uid the version of an object's deletion. The response to a write may arrive after the deletion
         that followed the write."""
@@ -62,18 +63,17 @@ class ObjectCache:
 
     def get(self, ref: Ref) -> dict[str, Any] | None:
         """The object, None if it is not in the cache."""
-        return self._objects.get(ref.namespace, {}).get(ref)
+        objects = self._objects.get(ref.namespace)
+        return None if objects is None or ref not in objects else objects[ref]
 
     def namespace(self, name: str) -> Mapping[Ref, Manifest]:
         """All objects of a namespace, as a view."""
-        return MappingProxyType(self._objects.get(name, {}))
+        return self._objects.get(name, NO_OBJECTS)
 
     def all(self, kind: str) -> Iterator[tuple[Ref, Manifest]]:
         """All objects of a kind."""
         for objects in list(self._objects.values()):
-            for ref, found in list(objects.items()):
-                if ref.kind == kind:
-                    yield ref, found
+            yield from list(of_kind(objects, kind).items())
 
     def put(self, found: Mapping[str, Any]) -> None:
         """Stores an object, unless the cache has it in the same or a later version or knows that it was
@@ -91,7 +91,7 @@ class ObjectCache:
 
     def _store(self, found: Mapping[str, Any]) -> None:
         ref, made = ref_of(found), drop_unused_fields(found)
-        self._objects.setdefault(ref.namespace, {})[ref] = made
+        self._objects.setdefault(ref.namespace, IndexedObjects()).put(ref, made)
         self._changes += 1
         self._changed[ref] = self._changes
         self.on_change(made)
@@ -128,11 +128,16 @@ class ObjectCache:
 
     def _remove(self, found: Manifest) -> None:
         ref = ref_of(found)
-        objects = self._objects.get(ref.namespace, {})
-        known = objects.get(ref)
-        if known is None or _uid(known) != _uid(found) or _version(known) > _version(found):
+        objects = self._objects.get(ref.namespace)
+        known = self.get(ref)
+        if (
+            objects is None
+            or known is None
+            or _uid(known) != _uid(found)
+            or _version(known) > _version(found)
+        ):
             return
-        del objects[ref]
+        objects.remove(ref)
         self._changed.pop(ref, None)
         if not objects:
             del self._objects[ref.namespace]

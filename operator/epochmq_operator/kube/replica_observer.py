@@ -15,8 +15,8 @@ from epochmq_operator.kube.sidecar_client import (
     SidecarClient,
 )
 from epochmq_operator.kube.sidecar_credentials import CredentialsCache, SidecarCredentials
-from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
 from epochmq_operator.plans.effects import ChangeQuorumMembers, ReloadConfiguration
+from epochmq_operator.plans.indexed_objects import of_resource
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of, spec_of
 from epochmq_operator.plans.observed_state import RejectedReload
 from epochmq_operator.plans.reported_states import ReportedState
@@ -106,8 +106,7 @@ class ReplicaObserver:
         return secret if isinstance(secret, str) else None
 
     def _pods(self, group: Ref) -> list[Manifest]:
-        objects = self._cache.namespace(group.namespace)
-        return [pod for ref, pod in objects.items() if ref.kind == "Pod" and _belongs(pod, group)]
+        return list(of_resource(self._cache.namespace(group.namespace), "Pod", group).values())
 
     async def _pods_and_credentials(self, group: Ref) -> tuple[list[Manifest], SidecarCredentials | None]:
         named = self._secret_name(group, "tlsSecret")
@@ -116,8 +115,3 @@ class ReplicaObserver:
 
 def _key(pod: Manifest) -> tuple[Ref, str]:
     return ref_of(pod), str(metadata(pod).get("uid", ""))
-
-
-def _belongs(pod: Manifest, group: Ref) -> bool:
-    labels = metadata(pod).get("labels") or {}
-    return labels.get(KIND_LABEL) == group.kind and labels.get(GROUP_LABEL) == group.name

@@ -10,6 +10,7 @@ from epochmq_operator.manifests.kept_templates import mounted_config_maps, templ
 from epochmq_operator.plans.compared_objects import ComparedObjects, ObjectState
 from epochmq_operator.plans.effects import Delete
 from epochmq_operator.plans.hibernation import HIBERNATION
+from epochmq_operator.plans.indexed_objects import of_kind, of_owner
 from epochmq_operator.plans.objects import (
     APPLIED,
     Manifest,
@@ -149,15 +150,23 @@ def unused_config_maps_step(observed: ObservedState, manifests: Sequence[Manifes
     """The step that is done when the group has no ConfigMap of a former configuration: one that is not among
     its `manifests` and that no StatefulSet and no pod mounts."""
     used = {str(metadata(one).get("name")) for one in manifests if one.get("kind") == "ConfigMap"}
-    for ref, found in observed.objects.items():
-        if ref.namespace == observed.namespace and ref.kind in ("Pod", "StatefulSet"):
-            used |= mounted_config_maps(spec_of(found) if ref.kind == "Pod" else template_spec(found))
+    former = {
+        ref: found
+        for ref, found in of_owner(observed.objects, "ConfigMap", owner.uid).items()
+        if ref.namespace == observed.namespace and ref.name not in used
+        if _belongs(found, owner) and not is_deleting(found)
+    }
+    if former:  # Only then it matters what pods of the whole namespace mount.
+        for kind in ("Pod", "StatefulSet"):
+            for ref, found in of_kind(observed.objects, kind).items():
+                if ref.namespace == observed.namespace:
+                    spec = spec_of(found) if kind == "Pod" else template_spec(found)
+                    used |= mounted_config_maps(spec)
     unused = sorted(
         (
             Delete(ref, str(metadata(found).get("uid", "")))
-            for ref, found in observed.objects.items()
-            if ref.kind == "ConfigMap" and ref.namespace == observed.namespace and ref.name not in used
-            if _belongs(found, owner) and not is_deleting(found)
+            for ref, found in former.items()
+            if ref.name not in used
         ),
         key=lambda one: one.ref,
     )

@@ -5,13 +5,13 @@ states that replicas reported."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
 from epochmq_operator.manifests.restart_digest import restart_digest_of
+from epochmq_operator.plans.indexed_objects import split_ordinal, with_ordinals
 from epochmq_operator.plans.objects import Manifest, Ref, is_deleting, metadata, spec_of
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
@@ -167,9 +167,6 @@ def missing_pod(name: str) -> str:
     return f"{name} does not exist (see kubectl describe statefulset {name.rpartition('-')[0]})"
 
 
-CLAIM_ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,5})\Z")
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedClaims:
     """The volume claims of a StatefulSet: their ordinals, and the names of those that are being deleted."""
@@ -183,15 +180,14 @@ def claims_of_set(observed: ObservedState, manifest: Manifest) -> ObservedClaims
     templates = (manifest.get("spec") or {}).get("volumeClaimTemplates") or ()
     prefixes = [f"{metadata(one).get('name')}-{metadata(manifest).get('name')}" for one in templates]
     ordinals, deleting = set(), []
-    for ref, claim in observed.objects.items():
-        if ref.kind != "PersistentVolumeClaim" or ref.namespace != observed.namespace:
-            continue
-        found = CLAIM_ORDINAL.search(ref.name)
-        if found is None or ref.name[: found.start()] not in prefixes:
-            continue
-        ordinals.add(int(found[1]))
-        if is_deleting(claim):
-            deleting.append(ref.name)
+    for prefix in prefixes:
+        for ref, claim in with_ordinals(observed.objects, "PersistentVolumeClaim", prefix).items():
+            _, ordinal = split_ordinal(ref.name)
+            if ref.namespace != observed.namespace or ordinal is None:
+                continue
+            ordinals.add(ordinal)
+            if is_deleting(claim):
+                deleting.append(ref.name)
     return ObservedClaims(frozenset(ordinals), tuple(sorted(deleting)))
 
 

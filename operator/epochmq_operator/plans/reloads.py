@@ -22,6 +22,7 @@ from epochmq_operator.manifests.kept_templates import mounted_config_maps, templ
 from epochmq_operator.manifests.names import COMPONENT_LABEL
 from epochmq_operator.manifests.restart_digest import restart_digest_of
 from epochmq_operator.plans.effects import ReloadConfiguration
+from epochmq_operator.plans.indexed_objects import with_ordinals
 from epochmq_operator.plans.objects import Manifest, Ref, metadata, ref_of
 from epochmq_operator.plans.observed_state import ObservedPod, ObservedState, observed_pod
 from epochmq_operator.plans.plan_steps import PlanStep, StepKind
@@ -128,9 +129,8 @@ def ready_pods_have(observed: ObservedState, stateful_set: str, config_map: str)
     ready do not count: perhaps they need it to become ready."""
     return all(
         _in_force(observed, observed_pod(found)) == config_map
-        for ref, found in observed.objects.items()
-        if ref.kind == "Pod" and ref.namespace == observed.namespace
-        if ref.name.rpartition("-")[0] == stateful_set and observed_pod(found).ready
+        for ref, found in with_ordinals(observed.objects, "Pod", stateful_set).items()
+        if ref.namespace == observed.namespace and observed_pod(found).ready
     )
 
 
