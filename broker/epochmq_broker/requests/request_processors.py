@@ -154,6 +154,7 @@ class RequestProcessors:
             ha=components.ha,
             static_topics=tables.static_topics,
             timer=components.timer,
+            compacted=components.pop.compacted,
             group_info=mode.runtime_info,
         )
         static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
@@ -173,7 +174,7 @@ class RequestProcessors:
             **SendBackProcessor(context).handlers(),
             **ReplyProcessor(context).handlers(),
             **EndTransactionProcessor(context, transactions=components.transactions).handlers(),
-            **QueryProcessor(live, store).handlers(),
+            **QueryProcessor(live, store, components.pop.compacted).handlers(),
             **ColdControlProcessor(live, components.cold_control.flow).handlers(),
             **replica_group.handlers(),
             **LogPartsProcessor(live, components.copies).handlers(),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.membership.registration import NameserverRegistration
 from epochmq_broker.replication.ha.service import HAService
+from epochmq_broker.services.compaction.compacted_reads import CompactedReads
 from epochmq_broker.services.delay_service import DelayService
 from epochmq_broker.services.timer.timer_service import TimerService
 from epochmq_broker.tables.clients import ClientRegistry
@@ -51,6 +52,7 @@ class MqadminDependencies:
     ha: HAService
     static_topics: StaticTopicTable
     timer: TimerService | None
+    compacted: CompactedReads
     group_info: Callable[[], Mapping[str, str]]
 
     async def registered(self) -> None:
@@ -87,8 +89,8 @@ class MqadminDependencies:
         return 0 if queue is None else queue.max_offset
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """See `QueueLookup.min_offset`."""
-        return self.store.lookup.min_offset(topic, queue_id)
+        """See `CompactedReads.first_offset`."""
+        return self.compacted.first_offset(topic, queue_id)
 
     def subscribes(self, group: str, topic: str) -> bool:
         """Whether a group consumes a topic. An online group consumes what it subscribes. A group without

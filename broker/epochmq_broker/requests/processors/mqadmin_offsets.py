@@ -209,7 +209,7 @@ class MqadminOffsetProcessor:
     def _offset_at(self, topic: str, queue_id: int, time_ms: int) -> int:
         if time_ms < 0:
             return self._components.max_offset(topic, queue_id)
-        return self._components.store.lookup.offset_by_time(topic, queue_id, time_ms)
+        return self._components.compacted.offset_by_time(topic, queue_id, time_ms)
 
     def _reset_at_clients(self, command: Command, header: ResetOffsetRequestHeader) -> Command:
         """The former way: computes the offsets and pushes them to the group's online members (220)."""

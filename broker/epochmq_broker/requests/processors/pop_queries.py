@@ -196,7 +196,8 @@ class PopQueryProcessor:
         queue = self._store.lookup.existing_queue(topic, queue_id)
         if queue is None:
             return False
-        return self._store.max_offset(queue) > self._next_offset(topic, group, queue_id, queue.min_offset)
+        first = self._pop.compacted.min_offset(queue)
+        return self._store.max_offset(queue) > self._next_offset(topic, group, queue_id, first)
 
     def _hold(
         self, connection: RemotingConnection, command: Command, header: NotificationRequestHeader

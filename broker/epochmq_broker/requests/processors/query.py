@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.services.compaction.compacted_reads import CompactedReads
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, response
@@ -32,9 +33,10 @@ UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 class QueryProcessor:
     """Reads from the store. Changes nothing; a request for a queue that does not exist does not create it."""
 
-    def __init__(self, live: LiveConfig, store: MessageStore) -> None:
+    def __init__(self, live: LiveConfig, store: MessageStore, compacted: CompactedReads) -> None:
         self._live = live
         self._store = store
+        self._compacted = compacted
 
     def handlers(self) -> Mapping[int, RequestHandler]:
         """Request code → handler."""
@@ -79,9 +81,7 @@ class QueryProcessor:
         neighbour."""
         header = SearchOffsetRequestHeader.decode(command.ext)
         upper = header.boundary_type is BoundaryType.UPPER
-        offset = self._store.lookup.offset_by_time(
-            header.topic, header.queue_id, header.timestamp, upper=upper
-        )
+        offset = self._compacted.offset_by_time(header.topic, header.queue_id, header.timestamp, upper=upper)
         return response(command, ResponseCode.SUCCESS, header=SearchOffsetResponseHeader(offset=offset))
 
     def max_offset(self, connection: RemotingConnection, command: Command) -> Command:
@@ -94,7 +94,7 @@ class QueryProcessor:
     def min_offset(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns the offset of a queue's first existing message."""
         header = GetMinOffsetRequestHeader.decode(command.ext)
-        offset = self._store.lookup.min_offset(header.topic, header.queue_id)
+        offset = self._compacted.first_offset(header.topic, header.queue_id)
         return response(command, ResponseCode.SUCCESS, header=GetMinOffsetResponseHeader(offset=offset))
 
     def earliest_store_time(self, connection: RemotingConnection, command: Command) -> Command:

@@ -74,6 +74,23 @@ class CompactedReads:
             return queue.min_offset
         return min(queue.min_offset, compacted.min_offset)
 
+    def first_offset(self, topic: str, queue_id: int) -> int:
+        """The offset of a queue's first message, whether the log or only the files of a compaction topic have
+        it. The only source of it for requests: clients seek to the offset that they are told. As in RocketMQ
+        it is 0 for a queue that does not exist, and -1 for a batch consume queue that does not."""
+        queue = self._store.lookup.existing_queue(topic, queue_id)
+        if queue is None:
+            return self._store.lookup.min_offset(topic, queue_id)
+        return self.min_offset(queue)
+
+    def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
+        """The offset of a queue at a store time, in epoch ms (`QueueLookup.offset_by_time`). Before the time
+        of the log's first message it is the first offset of the compacted files."""
+        lookup = self._store.lookup
+        found = lookup.offset_by_time(topic, queue_id, time_ms, upper=upper)
+        first = self.first_offset(topic, queue_id)
+        return first if first < found and time_ms < lookup.earliest_time(topic, queue_id) else found
+
     def get(self, queue: CompactedQueue, offset: int, count: int) -> GetResult:
         """The messages of a compacted queue from an offset on. Raises MessagesNotReadError, unless the reader
         of the store may wait for the disk; then StoreReadError or OSError. Raises RequestError SYSTEM_BUSY

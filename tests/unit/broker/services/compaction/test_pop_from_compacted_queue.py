@@ -10,11 +10,13 @@ import pytest
 
 from epochmq_broker.services.compaction.compacted_queue import CompactedQueue
 from epochmq_broker.services.compaction.compacted_reads import KEPT_MAX, CompactedReads, MessagesNotReadError
+from epochmq_protocol.bodies import to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import PeekMessageRequestHeader
 from epochmq_protocol.message import decode_records
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from tests.support.compaction_bench import SETTINGS, TOPIC, create, queue_of, send
 from tests.unit.broker.kit import Bench, until
 from tests.unit.broker.services.pop import support as pop
@@ -101,6 +103,31 @@ async def test_a_new_group_begins_with_messages_that_the_log_does_not_have(bench
     remaining = await send_and_compact(bench)
     forget_log_before(bench, SENT - 1)
     assert set(await pop_all(bench)) == remaining
+
+
+async def test_every_request_names_the_first_offset_of_the_files(bench: Bench) -> None:
+    first = min(await send_and_compact(bench))
+    forget_log_before(bench, SENT - 1)
+    assert first < SENT - 1
+    peer, queue = bench.peer(), {"topic": TOPIC, "queueId": "0"}
+    lowest = peer.call(request(RequestCode.GET_MIN_OFFSET, ext=queue))
+    assert lowest.ext == {"offset": str(first)}
+    by_time = peer.call(request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext=queue | {"timestamp": "1000"}))
+    assert by_time.ext == {"offset": str(first)}
+    stats = peer.call(request(RequestCode.GET_TOPIC_STATS_INFO, ext={"topic": TOPIC}))
+    assert f'"minOffset":{first}'.encode() in stats.body
+    group = request(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        body=to_json(SubscriptionGroupConfig(group_name="g")),
+    )
+    assert peer.call(group).code == ResponseCode.SUCCESS
+    reset = {"topic": TOPIC, "group": "g", "timestamp": "1000", "isForce": "true"}
+    moved = peer.call(request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ext=reset))
+    assert f":{first}".encode() in moved.body
+    waits = {"topic": TOPIC, "consumerGroup": "new", "queueId": "0", "pollTime": "0", "bornTime": "0"}
+    notified = await peer.answer(peer.send(request(RequestCode.NOTIFICATION, ext=waits)))
+    assert notified.ext is not None
+    assert notified.ext["hasMsg"] == "true"
 
 
 async def test_a_message_that_only_the_files_have_is_acknowledged_or_comes_again(bench: Bench) -> None:
