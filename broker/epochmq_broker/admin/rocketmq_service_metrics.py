@@ -61,7 +61,7 @@ def _timer(timer: TimerService) -> Iterator[Sample | None]:
     # RocketMQ gives this one in whole seconds, whatever its name says.
     yield "timer_dequeue_latency_milliseconds", timer.read_behind_ms // 1000, _STORAGE
     for topic, entry in list(timer.metrics.table.items()):
-        yield "timing_messages", entry.count, {"topic": topic, **_STORAGE}
+        yield "timing_messages", max(entry.count, 0), {"topic": topic, **_STORAGE}
     for topic, traffic in list(timer.metrics.traffic.items()):
         labels = {"topic": topic, **_STORAGE}
         if traffic.enqueued:

@@ -84,7 +84,8 @@ class TimerDelivery:
                 traffic.requests += 1
         self._metrics.count_dequeued(real_topic)
         if enqueue_ms != NEVER_ENQUEUED:
-            self._metrics.add(real_topic, -1)
+            # A message that deletes another one counted -1, and counts again when it enters the wheel again.
+            self._metrics.add(real_topic, -1 if due.deletes is None else 1)
         return DeliveryResult.DONE
 
     def _store(self, due: DueMessage, enqueue_ms: int, *, rolls: bool) -> PutResult:

@@ -8,6 +8,7 @@ are read first."""
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Generator
 from itertools import takewhile
 
@@ -53,16 +54,17 @@ class TimerDequeuer:
         if slot is None:
             return
         starts, deletions = yield from self._survey(time_ms, slot.last)
-        deletes = yield from self._deletions(deletions)
-        unused = set(deletes)
+        uncounted: Counter[str] = Counter()
+        deletes = yield from self._deletions(deletions, uncounted)
         for start, count in reversed(starts):
             units = yield from self._piece(start, count)
             for first in range(0, len(units), BATCH_UNITS):
-                yield from self._deliver(units[first : first + BATCH_UNITS], deletes, unused)
+                yield from self._deliver(units[first : first + BATCH_UNITS], deletes, uncounted)
                 yield None
-        for key in unused:
-            # It counted for a message that does not exist.
-            self._metrics.add(deletes[key], 1)
+        # Each deletion counted -1. More than one may be for the same message, or for none.
+        for topic, count in uncounted.items():
+            if count:
+                self._metrics.add(topic, count)
 
     def _survey(
         self, time_ms: int, last: int
@@ -110,36 +112,37 @@ class TimerDequeuer:
             except NotResidentError as missing:
                 yield missing
 
-    def _deletions(self, units: list[Unit]) -> Generator[Wait, None, dict[str, str]]:
-        """The keys of the messages to delete, with their topics."""
-        keys: dict[str, str] = {}
+    def _deletions(self, units: list[Unit], uncounted: Counter[str]) -> Generator[Wait, None, frozenset[str]]:
+        """The keys of the messages to delete. Adds the deletions to `uncounted`, by topic."""
+        keys: set[str] = set()
         for first in range(0, len(units), BATCH_UNITS):
             batch = units[first : first + BATCH_UNITS]
             yield from self._reader.warm([(unit.offset, unit.size) for unit in batch])
             for unit in batch:
                 due = self._read(unit)
                 if due is not None and due.deletes is not None:
-                    keys[due.deletes] = due.real_topic
+                    keys.add(due.deletes)
+                    uncounted[due.real_topic] += 1
             yield None
-        return keys
+        return frozenset(keys)
 
-    def _deliver(self, units: list[Unit], deletes: dict[str, str], unused: set[str]) -> Work:
+    def _deliver(self, units: list[Unit], deletes: frozenset[str], uncounted: Counter[str]) -> Work:
         yield from self._reader.warm([(unit.offset, unit.size) for unit in units])
         at = 0
         while at < len(units):
             if not deletes and self._reader.reads_all:
                 at += self._plain.put(units[at:])
             if at < len(units):
-                yield from self._deliver_one(units[at], deletes, unused)
+                yield from self._deliver_one(units[at], deletes, uncounted)
                 at += 1
 
-    def _deliver_one(self, unit: Unit, deletes: dict[str, str], unused: set[str]) -> Work:
+    def _deliver_one(self, unit: Unit, deletes: frozenset[str], uncounted: Counter[str]) -> Work:
         due = self._read(unit)
         if due is None:
             return
         key = due.key if deletes else None
         if key is not None and key in deletes:
-            unused.discard(key)
+            uncounted[due.real_topic] -= 1
             return
         while self._delivery.put(due, unit.write_time_ms, rolls=unit.rolls) is DeliveryResult.RETRY:
             yield Pause(self._delivery.retry_s)

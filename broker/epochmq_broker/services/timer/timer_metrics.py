@@ -36,7 +36,8 @@ class TimerTraffic:
 
 
 class TimerMetrics:
-    """Real topic -> number of pending messages. A message that deletes another one counts -1."""
+    """Real topic -> number of pending messages. A message that deletes another one counts -1 until it is
+    due."""
 
     def __init__(self, directory: Path) -> None:
         self.table: dict[str, TimerMetricsEntry] = {}
@@ -102,8 +103,13 @@ class TimerMetrics:
         self.traffic.pop(topic, None)
 
     def encode(self) -> bytes:
-        """Encodes the table, as in the file and in the response to GET_TIMER_METRICS."""
-        return to_json(TimerMetricsSerializeWrapper(timing_count=self.table, data_version=self.data_version))
+        """Encodes the table, as in the file and in the response to GET_TIMER_METRICS. Until several deletions
+        of one message are due, they count more than the message, and the number is shown as 0."""
+        table = {
+            topic: TimerMetricsEntry(count=max(entry.count, 0), time_stamp=entry.time_stamp)
+            for topic, entry in self.table.items()
+        }
+        return to_json(TimerMetricsSerializeWrapper(timing_count=table, data_version=self.data_version))
 
     def replace_all(self, copy: TimerMetricsSerializeWrapper) -> None:
         """Makes the table a copy of a master's."""

@@ -12,6 +12,7 @@ import pytest
 
 from epochmq_broker.services.timer.timer_service import TimerService, slot_left_ms
 from epochmq_protocol import message as records
+from epochmq_protocol.bodies import TimerMetricsSerializeWrapper, from_json
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.frame import Command
 from epochmq_store.files.mapped_file import MappedFile
@@ -146,6 +147,32 @@ async def test_a_message_deletes_another_of_the_same_time_only(bench: Bench) -> 
     assert [bench.record("T", 1, at).body for at in range(2)] == [b"2", b"3"]
     await until(lambda: timer_of(bench).timers.pending == 0)
     assert timer_of(bench).metrics.count("T") == 0
+
+
+async def test_deletions_of_one_message_count_once(bench: Bench) -> None:
+    due = present() + 1500
+    send(bench, UNIQ_KEY="k1", TIMER_DELIVER_MS=due)
+    for number in range(5):
+        send(bench, UNIQ_KEY=f"d{number}", TIMER_DELIVER_MS=due, TIMER_DEL_UNIQKEY="T+k1")
+    await until(lambda: timer_of(bench).timers.queue_offset == 6)
+    shown = from_json(TimerMetricsSerializeWrapper, timer_of(bench).metrics.encode())
+    assert shown.timing_count["T"].count == 0
+    send(bench, b"after them", UNIQ_KEY="k2", TIMER_DELIVER_MS=due + 500)
+    await until(lambda: bench.count("T", 1) == 1)
+    assert bench.record("T", 1, 0).body == b"after them"
+    await until(lambda: timer_of(bench).metrics.count("T") == 0)
+
+
+async def test_a_deletion_that_rolls_counts_once(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK | {"timerRollWindowSlot": "5"}) as bench:
+        due = present() + 1600
+        send(bench, UNIQ_KEY="k1", TIMER_DELIVER_MS=due)
+        send(bench, UNIQ_KEY="d1", TIMER_DELIVER_MS=due, TIMER_DEL_UNIQKEY="T+k1")
+        send(bench, b"after them", UNIQ_KEY="k2", TIMER_DELIVER_MS=due + 500)
+        await until(lambda: bench.count("T", 1) == 1)
+        assert bench.count(TIMER) >= 6
+        assert bench.record("T", 1, 0).body == b"after them"
+        await until(lambda: timer_of(bench).metrics.count("T") == 0, timeout_s=20)
 
 
 async def test_messages_of_one_time_are_delivered_in_the_order_in_which_they_were_stored(
