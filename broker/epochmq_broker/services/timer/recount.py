@@ -7,7 +7,7 @@ master, unless it stopped cleanly before."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
 from epochmq_broker.services.timer.jobs import Wait
 from epochmq_broker.services.timer.timer_metrics import TimerMetrics
@@ -21,12 +21,13 @@ STEP_UNITS = 256
 
 
 def recount(
-    timers: TimerStore, metrics: TimerMetrics, residency: PageResidency | None
+    timers: TimerStore, metrics: TimerMetrics, topics: Iterable[str], residency: PageResidency | None
 ) -> Generator[Wait, None, None]:
     """Sets the number of each topic to the number of its units that are due at the present read time or
-    later, plus what has changed while they were counted. Topics with equal hash codes keep their numbers."""
+    later, plus what has changed while they were counted. `topics` are those of the broker: after a kill the
+    metrics may lack some of them. Topics with equal hash codes keep their numbers."""
     read_time_ms, end, position = timers.read_time_ms, timers.log.end, timers.log.first
-    before = {topic: entry.count for topic, entry in metrics.table.items()}
+    before = {topic: metrics.count(topic) for topic in {*topics, *metrics.table}}
     counted: dict[int, int] = {}
     while position < end:
         for _ in range(STEP_UNITS):
@@ -45,10 +46,12 @@ def recount(
             if position >= end:
                 break
         yield None
-    topics: dict[int, list[str]] = {}
-    for topic in before:
-        topics.setdefault(java_hash(topic), []).append(topic)
-    for code, names in topics.items():
+    by_hash: dict[int, list[str]] = {}
+    for number, topic in enumerate(before, 1):
+        by_hash.setdefault(java_hash(topic), []).append(topic)
+        if not number % STEP_UNITS:
+            yield None
+    for code, names in by_hash.items():
         if len(names) == 1:
             difference = counted.get(code, 0) - before[names[0]]
             if difference:

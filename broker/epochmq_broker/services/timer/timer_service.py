@@ -235,7 +235,8 @@ class TimerService:
 
     def _recount(self) -> Work:
         """Corrects the metrics once."""
-        yield from recount(self.timers, self.metrics, self._store.reader.residency)
+        topics = list(self._topics)
+        yield from recount(self.timers, self.metrics, topics, self._store.reader.residency)
         self._recounts = False
 
     def _dequeue(self) -> Work:

@@ -302,6 +302,18 @@ async def test_records_that_are_not_in_memory_are_read_on_another_thread(
     assert cold.missed
 
 
+async def test_messages_of_topics_that_the_metrics_lack_are_counted_after_a_kill(tmp_path: Path) -> None:
+    async with running(tmp_path / "a", QUICK) as bench:
+        send(bench, TIMER_DELIVER_MS=present() + 60_000)
+        await until(lambda: timer_of(bench).timers.checkpoint.queue_offset == 1)
+        bench.broker.tables.file_writer.flush()
+        shutil.copytree(
+            tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("lock", "timermetrics*")
+        )
+    async with running(tmp_path / "b", QUICK) as bench:
+        await until(lambda: timer_of(bench).metrics.count("T") == 1)
+
+
 async def test_a_record_that_the_disk_cannot_read_is_skipped(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
