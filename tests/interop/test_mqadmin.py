@@ -408,6 +408,18 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
         "storePathBrokerIdentity",
         "haMasterAddress",
         "joinDLedgerGroup",
+        "frameTimeoutMillis",
+        "maxConnectionsPerAddress",
+        "maxGroupsPerHeartbeat",
+        "maxHeaderSize",
+        "maxNewConnectionsPerAddress",
+        "maxQueuesPerLock",
+        "maxReceivedBytes",
+        "maxSubscriptionsPerHeartbeat",
+        "rejectSystemTopicSends",
+        "scrubBytesPerSecond",
+        "scrubFirstDelayMs",
+        "scrubPassIntervalMs",
     }
 
 
