@@ -11,6 +11,7 @@ from epochmq_broker.replication.ha.block_planner import BlockPlanner
 from epochmq_broker.replication.ha.sync_state import SyncState
 from epochmq_controller.replica_groups import election_policy
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
+from epochmq_controller.replica_groups.short_sets import ShortSets
 from epochmq_protocol import epoch_entries as protocol_epochs
 from epochmq_store.state_files import tail_state
 from epochmq_store.state_files.tail_state import LogTail
@@ -193,6 +194,14 @@ GROUPS = [
         "electable_members",
         "for one in eligible\n",
         "for one in ()\n",
+    ),
+    Mutation(
+        "a master that reaches no replica keeps its place",
+        "test_scenarios_groups.test_a_master_that_reaches_the_controllers_and_no_replica_gives_way",
+        ShortSets,
+        "masters_to_replace",
+        "due.append(name)",
+        "pass",
     ),
     Mutation(
         "a set that has grown leaves other replicas eligible",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from epochmq_broker.replication.ha.epochs import HADivergedError, common_prefix_end
+from epochmq_controller.replica_groups.short_sets import PATIENCE_MS
 from epochmq_protocol.epoch_entries import EpochEntry
 from tests.simulation.clockwork import Network, ViolationError
 from tests.simulation.fault_plan import Plan
@@ -25,6 +26,8 @@ from tests.simulation.group_world import GroupWorld
 from tests.simulation.records import HEADER, make_record, read_record
 from tests.simulation.replicas import GroupBroker, Role
 from tests.simulation.scenario import during, has_master_but, members, start, until
+
+NEVER_MS = 600_000
 
 
 def cut_off(world: GroupWorld, one: GroupBroker, for_ms: float) -> None:
@@ -307,6 +310,19 @@ def test_a_replica_that_left_a_set_too_small_to_acknowledge_is_elected() -> None
     until(world, lambda: len(world.acknowledged["a"]) > before, SYNCED_MS)
     assert not world.tables.groups["a"].eligible_members
     start(world, first)
+    ends_well(world)
+
+
+def test_a_master_that_reaches_the_controllers_and_no_replica_gives_way() -> None:
+    world = settled(min_in_sync=2)
+    first, rest = master(world), others(world)
+    for one in rest:
+        world._cut(first, one, NEVER_MS)
+        world._cut(one, first, NEVER_MS)
+    until(world, lambda: has_master_but(world, first), 2 * SYNCED_MS + 2 * PATIENCE_MS)
+    before = len(world.acknowledged["a"])
+    until(world, lambda: len(world.acknowledged["a"]) > before, SYNCED_MS)
+    assert first.broker_id not in members(world)
     ends_well(world)
 
 

@@ -129,10 +129,11 @@ class RequestQueues:
             leases.confirm_fenced(name, epoch)
             self.retry_election(name)
 
-    def trigger_election(self, name: str) -> None:
-        """Elects a master for a group that has lost its master, unless an election is queued."""
+    def trigger_election(self, name: str, *, gives_way: bool = False) -> None:
+        """Elects a master for a group that has lost its master or whose master gives way, unless such an
+        election is queued."""
         queue = self._queues.get(name)
-        wanted = ElectMasterRequest(name)
+        wanted = ElectMasterRequest(name, gives_way=gives_way)
         if queue is None or all(one.request != wanted for one in queue.requests):
             self._enqueue(QueuedRequest(None, wanted))
 

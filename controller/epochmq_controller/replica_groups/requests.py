@@ -42,6 +42,8 @@ class ElectMasterRequest(_GroupRequest, frozen=True):
     state machine compares it with the group's epoch (`fenced` of `decide`)."""
     in_doubt: bool = False
     """`broker_id` says that its log may lack acknowledged messages."""
+    gives_way: bool = False
+    """The master, although alive, gives way to an eligible member (`short_sets`)."""
 
 
 class RegisterBrokerRequest(_GroupRequest, frozen=True):
@@ -119,7 +121,9 @@ def decide(
             return rules.alter_sync_state_set(
                 groups, name, master_id, epoch, new_set, set_epoch, alive, least
             )
-        case ElectMasterRequest(broker_id=broker_id, designate=designate, in_doubt=in_doubt):
+        case ElectMasterRequest(
+            broker_id=broker_id, designate=designate, in_doubt=in_doubt, gives_way=gives_way
+        ):
             return rules.elect_master(
                 groups,
                 name,
@@ -129,6 +133,7 @@ def decide(
                 alive=alive,
                 fenced=fenced,
                 in_doubt=in_doubt,
+                gives_way=gives_way,
             )
         case RegisterBrokerRequest(cluster=cluster, broker_id=broker_id, address=address):
             return rules.register_broker(

@@ -10,7 +10,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from epochmq_controller.replica_groups import election_policy, group_adoption, incarnations
+from epochmq_controller.replica_groups import (
+    election_policy,
+    group_adoption,
+    incarnations,
+    short_sets,
+)
 from epochmq_controller.replica_groups.election_policy import LiveInfoLookup, LivenessLookup
 from epochmq_controller.replica_groups.events import (
     AlterSyncStateSetEvent,
@@ -144,6 +149,7 @@ def elect_master(
     alive: LiveInfoLookup,
     fenced: bool = False,
     in_doubt: bool = False,
+    gives_way: bool = False,
 ) -> Decision:
     """1002: a replica, an administrator or, with ANY_BROKER, the controller requests an election.
 
@@ -157,6 +163,7 @@ def elect_master(
     Replicas whose logs are in doubt are passed over (`election_policy.electable_members`), unless an
     administrator names one (`designate`: elect `broker_id` and no other). `in_doubt`: the request says
     that the log of the requesting replica is in doubt. Its heartbeat, which says so too, may arrive later.
+    `gives_way`: the master does, although it is alive, if a successor lives (`short_sets`).
     """
     group = groups.get(name)
     if group is None:
@@ -166,6 +173,8 @@ def elect_master(
     wait_reason: str | None = None
     if group.master_epoch == 0 and broker_id in group.replicas:
         chosen, wait_reason = _first_master(group, broker_id, alive, designate=designate, in_doubt=in_doubt)
+    elif gives_way and (taking_over := short_sets.successors(group, alive)):
+        chosen = election_policy.newest_log(cluster, name, taking_over, alive)
     elif designate or _master_stays(group, alive, fenced=fenced):
         chosen = election_policy.elect(
             cluster,

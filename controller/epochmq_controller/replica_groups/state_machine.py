@@ -28,6 +28,7 @@ from epochmq_controller.replica_groups.offset_confirmed_by_all import OffsetConf
 from epochmq_controller.replica_groups.process_admission import ProcessAdmission
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.request_queues import RequestQueues
+from epochmq_controller.replica_groups.short_sets import ShortSets
 from epochmq_controller.replica_groups.state_machine_types import (
     LEASE_OF_REFUSED_MS,
     ChannelClosed,
@@ -64,6 +65,7 @@ class ControllerStateMachine:
         self._refused_leases: list[object] = []
         """The tokens of lease requests in this step that need no leadership check."""
         self._admission = ProcessAdmission(self._state)
+        self._short_sets = ShortSets()
         self._scan_brokers_ms = now_ms
         self._scan_masters_ms = now_ms
 
@@ -168,6 +170,12 @@ class ControllerStateMachine:
             lacking = rules.groups_needing_election(state.groups, state.lives)
             for name in lacking:
                 self._queues.trigger_election(name)
+            for name in self._short_sets.masters_to_replace(state.groups, state.alive, state.now_ms):
+                state.log(
+                    f"group {name}: too few replicas are in sync with its master for too long; it gives way",
+                    is_warning=True,
+                )
+                self._queues.trigger_election(name, gives_way=True)
             for name in [one for one in state.leases.fenced_epochs if state.is_fenced(one)]:
                 self._queues.trigger_election(name)
         self._queues.advance()
@@ -192,6 +200,7 @@ class ControllerStateMachine:
             return
         self._state.leases = None
         self._queues.abort()
+        self._short_sets.clear()
         tokens = [request.token for requests in self._lease_requests.values() for request in requests]
         self._respond_to_lease_requests(tokens, 0)
         self._lease_requests.clear()

@@ -16,7 +16,9 @@ from epochmq_controller.replica_groups.events import (
     encode,
 )
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup, ReplicaGroups
+from epochmq_controller.replica_groups.requests import ElectMasterRequest, decide
 from epochmq_controller.replica_groups.rules import Decision
+from epochmq_controller.replica_groups.short_sets import ShortSets
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import InvariantError
 
@@ -136,6 +138,41 @@ def test_an_administrator_may_name_an_eligible_replica_and_no_other(groups: Repl
     assert "broker 4 may lack acknowledged messages; brokers 1, 2, 3 have all" in (refused.remark or "")
     assert "enableElectUncleanMaster=true" in (refused.remark or "")
     assert elect(groups, {2: SOUND, 4: SOUND}, 2, designate=True).code == ResponseCode.SUCCESS
+
+
+def test_a_master_with_too_few_replicas_gives_way_to_an_eligible_one_that_may_reach_enough(
+    groups: ReplicaGroups,
+) -> None:
+    living = {1: SOUND, 2: SOUND, 3: SOUND}
+
+    def alive(_cluster: str, _name: str, one: int) -> ReplicaLiveInfo | None:
+        return living.get(one)
+
+    short = ShortSets()
+
+    def due(now_ms: int) -> list[str]:
+        return short.masters_to_replace(groups, alive, now_ms)
+
+    assert [due(now_ms) for now_ms in (0, 20_000)] == [[], []], "the set is large enough"
+    set_members(groups, {1})
+    assert [due(now_ms) for now_ms in (20_000, 29_999, 30_000)] == [[], [], [NAME]]
+    assert [due(now_ms) for now_ms in (49_999, 50_000)] == [[], [NAME]], "after twice the time"
+    del living[3]
+    assert [due(now_ms) for now_ms in (50_001, 200_000)] == [[], []], "2 could form no set without 1"
+    living[3] = DOUBT
+    assert [due(now_ms) for now_ms in (239_999, 240_000)] == [[], [NAME]]
+    request = ElectMasterRequest(NAME, gives_way=True)
+    decision = decide(request, groups, alive)
+    assert decision.view is not None
+    assert decision.view.master_id == 2
+    living[2] = DOUBT
+    assert due(900_000) == []
+    assert decide(request, groups, alive).code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+    living[2] = SOUND
+    set_members(groups, {1, 2})
+    assert due(1_000_000) == []
+    set_members(groups, {1})
+    assert [due(now_ms) for now_ms in (1_000_000, 1_010_000)] == [[], [NAME]], "patience begins anew"
 
 
 def test_an_election_without_a_result_and_a_registration_keep_the_eligible_replicas(
