@@ -12,7 +12,16 @@ from uuid import uuid4
 from epochmq_formats.index_file import HEADER_BYTES
 from epochmq_formats.store_checkpoint import CONFIRM_PHY_OFFSET_AT, FIELD
 from epochmq_protocol.epoch_entries import OFFSET_MAX
-from epochmq_spark import drill_down, files, log_spans, saved_peer_state, store_layout, verdict, volume_client
+from epochmq_spark import (
+    drill_down,
+    files,
+    log_spans,
+    saved_peer_state,
+    shared_files,
+    store_layout,
+    verdict,
+    volume_client,
+)
 from epochmq_spark.checks import controller_view, epoch_history
 from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
@@ -136,6 +145,7 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
             state.findings.append(
                 finding(*key, "directory.same-replica", file=replica.location, detail=detail)
             )
+    state.findings += shared_files.find_shared(state.replicas, state.contents)
     _compare_sizes(state)
     return state
 

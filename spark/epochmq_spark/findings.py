@@ -34,6 +34,7 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     "directory.other-group": (_W, "the directory belongs to a replica of another group"),
     "directory.incomplete": (_W, "a part of the store is missing"),
     "directory.same-replica": (_W, "two directories belong to the same replica"),
+    "directory.same-files": (_W, "two replicas share files, so a comparison of them proves nothing"),
     "group.one-replica": (_W, "fewer than two replicas could be read, so no copies were compared"),
     "file.unreadable": (_W, "a file cannot be read"),
     "file.foreign": (_W, "no broker creates a file of this name here"),

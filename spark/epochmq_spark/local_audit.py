@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -100,11 +101,27 @@ def run_in(
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Audits replicas in a session, and writes findings, summary and report to the folder, a path of this
-    machine or a URI of Spark. Returns the summary, and the findings that it lists. Raises OSError, also if
-    the results cannot be written."""
-    started = time.time()
+    machine or a URI of Spark. Returns the summary, and the findings that it lists. An audit that fails leaves
+    a summary without a verdict, which says why. Raises OSError, also if the results cannot be written."""
     if not result_files.is_uri(folder):
         Path(folder).mkdir(parents=True, exist_ok=True)
+    result_files.remove_results(spark, folder)
+    try:
+        return _audit_in(spark, replicas, folder, metadata, progress)
+    except Exception as error:
+        with contextlib.suppress(result_files.ResultsNotWrittenError, *session.spark_errors()):
+            result_files.write_failure(spark, folder, session.describe_error(error))
+        raise
+
+
+def _audit_in(
+    spark: SparkSession,
+    replicas: Sequence[store_layout.AuditedReplica],
+    folder: str,
+    metadata: Any,
+    progress: Callable[[str], None],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    started = time.time()
     result = audit.run(spark, replicas, metadata=metadata, progress=progress)
     try:
         summary, findings = summarise(result, started, REPORTED_MAX)

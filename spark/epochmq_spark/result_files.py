@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BATCH_ROWS = 10_000
+FAILED_EXIT_CODE = 1
+"""The exit code of `epochmq audit` when the audit itself fails."""
 
 
 def is_uri(folder: str) -> bool:
@@ -28,6 +30,27 @@ class ResultsNotWrittenError(OSError):
 
     def __init__(self, location: object, reason: object) -> None:
         super().__init__(f"{location} could not be written: {reason}; choose another folder with --out")
+
+
+def remove_results(spark: SparkSession, folder: str) -> None:
+    """Removes the results of an earlier audit, so that nobody takes its verdict for that of a run that fails.
+    Raises ResultsNotWrittenError."""
+    for name in (SUMMARY_FILE, REPORT_FILE, FINDINGS_FILE):
+        if is_uri(folder):
+            _remove_uri(spark, f"{folder.rstrip('/')}/{name}")
+            continue
+        path = Path(folder) / name
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ResultsNotWrittenError(path, error.strerror) from None
+
+
+def write_failure(spark: SparkSession, folder: str, reason: str) -> None:
+    """Writes the summary of an audit that could not be finished: it has no verdict, but the reason. Raises
+    ResultsNotWrittenError."""
+    summary = {"verdict": None, "exitCode": FAILED_EXIT_CODE, "failure": reason}
+    _write(spark, folder, SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
 
 
 def write_findings(findings: DataFrame, folder: str) -> None:
@@ -63,6 +86,17 @@ def write_summary(
 
     _write(spark, folder, SUMMARY_FILE, json.dumps(summary, indent=2) + "\n")
     _write(spark, folder, REPORT_FILE, page.render(summary, listed))
+
+
+def _remove_uri(spark: SparkSession, location: str) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(location)
+    try:
+        path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).delete(path, True)
+    except Py4JJavaError as error:
+        raise ResultsNotWrittenError(location, error.java_exception.getMessage()) from None
 
 
 def _write(spark: SparkSession, folder: str, name: str, text: str) -> None:

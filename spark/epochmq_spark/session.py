@@ -34,6 +34,8 @@ WITHOUT_UI = {
     "spark.sql.ui.retainedExecutions": "20",
 }
 """How much the driver keeps for its UI, which it does without a UI, too: descriptions of many queries."""
+_WORKER_ERROR = "An exception was thrown from the Python worker"
+_PYTHON_ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b(?::|$)")
 _MASTER = re.compile(r"local(-cluster)?(\[[\d*, ]+\])?|yarn|spark://\S+|k8s://\S+")
 
 
@@ -84,7 +86,13 @@ def describe_error(error: Exception) -> str:
             "Spark has no space left for its own files: free some in the folder spark.local.dir (/tmp unless "
             "it is set), or name another one with --conf spark.local.dir=DIR"
         )
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if any(_WORKER_ERROR in line for line in lines[:2]):
+        # The last line of the worker's traceback, before Java's, is the error itself.
+        causes = [line for line in lines if _PYTHON_ERROR.match(line) and _WORKER_ERROR not in line]
+        if causes:
+            return f"a task failed: {causes[0]}"
+    return lines[0] if lines else type(error).__name__
 
 
 def is_local(master: str) -> bool:

@@ -11,9 +11,11 @@ from itertools import pairwise
 import msgspec
 
 from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
+from epochmq_protocol.integers import INT_MAX, LONG_MAX
 from epochmq_spark import files
 
 _OFFSET_NAME = re.compile(r"\d{20}")
+_QUEUE_ID = re.compile(r"\d{1,10}")
 _INDEX_NAME = re.compile(r"\d{17}")
 _COMPACTION_FOLDERS = frozenset({"compacting", "replicating"})
 """Where a broker collects new files of a compacted queue."""
@@ -203,12 +205,21 @@ def _data_files(
     data_files = []
     for entry in entries:
         location = files.join(folder, entry.name)
-        if entry.is_file and pattern.fullmatch(entry.name):
+        if entry.is_file and pattern.fullmatch(entry.name) and int(entry.name) <= LONG_MAX:
             data_files.append(DataFile(location, int(entry.name), entry.size))
         else:
             detail = "no broker creates a file of this name here"
-            contents.faults.append(StoreFault("file.foreign", location, detail))
+            contents.faults.append(StoreFault("file.foreign", printable(location), detail))
     return data_files
+
+
+def printable(name: str) -> str:
+    """A name with a `\\x` escape for each byte that is not UTF-8, which no table can hold."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _is_text(name: str) -> bool:
+    return name.isascii() or printable(name) == name
 
 
 def peer_folders(entries: Iterable[files.DirectoryEntry]) -> list[str]:
@@ -297,11 +308,16 @@ def _list_queues(listing: files.Listing, folder: str, contents: StoreContents) -
             detail = "a file, expected the directory of a topic"
             contents.faults.append(StoreFault("file.foreign", location, detail))
             continue
+        if not _is_text(topic.name):
+            location = files.join(folder, printable(topic.name))
+            detail = "the name is not UTF-8, as that of a topic is"
+            contents.faults.append(StoreFault("file.foreign", location, detail))
+            continue
         for queue in _list(listing, files.join(folder, topic.name), contents) or []:
             location = files.join(folder, topic.name, queue.name)
-            if queue.is_file or not queue.name.isdecimal():
+            if queue.is_file or not _QUEUE_ID.fullmatch(queue.name) or int(queue.name) > INT_MAX:
                 detail = "expected a directory named after a queue id"
-                contents.faults.append(StoreFault("file.foreign", location, detail))
+                contents.faults.append(StoreFault("file.foreign", printable(location), detail))
                 continue
             entries = _list(listing, location, contents) or []
             kept = [one for one in entries if one.is_file or one.name not in _COMPACTION_FOLDERS]

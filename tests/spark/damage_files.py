@@ -17,6 +17,7 @@ from tests.spark.damage_kit import (
     log_folder,
     messages,
     overwrite,
+    segments,
 )
 
 
@@ -299,3 +300,12 @@ def identity_emptied(group: list[Path], rng: random.Random) -> InjectedDamage:
 def same_replica_twice(group: list[Path], rng: random.Random) -> InjectedDamage:
     (group[1] / "brokerIdentity").write_text((group[0] / "brokerIdentity").read_text())
     return damage(group[1], "directory.same-replica")
+
+
+@injector
+def segment_of_another_replica(group: list[Path], rng: random.Random) -> InjectedDamage:
+    source = rng.choice(segments(group[0]))
+    target = segments(group[1])[0].with_name(source.name)
+    target.unlink(missing_ok=True)
+    target.hardlink_to(source)
+    return damage(group[1], "directory.same-files", file=str(target))

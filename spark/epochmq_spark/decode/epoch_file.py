@@ -6,13 +6,16 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
+from epochmq_protocol.integers import LONG_MAX
+
 LINES_MAX: Final = 100_000  # a line is an election
 FAULTS_MAX: Final = 10  # lines that are named
+DIGITS_MAX: Final = 19  # of a long
 
 
 def parse_epoch_text(text: str) -> tuple[list[tuple[int, int]], str | None]:
     """The entries (epoch, start offset) in the file's order, and what is wrong with the file: its count, its
-    checksum, or a line that is not an entry. Order and overlaps are not checked."""
+    checksum, or a line that is not an entry of two longs. Order and overlaps are not checked."""
     if not text.strip():
         return [], "empty"
     lines = text.splitlines()
@@ -25,8 +28,8 @@ def parse_epoch_text(text: str) -> tuple[list[tuple[int, int]], str | None]:
         if not line:
             continue
         try:
-            epoch, start = line.split("-")
-            entries.append((int(epoch), int(start)))
+            epoch, start = (_long(part) for part in line.split("-"))
+            entries.append((epoch, start))
         except ValueError:
             broken += 1
             if broken <= FAULTS_MAX:
@@ -44,3 +47,10 @@ def parse_epoch_text(text: str) -> tuple[list[tuple[int, int]], str | None]:
         if checksum and checksum != zlib.crc32(body.encode()) & 0x7FFFFFFF:
             faults.append(f"checksum {checksum} does not match the lines")
     return entries, "; ".join(faults) or None
+
+
+def _long(text: str) -> int:
+    """A number as RocketMQ's `Long.parseLong` reads it, but not negative. Raises ValueError."""
+    if len(text) > DIGITS_MAX or not text.isdecimal() or int(text) > LONG_MAX:
+        raise ValueError(text[:DIGITS_MAX])
+    return int(text)

@@ -11,12 +11,17 @@ from pyspark.sql.types import StructType
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.integers import LONG_MAX
 from epochmq_protocol.topics import is_lmq
 from epochmq_spark import files, schemas, store_layout, volume_client
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 FILE = "config/consumerOffset.json"
 FILES = (FILE, "config/lmqConsumerOffset.json")  # the second one in place of the first with enableLmq
+FAULTS_MAX = 10  # entries that are named
+TEXT_MAX = 80  # characters of a wrong value that are shown
+DIGITS_MAX = 19  # of a long
+QUEUE_ID_MAX = 2**31 - 1
 QUEUE_ENDS = "queueEnds.json"
 """A file that only a frozen volume has: the ends of its queues at the moment of the request."""
 
@@ -54,29 +59,48 @@ class OffsetsReader(FileRangeReader):
         except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError, EpochMQError) as error:
-            rows = [{"fault": f"{file_range.location}: {error}"}]
+            rows = [{"fault": str(error)}]
+        for row in rows:
+            if "fault" in row:
+                row["fault"] = f"{file_range.location}: {row['fault']}"
         yield pa.RecordBatch.from_pylist([columns | row for row in rows], schema=schemas.OFFSETS)
 
 
 def parse_offsets(data: bytes) -> list[dict[str, object]]:
-    """The rows of a consumerOffset.json or lmqConsumerOffset.json, without light queues (%LMQ%). Raises
-    ValueError or EpochMQError."""
+    """The rows of a consumerOffset.json or lmqConsumerOffset.json, without light queues (%LMQ%). Entries that
+    no broker writes are left out, and named by one row with a `fault`. Raises ValueError or EpochMQError for
+    a file that is no table of offsets."""
     parsed = fastjson.loads(data)
     table = parsed.get("offsetTable") if isinstance(parsed, dict) else None
     if not isinstance(table, dict):
         raise ValueError("no offsetTable")
     rows: list[dict[str, object]] = []
+    faults: list[str] = []
     for name, queues in table.items():
-        topic, _, group = str(name).partition("@")
+        topic, separator, group = str(name).partition("@")
         if is_lmq(topic):
             continue
-        if not isinstance(queues, dict):
-            raise ValueError(f"{name}: expected offsets by queue")
+        if not separator or not isinstance(queues, dict):
+            faults.append(f"{str(name)[:TEXT_MAX]!r}: expected topic@group with offsets by queue")
+            continue
         for queue_id, offset in queues.items():
-            rows.append(
-                {"consumer_group": group, "topic": topic, "queue_id": int(queue_id), "offset": int(offset)}
-            )
+            queue, place = _number(queue_id, QUEUE_ID_MAX), _number(offset, LONG_MAX)
+            if queue is None or place is None:
+                entry = f"{str(name)[:TEXT_MAX]!r} has the offset {str(offset)[:TEXT_MAX]} for queue "
+                faults.append(f"{entry}{str(queue_id)[:TEXT_MAX]}, expected numbers that are not negative")
+                continue
+            rows.append({"consumer_group": group, "topic": topic, "queue_id": queue, "offset": place})
+    if faults:
+        more = f"; {len(faults) - FAULTS_MAX} more such entries" if len(faults) > FAULTS_MAX else ""
+        rows.append({"fault": "; ".join(faults[:FAULTS_MAX]) + more})
     return rows
+
+
+def _number(value: object, maximum: int) -> int | None:
+    """A number of the table, whose keys are texts in strict JSON; None if it is not one of 0 to `maximum`."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= DIGITS_MAX:
+        value = int(value)
+    return value if type(value) is int and 0 <= value <= maximum else None
 
 
 def parse_queue_ends(data: bytes) -> list[dict[str, object]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,19 @@ def test_a_uri_that_cannot_be_read_is_a_finding_with_the_reason(location: str) -
     faults = store_layout.scan_store(replicas[0].location).faults
     assert [(one.kind, one.location) for one in faults] == [("directory.unreadable", location)]
     assert len(faults[0].detail.splitlines()) == 1
+
+
+def test_a_run_that_fails_leaves_no_former_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("summary.json", "report.html", "findings.parquet"):
+        (tmp_path / name).write_text("of yesterday")
+
+    def fail(*_: Any, **__: Any) -> None:
+        assert list(tmp_path.iterdir()) == []
+        raise ValueError("the metadata are no status")
+
+    monkeypatch.setattr(local_audit.audit, "run", fail)
+    with pytest.raises(ValueError, match="no status"):
+        local_audit.run_in(None, [], str(tmp_path))  # type: ignore[arg-type]
+    assert [path.name for path in tmp_path.iterdir()] == ["summary.json"]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary == {"verdict": None, "exitCode": 1, "failure": "the metadata are no status"}
