@@ -76,6 +76,7 @@ def rejection(code: int, remark: str, kind: str = "MQBrokerException") -> str:
     return f"{kind}: CODE: {code} DESC: {remark}\n{FAQ}"
 
 
+NOT_ELECTED = "Failed to elect a new master"
 STILL_ALIVE = "The old master ID0 is still alive, not need to elect new master for broker group-a"
 NO_IDS = "Please set the option <brokerControllerIdsToClean> according to the format, exception: "
 SCENARIO: list[list[AdminStep] | int] = [
@@ -90,10 +91,19 @@ SCENARIO: list[list[AdminStep] | int] = [
             rejection(2011, STILL_ALIVE),
         ),
         AdminStep(
-            "electMaster -a {follower} " + WHO + " -b {id2}", rejection(2012, "Failed to elect a new master")
+            "electMaster -a {follower} " + WHO + " -b {id2}",
+            rejection(2012, NOT_ELECTED),
+            rejection(
+                2012,
+                f"{NOT_ELECTED}: broker 3 may lack acknowledged messages; brokers 1, 2 have all. If these "
+                "are gone for good, accept the loss: set enableElectUncleanMaster=true with "
+                "updateControllerConfig until a master is elected",
+            ),
         ),
         AdminStep(
-            "electMaster -a {leader} " + WHO + " -b 99", rejection(2012, "Failed to elect a new master")
+            "electMaster -a {leader} " + WHO + " -b 99",
+            rejection(2012, NOT_ELECTED),
+            rejection(2012, f"{NOT_ELECTED}: broker 99 sends no heartbeats to the controllers"),
         ),
         AdminStep(
             "electMaster -a {leader} -c {cluster} -bn nobody -b 1",
@@ -247,6 +257,11 @@ OF_OURS_ALONE = {
     "heartBeatTimeIntervalMs",
     "joinControllerGroup",
     "writeLeaseMs",
+    "frameTimeoutMillis",
+    "maxConnectionsPerAddress",
+    "maxHeaderSize",
+    "maxNewConnectionsPerAddress",
+    "maxReceivedBytes",
 }
 OF_PLACE = {"bindAddress", "configStorePath", "rocketmqHome", "controllerStorePath", "listenPort"}
 SHORTER_WITH_US = {"scanNotActiveBrokerInterval": "500", "scanInactiveMasterInterval": "1000"}
