@@ -535,9 +535,8 @@ CONTROLLERS = [
         "controllers",
         RequestQueues,
         "_decide",
-        "        state.emit(ProposeEvents(token, tuple(events.encode(event) for event in decision.events)))\n"
-        "        return False",
-        "        state.emit(ProposeEvents(token, tuple(events.encode(event) for event in decision.events)))\n"
+        "        state.emit(ProposeEvents(token, tuple(bodies)))\n        return False",
+        "        state.emit(ProposeEvents(token, tuple(bodies)))\n"
         "        self._proposals.pop(token)\n"
         "        queue.state = READY_TO_DECIDE\n"
         "        self._respond(queued, decision)\n"

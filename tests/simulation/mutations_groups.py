@@ -31,8 +31,8 @@ GROUPS = [
         "groups",
         SyncState,
         "_computed_confirm_offset",
-        "return self.confirm_offset",
-        "continue",
+        "replica.ack_offset <= 0:\n            return self.confirm_offset",
+        "replica.ack_offset <= 0:\n            continue",
     ),
     Mutation(
         "the confirmed offset is that of the fastest member",
@@ -95,8 +95,9 @@ GROUPS = [
         "groups",
         ack_quorum,
         "replicated_until",
-        "min(sync.offset_reached_by_all(), sync.offset_reached_by(least))",
-        "sync.offset_reached_by_all()",
+        "if copies == ALL_MEMBERS and not sync.has_enough_members:\n        return -1\n"
+        "    return (\n        min(sync.offset_reached_by_all(), sync.offset_reached_by(least))",
+        "return (\n        sync.offset_reached_by_all()",
     ),
     Mutation(
         "nothing is truncated",
