@@ -44,6 +44,10 @@ class GroupWorld(DiskWorld):
         self.sent: dict[int, tuple[str, int, int]] = {}
         self.gone: set[int] = set()
         """Messages that a new master did not have; they must not come back."""
+        self.reports_confirmed: bool = plan.options.get("reports_confirmed", True)
+        """Whether brokers report what every member has. Brokers of earlier releases do not."""
+        self.compares_logs: bool = plan.options.get("compares_logs", True)
+        """Whether masters answer with the checksums of their logs. RocketMQ's brokers do not."""
         self.slow_copies: bool = plan.options.get("slow_copies", False)
         self.sending = True
         """Whether clients send."""

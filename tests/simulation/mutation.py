@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -23,6 +23,8 @@ class Mutation:
     after: str
     rare: bool = False
     """Found by at most one seed in a hundred: only the soak searches for it."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The arguments of a scenario that has some."""
 
     @contextmanager
     def made(self) -> Iterator[None]:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import importlib
 import json
 import multiprocessing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from epochmq_controller.replica_groups import leases, rules
 from epochmq_controller.replica_groups.leases import LeaseTable
@@ -49,7 +50,7 @@ def find(mutation: Mutation, seeds: Iterable[int]) -> Found | None:
     with mutation.made():
         for seed in seeds:
             try:
-                live(mutation.kind, seed)
+                live(mutation.kind, seed, mutation.given)
             except ViolationError as violation:
                 return Found(seed, violation.text)
             except AssertionError as error:
@@ -70,11 +71,12 @@ def raised_by_production(error: AssertionError, mutation: Mutation) -> bool:
     return module.startswith("epochmq_") or "." in mutation.kind
 
 
-def live(kind: str, seed: int) -> None:
-    """Runs a seed of a kind of world. A kind with a dot is one scenario, the same for every seed."""
+def live(kind: str, seed: int, given: Mapping[str, Any]) -> None:
+    """Runs a seed of a kind of world. A kind with a dot is one scenario, the same for every seed, with
+    the arguments `given`."""
     module, dot, history = kind.partition(".")
     if dot:
-        getattr(importlib.import_module(f"tests.simulation.{module}"), history)()
+        getattr(importlib.import_module(f"tests.simulation.{module}"), history)(**given)
     else:
         KINDS[kind].live(KINDS[kind].plan(seed))
 

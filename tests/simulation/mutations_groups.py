@@ -17,6 +17,11 @@ from epochmq_store.state_files import tail_state
 from epochmq_store.state_files.tail_state import LogTail
 from tests.simulation.mutation import Mutation
 
+EPOCHS_ONLY = {"compares_logs": False}
+"""The masters answer with no checksums: the comparison of contents finds no difference."""
+EARLIER_RELEASE = {"reports_confirmed": False}
+"""The controllers do not know what every member has, and cannot see which logs are too short."""
+
 GROUPS = [
     Mutation(
         "a proposal whose fate is open does not count",
@@ -101,19 +106,21 @@ GROUPS = [
     ),
     Mutation(
         "nothing is truncated",
-        "groups",
+        "test_scenarios_groups.test_a_master_s_unconfirmed_tail_is_truncated",
         epochs,
         "common_prefix_end",
         "return min(point, end)",
         "return end",
+        given=EPOCHS_ONLY,
     ),
     Mutation(
         "a common epoch is kept to its own end",
-        "groups",
+        "test_scenarios_groups.test_a_master_s_unconfirmed_tail_is_truncated",
         protocol_epochs,
         "truncation_point",
         "return min(own_end, master_epoch_end)",
         "return own_end",
+        given=EPOCHS_ONLY,
     ),
     Mutation(
         "logs are compared from their first epoch on",
@@ -258,8 +265,19 @@ GROUPS = [
         "test_a_new_master_that_loses_power_before_a_replica_joins_it_waits_for_the_former_members",
         election_policy,
         "electable_members",
+        "if not any(info.in_doubt for info in living.values()):\n        former = ()",
+        "former = ()",
+        given=EARLIER_RELEASE | {"min_in_sync": 2},
+    ),
+    Mutation(
+        "a new master in doubt waits although those that were in sync before are there",
+        "test_scenarios_power."
+        "test_a_new_master_that_loses_power_before_a_replica_joins_it_waits_for_the_former_members",
+        election_policy,
+        "electable_members",
         "for one in former if",
         "for one in () if",
+        given=EARLIER_RELEASE | {"min_in_sync": 1},
     ),
     Mutation(
         "a master that lost its log's end resumes its epoch",
@@ -276,6 +294,7 @@ GROUPS = [
         "doubt_after_start",
         "in_doubt=kept.in_doubt or may_lack_acknowledged",
         "in_doubt=may_lack_acknowledged",
+        given=EARLIER_RELEASE,
     ),
     Mutation(
         "a power loss with ASYNC_FLUSH raises no doubt",
@@ -284,6 +303,7 @@ GROUPS = [
         "may_lack_acknowledged",
         "return self.state is TailState.UNFLUSHED_LOST and self.acknowledged_unflushed",
         "return False",
+        given=EARLIER_RELEASE,
     ),
     Mutation(
         "a log that ends before the confirmed offset is trusted",
@@ -292,6 +312,7 @@ GROUPS = [
         "doubt_after_start",
         "if confirmed > end and",
         "if False and",
+        given=EARLIER_RELEASE,
     ),
     Mutation(
         "a failed flush is forgotten at the next start",
@@ -300,6 +321,7 @@ GROUPS = [
         "_state",
         "left.flush_failed or _is_copy",
         "_is_copy",
+        given=EARLIER_RELEASE,
     ),
     Mutation(
         "an election ignores logs in doubt",
@@ -308,6 +330,7 @@ GROUPS = [
         "electable_members",
         "if info.has_trusted_log)",
         "if True)",
+        given=EARLIER_RELEASE,
     ),
     Mutation(
         "a broker in doubt is elected before all members are there",
@@ -316,6 +339,7 @@ GROUPS = [
         "electable_members",
         "if sound or not missing:",
         "if True:",
+        given=EARLIER_RELEASE,
     ),
     Mutation(
         "of logs in doubt the oldest is elected",
@@ -324,5 +348,6 @@ GROUPS = [
         "_choose",
         "return (-info.epoch, -info.max_offset, priority, one)",
         "return (info.epoch, info.max_offset, priority, one)",
+        given=EARLIER_RELEASE,
     ),
 ]

@@ -110,7 +110,7 @@ class SimulatedHeartbeats:
             "max_offset": broker.log.end,
             "election_priority": None,
             "in_doubt": broker.may_lack_acknowledged,
-            "confirmed_by_all": broker.confirm_offset,
+            "confirmed_by_all": broker.confirm_offset if world.reports_confirmed else -1,
             "lineage": ",".join(broker.processes),
         }
         replica = (CLUSTER, broker.group, broker.identity.id)

@@ -14,6 +14,9 @@ from tests.simulation.replicas import GroupBroker
 from tests.simulation.scenario import has_master_but, members, start, until
 
 FLUSH_TYPES = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
+REPORTS = pytest.mark.parametrize("reports_confirmed", [False, True], ids=["earlier release", "reports"])
+"""Whether brokers report to the controllers what every member has. If they do, the controllers also see by
+themselves which logs are too short. Otherwise only the doubt of a broker keeps it from its election."""
 NEVER_MS = 60_000
 
 
@@ -149,10 +152,11 @@ def loses_a_replica(world: GroupWorld) -> tuple[GroupBroker, GroupBroker, GroupB
     return first, second, third
 
 
-def test_a_log_that_ends_before_the_confirmed_offset_is_not_elected() -> None:
+@REPORTS
+def test_a_log_that_ends_before_the_confirmed_offset_is_not_elected(reports_confirmed: bool) -> None:
     """A bit changes while a broker is down, and recovery truncates the log there. The machine did not lose
     power: only the confirmed offset shows that bytes are missing."""
-    world = settled(min_in_sync=2, sync_flush=True)
+    world = settled(min_in_sync=2, sync_flush=True, reports_confirmed=reports_confirmed)
     first, second, third = loses_a_replica(world)
     third.die()
     second.log.data[second.log.end - 1] ^= 1
@@ -166,9 +170,10 @@ def test_a_log_that_ends_before_the_confirmed_offset_is_not_elected() -> None:
     ends_well(world)
 
 
-def test_a_broker_whose_flush_failed_is_not_elected() -> None:
+@REPORTS
+def test_a_broker_whose_flush_failed_is_not_elected(reports_confirmed: bool) -> None:
     """The kernel drops the pages of a failed flush; the process restarts in the same boot."""
-    world = settled(min_in_sync=2, sync_flush=False)
+    world = settled(min_in_sync=2, sync_flush=False, reports_confirmed=reports_confirmed)
     first, (second, third) = master(world), others(world)
     stop_flushing(world, second)
     had = second.disk.flushed
@@ -210,10 +215,11 @@ def test_a_failed_flush_drops_no_page_that_was_flushed_before() -> None:
     assert first.disk.damaged
 
 
-def test_brokers_in_doubt_wait_for_the_missing_member() -> None:
+@REPORTS
+def test_brokers_in_doubt_wait_for_the_missing_member(reports_confirmed: bool) -> None:
     """With ASYNC_FLUSH the whole site loses power. The master returns first, with the shortest log, and again
     after a kill -9. It waits for the others, and the broker with the newest log is elected."""
-    world, first, rest, _ = with_unflushed_tail(sync_flush=False)
+    world, first, rest, _ = with_unflushed_tail(sync_flush=False, reports_confirmed=reports_confirmed)
     acked = dict(world.acknowledged["a"])
     site_loses_power(world, first, rest)
     first.confirmed_kept = min(first.confirmed_kept, first.log.end)  # an older checkpoint tells nothing
@@ -256,10 +262,15 @@ def test_doubt_lasts_until_the_replica_has_caught_up() -> None:
     ends_well(world)
 
 
-def test_a_new_master_that_loses_power_before_a_replica_joins_it_waits_for_the_former_members() -> None:
+@REPORTS
+@pytest.mark.parametrize("min_in_sync", [1, 2])
+def test_a_new_master_that_loses_power_before_a_replica_joins_it_waits_for_the_former_members(
+    reports_confirmed: bool,
+    min_in_sync: int,
+) -> None:
     """The election reduces the SyncStateSet to the new master, which had not flushed what the former members
     have."""
-    world = settled(min_in_sync=2, sync_flush=False)
+    world = settled(min_in_sync=min_in_sync, sync_flush=False, reports_confirmed=reports_confirmed)
     first, (second, third) = master(world), others(world)
     stop_flushing(world, second)
     had = second.disk.flushed
