@@ -45,7 +45,8 @@ class RequestRule(Struct, frozen=True, kw_only=True):
     """Whether only a master that serves may serve it, so that an isolated one rejects it."""
     changes_tables: bool = False
     """Whether it changes topics, groups or their offsets for an administrator, which only a master may: the
-    next copy of the master's tables would undo the change on a slave."""
+    next copy of the master's tables would undo the change on a slave. (The handler of
+    INVOKE_BROKER_TO_RESET_OFFSET rejects it itself, as RocketMQ's does.)"""
     reads_cold_itself: bool = False
     """Whether its handler waits itself for bytes that are not in memory (`cold_reads`)."""
 
@@ -127,7 +128,6 @@ REQUEST_RULES: Final[dict[int, RequestRule]] = {
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: RequestRule(changes_tables=True),
     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: RequestRule(changes_tables=True),
     RequestCode.DELETE_SUBSCRIPTIONGROUP: RequestRule(changes_tables=True),
-    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: RequestRule(changes_tables=True),
     RequestCode.CLONE_GROUP_OFFSET: RequestRule(changes_tables=True),
 }
 """Request code → rule. A code without a row has the defaults."""

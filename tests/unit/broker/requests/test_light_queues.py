@@ -131,6 +131,10 @@ async def test_plain_groups_keep_their_offsets_when_the_key_changes(tmp_path: Pa
             offsets = bench.broker.tables.offsets
             assert offsets.query("plain", "BenchmarkTest", 0) == (offset or None)
             offset += 1
+            stored = bench.peer().call(
+                send_command("BenchmarkTest", b"an offset beyond the queue is lowered")
+            )
+            assert stored.code == ResponseCode.SUCCESS
             offsets.commit("plain", "BenchmarkTest", 0, offset)
 
 
