@@ -40,7 +40,12 @@ def plan(seed: int) -> Plan:
         seed,
         fault_plan.network(rng),
         peers=PEERS,
-        options={"wire": rng.random() < 0.1, "stored": True, "first_voters": rng.choice((1, 3, 3, 3))},
+        options={
+            "beside_java": False,  # the members of its group cannot change
+            "wire": rng.random() < 0.1,
+            "stored": True,
+            "first_voters": rng.choice((1, 3, 3, 3)),
+        },
         faults_ms=FAULTS_MS,
         quiet_ms=AFTERWARDS_MS,
     )
@@ -113,6 +118,9 @@ class ChangingBlockWorld(BlockWorld):
     def make_peer(self, name: str, settings: RaftSettings) -> BrokerPeer:
         made = super().make_peer(name, self.settings_of(settings, is_new=name not in self.first_voters))
         return ChangingPeer(self, name, made.settings)
+
+    def is_founder(self, peer: PeerHost) -> bool:
+        return len(self.first_voters) > 1 and not peer.settings.joining
 
     def settings_of(self, settings: RaftSettings, *, is_new: bool) -> RaftSettings:
         """The settings of a first voter, or of a peer that is to be added."""

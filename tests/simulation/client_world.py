@@ -202,10 +202,15 @@ class ClientWorld(RaftWorld):
             peer.rate = 1 + self.random.choice((-1, 1, self.random.uniform(-1, 1))) * plan.drift
             self.add_peer(peer)
         for started in self.peers.values():
-            if founding and self.stored and not self.beside_java:
+            if founding and self.stored and not self.beside_java and self.is_founder(started):
                 started.rejoins = started.vote_lost = started.is_new_directory = True
                 self.count_event("groups founded", int(started is self.peers[names[0]]))
             started.start()
+
+    def is_founder(self, peer: PeerHost) -> bool:
+        """Whether a peer with an empty directory has no vote before it knows that its group is new: not a
+        single one, nor one that is to be added (`PeerRecovery`)."""
+        return len(self.peers) > 1
 
     def make_peer(self, name: str, settings: RaftSettings) -> PeerWithClients:
         """A peer of this world."""

@@ -198,6 +198,8 @@ class PeerHost(Host):
             self.world.fail(f"{self.name} continues after its disk has failed: {self.log.disk.failed}")
         if self.world.flush_async:
             self._acknowledge_unflushed()
+            if self.node is None:
+                return  # it died while it carried out the effects of that
         elif self.node.member.synced_index > self.log.durable_end:
             self.world.fail(
                 f"{self.name} counts {self.node.member.synced_index} as synced, but the disk holds entries "
