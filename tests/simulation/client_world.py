@@ -280,10 +280,11 @@ class ClientWorld(RaftWorld):
             self.fail(f"{leader.name} leads, but the group prefers {self.preferred}")
 
     def ask_leader(self) -> None:
-        """Reads from the leader, which must serve the read soon."""
+        """Reads from the leader, which must serve the read soon. A quiet group keeps its leader."""
         leader = self.leader()
-        assert leader is not None
-        assert leader.node is not None
+        if leader is None or leader.node is None:
+            self.fail("the group has lost its leader in a quiet world")
+            return
         committed = leader.log.term(leader.node.member.committed_index)
         if committed != leader.node.member.term:
             return  # its leadership has just begun

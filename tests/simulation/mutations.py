@@ -180,8 +180,8 @@ RAFT = [
         "raft",
         Election,
         "_count_votes",
-        "results.count(VoteResult.ACCEPT) >= member.quorum",
-        "len(results) >= member.quorum",
+        "accepted >= member.quorum",
+        "len(self.vote_results) >= member.quorum",
     ),
     Mutation(
         "pre-votes count as votes",
@@ -403,6 +403,14 @@ DISKS = [
     ),
     Mutation(
         "a peer with a damaged log votes",
+        "raft",
+        RaftNode,
+        "__init__",
+        "if rejoins:",
+        "if rejoins and (vote_lost or only_unflushed):",
+    ),
+    Mutation(
+        "a vote counts if all vote although the voter has lost more than unflushed entries",
         "raft",
         Election,
         "_check_candidate",
