@@ -157,9 +157,12 @@ def test_three_controllers_become_five_and_three_again_while_they_serve(quorum: 
 
 def test_a_controller_with_another_lease_takes_no_part(quorum: ControllerQuorum) -> None:
     odd, *others = quorum.controllers[:3]
-    quorum.put(odd, writeLeaseMs="1200")
     for member in (odd, *others):
         member.start()
+    quorum.wait_leader()
+    odd.process.stop()
+    quorum.put(odd, writeLeaseMs="1200")
+    odd.start()
     assert quorum.wait_leader() is not odd
     expected = "n0 has writeLeaseMs=1200, expected writeLeaseMs=300 as here"
     wait_until(
