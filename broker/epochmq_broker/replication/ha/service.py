@@ -321,9 +321,10 @@ class HAService:
         """Continues the same mastership under another epoch; nothing is rolled back (#6344)."""
         sync, store = self.sync_state, self._store
         assert sync is not None
+        elected = epoch > self.epochs.epochs.last_epoch
         if self.epochs.append(EpochEntry(epoch, store.max_phy_offset)):
             sync.epoch_start = store.max_phy_offset
-        sync.adopt(members, set_epoch, least)
+        sync.adopt(members, set_epoch, least, elected=elected)
         if self.server is not None:
             self.server.epochs_changed()
         self._publish_progress()

@@ -288,10 +288,13 @@ class SyncState:
             self.refused[refused] = RefusedReplica(reason, now_ms + pause_ms, pause_ms)
         self._advance()
 
-    def adopt(self, members: frozenset[int], set_epoch: int, least: int = 1) -> bool:
+    def adopt(
+        self, members: frozenset[int], set_epoch: int, least: int = 1, *, elected: bool = False
+    ) -> bool:
         """Uses the controllers' set, which acknowledges with `least` members; False if it is not newer than
-        the known one."""
-        if set_epoch <= self.set_epoch:
+        the known one. The set of a new master epoch (`elected`) is newer whatever its number: controllers
+        that lost everything count anew."""
+        if set_epoch <= self.set_epoch and not elected:
             return False
         self.members, self.set_epoch, self.proposed = members, set_epoch, None
         self.recorded_least = least

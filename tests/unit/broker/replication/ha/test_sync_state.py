@@ -206,6 +206,14 @@ def test_a_reply_older_than_what_is_known_changes_nothing() -> None:
     assert sync.members == {1, 2}
 
 
+def test_the_set_of_a_new_master_epoch_counts_although_controllers_count_anew() -> None:
+    """They have lost everything, and were rebuilt from the brokers."""
+    sync = state({1, 2})
+    sync.proposal_sent(frozenset({1}))
+    assert sync.adopt(frozenset({1}), 1, elected=True)
+    assert (sync.members, sync.set_epoch, sync.proposed) == ({1}, 1, None)
+
+
 def test_the_confirmed_offset_never_goes_back() -> None:
     sync = state({1}, confirm=0)
     sync.log_appended(3000)
