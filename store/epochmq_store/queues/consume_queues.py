@@ -90,6 +90,9 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
     def readable(self, topic: str, queue_id: int) -> ConsumeQueue:
         """The queue for reads. A name that no queue can have, such as a very long one, has
         an empty queue, which is not kept."""
+        queue = self.get((topic, queue_id))
+        if queue is not None:
+            return queue
         if is_queue_name(topic) and queue_id >= 0:
             return self[topic, queue_id]
         return ConsumeQueue(
