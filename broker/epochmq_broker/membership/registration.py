@@ -207,7 +207,7 @@ class _NameserverRegistrar:
         self._wake.set()
 
     def unreachable(self) -> None:
-        """Nobody waits for this nameserver until it has responded again."""
+        """No change waits for this nameserver until it has responded again."""
         self._reachable = False
         self.idle.set()
 

@@ -14,7 +14,7 @@ from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send import STORED_CODES, put_rejection
-from epochmq_broker.requests.processors.send_checks import check_not_service_topic
+from epochmq_broker.requests.processors.send_checks import check_not_forbidden_topic, check_not_service_topic
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.op_writer import count_put
 from epochmq_broker.services.transactions.transaction_service import TransactionService
@@ -25,7 +25,6 @@ from epochmq_protocol.errors import RemoteProtocolError, RequestError
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import EndTransactionRequestHeader, ResumeCheckHalfMessageRequestHeader
 from epochmq_protocol.message import MessageExt
-from epochmq_protocol.topics import is_not_allowed_send_topic
 from epochmq_protocol.transport.connection import OVERLOAD_REMARK, RemotingConnection, RequestHandler
 from epochmq_store.statuses import PutStatus
 
@@ -111,10 +110,7 @@ class EndTransactionProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"the half message names no topic or queue: {error}"
             ) from None
-        if is_not_allowed_send_topic(message.topic):
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, f"Sending message to topic[{message.topic}] is forbidden."
-            )
+        check_not_forbidden_topic(message.topic)
         check_not_service_topic(self._live.current, message.topic)
         stored = writer.put(message)
         if stored.status not in STORED_CODES:

@@ -61,8 +61,7 @@ class SendChecks:
         fault = validate_topic(topic)
         if fault is not None:
             raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
-        if is_not_allowed_send_topic(topic):
-            raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+        check_not_forbidden_topic(topic)
         if not from_broker:
             check_not_service_topic(config, topic)
         found = topics.get(topic) or self._create(header)
@@ -96,6 +95,13 @@ def is_from_broker(header: SendHeader) -> bool:
     and checkpoints and acknowledgements of POPs. Its producer group says so, as in RocketMQ. Access control
     proves it."""
     return header.producer_group.startswith(INNER_PRODUCER_GROUP_PREFIX)
+
+
+def check_not_forbidden_topic(topic: str) -> None:
+    """Rejects sends to the topics that RocketMQ forbids to everybody
+    (TopicValidator.isNotAllowedSendTopic)."""
+    if is_not_allowed_send_topic(topic):
+        raise RequestError(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
 
 
 def check_not_service_topic(config: BrokerConfig, topic: str) -> None:

@@ -76,7 +76,7 @@ class CompactedReads:
 
     def first_offset(self, topic: str, queue_id: int) -> int:
         """The offset of a queue's first message, whether the log or only the files of a compaction topic have
-        it. The only source of it for requests: clients seek to the offset that they are told. As in RocketMQ
+        it. The only source of it for requests: clients seek to the offset in the response. As in RocketMQ
         it is 0 for a queue that does not exist, and -1 for a batch consume queue that does not."""
         queue = self._store.lookup.existing_queue(topic, queue_id)
         if queue is None:
