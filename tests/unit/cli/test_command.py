@@ -98,6 +98,22 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "arguments", [["-h"], ["status", "-h"], ["replica", "-h"], ["replica", "adopt", "-h"]]
+)
+def test_the_short_option_of_help_is_accepted_everywhere(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 0
+    assert capsys.readouterr().out.startswith("Usage: epochmq ")
+
+
+def test_the_version_is_an_option_and_a_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == run(["version"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+
+
+@pytest.mark.parametrize(
     "arguments",
     [["nonsense"], ["up"], ["consume"], ["consume", "t", "--count", "0"], ["status", "-o", "xml"]],
 )

@@ -1,0 +1,154 @@
+"""Declares the verbs of a run: `up`, `down`, `status`, `promote`, `fence` and `drain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from epochmq.options import (
+    STATE_DEFAULT,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    OutputFormat,
+    OutputOption,
+    StateOption,
+    SwitchoverTimeoutOption,
+    exit_with,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def up(
+    files: Annotated[
+        list[Path],
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="A file with resources; '-' is the standard input."
+        ),
+    ],
+    state: StateOption = STATE_DEFAULT,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when all pods are ready; they continue to run.")
+    ] = False,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="The time limit until all pods are ready."),
+    ] = 60,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="Start an admin sidecar (HTTP, port 9880) with every pod.")
+    ] = False,
+) -> None:
+    """Run resources on this machine.
+
+    They run until Ctrl-C or, with --detach, until `epochmq down`. If they run already, `up` prints what has
+    changed in the files and restarts the pods that this affects."""
+    from epochmq.verbs import up as verb
+
+    exit_with(lambda: verb.run(files, state, detach=detach, timeout_s=timeout, admin=admin))
+
+
+@app.command()
+def down(state: StateOption = STATE_DEFAULT) -> None:
+    """Stop what `up` started.
+
+    Stops brokers first, then controllers, then nameservers. Their data is kept."""
+    from epochmq.verbs import up as verb
+
+    exit_with(lambda: verb.stop(state))
+
+
+@app.command()
+def status(
+    state: StateOption = STATE_DEFAULT,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Show the pods that run, and their present state.
+
+    On this machine or, with --namespace, --context or --kubeconfig, on a Kubernetes cluster. The exit code is
+    3 if nothing runs."""
+    from epochmq.verbs import status as verb
+    from epochmq.verbs.target import KubernetesTarget
+
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
+    exit_with(lambda: verb.run(state, cluster, as_json=output is OutputFormat.JSON))
+
+
+ReplicaArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="GROUP/REPLICA", help="For example orders/0 or orders/orders-broker-0, as `status` shows it."
+    ),
+]
+OffOption = Annotated[bool, typer.Option("--off", help="Undo it.")]
+
+
+@app.command()
+def promote(
+    replica: ReplicaArgument,
+    state: StateOption = STATE_DEFAULT,
+    timeout: SwitchoverTimeoutOption = 15,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Make a replica the master.
+
+    The replica first catches up completely. Sends wait for a moment during the switchover; none fails."""
+    from epochmq.verbs import promote_fence_drain as verb
+    from epochmq.verbs.target import KubernetesTarget
+
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
+    exit_with(lambda: verb.promote(state, cluster, replica, timeout, as_json=output is OutputFormat.JSON))
+
+
+@app.command()
+def fence(
+    replica: ReplicaArgument,
+    off: OffOption = False,
+    state: StateOption = STATE_DEFAULT,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Make a replica reject messages.
+
+    It does so until --off, also after a restart, and keeps its role. While a master is fenced, the whole
+    group accepts no messages."""
+    from epochmq.verbs import promote_fence_drain as verb
+    from epochmq.verbs.target import KubernetesTarget
+
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
+    exit_with(lambda: verb.fence(state, cluster, replica, on=not off, as_json=output is OutputFormat.JSON))
+
+
+@app.command()
+def drain(
+    replica: ReplicaArgument,
+    off: OffOption = False,
+    state: StateOption = STATE_DEFAULT,
+    timeout: SwitchoverTimeoutOption = 15,
+    output: OutputOption = OutputFormat.TEXT,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+) -> None:
+    """Prepare a replica for removal.
+
+    If it is the master, another replica becomes master. Then it leaves the SyncStateSet until --off and only
+    copies the log."""
+    from epochmq.verbs import promote_fence_drain as verb
+    from epochmq.verbs.target import KubernetesTarget
+
+    cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
+    exit_with(
+        lambda: verb.drain(state, cluster, replica, timeout, on=not off, as_json=output is OutputFormat.JSON)
+    )

@@ -1,0 +1,104 @@
+"""Declares `produce` and `consume`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from epochmq.options import (
+    BrokerGroupOption,
+    NameserverOption,
+    OptionalStateOption,
+    OutputFormat,
+    OutputOption,
+    TimeoutOption,
+    exit_with,
+)
+
+app = typer.Typer()
+
+
+@app.command()
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    body: Annotated[
+        str | None,
+        typer.Argument(metavar="[BODY]", help="The message. Without it, each line of the input is one."),
+    ] = None,
+    tags: Annotated[
+        str | None, typer.Option("--tags", help="The tag of the messages, by which consumers filter.")
+    ] = None,
+    keys: Annotated[
+        str | None, typer.Option("--keys", help="The keys of the messages for searches, separated by spaces.")
+    ] = None,
+    group: Annotated[str, typer.Option("--group", "-g", help="The producer group.")] = "epochmq_produce",
+    state: OptionalStateOption = None,
+    nameserver: NameserverOption = None,
+    broker_group: BrokerGroupOption = None,
+    output: OutputOption = OutputFormat.TEXT,
+    timeout: TimeoutOption = 5,
+) -> None:
+    """Send messages to a topic.
+
+    A missing topic is created if the brokers allow it (autoCreateTopicEnable)."""
+    from epochmq.verbs import produce as verb
+    from epochmq.verbs.target import NameserverTarget
+
+    target = NameserverTarget(state, nameserver, broker_group)
+    exit_with(
+        lambda: verb.run(
+            target,
+            topic,
+            body,
+            tags=tags,
+            keys=keys,
+            group=group,
+            as_json=output is OutputFormat.JSON,
+            timeout_s=timeout,
+        )
+    )
+
+
+@app.command()
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    count: Annotated[
+        int | None, typer.Option("--count", "-c", metavar="N", min=1, help="Stop after N messages.")
+    ] = None,
+    group: Annotated[
+        str, typer.Option("--group", "-g", help="The consumer group; its members share the queues.")
+    ] = "epochmq_consume",
+    tags: Annotated[
+        str, typer.Option("--tags", help="Only messages with these tags: 'a || b'; '*' means all.")
+    ] = "*",
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--timeout", metavar="SECONDS", min=0.1, help="Exit with 1 if no message arrives in this time."
+        ),
+    ] = None,
+    state: OptionalStateOption = None,
+    nameserver: NameserverOption = None,
+    broker_group: BrokerGroupOption = None,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """Print the messages of a topic.
+
+    Prints messages as they arrive, until Ctrl-C. A consumer group that has not read the topic before starts
+    at its beginning; others continue at their offsets."""
+    from epochmq.verbs import consume as verb
+    from epochmq.verbs.target import NameserverTarget
+
+    target = NameserverTarget(state, nameserver, broker_group)
+    exit_with(
+        lambda: verb.run(
+            target,
+            topic,
+            group=group,
+            tags=tags,
+            count=count,
+            as_json=output is OutputFormat.JSON,
+            timeout_s=timeout,
+        )
+    )
