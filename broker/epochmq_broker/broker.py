@@ -66,6 +66,7 @@ from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,10 @@ class Broker:
         self.writer = MessageWriter(live, self.store, timer_hook)
         self.ha = HAService(live, self.store, self.writer, controlled=mode_type.is_controlled)
         credentials = parse_credentials(config.inner_client_authentication_credentials)
-        self.client = RemotingClient(credentials=credentials)
+        self.members = members = MemberAuthentication.of(
+            config.member_secret_path, allow_unauthenticated=config.allow_unauthenticated_members
+        )
+        self.client = RemotingClient(credentials=credentials, members=members)
         self.routes = TopicRoutes(live, self.client)
         peers = PeerCopies(live, self.client, partial(other_members, self.client, live))
         self.scrub = LogScrub(
@@ -199,6 +203,7 @@ class Broker:
                 client=self.client,
                 routes=self.routes,
                 access=self.access,
+                members=members,
                 copies=self.scrub.served,
                 client_ip=client_ip,
                 store_host=store_host,
@@ -222,6 +227,7 @@ class Broker:
                 self.replica_control,
                 self.escape,
                 self.processors.lock_quorum,
+                members,
             )
         )
         self.registration.on_response.append(self.mode.registered)
@@ -233,6 +239,7 @@ class Broker:
             tables.clients.channel_closed,
             FastFailure(live),
             self.mode.isolation,
+            members,
         )
         self._admin_api = self._make_admin_api() if config.admin_socket_path else None
         self._phase = BrokerPhase.NEW

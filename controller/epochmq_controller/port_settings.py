@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_protocol.transport.settings import ServerSettings
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
@@ -22,6 +23,7 @@ STOP_GRACE_S = 3.0
 FIXED_PORT_KEYS = frozenset(
     {"maxHeaderSize", "maxReceivedBytes", "frameTimeoutMillis"}
     | {"maxConnectionsPerAddress", "maxNewConnectionsPerAddress"}
+    | {"memberSecretPath", "allowUnauthenticatedMembers"}
 )
 """Keys of `PortSettings` that cannot change while the process runs."""
 
@@ -63,6 +65,18 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Open connections of one address. 0: no limit."""
     max_new_connections_per_address: Count = 1_000
     """Connections that one address opens in a second, on average. 0: no limit."""
+
+    member_secret_path: str = ""
+    """A key of EpochMQ's own, like the next one: the file of the secrets by which members authenticate each
+    other. Empty: nobody proves anything."""
+    allow_unauthenticated_members: bool = False
+    """Accept members without a proof: RocketMQ's, and those that have no secret yet."""
+
+    def members(self) -> MemberAuthentication | None:
+        """The membership of this process. ConfigError: the file of the secrets cannot be used."""
+        return MemberAuthentication.of(
+            self.member_secret_path, allow_unauthenticated=self.allow_unauthenticated_members
+        )
 
     def server_settings(self) -> ServerSettings:
         """The settings of the transport."""

@@ -4,7 +4,7 @@ running broker rejects a change of the latter; the operator restarts pods for th
 from __future__ import annotations
 
 _BROKER_NAMES = """
-    adminSocketPath authSecretsPath
+    adminSocketPath allowUnauthenticatedMembers authSecretsPath
     authenticationEnabled authenticationMetadataProvider authenticationProvider
     authenticationStrategy authenticationWhitelist authorizationEnabled
     authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist
@@ -17,7 +17,7 @@ _BROKER_NAMES = """
     mappedFileSizeCommitLog
     mappedFileSizeConsumeQueue mappedFileSizeTimerLog
     maxConnectionsPerAddress maxHashSlotNum maxHeaderSize maxIndexNum maxNewConnectionsPerAddress
-    maxReceivedBytes messageDelayLevel
+    maxReceivedBytes memberSecretPath messageDelayLevel
     preferredLeaderId readOnlyCommitLogStorePaths scrubFirstDelayMs
     serverChannelMaxIdleTimeSeconds storePathCommitLog storePathBrokerIdentity
     storePathDLedgerCommitLog storePathEpochFile storePathRootDir

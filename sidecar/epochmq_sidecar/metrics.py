@@ -29,6 +29,8 @@ HELP: dict[str, str] = {
     "up": "Whether the process responds at its admin socket.",
     "ready": "Whether the process is ready.",
     "port_rejections_total": "Connections that the ports rejected or aborted because of a limit.",
+    "member_rejections_total": "Requests and HA connections that were rejected: no proof of membership.",
+    "member_unproven_requests_total": "Requests and HA connections accepted without a proof of membership.",
     "port_unfinished_frame_bytes": "Bytes that the process holds of frames that are not complete.",
     "broker_role": "1 for the broker's present role.",
     "broker_master_epoch": "The master epoch of its latest role.",

@@ -261,6 +261,8 @@ OF_OURS_ALONE = {
     "maxConnectionsPerAddress",
     "maxHeaderSize",
     "maxNewConnectionsPerAddress",
+    "allowUnauthenticatedMembers",
+    "memberSecretPath",
     "maxReceivedBytes",
 }
 OF_PLACE = {"bindAddress", "configStorePath", "rocketmqHome", "controllerStorePath", "listenPort"}

@@ -413,6 +413,8 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
         "maxGroupsPerHeartbeat",
         "maxHeaderSize",
         "maxNewConnectionsPerAddress",
+        "allowUnauthenticatedMembers",
+        "memberSecretPath",
         "maxQueuesPerLock",
         "maxReceivedBytes",
         "maxSubscriptionsPerHeartbeat",

@@ -41,6 +41,8 @@ OF_OURS_ALONE = {
     "maxConnectionsPerAddress",
     "maxHeaderSize",
     "maxNewConnectionsPerAddress",
+    "allowUnauthenticatedMembers",
+    "memberSecretPath",
     "maxReceivedBytes",
 }
 """Bounds that RocketMQ's nameserver does not have."""

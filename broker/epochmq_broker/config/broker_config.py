@@ -106,6 +106,10 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     frame_timeout_millis: NotNegative = 120_000
     max_connections_per_address: NotNegative = 16_384
     max_new_connections_per_address: NotNegative = 1_000
+    # EpochMQ's own: the file of the secrets by which members authenticate each other (empty: nobody proves
+    # anything), and whether members without a proof are accepted
+    member_secret_path: str = ""
+    allow_unauthenticated_members: bool = False
     admin_socket_path: str = ""  # EpochMQ's own: the admin socket of this broker; empty: none
     # TLS on the same port; Java's spelling as system properties (`tls.server.mode`) is accepted, too.
     tls_server_mode: Literal["disabled", "permissive", "enforcing"] = "permissive"

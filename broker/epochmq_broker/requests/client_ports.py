@@ -14,6 +14,7 @@ from epochmq_broker.requests.pipeline import RequestPipeline
 from epochmq_broker.requests.request_latencies import RequestLatencies, watermarks
 from epochmq_broker.tables.metric_tables import Sample
 from epochmq_protocol.transport.connection import RemotingConnection
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_protocol.transport.server_certificates import ServerCertificates
 from epochmq_protocol.transport.tls import ClientAuth, TlsMode, TlsSettings
@@ -34,8 +35,10 @@ class ClientPorts:
         on_close: Callable[[RemotingConnection], None],
         fast_failure: FastFailure,
         isolation: IsolationGate | None = None,
+        members: MemberAuthentication | None = None,
     ) -> None:
-        """`isolation`: the gate of a broker that may start isolated."""
+        """`isolation`: the gate of a broker that may start isolated. `members`: serves the proofs of
+        membership; None where nobody proves one."""
         self._config = config
         self._pipeline = pipeline
         self._latencies = latencies
@@ -45,8 +48,9 @@ class ClientPorts:
         self.certificates = ServerCertificates.for_ports(_tls_settings(config), tls_mode, external_mode)
 
         def server(port: Port, tls_mode: TlsMode = tls_mode) -> RemotingServer:
+            handlers = pipeline.handlers(port)
             return RemotingServer(
-                pipeline.handlers(port),
+                handlers if members is None else {**handlers, **members.handlers()},
                 default=pipeline.default,
                 settings=settings,
                 fast=pipeline.fast_handlers(port),

@@ -30,6 +30,7 @@ class GateName(enum.Enum):
     """The gates of the pipeline (`pipeline`), the outermost first."""
 
     FAST_FAILURE = "fast failure"
+    MEMBERS = "members"
     ISOLATION = "isolation"
     ACCESS = "access"
     BROKER_NAME = "broker name"

@@ -6,6 +6,8 @@ socket only the gates of the broker. Why this order:
 
 - Fast failure comes first, because a request that has waited too long must cost nothing more. The server
   applies it (`RequestDispatcher.check_requests`), and runs no fast handler meanwhile.
+- Members prove what they are before anything else: their requests are nobody else's, whatever the access
+  control permits.
 - An isolated master rejects requests before the access control: no sender may make them.
 - Access comes before the broker's name: a rejection by name tells which broker this is.
 - A request for another broker is rejected here, not relayed: the relay goes to this broker's group.
@@ -40,7 +42,9 @@ from epochmq_broker.requests.processors.slave_rejection import reject_changes_on
 from epochmq_broker.requests.processors.static_topics import TRANSLATED_CODES, StaticTopicProcessor
 from epochmq_broker.requests.request_rules import rule_of
 from epochmq_broker.services.cold_reads import ColdReadRetrier
+from epochmq_protocol.member_requests import BROKER_REQUESTS
 from epochmq_protocol.transport.connection import FastRequestHandler, RequestHandler
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 
 Handlers = Mapping[int, RequestHandler]
 """Request code → handler."""
@@ -69,10 +73,11 @@ def ordered_gates(
     handover: RequestGate | None,
     static_topics: StaticTopicProcessor,
     cold_reads: ColdReadRetrier,
+    members: MemberAuthentication | None = None,
 ) -> tuple[Gate, ...]:
     """The gates of a broker, the outermost first. `isolation`: of a broker that may start isolated.
     `handover`: of a broker under controllers. `unverified`: the handlers of requests that the access control
-    has served in another way, instead of rejecting them."""
+    has served in another way, instead of rejecting them. `members`: None where nobody proves a membership."""
     gates = [
         Gate(
             name=GateName.FAST_FAILURE,
@@ -82,6 +87,15 @@ def ordered_gates(
             clients_only=True,
         )
     ]
+    if members is not None:
+        gates.append(
+            Gate(
+                name=GateName.MEMBERS,
+                concerns=lambda code: code in BROKER_REQUESTS,
+                guard=lambda handlers: {c: members.guard_one(handler) for c, handler in handlers.items()},
+                clients_only=True,
+            )
+        )
     if isolation is not None:
         gates.append(
             Gate(

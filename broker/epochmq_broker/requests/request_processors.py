@@ -57,6 +57,7 @@ from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_broker.writing.topic_routes import TopicRoutes
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.connection import RequestHandler
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.message_store import MessageStore
 
 
@@ -84,6 +85,7 @@ class ProcessorDependencies:
     client: RemotingClient
     routes: TopicRoutes
     access: AccessControl
+    members: MemberAuthentication | None
     copies: ServedCopies
     client_ip: str
     store_host: bytes
@@ -193,6 +195,7 @@ class RequestProcessors:
             handover=mode.gate,
             static_topics=static_topics,
             cold_reads=ColdReadRetrier(store.reader, components.cold_reads),
+            members=components.members,
         )
         return RequestPipeline(
             gates,

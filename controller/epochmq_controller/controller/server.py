@@ -17,8 +17,10 @@ from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_dledger.processor import DLedgerProcessor
 from epochmq_protocol.durable_files import make_directory
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.member_requests import CONTROLLER_REQUESTS
 from epochmq_protocol.transport import RemotingClient, RemotingServer
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
+from epochmq_protocol.transport.member_authentication import guarded
 
 log = logging.getLogger(__name__)
 
@@ -29,21 +31,27 @@ class ControllerServer:
 
     def __init__(self, loaded: LoadedControllerConfig, *, on_fatal: Callable[[Exception], None]) -> None:
         """`on_fatal` is called after a disk error that stops this controller for good. ConfigError if the TLS
-        files cannot be used."""
+        files, or the secrets of the members, cannot be used."""
         config = loaded.config
         self.failed: Exception | None = None
         self._on_fatal = on_fatal
         self._folder = DirectoryLock(config.store_path())
-        self._client = RemotingClient()
+        members = config.members()
+        self._client = RemotingClient(members=members)
         self._notifier = RoleChangeNotifier(self._client)
         self.controller = Controller(config, self._client, notify=self._notifier.notify, on_fatal=self._fail)
         processor = ControllerProcessor(self.controller, dict(loaded.extra))
         handlers = processor.handlers()
         self.calls = InProcessCalls(handlers)
+        fast = LeaseRenewals(self.controller).handlers()
         self.server = RemotingServer(
-            {**DLedgerProcessor(self.controller.peer).handlers(), **handlers},
+            guarded(
+                members,
+                {**DLedgerProcessor(self.controller.peer).handlers(), **handlers},
+                CONTROLLER_REQUESTS,
+            ),
             settings=config.server_settings(),
-            fast=LeaseRenewals(self.controller).handlers(),
+            fast=fast if members is None else members.guard_fast(fast),
             tls=loaded.tls,
             on_close=self.controller.channel_closed,
         )

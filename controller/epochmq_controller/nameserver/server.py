@@ -15,8 +15,10 @@ from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import ConfigError, EpochMQError
 from epochmq_protocol.frame import request
 from epochmq_protocol.headers_controller import NotifyMinBrokerIdChangeRequestHeader
+from epochmq_protocol.member_requests import NAMESERVER_REQUESTS
 from epochmq_protocol.transport import RemotingClient, RemotingConnection, RemotingServer, TlsMode
 from epochmq_protocol.transport.in_process_calls import InProcessCalls
+from epochmq_protocol.transport.member_authentication import guarded
 from epochmq_protocol.transport.server_certificates import ServerCertificates
 
 log = logging.getLogger(__name__)
@@ -42,7 +44,7 @@ class Nameserver:
     """One nameserver: construct it, `start`, `stop`."""
 
     def __init__(self, loaded: LoadedNamesrvConfig) -> None:
-        """ConfigError if the TLS files cannot be used."""
+        """ConfigError if the TLS files, or the secrets of the members, cannot be used."""
         config = loaded.config
         self.tables = RouteTables(config)
         self._kv = KVConfig(Path(config.kv_config_path), self._kv_limits)
@@ -60,8 +62,9 @@ class Nameserver:
         if config.external_tls_mode is not None:
             external_mode = TlsMode(config.external_tls_mode)
         certificates = ServerCertificates.for_ports(loaded.tls, loaded.tls.mode, external_mode)
+        members = config.members()
         self.server = RemotingServer(
-            handlers,
+            guarded(members, handlers, NAMESERVER_REQUESTS),
             settings=config.server_settings(),
             tls=certificates,
             tls_mode=checked_mode("tls.server.mode", loaded.tls.mode, certificates),
@@ -76,7 +79,7 @@ class Nameserver:
                 tls=certificates,
                 tls_mode=checked_mode("externalTlsMode", external_mode, certificates),
             )
-        self._client = RemotingClient()
+        self._client = RemotingClient(members=members)
         self._scan_timer: asyncio.TimerHandle | None = None
         self._unregister: asyncio.Handle | None = None
         self._notifications: set[asyncio.Task[None]] = set()

@@ -14,11 +14,18 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from epochmq_protocol.codes import ResponseCode
-from epochmq_protocol.errors import CallTimeoutError, ConnectError, ConnectionClosedError
+from epochmq_protocol.errors import (
+    CallTimeoutError,
+    ConnectError,
+    ConnectionClosedError,
+    RequestError,
+    RetryableError,
+)
 from epochmq_protocol.frame import Command
 from epochmq_protocol.signatures import SessionCredentials, sign
 from epochmq_protocol.transport.connection import LINGER_S, RemotingConnection, RequestHandler
 from epochmq_protocol.transport.idle import IdleSweep
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_protocol.transport.request_dispatcher import RequestDispatcher
 from epochmq_protocol.transport.settings import ClientSettings
 from epochmq_protocol.transport.tls import TlsLayer, TlsSettings, client_context
@@ -46,9 +53,11 @@ class RemotingClient:
         tls: TlsSettings | None = None,
         on_close: Callable[[RemotingConnection], None] | None = None,
         credentials: SessionCredentials | None = None,
+        members: MemberAuthentication | None = None,
     ) -> None:
         """With `tls` every connection uses TLS. `on_close` is called after every loss of a connection. With
-        `credentials` every request is signed."""
+        `credentials` every request is signed. With `members` this side proves its membership on every
+        connection to a peer that can check it."""
         self.settings = settings if settings is not None else ClientSettings()
         self.dispatcher = RequestDispatcher(
             handlers if handlers is not None else {},
@@ -61,6 +70,7 @@ class RemotingClient:
         self._context: ssl.SSLContext | None = client_context(tls) if tls is not None else None
         self._on_close = on_close
         self._credentials = credentials
+        self._members = members
         self._by_address: dict[str, RemotingConnection] = {}
         self._connecting: dict[str, asyncio.Task[RemotingConnection]] = {}
         self._sweep = IdleSweep(self.connections, self.settings.idle_timeout_ms)
@@ -85,11 +95,13 @@ class RemotingClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         connection = await self._connect_within(address, timeout_ms)
+        self._check_peer(address, connection, command)
         response = await connection.call(command, max(deadline - loop.time(), 0) * 1000)
         if response.code != ResponseCode.GO_AWAY:
             return response
         self._forget(address, connection)
         connection = await self._connect_within(address, (deadline - loop.time()) * 1000)
+        self._check_peer(address, connection, command)
         return await connection.call(command, max(deadline - loop.time(), 0) * 1000)
 
     async def oneway(self, address: str, command: Command, timeout_ms: float = 3000) -> None:
@@ -97,6 +109,7 @@ class RemotingClient:
         if self._credentials is not None:
             sign(command, self._credentials)
         connection = await self._connect_within(address, timeout_ms)
+        self._check_peer(address, connection, command)
         connection.oneway(command)
 
     async def connect(self, address: str) -> RemotingConnection:
@@ -118,12 +131,15 @@ class RemotingClient:
         return await asyncio.shield(task)  # a cancelled caller does not cancel the others
 
     def open_connection(self, address: str) -> RemotingConnection | None:
-        """The connection to `host:port` if it is open, and requests need no signature. A request over it is
-        not repeated after GO_AWAY."""
+        """The connection to `host:port` if it is open, requests need no signature, and any request may be
+        sent over it. A request over it is not repeated after GO_AWAY."""
         if self._credentials is not None:
             return None
         connection = self._by_address.get(address)
-        return None if connection is None or connection.closed else connection
+        if connection is None or connection.closed:
+            return None
+        is_stranger = self._members is not None and self._members.required and connection.member is None
+        return None if is_stranger else connection
 
     def disconnect(self, address: str) -> None:
         """Closes the connection to a peer, if there is one."""
@@ -151,6 +167,18 @@ class RemotingClient:
 
     # inside
 
+    def _check_peer(self, address: str, connection: RemotingConnection, command: Command) -> None:
+        """ConnectError: the request is for members only, and the peer is not known to be one. The next
+        connection gives it another chance, since its secret may have changed."""
+        if self._members is None or self._members.may_send(connection, command):
+            return
+        self._forget(address, connection)
+        connection.close()
+        raise ConnectError(
+            f"request {command.code} was not sent to {address}, which has no proof of membership: check "
+            "memberSecretPath there and here"
+        )
+
     async def _connect_within(self, address: str, timeout_ms: float) -> RemotingConnection:
         connection = self._by_address.get(address)
         if connection is not None and not connection.closed:
@@ -169,11 +197,24 @@ class RemotingClient:
                 connection = await (
                     self._open_plain(host, port) if self._context is None else self._open_tls(host, port)
                 )
+                if self._members is not None:
+                    await self._prove(self._members, connection)
         except TimeoutError:
             raise ConnectError(f"no connection to {address} within {limit_ms} ms") from None
         except OSError as error:
             raise ConnectError(f"no connection to {address}: {error}") from None
         return connection
+
+    async def _prove(self, members: MemberAuthentication, connection: RemotingConnection) -> None:
+        """Proves the membership; closes a connection on which that fails. ConnectError."""
+        try:
+            await members.prove(connection, self.settings.connect_timeout_ms)
+        except (RetryableError, RequestError) as error:
+            connection.abort()
+            raise ConnectError(f"no proof of membership with {connection.remote}: {error}") from None
+        except BaseException:
+            connection.abort()
+            raise
 
     async def _open_plain(self, host: str, port: int) -> RemotingConnection:
         loop = asyncio.get_running_loop()

@@ -33,8 +33,10 @@ from epochmq_protocol.errors import (
     RequestError,
 )
 from epochmq_protocol.frame import FLAG_ONEWAY, Command, encode, response_code
+from epochmq_protocol.member_proofs import RecordOpener, RecordSealer
 from epochmq_protocol.message import encode_host
 from epochmq_protocol.transport.request_timer import RequestTimer
+from epochmq_protocol.transport.sealed_transport import ConnectionTransport, SealedTransport
 from epochmq_protocol.transport.settings import ConnectionSettings
 from epochmq_protocol.transport.unfinished_frames import UnfinishedFrames
 
@@ -94,19 +96,6 @@ class FrameDispatcher(Protocol):
     def release(self, count: int) -> None: ...
 
 
-class ConnectionTransport(Protocol):
-    """What a connection needs of its transport: an `asyncio.Transport`, or the TLS layer above one."""
-
-    def write(self, data: bytes) -> None: ...
-    def close(self) -> None: ...
-    def abort(self) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def get_write_buffer_size(self) -> int: ...
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-    def get_extra_info(self, name: str, default: Any = None) -> Any: ...
-
-
 class ConnectionPhase(enum.Enum):
     """The phases of a connection, in order. A connection never goes back to an earlier one."""
 
@@ -123,7 +112,8 @@ class RemotingConnection(asyncio.Protocol):
     """One remoting connection. A server or a client creates and owns it; every handler receives it.
 
     `in_flight` counts the peer's requests without a response. Reads and writes set `active`; the idle sweep
-    clears it and keeps `idle_since`, in seconds of the loop's clock."""
+    clears it and keeps `idle_since`, in seconds of the loop's clock. `member` is the id of the secret by
+    which the peer has proven that it is a member (`member_authentication`); None: it has not."""
 
     __slots__ = (
         "_calls",
@@ -136,6 +126,7 @@ class RemotingConnection(asyncio.Protocol):
         "_loop",
         "_needed",
         "_next_opaque",
+        "_opener",
         "_paused",
         "_phase",
         "_pieces",
@@ -149,6 +140,7 @@ class RemotingConnection(asyncio.Protocol):
         "idle_since",
         "in_flight",
         "local",
+        "member",
         "on_close",
         "remote",
         "remote_host",
@@ -175,6 +167,8 @@ class RemotingConnection(asyncio.Protocol):
         self.active = True
         self.idle_since = 0.0
         self.in_flight = 0
+        self.member: str | None = None
+        self._opener: tuple[RecordOpener, str] | None = None
         self._dispatcher = dispatcher
         self._settings = settings
         self._limit = settings.max_frame_bytes - 4
@@ -330,6 +324,27 @@ class RemotingConnection(asyncio.Protocol):
             self._phase = ConnectionPhase.CLOSING
             self._transport.abort()
 
+    # for the proof of membership
+
+    def seal(self, sealer: RecordSealer, opener: RecordOpener, member: str) -> None:
+        """From now on sends records, and accepts nothing else. The peer counts as a member once it has sent a
+        record: bytes that arrived together with its proof are not known to be its own."""
+        self._transport = SealedTransport(self._transport, sealer)
+        self._transport_write_views = None
+        self._opener = opener, member
+
+    def _open_records(self, opener: RecordOpener, member: str, data: bytes) -> bytes:
+        """The bytes of the complete records; closes the connection if one is not the member's."""
+        try:
+            opened = opener.open(data)
+        except RemoteProtocolError as error:
+            log.warning("closed the connection of member %s: %s", self.remote, error)
+            self.abort()
+            return b""
+        if opened:
+            self.member = member
+        return opened
+
     # for the dispatcher
 
     def handle_response(self, command: Command) -> None:
@@ -408,6 +423,8 @@ class RemotingConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Handles the bytes of one socket read (asyncio.Protocol)."""
         self.active = True
+        if self._opener is not None and not (data := self._open_records(*self._opener, data)):
+            return
         if self._pieces:
             self._pieces.append(data)
             self._pieces_size += len(data)

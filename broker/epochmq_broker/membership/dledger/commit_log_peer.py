@@ -43,7 +43,9 @@ from epochmq_formats.abort_file import TailState
 from epochmq_protocol import record_layout
 from epochmq_protocol.dledger import DLedgerRequestCode, DLedgerResponseCode
 from epochmq_protocol.errors import ConfigError
+from epochmq_protocol.member_requests import RAFT_REQUESTS
 from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.member_authentication import MemberAuthentication, guarded
 from epochmq_protocol.transport.server import RemotingServer
 from epochmq_store import record
 from epochmq_store.files.mapped_file import DiskFullError, StoreDamagedError
@@ -141,6 +143,7 @@ class CommitLogPeer:
         writer: MessageWriter,
         client: RemotingClient,
         *,
+        members: MemberAuthentication | None = None,
         on_master: Callable[[], None],
         on_slave: Callable[[], None],
         on_fatal: Callable[[Exception], None] = lambda _: None,
@@ -204,7 +207,9 @@ class CommitLogPeer:
         self.processor = DLedgerProcessor(self.peer)
         handlers = self.processor.handlers()
         del handlers[DLedgerRequestCode.APPEND]  # only the broker appends records
-        self._server = RemotingServer(handlers, settings=port_settings(config))
+        self._server = RemotingServer(
+            guarded(members, handlers, RAFT_REQUESTS), settings=port_settings(config)
+        )
         self._phase = PeerPhase.OUTSIDE
         self._dispatch: asyncio.Handle | None = None
         self._watch = ServingWatch()

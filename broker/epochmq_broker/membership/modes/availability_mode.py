@@ -41,6 +41,7 @@ from epochmq_protocol.replica_control import (
     format_broker_ids,
 )
 from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.message_store import MessageStore
 from epochmq_store.queues.queue_extension import BitMapOf
 from epochmq_store.store_config import StoreConfig
@@ -67,6 +68,7 @@ class GroupParts:
     replica_control: ReplicaControl
     escape: EscapeBridge
     lock_quorum: LockQuorum
+    members: MemberAuthentication | None = None
 
 
 class Every(Protocol):

@@ -51,6 +51,7 @@ class DLedgerMode(AvailabilityMode):
             parts.store,
             parts.writer,
             parts.client,
+            members=parts.members,
             on_master=roles.become_master,
             on_slave=roles.become_slave,
         )

@@ -1,0 +1,291 @@
+"""A stranger that reaches the controllers' port changes nothing there; members elect and serve as before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from epochmq_controller.controller import config as configs
+from epochmq_controller.controller.processor import ControllerProcessor
+from epochmq_controller.controller.server import ControllerServer
+from epochmq_dledger.core.types import RaftRole
+from epochmq_dledger.processor import DLedgerProcessor
+from epochmq_protocol.bodies import SyncStateSet, to_json
+from epochmq_protocol.codes import RequestCode, ResponseCode
+from epochmq_protocol.dledger import (
+    AppendEntryRequest,
+    ChangeMembersRequest,
+    DLedgerRequestCode,
+    RequestOrResponse,
+    VoteRequest,
+    encode_body,
+)
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.frame import Command, request
+from epochmq_protocol.headers_controller import (
+    LEASE_EPOCH_FIELD,
+    LEASE_MS_FIELD,
+    AlterSyncStateSetRequestHeader,
+    ApplyBrokerIdRequestHeader,
+    ElectMasterRequestHeader,
+    RegisterBrokerToControllerRequestHeader,
+)
+from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.member_requests import CONTROLLER_REQUESTS
+from epochmq_protocol.transport import RemotingClient
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
+from tests.support.member_secrets import OTHER_SECRET, SECRET, secret_file
+from tests.support.net import free_port, loopback
+
+GROUP = {"cluster_name": "c", "broker_name": "orders"}
+TIMEOUT_S = 60
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while not condition():  # noqa: ASYNC110 - the condition has no event to wait for
+            await asyncio.sleep(0.02)
+
+
+class Controllers:
+    """A quorum of controllers in this process."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.addresses: list[str] = []
+        for _ in range(count):
+            host = loopback(61)
+            self.addresses.append(f"{host}:{free_port(host)}")
+        self.servers: list[ControllerServer] = []
+
+    def start(self, number: int, settings: str) -> ControllerServer:
+        peers = ";".join(f"n{n}-{address}" for n, address in enumerate(self.addresses))
+        text = (
+            f"controllerDLegerGroup=g\ncontrollerDLegerPeers={peers}\ncontrollerDLegerSelfId=n{number}\n"
+            f"controllerStorePath={self.folder}/store\nconfigStorePath={self.folder}/c{number}.conf\n"
+            f"mappedFileSize=65536\n{settings}"
+        )
+        server = ControllerServer(configs.load(text), on_fatal=lambda _: None)
+        self.servers.append(server)
+        return server
+
+    async def leader(self) -> ControllerServer:
+        await eventually(lambda: any(one.controller.leads for one in self.servers))
+        return next(one for one in self.servers if one.controller.leads)
+
+
+@asynccontextmanager
+async def running(folder: Path, *settings: str) -> AsyncIterator[Controllers]:
+    """One controller for each of these settings."""
+    controllers = Controllers(folder, len(settings))
+    async with AsyncExitStack() as stack:
+        for number, text in enumerate(settings):
+            server = controllers.start(number, text)
+            stack.push_async_callback(server.stop)
+            await server.start()
+        yield controllers
+
+
+def raft(code: int, body: RequestOrResponse) -> Command:
+    body.group, body.remote_id, body.local_id = "g", "n0", "n9"
+    return request(code, body=encode_body(body))
+
+
+def register() -> Command:
+    header = RegisterBrokerToControllerRequestHeader(**GROUP, broker_id=1, broker_address="127.0.0.9:10911")
+    return request(RequestCode.CONTROLLER_REGISTER_BROKER, header)
+
+
+def heartbeat(*, lease_epoch: int | None = None) -> Command:
+    header = BrokerHeartbeatRequestHeader(
+        **GROUP, broker_addr="127.0.0.9:10911", broker_id=1, epoch=1, max_offset=0, confirm_offset=0
+    )
+    header.heartbeat_timeout_mills = 60_000
+    ext = {} if lease_epoch is None else {LEASE_EPOCH_FIELD: str(lease_epoch)}
+    return request(RequestCode.BROKER_HEARTBEAT, header, ext=ext)
+
+
+def elect() -> Command:
+    header = ElectMasterRequestHeader(**GROUP, broker_id=1, designate_elect=True)
+    return request(RequestCode.CONTROLLER_ELECT_MASTER, header)
+
+
+ATTACKS: dict[str, Callable[[], Command]] = {
+    "take a broker id": lambda: request(
+        RequestCode.CONTROLLER_APPLY_BROKER_ID,
+        ApplyBrokerIdRequestHeader(**GROUP, applied_broker_id=1, register_check_code="x"),
+    ),
+    "register as a replica": register,
+    "send heartbeats": heartbeat,
+    "send heartbeats for a lease": lambda: heartbeat(lease_epoch=1),
+    "become the master": elect,
+    "change the SyncStateSet": lambda: request(
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+        AlterSyncStateSetRequestHeader(broker_name="orders", master_broker_id=1, master_epoch=1),
+        body=to_json(SyncStateSet({1}, 1)),
+    ),
+    "remove the group": lambda: request(
+        RequestCode.CLEAN_BROKER_DATA, ext={"brokerName": "orders", "clusterName": "c"}
+    ),
+    "change settings": lambda: request(
+        RequestCode.UPDATE_CONTROLLER_CONFIG, body=b"enableElectUncleanMaster=true"
+    ),
+    "append to the Raft log": lambda: raft(DLedgerRequestCode.APPEND, AppendEntryRequest(body=b"x")),
+    "ask for a vote": lambda: raft(
+        DLedgerRequestCode.VOTE, VoteRequest(term=9, ledger_end_index=9, ledger_end_term=9)
+    ),
+    "add a Raft member": lambda: raft(
+        DLedgerRequestCode.CHANGE_MEMBERS, ChangeMembersRequest(peer_id="n9", address="127.0.0.9:9")
+    ),
+}
+
+
+def of_members(tmp_path: Path, *, allow: bool = False) -> str:
+    text = f"memberSecretPath={secret_file(tmp_path / 'secret')}\n"
+    return text + "allowUnauthenticatedMembers=true\n" if allow else text
+
+
+def state_of(server: ControllerServer) -> tuple[object, ...]:
+    """What a stranger must not change."""
+    controller = server.controller
+    return (
+        dict(controller.groups.groups),
+        controller.peer.log.end_index,
+        controller.peer.term,
+        controller.peer.members,
+        controller.config.enable_elect_unclean_master,
+        controller.alive("c", "orders", 1),
+    )
+
+
+async def test_a_stranger_changes_nothing_at_a_controller(tmp_path: Path) -> None:
+    async with running(tmp_path, of_members(tmp_path)) as controllers, RemotingClient() as stranger:
+        leader = await controllers.leader()
+        before = state_of(leader)
+        for what, attack in ATTACKS.items():
+            answer = await stranger.call(leader.address, attack())
+            assert answer.code == ResponseCode.NO_PERMISSION, what
+        assert state_of(leader) == before
+        metadata = await stranger.call(leader.address, request(RequestCode.CONTROLLER_GET_METADATA_INFO))
+        assert metadata.code == ResponseCode.SUCCESS, "mqadmin still reads"
+
+
+@pytest.mark.parametrize("what", ATTACKS)
+async def test_without_a_secret_every_attack_reaches_the_controller(tmp_path: Path, what: str) -> None:
+    """So the test above tests something, and a controller without a secret is as RocketMQ's."""
+    async with running(tmp_path, "") as controllers, RemotingClient() as stranger:
+        leader = await controllers.leader()
+        answer = await stranger.call(leader.address, ATTACKS[what](), TIMEOUT_S * 1000)
+        assert answer.code != ResponseCode.NO_PERMISSION
+
+
+async def test_a_stranger_cannot_take_a_group_over(tmp_path: Path) -> None:
+    """Registers as a replica of a group without a living master, and has itself elected."""
+
+    async def masters(settings: str) -> int | None:
+        async with running(tmp_path / f"{len(settings)}", settings) as controllers:
+            leader = await controllers.leader()
+            async with RemotingClient() as stranger:
+                for attack in (ATTACKS["take a broker id"](), register(), heartbeat(), elect()):
+                    await stranger.call(leader.address, attack, TIMEOUT_S * 1000)
+            group = leader.controller.groups.get("orders")
+            return group.master_id if group is not None else None
+
+    (tmp_path / "0").mkdir()
+    assert await masters("") == 1, "the attack works where nobody proves anything"
+    settings = of_members(tmp_path)
+    assert await masters(settings) is None
+
+
+async def test_a_member_registers_leads_and_renews_its_lease_on_the_fast_path(tmp_path: Path) -> None:
+    settings = of_members(tmp_path)
+    members = MemberAuthentication(str(tmp_path / "secret"), required=True)
+    async with running(tmp_path, settings) as controllers, RemotingClient(members=members) as member:
+        leader = await controllers.leader()
+        for step in (ATTACKS["take a broker id"](), register(), heartbeat(), elect()):
+            answer = await member.call(leader.address, step, TIMEOUT_S * 1000)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+        granted: str | None = None
+        async with asyncio.timeout(TIMEOUT_S):
+            while not granted:  # a new leader waits until leases of an earlier one have ended
+                answer = await member.call(leader.address, heartbeat(lease_epoch=1), TIMEOUT_S * 1000)
+                assert answer.code == ResponseCode.SUCCESS, answer.remark
+                granted = (answer.ext or {}).get(LEASE_MS_FIELD)
+
+
+async def test_controllers_with_the_secret_form_a_quorum_and_one_without_it_does_not_join(
+    tmp_path: Path,
+) -> None:
+    mine = of_members(tmp_path)
+    foreign = f"memberSecretPath={secret_file(tmp_path / 'foreign', OTHER_SECRET)}\n"
+    async with running(tmp_path, mine, mine, mine) as controllers:
+        first = await (await controllers.leader()).controller.peer.propose(b"")
+        await eventually(
+            lambda: all(one.controller.peer.committed_index >= first.index for one in controllers.servers)
+        )
+    async with running(tmp_path, mine, mine, foreign) as controllers:
+        leader = await controllers.leader()
+        outsider = controllers.servers[2]
+        assert leader is not outsider
+        index = (await leader.controller.peer.propose(b"")).index
+        follower = next(one for one in controllers.servers[:2] if one is not leader)
+        await eventually(lambda: follower.controller.peer.log.end_index >= index)
+        assert outsider.controller.peer.log.end_index < index
+        assert outsider.controller.peer.role is not RaftRole.LEADER
+
+
+async def test_a_quorum_gets_its_secret_by_one_restart_after_the_other(tmp_path: Path) -> None:
+    """At each step one of three controllers has other settings, and the group has a leader that commits."""
+    off, accept, require = "", of_members(tmp_path, allow=True), of_members(tmp_path)
+    steps = [
+        (accept, off, off),
+        (accept, accept, off),
+        (accept, accept, accept),
+        (require, accept, accept),
+        (require, require, accept),
+        (require, require, require),
+    ]
+    for number, settings in enumerate(steps):
+        async with running(tmp_path / str(number), *settings) as controllers:
+            leader = await controllers.leader()
+            async with asyncio.timeout(TIMEOUT_S):
+                while True:
+                    try:
+                        await (await controllers.leader()).controller.confirm_leadership()
+                        index = (await leader.controller.peer.propose(b"")).index
+                        break
+                    except EpochMQError:
+                        leader = await controllers.leader()
+            await eventually(
+                lambda index=index, controllers=controllers: all(
+                    one.controller.peer.committed_index >= index for one in controllers.servers
+                )
+            )
+
+
+@pytest.mark.parametrize("secret", [SECRET[:20]])
+async def test_a_controller_with_a_weak_secret_does_not_start(tmp_path: Path, secret: str) -> None:
+    path = secret_file(tmp_path / "secret", secret)
+    controllers = Controllers(tmp_path, 1)
+    with pytest.raises(EpochMQError, match="a secret has 20 characters"):
+        controllers.start(0, f"memberSecretPath={path}\n")
+
+
+async def test_each_request_of_a_controller_is_for_members_or_reads(tmp_path: Path) -> None:
+    """A new request is decided upon."""
+    reads = {
+        RequestCode.CONTROLLER_GET_REPLICA_INFO,
+        RequestCode.CONTROLLER_GET_METADATA_INFO,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+        RequestCode.GET_CONTROLLER_CONFIG,
+    }
+    async with running(tmp_path, of_members(tmp_path)) as controllers:
+        served = {
+            *ControllerProcessor(controllers.servers[0].controller, {}).handlers(),
+            *DLedgerProcessor(controllers.servers[0].controller.peer).handlers(),
+        }
+    assert served - CONTROLLER_REQUESTS == reads
