@@ -50,7 +50,9 @@ from epochmq_protocol.headers import (
 )
 from epochmq_protocol.javahash import tags_code
 from epochmq_protocol.message import MessageExt
+from epochmq_protocol.signatures import SessionCredentials
 from epochmq_protocol.transport import RemotingClient, RemotingConnection
+from epochmq_protocol.transport.tls import TlsSettings
 
 CALL_TIMEOUT_MS = 3000
 SUSPEND_MS = 15_000
@@ -134,8 +136,12 @@ class Consumer:
         *,
         tags: str = "*",
         notice: Callable[[str], None] = lambda text: None,
+        credentials: SessionCredentials | None = None,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """`tags`: `a || b`, or `*` for all. `notice` is called once for each problem; the consumer retries
+        """Without `credentials` those of the environment count.
+
+        `tags`: `a || b`, or `*` for all. `notice` is called once for each problem; the consumer retries
         and continues when the problem is solved."""
         self.client_id = client_id()
         self._group = group
@@ -146,7 +152,8 @@ class Consumer:
         self._remoting = RemotingClient(
             handlers={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._on_members_changed},
             on_close=self._on_lost,
-            credentials=environment_credentials(),
+            credentials=credentials or environment_credentials(),
+            tls=tls,
         )
         self._routes = RouteLookup(self._remoting, nameservers)
         self._addresses: dict[str, str] = {}

@@ -19,8 +19,10 @@ from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConnectError, RequestError, RetryableError
 from epochmq_protocol.frame import Command, request
 from epochmq_protocol.headers import SendMessageRequestHeaderV2, SendMessageResponseHeader
+from epochmq_protocol.signatures import SessionCredentials
 from epochmq_protocol.topics import AUTO_CREATE_TOPIC_KEY_TOPIC, validate_topic
 from epochmq_protocol.transport import RemotingClient
+from epochmq_protocol.transport.tls import TlsSettings
 
 ATTEMPT_MAX_MS = 3000
 """The time limit of one attempt; after it another broker is tried."""
@@ -87,11 +89,19 @@ class _CachedRoute:
 class Producer:
     """Sends messages to any number of topics. Call `close` at the end."""
 
-    def __init__(self, nameservers: Sequence[str], group: str, *, timeout_ms: float = 5000) -> None:
-        """`timeout_ms` limits a send with all its attempts."""
+    def __init__(
+        self,
+        nameservers: Sequence[str],
+        group: str,
+        *,
+        timeout_ms: float = 5000,
+        credentials: SessionCredentials | None = None,
+        tls: TlsSettings | None = None,
+    ) -> None:
+        """`timeout_ms` limits a send with all its attempts. Without `credentials` the environment's count."""
         self._group = group
         self._timeout_ms = timeout_ms
-        self._remoting = RemotingClient(credentials=environment_credentials())
+        self._remoting = RemotingClient(credentials=credentials or environment_credentials(), tls=tls)
         self._routes = RouteLookup(self._remoting, nameservers)
         self._cached_routes: dict[str, _CachedRoute] = {}
         self._round_robin = itertools.count(time.time_ns() & 0xFFFF)

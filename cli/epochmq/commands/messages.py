@@ -12,6 +12,7 @@ from epochmq.options import (
     OptionalStateOption,
     OutputFormat,
     OutputOption,
+    ProfileOption,
     TimeoutOption,
     exit_with,
 )
@@ -35,6 +36,7 @@ def produce(
     group: Annotated[str, typer.Option("--group", "-g", help="The producer group.")] = "epochmq_produce",
     state: OptionalStateOption = None,
     nameserver: NameserverOption = None,
+    profile: ProfileOption = None,
     broker_group: BrokerGroupOption = None,
     output: OutputOption = OutputFormat.TEXT,
     timeout: TimeoutOption = 5,
@@ -45,7 +47,7 @@ def produce(
     from epochmq.verbs import produce as verb
     from epochmq.verbs.target import NameserverTarget
 
-    target = NameserverTarget(state, nameserver, broker_group)
+    target = NameserverTarget(state, nameserver, broker_group, profile)
     exit_with(
         lambda: verb.run(
             target,
@@ -80,6 +82,7 @@ def consume(
     ] = None,
     state: OptionalStateOption = None,
     nameserver: NameserverOption = None,
+    profile: ProfileOption = None,
     broker_group: BrokerGroupOption = None,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
@@ -90,7 +93,7 @@ def consume(
     from epochmq.verbs import consume as verb
     from epochmq.verbs.target import NameserverTarget
 
-    target = NameserverTarget(state, nameserver, broker_group)
+    target = NameserverTarget(state, nameserver, broker_group, profile)
     exit_with(
         lambda: verb.run(
             target,

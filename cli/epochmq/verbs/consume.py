@@ -31,10 +31,12 @@ def run(
         raise UsageError(f"TOPIC {topic}: {problem}")
     if is_topic_or_group_illegal(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
         raise UsageError(f"--group {group}: expected letters, digits, '-', '_', '|' and '%'")
-    nameservers = target.nameservers()
+    nameservers, credentials, tls = target.nameservers(), target.credentials(), target.tls()
 
     async def main() -> int:
-        async with Consumer(nameservers, group, topic, tags=tags, notice=print_error) as consumer:
+        async with Consumer(
+            nameservers, group, topic, tags=tags, notice=print_error, credentials=credentials, tls=tls
+        ) as consumer:
             return await _print_all(consumer, count, as_json, timeout_s)
 
     if sys.stderr.isatty():

@@ -34,10 +34,10 @@ def run(
     """Sends the body, or each line of the input, and prints where each message was stored."""
     if body == "":
         raise UsageError("the message is empty; RocketMQ accepts no empty messages")
-    nameservers = target.nameservers()
+    nameservers, credentials, tls = target.nameservers(), target.credentials(), target.tls()
 
     async def main() -> int:
-        producer = Producer(nameservers, group, timeout_ms=timeout_s * 1000)
+        producer = Producer(nameservers, group, timeout_ms=timeout_s * 1000, credentials=credentials, tls=tls)
         try:
             if body is not None:
                 _print(await producer.send(topic, body.encode(), tags=tags, keys=keys), as_json)

@@ -64,13 +64,18 @@ def parse(arguments: list[str], *, whole: bool) -> None:
         processes._parse(verb, [one for one in rest if one != "--release"])
     else:
         assert isinstance(GROUP, TyperGroup)
-        context = GROUP.make_context("epochmq", arguments)
-        name, command, left = GROUP.resolve_command(context, list(arguments))
+        group, name, left, parent = GROUP, "epochmq", list(arguments), None
+        while True:
+            parent = group.make_context(name, list(left), parent=parent)
+            name, command, left = group.resolve_command(parent, left)
+            if not isinstance(command, TyperGroup) or not left:
+                break
+            group = command
         assert command is not None
         try:
-            command.make_context(name, left)
+            command.make_context(name, left, parent=parent)
         except Exception as error:
-            if whole or type(error).__name__ != "MissingParameter":
+            if whole or type(error).__name__ not in ("MissingParameter", "NoArgsIsHelpError"):
                 raise
 
 

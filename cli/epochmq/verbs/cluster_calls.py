@@ -1,0 +1,89 @@
+"""Runs a verb against a cluster, and asks before it changes something that cannot be brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from epochmq.exits import UsageError
+from epochmq.verbs.output import ResultFormat
+from epochmq.verbs.target import NameserverTarget
+
+if TYPE_CHECKING:
+    from epochmq.client.admin import AdminClient
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterVerb:
+    """What the options of every administration verb say."""
+
+    target: NameserverTarget
+    output: ResultFormat
+    timeout_s: float
+
+    def run(self, action: Callable[[AdminClient], Awaitable[R]]) -> R:
+        """Runs an action with a client of the target's cluster."""
+        from epochmq.client.admin import AdminClient
+
+        nameservers, credentials, tls = (
+            self.target.nameservers(),
+            self.target.credentials(),
+            self.target.tls(),
+        )
+
+        async def main() -> R:
+            async with AdminClient(
+                nameservers, credentials=credentials, tls=tls, timeout_ms=self.timeout_s * 1000
+            ) as client:
+                return await action(client)
+
+        return asyncio.run(main())
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks on the terminal, unless `yes`. Raises UsageError for a no, and where nobody can answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} The input is no terminal: repeat the command with --yes")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was changed")
+
+
+def parse_pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """The keys and values of `KEY=VALUE` options. Raises UsageError."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not key.strip() or not separator:
+            raise UsageError(f"{option} {text}: expected KEY=VALUE")
+        pairs[key.strip()] = value
+    return pairs
+
+
+def parse_time(option: str, text: str) -> int:
+    """A time as ms since 1970: ISO 8601 (in the zone of this machine, if it names none), ms since 1970, or a
+    span before now such as `90s`, `15m`, `3h`, `2d`. Raises UsageError."""
+    now_ms = int(datetime.now().timestamp() * 1000)
+    if text == "now":
+        return now_ms
+    if text.isascii() and text.isdecimal() and len(text) == 13:
+        return int(text)
+    number, unit = text[:-1], text[-1:]
+    seconds = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(unit)
+    if seconds is not None and number.isascii() and number.isdecimal() and len(number) < 10:
+        return max(now_ms - int(number) * seconds * 1000, 0)
+    try:
+        return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{option} {text}: expected a time such as 2030-01-31T14:00, ms since 1970, or 15m, 3h or 2d "
+            "(before now)"
+        ) from None
