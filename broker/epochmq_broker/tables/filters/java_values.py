@@ -31,6 +31,8 @@ class EvaluationError(Exception):
 
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
+_PLAIN_DIGITS_MAX: Final = 9
+"""A number of so many digits is an Integer."""
 _DOUBLE: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
 _HEX_DOUBLE: Final = re.compile(
     r"([+-]?0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
@@ -41,6 +43,8 @@ _BASIC_PLANE_END: Final = "\uffff"
 
 def parse_integer(text: str, low: int = INTEGER_MIN, high: int = INTEGER_MAX) -> int:
     """Integer.valueOf, or Long.valueOf with its bounds. Raises EvaluationError."""
+    if len(text) <= _PLAIN_DIGITS_MAX and text.isascii() and text.isdecimal():
+        return int(text)
     # Java looks at 16-bit units, so it knows no digits beyond the basic plane.
     if _INTEGER.fullmatch(text) is not None and len(text) < 4000 and max(text) <= _BASIC_PLANE_END:
         number = int(text)
@@ -51,6 +55,8 @@ def parse_integer(text: str, low: int = INTEGER_MIN, high: int = INTEGER_MAX) ->
 
 def parse_double(text: str) -> float:
     """Double.valueOf: decimal and hexadecimal forms, NaN and Infinity. Raises EvaluationError."""
+    if text.isascii() and text.isdecimal():
+        return float(text)
     trimmed = text.strip(_BLANK)
     if _DOUBLE.fullmatch(trimmed) is not None:
         if trimmed[-1] in "fFdD":

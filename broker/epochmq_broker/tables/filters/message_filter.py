@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from epochmq_broker.tables.filters.bloom import has_bits, set_bits
 from epochmq_broker.tables.filters.consumer_filters import (
@@ -25,10 +25,10 @@ from epochmq_broker.tables.subscriptions import is_tag_type, wanted_codes
 from epochmq_formats.extension_unit import ExtensionUnit
 from epochmq_protocol.bodies import SubscriptionData
 from epochmq_protocol.fastpath import find_property_bytes
-from epochmq_protocol.message import parse_properties
 from epochmq_protocol.message_const import PROPERTY_RETRY_TOPIC
 from epochmq_protocol.topics import RETRY_GROUP_TOPIC_PREFIX
 
+_RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.encode()
 """The property with the topic from which a message came to a retry topic."""
 
 SELECTORS_MAX = 128
@@ -60,40 +60,27 @@ class MessageFilter:
         self.excludes = excludes
 
 
-class StoredProperties:
-    """The properties of a record, which must be ASCII. Finds the few that an expression names without parsing
-    the others."""
-
-    __slots__ = ("_stored",)
-
-    def __init__(self, stored: bytes) -> None:
-        self._stored = stored
-
-    def get(self, name: str, /) -> str | None:
-        """The value of a property, as `parse_properties` returns it."""
-        found = find_property_bytes(self._stored, name.encode("utf-8", "replace"))
-        return None if found is None else found.decode("ascii")
+def _text_of(value: bytes | None) -> str | None:
+    """The value of a property, as `parse_properties` returns it."""
+    return None if value is None else value.decode("utf-8", "replace")
 
 
 @lru_cache(maxsize=SELECTORS_MAX)
 def selector(expression: SqlExpression) -> Select:
     """The test of an expression. The value of an expression depends only on the properties that it names; so
-    the results for the latest values of these are kept."""
-    names = [name.encode("utf-8", "replace") for name in expression.names]
+    these are found in the stored bytes, and the results for their latest values are kept."""
+    names = [name.encode() for name in expression.names]
     return _select_by_one(expression, names[0]) if len(names) == 1 else _select_by_all(expression, names)
 
 
 def _select_by_one(expression: SqlExpression, name: bytes) -> Select:
     """The test of an expression that names one property. Most properties are found by the first search."""
-    matches = expression.matches
     wanted = b"\x02" + name + b"\x01"
     size = len(wanted)
     results: dict[bytes | None, bool] = {}
     known_result = results.get
 
     def select(stored: bytes) -> bool:
-        if not stored.isascii():
-            return matches(parse_properties(stored))
         start = stored.rfind(wanted) + size
         stop = stored.find(b"\x02", start)
         if start >= size and stop > start:
@@ -102,7 +89,7 @@ def _select_by_one(expression: SqlExpression, name: bytes) -> Select:
             value = find_property_bytes(stored, name)
         known = known_result(value)
         if known is None:
-            known = matches(StoredProperties(stored))
+            known = expression.decides((_text_of(value),))
             if value is None or len(value) <= RESULT_BYTES_MAX:
                 _keep(results, value, known)
         return known
@@ -112,16 +99,22 @@ def _select_by_one(expression: SqlExpression, name: bytes) -> Select:
 
 def _select_by_all(expression: SqlExpression, names: list[bytes]) -> Select:
     """The test of an expression that names any number of properties."""
-    matches = expression.matches
     results: dict[tuple[bytes | None, ...], bool] = {}
+    marks = [(b"\x02" + name + b"\x01", len(name) + 2, name) for name in names]
 
     def select(stored: bytes) -> bool:
-        if not stored.isascii():
-            return matches(parse_properties(stored))
-        values = tuple([find_property_bytes(stored, name) for name in names])
+        values = tuple(
+            [
+                stored[start:stop]
+                if (start := stored.rfind(mark) + size) >= size
+                and (stop := stored.find(b"\x02", start)) > start
+                else find_property_bytes(stored, name)
+                for mark, size, name in marks
+            ]
+        )
         known = results.get(values)
         if known is None:
-            known = matches(StoredProperties(stored))
+            known = expression.decides([_text_of(value) for value in values])
             if sum(map(len, filter(None, values))) <= RESULT_BYTES_MAX:
                 _keep(results, values, known)
         return known
@@ -180,11 +173,10 @@ def bit_map_of(table: ConsumerFilterTable, topic: str, stored: bytes) -> bytes:
     groups = table.of_topic(topic)
     if not groups:
         return b""
-    properties = parse_properties(stored)
     bit_map = bytearray(table.bloom.bits // 8)
     for registered in groups.values():
         bits, expression = registered.data.bloom_filter_data, registered.expression
-        if bits is not None and expression is not None and expression.matches(properties):
+        if bits is not None and expression is not None and selector(expression)(stored):
             set_bits(bits, bit_map)
     return bytes(bit_map)
 
@@ -197,10 +189,10 @@ def retry_filter(table: ConsumerFilterTable, subscription: SubscriptionData) -> 
         group = f"{group}{plus}{topic}"
 
     def select(stored: bytes) -> bool:
-        properties = parse_properties(stored)
-        registered = table.get(properties.get(PROPERTY_RETRY_TOPIC, ""), group)
+        origin = find_property_bytes(stored, _RETRY_TOPIC) or b""
+        registered = table.get(origin.decode("utf-8", "replace"), group)
         if registered is None or registered.expression is None:
             return True
-        return registered.expression.matches(properties)
+        return selector(registered.expression)(stored)
 
     return MessageFilter(None, select)

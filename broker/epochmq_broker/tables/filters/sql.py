@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from epochmq_broker.tables.filters import sql_expression as expressions
 from epochmq_broker.tables.filters.java_values import EvaluationError, Value
+from epochmq_broker.tables.filters.sql_code import Decide, function_of
 from epochmq_broker.tables.filters.sql_expression import DEPTH_MAX, Node, Properties
 from epochmq_broker.tables.filters.sql_lexer import (
     DECIMAL,
@@ -32,23 +33,46 @@ _WORD_TESTS: Final = frozenset(("CONTAINS", "STARTSWITH", "ENDSWITH"))
 class SqlExpression:
     """A compiled expression. `names`: the properties on which its value depends."""
 
-    __slots__ = ("_evaluate", "names", "text")
+    __slots__ = ("_decide", "_node", "names", "text")
 
     def __init__(self, text: str, node: Node, names: Iterable[str]) -> None:
         self.text = text
         self.names = tuple(names)
-        self._evaluate = node.evaluate
+        self._node = node
+        self._decide: Decide | None = None
 
     def value(self, properties: Properties) -> Value:
         """True, False, or None for NULL. Raises EvaluationError where RocketMQ's evaluation throws."""
-        return self._evaluate(properties)
+        return self._node.evaluate(properties)
 
     def matches(self, properties: Properties) -> bool:
         """Whether a message with these properties matches. It does not if the evaluation fails."""
         try:
-            return self._evaluate(properties) is True
+            return self._node.evaluate(properties) is True
         except EvaluationError:
             return False
+
+    def decides(self, values: Sequence[str | None]) -> bool:
+        """Whether a message matches of which the properties `names` have these values; None for one that it
+        does not have. It computes what `matches` does, by the function that is made of the expression when
+        it is first needed."""
+        decide = self._decide
+        if decide is None:
+            decide = self._decide = self.function or self._by_nodes
+        try:
+            return decide(*values) is True
+        except EvaluationError:
+            return False
+
+    @property
+    def function(self) -> Decide | None:
+        """The function that is made of the expression; None if it is too large."""
+        return function_of(self._node, self.names)
+
+    def _by_nodes(self, *values: str | None) -> Value:
+        """The value of an expression that is too large to be made a function."""
+        known = {name: value for name, value in zip(self.names, values, strict=True) if value is not None}
+        return self._node.evaluate(known)
 
 
 _compiled: OrderedDict[str, SqlExpression | str] = OrderedDict()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from epochmq_broker.tables.filters.java_values import (
     INTEGER_MAX,
@@ -37,33 +37,50 @@ DEPTH_MAX: Final = 100
 DOUBLE_MAX: Final = sys.float_info.max
 
 
-class Node:
-    """One node of an expression. `evaluate` computes its value and may raise EvaluationError."""
+class Form(NamedTuple):
+    """What a node consists of. `kind`: "constant" (of `value`), "property" or "truth of property" (whose name
+    is `value`), "in", "not in" or "equals string" (of the property `value`, with `words`), "NOT", "-", "AND",
+    "OR", "=", "<", "<=", ">", ">=" (of `nodes`), or "CONTAINS", "STARTSWITH", "ENDSWITH" (of one node and one
+    word; `value` says whether it is negated)."""
 
-    __slots__ = ("chain", "depth", "evaluate", "is_boolean", "is_constant", "name", "value")
+    kind: str
+    nodes: Sequence[Node] = ()
+    value: Value = None
+    words: tuple[str, ...] = ()
+
+
+class Node:
+    """One node of an expression. `evaluate` computes its value and may raise EvaluationError. `form` says the
+    same as data."""
+
+    __slots__ = ("chain", "depth", "evaluate", "form", "is_boolean", "is_constant", "name", "value")
 
     def __init__(
         self,
         evaluate: Evaluate,
-        children: Sequence[Node] = (),
+        form: Form,
         *,
+        children: Sequence[Node] | None = None,
         is_boolean: bool = False,
         name: str | None = None,
     ) -> None:
         self.evaluate = evaluate
-        self.depth: int = 1 + max((child.depth for child in children), default=0)
+        self.form = form
+        self.depth: int = 1 + max((child.depth for child in children or form.nodes), default=0)
         if self.depth > DEPTH_MAX:
             raise SqlSyntaxError(f"the expression has more than {DEPTH_MAX} nested levels")
         self.is_boolean = is_boolean
         self.name = name  # of a property
         self.is_constant = False
         self.value: Value = None  # of a constant
-        self.chain: tuple[str, list[Evaluate]] | None = None  # of AND and OR: the sign, the operands
+        self.chain: tuple[str, list[Evaluate], list[Node]] | None = None
+        """Of AND and OR: the sign, and the operands."""
 
 
 def constant(value: Value) -> Node:
     """A literal; TRUE, FALSE and NULL are boolean."""
-    node = Node(lambda _properties: value, is_boolean=value is None or isinstance(value, bool))
+    is_boolean = value is None or isinstance(value, bool)
+    node = Node(lambda _properties: value, Form("constant", value=value), is_boolean=is_boolean)
     node.is_constant = True
     node.value = value
     return node
@@ -90,7 +107,7 @@ def floating(text: str) -> Node:
 
 def property_of(name: str) -> Node:
     """The value of a message's property, a string, or NULL if the message does not have it."""
-    return Node(lambda properties: properties.get(name), name=name)
+    return Node(lambda properties: properties.get(name), Form("property", value=name), name=name)
 
 
 def as_boolean(node: Node) -> Node:
@@ -101,7 +118,11 @@ def as_boolean(node: Node) -> Node:
     name = node.name
     if name is None:
         raise SqlSyntaxError("the expression does not result in a truth value")
-    return Node(lambda properties: None if properties.get(name) is None else False, is_boolean=True)
+    return Node(
+        lambda properties: None if properties.get(name) is None else False,
+        Form("truth of property", value=name),
+        is_boolean=True,
+    )
 
 
 def negate(node: Node) -> Node:
@@ -114,7 +135,7 @@ def negate(node: Node) -> Node:
             return None
         return Long(-value) if type(value) is Long else -value
 
-    return Node(evaluate, (node,))
+    return Node(evaluate, Form("-", (node,)))
 
 
 def logical_not(node: Node) -> Node:
@@ -125,7 +146,7 @@ def logical_not(node: Node) -> Node:
         value = inner(properties)
         return None if value is None else not value
 
-    return Node(evaluate, (node,), is_boolean=True)
+    return Node(evaluate, Form("NOT", (node,)), is_boolean=True)
 
 
 def logical(sign: str, left: Node, right: Node) -> Node:
@@ -133,6 +154,7 @@ def logical(sign: str, left: Node, right: Node) -> Node:
     A chain of one sign is one node, so its length is not bounded: `left` gets the new operand."""
     if left.chain is not None and left.chain[0] == sign:
         left.chain[1].append(right.evaluate)
+        left.chain[2].append(right)
         left.depth = max(left.depth, right.depth + 1)
         return left
     evaluators = [left.evaluate, right.evaluate]
@@ -148,8 +170,9 @@ def logical(sign: str, left: Node, right: Node) -> Node:
                 unknown = True
         return None if unknown else not decisive
 
-    node = Node(evaluate, (left, right), is_boolean=True)
-    node.chain = (sign, evaluators)
+    operands = [left, right]
+    node = Node(evaluate, Form(sign, operands), is_boolean=True)
+    node.chain = (sign, evaluators, operands)
     return node
 
 
@@ -175,7 +198,8 @@ def _equals_string(name: str, wanted: str, left: Node) -> Node:
         value = properties.get(name)
         return None if value is None else value == wanted
 
-    return Node(evaluate, (left,), is_boolean=True)
+    form = Form("equals string", value=name, words=(wanted,))
+    return Node(evaluate, form, is_boolean=True, children=(left,))
 
 
 def _equal(left: Node, right: Node) -> Node:
@@ -188,7 +212,7 @@ def _equal(left: Node, right: Node) -> Node:
             return True if other is None else None
         return False if other is None else compare(one, other) == 0
 
-    return Node(evaluate, (left, right), is_boolean=True)
+    return Node(evaluate, Form("=", (left, right)), is_boolean=True)
 
 
 def is_null(node: Node) -> Node:
@@ -216,7 +240,7 @@ def ordered(sign: str, left: Node, right: Node) -> Node:
             one, other = parse_double(one), parse_double(other)
         return compare(one, other) in accepted
 
-    return Node(evaluate, (left, right), is_boolean=True)
+    return Node(evaluate, Form(sign, (left, right)), is_boolean=True)
 
 
 def between(value: Node, low: Node, high: Node) -> Node:
@@ -251,14 +275,16 @@ def in_list(node: Node, words: Sequence[str], *, negated: bool) -> Node:
         value = properties.get(name)
         return None if value is None else (value in wanted) is not negated
 
-    return Node(evaluate, (node,), is_boolean=True)
+    form = Form("not in" if negated else "in", value=name, words=tuple(wanted))
+    return Node(evaluate, form, is_boolean=True, children=(node,))
 
 
 def contains(kind: str, node: Node, word: str, *, negated: bool) -> Node:
     """CONTAINS, STARTSWITH and ENDSWITH. They are never NULL: without a string, or with an empty word, both
     the test and its negation are False. With an empty word the left side is not evaluated."""
     if not word:
-        return Node(lambda _properties: False, (node,), is_boolean=True)
+        form = Form("constant", value=False)
+        return Node(lambda _properties: False, form, is_boolean=True, children=(node,))
     inner = node.evaluate
     test: Callable[[str, str], bool] = {
         "CONTAINS": str.__contains__,
@@ -270,4 +296,4 @@ def contains(kind: str, node: Node, word: str, *, negated: bool) -> Node:
         value = inner(properties)
         return isinstance(value, str) and test(value, word) is not negated
 
-    return Node(evaluate, (node,), is_boolean=True)
+    return Node(evaluate, Form(kind, (node,), negated, (word,)), is_boolean=True)
