@@ -1,0 +1,255 @@
+"""A replica group with its controllers, nameserver and clients, as one site."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from epochmq.client import Producer
+from epochmq_broker.broker import Broker
+from epochmq_broker.config.clock import boot_ms
+from tests.simulation.whole import members
+from tests.simulation.whole.hosts import Host, Process, Site
+from tests.simulation.whole.members import CONTROLLER_PORT, NAMESERVER_PORT, Settings
+from tests.simulation.whole.workload import Book, PromiseBrokenError, send, start_consumer, start_producer
+
+RESTART_S = 1.0
+WATCH_S = 0.02
+ACCEPT_WITHIN_S = 40.0
+"""A group whose hosts, links and processes are all sound accepts messages after so long at the latest."""
+CONSUME_WITHIN_S = 60.0
+BROKER_NAME = "group"
+
+CONTROLLED: Settings = {
+    "enableControllerMode": True,
+    "allAckInSyncStateSet": True,
+    "inSyncReplicas": 2,
+    "minInSyncReplicas": 2,
+    "haMaxTimeSlaveNotCatchup": 3000,
+    "checkSyncStateSetPeriod": 500,
+    "haSendHeartbeatInterval": 1000,
+    "haHousekeepingInterval": 5000,
+    "slaveReadEnable": True,
+    "syncBrokerMetadataPeriod": 1000,
+    "syncControllerMetadataPeriod": 2000,
+    "controllerHeartBeatTimeoutMills": 3000,
+    "brokerHeartbeatInterval": 500,
+}
+"""What the operator sets for groups of three and more replicas under controllers."""
+
+
+class Group:
+    """The processes of one replica group. Those that end by themselves are started again."""
+
+    def __init__(self, site: Site, *, brokers: int, controllers: int, settings: Mapping[str, Any]) -> None:
+        self.site, self.book = site, Book()
+        self.nameserver = "ns"
+        self.controllers = [f"n{number}" for number in range(controllers)]
+        self.brokers = [f"b{number + 1}" for number in range(brokers)]
+        self.clients = ["producer-1", "producer-2", "consumer-1"]
+        for name in (self.nameserver, *self.controllers, *self.brokers, *self.clients):
+            site.host(name)
+        self.nameservers = [f"{site.host(self.nameserver).address}:{NAMESERVER_PORT}"]
+        addresses = [f"{site.host(name).address}:{CONTROLLER_PORT}" for name in self.controllers]
+        self.settings: dict[str, Any] = {
+            "namesrvAddr": self.nameservers[0],
+            "brokerName": BROKER_NAME,
+            **({**CONTROLLED, "controllerAddr": ";".join(addresses)} if controllers else {}),
+            **settings,
+        }
+        self.down: set[str] = set()
+        """The processes that a fault keeps from running."""
+        self.exits = 0
+
+    @property
+    def members(self) -> list[str]:
+        """The names of all processes but the clients."""
+        return [self.nameserver, *self.controllers, *self.brokers]
+
+    # life
+
+    async def begin(self) -> None:
+        """Starts everything, and waits until the group accepts messages."""
+        for name in (self.nameserver, *self.controllers):
+            self.start(name)
+        await asyncio.sleep(1.0)
+        for name in self.brokers:
+            self.start(name)
+        self._owned = [asyncio.create_task(self._supervise()), asyncio.create_task(self._watch())]
+        await self.wait_accepting()
+        for name in self.clients:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        """Starts a process."""
+        site = self.site
+        if name == self.nameserver:
+            members.start_nameserver(site, name)
+        elif name in self.controllers:
+            members.start_controller(site, name, self.controllers)
+        elif name in self.brokers:
+            members.start_broker(site, name, self.settings)
+        elif name.startswith("producer"):
+            start_producer(site, name, self.nameservers, self.book)
+        else:
+            start_consumer(site, name, self.nameservers, self.book)
+
+    def ensure_running(self, name: str) -> None:
+        """Starts a process unless it runs, or must not."""
+        process = self.site.processes.get(name)
+        if (process is not None and process.alive) or name in self.down:
+            return
+        host: Host = self.site.hosts[name]
+        if host.has_power:
+            self.start(name)
+
+    async def _supervise(self) -> None:
+        """Starts ended processes again, as a supervisor or Kubernetes does."""
+        while True:
+            await asyncio.sleep(RESTART_S)
+            for name in (*self.members, *self.clients):
+                process = self.site.processes.get(name)
+                if process is not None and not process.alive and name not in self.down:
+                    self.exits += 1
+                    self.ensure_running(name)
+
+    async def _watch(self) -> None:
+        """Checks often that at most one broker acknowledges."""
+        while True:
+            await asyncio.sleep(WATCH_S)
+            writers = self.writers()
+            if len(writers) > 1:
+                self.site.broken.append(f"{' and '.join(writers)} may acknowledge at the same time")
+
+    # state
+
+    def service(self, name: str) -> Broker | None:
+        """The broker object of a running process."""
+        process: Process | None = self.site.processes.get(name)
+        if process is None or not process.alive or process.service is None:
+            return None
+        service = process.service
+        assert isinstance(service, Broker)
+        return service
+
+    def writers(self) -> list[str]:
+        """The brokers that may acknowledge messages now."""
+        now_ms = boot_ms()
+        found = []
+        for name in self.brokers:
+            service = self.service(name)
+            if service is None:
+                continue
+            now = service.live.standing.capabilities
+            if now.is_master and now.may_acknowledge(now_ms) and now.writes_until_ms != float("inf"):
+                found.append(name)
+        return found
+
+    def masters(self) -> list[str]:
+        """The brokers that take themselves for the master."""
+        found = []
+        for name in self.brokers:
+            service = self.service(name)
+            if service is not None and service.live.standing.capabilities.is_master:
+                found.append(name)
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Numbers of this run."""
+        book = self.book
+        lost = {
+            key: sum(host.disk.counts[key] for host in self.site.hosts.values()) for key in ("pages lost",)
+        }
+        return {
+            "acknowledged": len(book.acknowledged),
+            "failed sends": book.failed_sends,
+            "delivered": sum(map(len, book.delivered.values())),
+            "redelivered": book.redelivered,
+            "exits": self.exits,
+            **lost,
+        }
+
+    # checks
+
+    async def wait_accepting(self) -> None:
+        """Waits until a message is acknowledged. PromiseBrokenError after ACCEPT_WITHIN_S."""
+        deadline_s = self.site.loop.time() + ACCEPT_WITHIN_S
+        producer = Producer(self.nameservers, "probe", timeout_ms=2000)
+        number = 0
+        client = self.site.host("probe")
+        done = asyncio.Event()
+
+        async def probe() -> None:
+            nonlocal number
+            while True:
+                number += 1
+                body = b"probe-%d-%d" % (int(self.site.loop.time() * 1000), number)
+                if await send(self.site, producer, body, self.book):
+                    done.set()
+                    return
+                await asyncio.sleep(0.2)
+
+        process = self.site.start(f"probe-{self.site.trace.events}", probe, on=client.name)
+        try:
+            async with asyncio.timeout(ACCEPT_WITHIN_S):
+                await done.wait()
+        except TimeoutError:
+            raise PromiseBrokenError(
+                f"everything is sound, and no message was acknowledged within {ACCEPT_WITHIN_S:g} s; "
+                f"masters: {self.masters()}, writers: {self.writers()}, {self.describe()}"
+            ) from None
+        finally:
+            self.site.kill(process.name)
+        assert self.site.loop.time() <= deadline_s + 1
+
+    async def wait_consumed(self) -> None:
+        """Waits until consumers have got every acknowledged message. PromiseBrokenError: they have not."""
+        end_s = self.site.loop.time() + CONSUME_WITHIN_S
+        while missing := self.book.not_delivered():
+            if self.site.loop.time() > end_s:
+                raise PromiseBrokenError(
+                    f"{len(missing)} of {len(self.book.acknowledged)} messages were not delivered, "
+                    f"the first: {missing[0]}; {self.describe()}"
+                )
+            await asyncio.sleep(0.5)
+
+    async def wait_equal(self) -> None:
+        """Waits until all brokers have the same log. PromiseBrokenError: their logs differ."""
+        end_s = self.site.loop.time() + ACCEPT_WITHIN_S
+        while True:
+            ends = {
+                name: service.store.max_phy_offset for name in self.brokers if (service := self.service(name))
+            }
+            if len(ends) == len(self.brokers) and len(set(ends.values())) == 1:
+                break
+            if self.site.loop.time() > end_s:
+                raise PromiseBrokenError(f"the replicas do not catch up: {ends}; {self.describe()}")
+            await asyncio.sleep(0.2)
+        logs = {name: _log_checksum(self.site.hosts[name].root) for name in self.brokers}
+        if len(set(logs.values())) > 1:
+            raise PromiseBrokenError(f"the logs of the replicas differ: {logs}")
+
+    def describe(self) -> str:
+        """The state of every process, for a report."""
+        lines = []
+        for name in self.members:
+            process = self.site.processes.get(name)
+            state = "down" if process is None or not process.alive else "paused" if process.paused else "up"
+            service = self.service(name)
+            if service is not None:
+                state += f" {service.live.standing.role!r} log {service.store.max_phy_offset}"
+            lines.append(f"{name}: {state}")
+        return "; ".join(lines)
+
+
+def _log_checksum(root: Path) -> tuple[tuple[str, int], ...]:
+    folder = root / "store" / "commitlog"
+    found = []
+    for path in sorted(folder.iterdir()):
+        data = path.read_bytes().rstrip(b"\0")
+        if data:
+            found.append((path.name, zlib.crc32(data)))
+    return tuple(found)

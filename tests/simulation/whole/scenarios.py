@@ -1,0 +1,95 @@
+"""The kinds of runs: what a site consists of, and what is checked at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from tests.simulation.whole import faults, members, patches
+from tests.simulation.whole.group import Group
+from tests.simulation.whole.hosts import Site
+from tests.simulation.whole.isolation import Outcome
+from tests.simulation.whole.loop import PROCESS
+from tests.simulation.whole.trace import TraceHandler
+
+RUN_MAX_S = 600.0
+real_clock = time.perf_counter
+
+Scenario = Callable[[Site], Awaitable[dict[str, int]]]
+
+
+async def controlled_group(site: Site) -> dict[str, int]:
+    """Three brokers under three controllers, clients, and drawn faults."""
+    plan = faults.draw(site.seed)
+    site.trace.story += plan.lines()
+    flush = "SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH"
+    group = Group(site, brokers=3, controllers=3, settings={"flushDiskType": flush})
+    await group.begin()
+    await asyncio.sleep(1.0)
+    await faults.execute(plan, group)
+    await check_sound(group)
+    return group.counts()
+
+
+async def check_sound(group: Group) -> None:
+    """Checks a group after all faults: it accepts messages, has lost none, delivers all, and its replicas are
+    equal."""
+    await group.wait_accepting()
+    for name in ("producer-1", "producer-2"):
+        group.down.add(name)
+        group.site.kill(name)
+    await group.wait_consumed()
+    await group.wait_equal()
+
+
+SCENARIOS: dict[str, Scenario] = {"controlled": controlled_group}
+
+
+def simulate(scenario: str) -> Callable[[int, Path], Outcome]:
+    """The simulation of one scenario, for `isolation.run_seeds`."""
+
+    def run(seed: int, directory: Path) -> Outcome:
+        began_s = real_clock()
+        site = Site(seed, directory)
+        members.record_services()
+        patches.install(site)
+        _log_into(site)
+        outcome = Outcome(seed)
+        try:
+            outcome.counts = site.run(watched(site, SCENARIOS[scenario](site)), within_s=RUN_MAX_S)
+        except AssertionError:
+            outcome.failure = traceback.format_exc(limit=-1)
+        if site.failures and not outcome.failure:
+            outcome.failure = "an unexpected error: " + site.failures[0]
+        outcome.digest, outcome.events = site.trace.digest, site.trace.events
+        outcome.iterations, outcome.virtual_s = site.loop.iterations, site.loop.time() - 1000
+        outcome.story = site.trace.story
+        outcome.real_s = real_clock() - began_s
+        return outcome
+
+    return run
+
+
+async def watched(site: Site, scenario: Awaitable[dict[str, int]]) -> dict[str, int]:
+    """Runs a scenario; the first broken promise ends it."""
+    running = asyncio.ensure_future(scenario)
+    while not running.done():
+        await asyncio.wait([running], timeout=0.1)
+        if site.broken:
+            running.cancel()
+            raise AssertionError(site.broken[0])
+    return running.result()
+
+
+def _log_into(site: Site) -> None:
+    def describe() -> str:
+        process = PROCESS.get()
+        return f"{site.loop.time():.3f} {'simulator' if process is None else process.name}"
+
+    root = logging.getLogger()
+    root.handlers = [TraceHandler(site.trace, describe)]
+    root.setLevel(logging.INFO)

@@ -1,0 +1,35 @@
+"""Groups of whole processes keep their promises under drawn faults, and each seed is one run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CONTROLLED_SEEDS = 24
+BLOCK = 6
+TIMEOUT_S = 540
+
+
+def simulate(*arguments: str) -> str:
+    """Runs `python -m tests.simulation.whole`, whose hash seed and memory layout are fixed. AssertionError: a
+    promise was broken."""
+    command = [sys.executable, "-m", "tests.simulation.whole", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("first", range(0, CONTROLLED_SEEDS, BLOCK))
+def test_groups_under_controllers_keep_their_promises(first: int) -> None:
+    """Whatever happens to brokers, controllers, clients, links and disks: nothing acknowledged is lost, at
+    most one broker acknowledges, consumers see each message in its place, and afterwards the group accepts
+    messages and its replicas are equal."""
+    said = simulate("controlled", "--seeds", f"{first}-{first + BLOCK - 1}", "--processes", "1")
+    assert "no promise broken" in said
+
+
+def test_a_seed_is_one_run() -> None:
+    """Two runs of a seed have the same events, in the same order, at the same times."""
+    simulate("controlled", "--seeds", "3,8", "--twice", "--processes", "1")

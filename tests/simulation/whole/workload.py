@@ -1,0 +1,149 @@
+"""Producers and consumers of a scenario, made of the command's own clients, and what they have seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from epochmq.client import Consumer, Producer, SendStatus
+from epochmq_protocol.errors import EpochMQError
+from tests.simulation.whole.hosts import Process, Site
+
+TOPIC = "orders"
+SEND_PAUSE_S = 0.03
+SEND_TIMEOUT_MS = 4000
+
+
+class PromiseBrokenError(AssertionError):
+    """Something happened that EpochMQ promises never to happen."""
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """A message whose sender got SEND_OK."""
+
+    body: bytes
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    at_s: float
+
+
+@dataclass
+class Book:
+    """What the clients of a run have sent and received."""
+
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    delivered: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    last_acknowledged_s: float = 0.0
+    failed_sends: int = 0
+    redelivered: int = 0
+    unsafe: int = 0
+    """Messages that were stored with less safety than configured; no promise is made about them."""
+
+    def acknowledge(self, one: Acknowledged) -> None:
+        """Notes a message that was acknowledged. PromiseBrokenError: another one has its place."""
+        place = one.broker_name, one.queue_id, one.queue_offset
+        other = self.places.setdefault(place, one.body)
+        if other != one.body:
+            raise PromiseBrokenError(
+                f"two messages were acknowledged in one place {place}: {other!r}, {one.body!r}"
+            )
+        self.acknowledged.append(one)
+        self.last_acknowledged_s = one.at_s
+
+    def deliver(self, broker_name: str, queue_id: int, offset: int, body: bytes) -> None:
+        """Notes a message that a consumer got. PromiseBrokenError: it is the wrong one, or too early."""
+        seen = self.delivered[broker_name, queue_id]
+        if offset in seen:
+            self.redelivered += 1
+            if seen[offset] != body:
+                raise PromiseBrokenError(
+                    f"queue {queue_id} has {body!r} at {offset}, where it delivered {seen[offset]!r} before"
+                )
+            return
+        if offset != len(seen):
+            raise PromiseBrokenError(f"queue {queue_id} delivered offset {offset} after {len(seen) - 1}")
+        seen[offset] = body
+        known = self.places.get((broker_name, queue_id, offset), body)
+        if known != body:
+            raise PromiseBrokenError(f"{known!r} was acknowledged in the place of {body!r}")
+
+    def not_delivered(self) -> list[Acknowledged]:
+        """The acknowledged messages that no consumer has got."""
+        return [
+            one
+            for one in self.acknowledged
+            if self.delivered[one.broker_name, one.queue_id].get(one.queue_offset) != one.body
+        ]
+
+
+def start_producer(site: Site, name: str, nameservers: list[str], book: Book) -> Process:
+    """Starts a producer that sends one message after the other until its process ends."""
+
+    async def main() -> None:
+        producer = Producer(nameservers, "producers", timeout_ms=SEND_TIMEOUT_MS)
+        number = 0
+        while True:
+            number += 1
+            await send(site, producer, b"%s-%d" % (name.encode(), number), book)
+            await asyncio.sleep(SEND_PAUSE_S)
+
+    return site.start(name, main)
+
+
+async def send(site: Site, producer: Producer, body: bytes, book: Book) -> bool:
+    """Sends a message; returns whether it was acknowledged."""
+    try:
+        result = await producer.send(TOPIC, body)
+    except EpochMQError as error:
+        book.failed_sends += 1
+        site.trace.add(f"not sent: {error!r}")
+        return False
+    if result.status is not SendStatus.SEND_OK:
+        book.unsafe += 1
+        return False
+    note(
+        site,
+        lambda: book.acknowledge(
+            Acknowledged(body, result.broker_name, result.queue_id, result.queue_offset, site.loop.time())
+        ),
+    )
+    return True
+
+
+def start_consumer(site: Site, name: str, nameservers: list[str], book: Book) -> Process:
+    """Starts a consumer that joins its group again after every error."""
+
+    async def main() -> None:
+        while True:
+            try:
+                await _consume(site, nameservers, book)
+            except EpochMQError as error:
+                site.trace.add(f"{name} begins anew: {error!r}")
+                await asyncio.sleep(1.0)
+
+    return site.start(name, main)
+
+
+async def _consume(site: Site, nameservers: list[str], book: Book) -> None:
+    async with Consumer(nameservers, "consumers", TOPIC) as consumer:
+        async for message in consumer.messages():
+            queue, record = message.queue, message.record
+            note(
+                site,
+                lambda: book.deliver(queue.broker_name, queue.queue_id, record.queue_offset, message.body),  # noqa: B023 — called at once
+            )
+            consumer.acknowledge()
+
+
+def note(site: Site, check: object) -> None:
+    """Runs a check. A broken promise ends the run, not only the client that saw it."""
+    assert callable(check)
+    try:
+        check()
+    except PromiseBrokenError as error:
+        site.trace.tell(f"{site.loop.time():.3f} BROKEN: {error}")
+        site.broken.append(str(error))
