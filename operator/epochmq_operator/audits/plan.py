@@ -32,11 +32,10 @@ from epochmq_operator.audits.runs import (
     RunOutcome,
     history_of,
     outcome_of,
-    seconds_of,
     why_it_ended,
 )
 from epochmq_operator.manifests.names import GROUP_LABEL, KIND_LABEL
-from epochmq_operator.plans.conditions import timestamp
+from epochmq_operator.plans.conditions import seconds_of, timestamp
 from epochmq_operator.plans.effects import (
     Apply,
     CreateEvent,

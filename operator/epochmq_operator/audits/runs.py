@@ -7,21 +7,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from epochmq_operator.plans.objects import Manifest, metadata
 
 MESSAGE_LENGTH_MAX = 1000
 VERDICTS = ("healthy", "damaged", "undecided")
-
-
-def seconds_of(text: object) -> float | None:
-    """A time in Kubernetes' format, in seconds since 1970; None for anything else."""
-    try:
-        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from typing import Any
 
-CONDITION_TYPES = ("Ready", "QuorumHealthy", "InSync", "Progressing", "Degraded", "Paused")
+CONDITION_TYPES = (
+    "Ready",
+    "QuorumHealthy",
+    "InSync",
+    "Progressing",
+    "Degraded",
+    "Paused",
+    "Reconciling",
+    "Stalled",
+)
 """The condition types, all in one list: `kubectl wait --for=condition=Ready`."""
 
 CONDITIONS: dict[str, Any] = {

@@ -12,8 +12,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
-from epochmq_operator.audits.runs import history_of, seconds_of
+from epochmq_operator.audits.runs import history_of
 from epochmq_operator.entities.entity_status import EntityRecord
+from epochmq_operator.plans.conditions import seconds_of
 from epochmq_operator.plans.objects import Manifest, Ref, spec_of, status_of
 
 RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)

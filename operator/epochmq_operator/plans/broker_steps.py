@@ -48,6 +48,7 @@ from pydantic import ValidationError
 from epochmq_operator.plans.common_steps import (
     BLOCKED_PHASE,
     PENDING_PHASE,
+    idle_pods,
     immutable_changes_step,
     objects_step,
     pods_by_name,
@@ -174,6 +175,11 @@ class ObservedBrokerGroup:
         if self.members is not None:
             return self.members.unready
         return unready_pods(self.pods, self.set_name)
+
+    @property
+    def idle_pods(self) -> list[str]:
+        """One line for each pod that does not run."""
+        return idle_pods(self.pods, self.set_name)
 
     @property
     def restart_order(self) -> PodsByName:

@@ -86,6 +86,13 @@ def unready_pods(pods: Sequence[ObservedPod | None], stateful_set: str) -> list[
     return lines
 
 
+def idle_pods(pods: Sequence[ObservedPod | None], stateful_set: str) -> list[str]:
+    """One line for each of these pods that does not run."""
+    missing = [name for name, pod in pods_by_name(stateful_set, pods).items() if pod is None]
+    idle = [pod for pod in pods if pod is not None and not pod.runs]
+    return [*map(missing_pod, missing), *(f"{pod.name} {pod.unready_reason}" for pod in idle)]
+
+
 def pods_by_name(stateful_set: str, pods: Sequence[ObservedPod | None]) -> dict[str, ObservedPod | None]:
     """The pods of a StatefulSet, given by ordinal, by name."""
     return {f"{stateful_set}-{ordinal}": pod for ordinal, pod in enumerate(pods)}
@@ -189,6 +196,7 @@ def waiting_update_step(rendered: ApplicableManifests, *, started: bool = False)
         "waits until the update may restart pods",
         rendered.update_waits_for,
         blocked=not rendered.waits_for_turn,
+        opens_later=rendered.opens_later,
     )
 
 

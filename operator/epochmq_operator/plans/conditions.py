@@ -22,6 +22,8 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     DEGRADED = "Degraded"
     PAUSED = "Paused"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,14 @@ class Condition:
 def timestamp(now: float) -> str:
     """A time in seconds since 1970, as Kubernetes writes it."""
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(text: object) -> float | None:
+    """A time in Kubernetes' format, in seconds since 1970; None for anything else."""
+    try:
+        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return None
 
 
 def merge_conditions(

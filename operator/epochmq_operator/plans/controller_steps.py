@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 from epochmq_operator.plans.common_steps import (
     count_of,
+    idle_pods,
     immutable_changes_step,
     objects_step,
     pods_by_name,
@@ -116,6 +117,12 @@ class ObservedControllerGroup:
         fail while its controller works."""
         others = sum(1 for other in self.pods if other is not None and other.ready and other is not pod)
         return not self.leaderless and others * 2 <= len(self.pods)
+
+    @property
+    def idle_pods(self) -> list[str]:
+        """One line for each pod of the group that does not run."""
+        sets = [(self.set_name, self.pods), *self.others]
+        return [line for name, pods in sets for line in idle_pods(pods, name)]
 
     @property
     def unready_pods(self) -> list[str]:

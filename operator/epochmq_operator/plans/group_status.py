@@ -22,12 +22,11 @@ from epochmq_operator.plans.known_controllers import KNOWN_CONTROLLERS
 from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.pinned_image import PINNED_IMAGE
 from epochmq_operator.plans.plan_steps import PlanProgress, StepKind
+from epochmq_operator.plans.progress_conditions import listed, tool_conditions
 from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
 from epochmq_operator.quorum_steps import member_id
-
-LISTED_MAX = 5
 
 
 class ResourcePhase(StrEnum):
@@ -86,7 +85,7 @@ def progressing(progress: PlanProgress, outdated: list[str], *, in_order: bool =
     if step is None or state is None:
         if outdated:
             how = "one by one, in this order, each when all are ready," if in_order else "one by one"
-            message = f"restart these pods {how} to apply the change: {_listed(outdated)}"
+            message = f"restart these pods {how} to apply the change: {listed(outdated)}"
             return Condition(ConditionType.PROGRESSING, False, "RestartPending", message)
         return Condition(ConditionType.PROGRESSING, False, "AsWanted")
     if step.blocked:
@@ -115,13 +114,8 @@ def degraded(progress: PlanProgress, wrong: list[str], rejection: str, *, create
             ConditionType.DEGRADED, True, f"{progress.step.reason}Blocked", progress.step.waits_for
         )
     if created and wrong:
-        return Condition(ConditionType.DEGRADED, True, "NotReady", _listed(wrong))
+        return Condition(ConditionType.DEGRADED, True, "NotReady", listed(wrong))
     return Condition(ConditionType.DEGRADED, False, "AsWanted")
-
-
-def _listed(lines: list[str]) -> str:
-    more = f"; and {len(lines) - LISTED_MAX} more" if len(lines) > LISTED_MAX else ""
-    return "; ".join(lines[:LISTED_MAX]) + more
 
 
 def quorum_condition(
@@ -139,7 +133,7 @@ def quorum_condition(
 
 
 def broker_conditions(
-    observed_group: ObservedBrokerGroup, progress: PlanProgress, rejection: str, *, paused: bool
+    observed_group: ObservedBrokerGroup, progress: PlanProgress, rejection: str, now: float
 ) -> list[Condition]:
     """The conditions of a broker group."""
     wrong = observed_group.unready_pods
@@ -166,7 +160,7 @@ def broker_conditions(
             ConditionType.READY,
             False,
             reason,
-            _listed(wrong) or f"{observed_group.ready} of {spec_replicas} replicas are ready",
+            listed(wrong) or f"{observed_group.ready} of {spec_replicas} replicas are ready",
         )
     members = list(kept.sync_state_set)
     under_controllers = observed_group.group.is_under_controllers
@@ -187,13 +181,15 @@ def broker_conditions(
             "AllInSync" if observed_group.in_sync else "Behind",
             message,
         )
+    ready_condition, *others = tool_conditions(first, progress, rejection, observed_group.idle_pods, now)
     return [
-        first,
+        ready_condition,
         _quorum_of(observed_group),
         in_sync,
         progressing(progress, observed_group.outdated, in_order=not under_controllers),
         degraded(progress, wrong, rejection, created=observed_group.created),
-        paused_condition(paused=paused),
+        paused_condition(paused=progress.paused),
+        *others,
     ]
 
 
@@ -294,7 +290,7 @@ def broker_status(
 
 
 def controller_conditions(
-    observed_group: ObservedControllerGroup, progress: PlanProgress, rejection: str, *, paused: bool
+    observed_group: ObservedControllerGroup, progress: PlanProgress, rejection: str, now: float
 ) -> list[Condition]:
     """The conditions of a controller group."""
     wrong = observed_group.unready_pods
@@ -315,13 +311,15 @@ def controller_conditions(
             f"{observed_group.ready} of {observed_group.wanted} controllers are ready",
         )
     else:
-        first = Condition(ConditionType.READY, False, "NotReady", _listed(wrong))
+        first = Condition(ConditionType.READY, False, "NotReady", listed(wrong))
+    ready_condition, *others = tool_conditions(first, progress, rejection, observed_group.idle_pods, now)
     return [
-        first,
+        ready_condition,
         quorum,
         progressing(progress, observed_group.outdated),
         degraded(progress, wrong, rejection, created=observed_group.created),
-        paused_condition(paused=paused),
+        paused_condition(paused=progress.paused),
+        *others,
     ]
 
 

@@ -23,6 +23,7 @@ from epochmq_operator.pod_rendering import MASTER_BROKER_ID
 
 NOT_READY = "is not ready"
 REASON_LENGTH_MAX = 300
+NODE_LOST = "NodeLost"
 STUCK_REASONS = frozenset(
     {
         "CrashLoopBackOff",
@@ -81,7 +82,7 @@ class ObservedPod:
     """The pod of a replica. `unready_reason` says why it is not ready; `stuck`: it needs another template to
     run; `outdated`: its template is not its StatefulSet's present one; `deleting`: it is being deleted.
     `image` is that of its main container; `config_maps` are those that it mounts; `restart_digest` is its
-    annotation of this name."""
+    annotation of this name. `runs`: its containers run, ready or not."""
 
     name: str
     uid: str
@@ -93,6 +94,7 @@ class ObservedPod:
     image: str = ""
     config_maps: frozenset[str] = frozenset()
     restart_digest: str | None = None
+    runs: bool = True
 
 
 def pods_of_set(observed: ObservedState, stateful_set: str, count: int) -> tuple[ObservedPod | None, ...]:
@@ -128,6 +130,7 @@ def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
     ]
     stuck = sorted(set(waits) & STUCK_REASONS)
     own = (meta.get("labels") or {}).get("controller-revision-hash")
+    lost = status.get("reason") == NODE_LOST
     return ObservedPod(
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid", "")),
@@ -139,6 +142,7 @@ def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
         image=image_of(spec_of(pod)),
         config_maps=mounted_config_maps(spec_of(pod)),
         restart_digest=restart_digest_of(pod),
+        runs=status.get("phase") == "Running" and not (stuck or deleting or lost),
     )
 
 
@@ -156,7 +160,7 @@ def _unready_reason(
         # Evicted, NodeShutdown, OutOfmemory, …: Kubernetes gives both for a pod as a whole.
         given = [str(status[key]) for key in ("reason", "message") if status.get(key)]
         return f"failed: {': '.join(given) or 'no reason given'}"[:REASON_LENGTH_MAX]
-    if status.get("reason") == "NodeLost" or status.get("phase") == "Unknown":
+    if status.get("reason") == NODE_LOST or status.get("phase") == "Unknown":
         return "is on a node that does not respond"
     return NOT_READY if status.get("phase") == "Running" else "has not started"
 

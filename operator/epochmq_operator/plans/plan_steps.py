@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from epochmq_operator.plans.conditions import timestamp
+from epochmq_operator.plans.conditions import seconds_of, timestamp
 from epochmq_operator.plans.effects import CreateEvent, Effect, EventType
 
 DONE = "done"
@@ -63,7 +63,7 @@ class StepKind(StrEnum):
 class PlanStep:
     """One step of a plan. `waits_for` is what its guard waits for; empty: the step may start. `reason` is the
     reason of its Event, in CamelCase; `message` says in a sentence what it does. `blocked`: only a person can
-    resolve what it waits for.
+    resolve what it waits for. `opens_later`: it is blocked only until a maintenance window.
     `changed`: the operator wants a new state of an object; no one else has changed it. `target`: the step
     records this number of replicas in the status; the steps before it then bring the objects up to date.
     `recorded_after` are fields of the status that are recorded after the effects, if these succeed.
@@ -84,6 +84,7 @@ class PlanStep:
     occurrence: str = ""
     event: EventType = EventType.NORMAL
     subject: str = ""
+    opens_later: bool = False
 
     @property
     def name(self) -> str:
@@ -94,7 +95,8 @@ class PlanStep:
 @dataclass(frozen=True, slots=True)
 class PlanState:
     """The content of `status.plan`. `number` counts the plans of a resource; `generation` is the resource's
-    generation at the plan's last change; `finished` is empty until the plan is finished."""
+    generation at the plan's last change; `finished` is empty until the plan is finished. `step_since`: when
+    the step became the present one; empty in a status of a former release."""
 
     name: str
     number: int
@@ -103,6 +105,7 @@ class PlanState:
     generation: int
     started: str
     finished: str = ""
+    step_since: str = ""
 
     @classmethod
     def of(cls, status: Mapping[str, Any]) -> PlanState | None:
@@ -111,6 +114,7 @@ class PlanState:
         if not isinstance(found, Mapping):
             return None
         texts = {key: found.get(key, "") for key in ("name", "step", "message", "started", "finished")}
+        texts["step_since"] = found.get("stepSince", "")
         numbers = {key: found.get(key, 0) for key in ("number", "generation")}
         if not all(isinstance(text, str) for text in texts.values()):
             return None
@@ -134,6 +138,8 @@ class PlanState:
             "generation": self.generation,
             "started": self.started,
         }
+        if self.step_since:
+            made["stepSince"] = self.step_since
         return {**made, "finished": self.finished} if self.finished else made
 
 
@@ -145,12 +151,25 @@ def was_created(before: PlanState | None) -> bool:
 @dataclass(frozen=True, slots=True)
 class PlanProgress:
     """The progress of a plan after one reconciliation: its state, the Events about it, and the effects of its
-    step. `step` is the first one that is not done; None: all are done."""
+    step. `step` is the first one that is not done; None: all are done, or a person paused the resource. Then
+    `held` is the first one that is not done."""
 
     state: PlanState | None
     step: PlanStep | None
     events: tuple[CreateEvent, ...] = ()
     effects: tuple[Effect, ...] = ()
+    paused: bool = False
+    held: PlanStep | None = None
+
+    @property
+    def undone(self) -> PlanStep | None:
+        """The first step that is not done, also while the resource is paused."""
+        return self.held if self.paused else self.step
+
+    def step_seconds(self, now: float) -> float:
+        """How long the present step lasts."""
+        since = None if self.state is None else seconds_of(self.state.step_since or self.state.started)
+        return 0.0 if since is None or self.step is None else now - since
 
     @property
     def target(self) -> int | None:
@@ -177,16 +196,19 @@ def advance(
     if step is None:
         if before is None or before.finished:
             return PlanProgress(before, None)
-        state = replace(before, step=DONE, message="", finished=timestamp(now))
+        state = replace(before, step=DONE, message="", finished=timestamp(now), step_since="")
         finish = CreateEvent(
             EventType.NORMAL, f"{_camel(before.name)}Done", f"{before.name}: done", _key(uid, state)
         )
         return PlanProgress(state, None, (finish,))
     if before is not None and _continues(before, name, generation):
         state = replace(before, step=step.name, message=step.waits_for or step.message, generation=generation)
+        if step.name != before.step:
+            state = replace(state, step_since=timestamp(now))
     else:
         number = before.number + 1 if before is not None else 1
-        state = PlanState(name, number, step.name, step.waits_for or step.message, generation, timestamp(now))
+        message, begun = step.waits_for or step.message, timestamp(now)
+        state = PlanState(name, number, step.name, message, generation, begun, step_since=begun)
     events: list[CreateEvent] = []
     if state != before and step.blocked:
         key = _key(uid, state, "blocked", str(generation))

@@ -39,6 +39,7 @@ from epochmq_operator.plans.plan_steps import (
     advance,
     was_created,
 )
+from epochmq_operator.plans.progress_conditions import deletion_conditions
 from epochmq_operator.plans.renderer import Renderer
 from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
@@ -115,9 +116,7 @@ def _brokers(
         _selector(observed_group.manifests, observed_group.set_name),
         status_of(observed.resource),
     )
-    conditions = group_status.broker_conditions(
-        observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
-    )
+    conditions = group_status.broker_conditions(observed_group, progress, observed.rejection, gate.now)
     state = observed_group.hibernation
     hibernated = state is HibernationState.HIBERNATED and progress.step is None
     return _outcome(observed, progress, statistics, conditions, gate.now, hibernated=hibernated)
@@ -139,9 +138,7 @@ def _controllers(
         observed.users,
         status_of(observed.resource),
     )
-    conditions = group_status.controller_conditions(
-        observed_group, progress, observed.rejection, paused=is_paused(observed.resource)
-    )
+    conditions = group_status.controller_conditions(observed_group, progress, observed.rejection, gate.now)
     return _outcome(observed, progress, statistics, conditions, gate.now)
 
 
@@ -171,10 +168,10 @@ def _advanced(
     """The progress by the first of these steps that is not done, the deletion guard first; none while
     paused."""
     resource = observed.resource
-    if is_paused(resource):
-        return PlanProgress(before, None)
     guard = guard_step(resource, wanted=spec_of(resource).get("deletionGuard") is True)
     undone = next((one for one in itertools.chain([guard], steps) if not one.done), None)
+    if is_paused(resource):
+        return PlanProgress(before, None, paused=True, held=undone)
     return _next(observed, before, undone, _plan_name(undone, created=gate.created), gate.now)
 
 
@@ -261,6 +258,8 @@ def _invalid(
             ConditionType.PROGRESSING, False, "InvalidSpec", "nothing is changed until the spec is valid"
         ),
         Condition(ConditionType.DEGRADED, True, "InvalidSpec", fault),
+        Condition(ConditionType.RECONCILING, False, "Stalled"),
+        Condition(ConditionType.STALLED, True, "InvalidSpec", fault),
     ]
     listed = old.get("conditions")
     kept = {key: value for key, value in old.items() if key not in ("conditions", "phase")}
@@ -290,8 +289,9 @@ def _deleting(observed: ObservedState, before: PlanState | None, now: float) -> 
     undone = next(one for one in deletion_steps(observed, guarded=guarded) if not one.done)
     progress = _next(observed, before, undone, DELETE, now)
     old, generation = status_of(resource), int(metadata(resource).get("generation") or 0)
-    conditions = [group_status.progressing(progress, [])]
-    others = [one for one in old.get("conditions") or () if one.get("type") != str(ConditionType.PROGRESSING)]
+    conditions = [group_status.progressing(progress, []), *deletion_conditions(progress)]
+    written = {str(one.type) for one in conditions}
+    others = [one for one in old.get("conditions") or () if one.get("type") not in written]
     made = {
         **old,
         "observedGeneration": generation,

@@ -66,7 +66,7 @@ class ApplicableManifests:
     `update_waits_for` says what the change to the desired templates waits for; empty if nothing. `held`: the
     templates are still the former ones because of that. `reload_targets` are the configurations that running
     pods can get without a restart, by StatefulSet. `waits_for_turn`: the change only waits until fewer other
-    groups are being updated."""
+    groups are being updated. `opens_later`: it only waits for a maintenance window."""
 
     manifests: tuple[Manifest, ...]
     immutable_changes: tuple[str, ...]
@@ -75,6 +75,7 @@ class ApplicableManifests:
     held: bool = False
     reload_targets: Mapping[str, ReloadTarget] = field(default_factory=dict)
     waits_for_turn: bool = False
+    opens_later: bool = False
 
 
 NO_MANIFESTS = ApplicableManifests((), ())
@@ -125,7 +126,14 @@ def applicable_manifests(
         manifests.append(applicable)
     used = [one for one in manifests if ref_of(one).kind != "ConfigMap" or ref_of(one).name not in unused]
     return ApplicableManifests(
-        tuple(used), tuple(lines), adopted, closed_because, held, targets, gate.waits_for_turn(update)
+        tuple(used),
+        tuple(lines),
+        adopted,
+        closed_because,
+        held,
+        targets,
+        gate.waits_for_turn(update),
+        gate.opens_later(update),
     )
 
 

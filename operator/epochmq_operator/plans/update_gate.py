@@ -49,6 +49,16 @@ class UpdateGate:
         """Whether this update waits only until fewer other groups are being updated."""
         return self.created and bool(self.full) and not self._not_allowed_because(update)
 
+    def opens_later(self, update: str) -> bool:
+        """Whether this update waits only for a maintenance window that will begin."""
+        supervised = self.policy.approval is UpdateApproval.SUPERVISED
+        return bool(self._not_allowed_because(update)) and not supervised and self._next_window() is not None
+
+    def _next_window(self) -> float | None:
+        """When the next maintenance window begins, in seconds since 1970; None: never."""
+        begins = [parse_schedule(window.schedule).next_after(self.now) for window in self.policy.windows]
+        return min((one for one in begins if one is not None), default=None)
+
     def _not_allowed_because(self, update: str) -> str:
         """Why the group's policy does not allow the update now. A person may approve an update also outside
         of the windows."""
@@ -59,7 +69,6 @@ class UpdateGate:
             return f"updates are supervised: to start this one, {approve}"
         if self.policy.is_open(self.now):
             return ""
-        begins = [parse_schedule(window.schedule).next_after(self.now) for window in self.policy.windows]
-        first = min((one for one in begins if one is not None), default=None)
+        first = self._next_window()
         when = f"begins at {timestamp(first)}" if first is not None else "never begins"
         return f"the next maintenance window {when}; to update now, {approve}"

@@ -296,6 +296,7 @@ def test_transition_times_change_only_with_the_status(api: FakeApi) -> None:
         "InSync",
         "Progressing",
         "Degraded",
+        "Reconciling",
     }
 
 
@@ -309,7 +310,8 @@ def test_changes_of_immutable_fields_are_reported_and_block_nothing_else(api: Fa
     assert Ref("Service", NAMESPACE, "orders-broker") in api.objects
     blocked = api.condition(ORDERS, "Progressing")
     assert (blocked["reason"], kept in blocked["message"]) == ("ChangeBlocked", True)
-    assert api.condition(ORDERS, "Ready")["status"] == "True"
+    assert api.condition(ORDERS, "Ready")["reason"] == "ChangeBlocked"
+    assert api.status(ORDERS)["ready"] == "3/3"
 
 
 def test_only_surplus_objects_of_the_group_are_deleted(api: FakeApi) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from epochmq_operator.plans.common_steps import unready_pods
-from epochmq_operator.plans.group_status import LISTED_MAX, _listed
 from epochmq_operator.plans.objects import Ref
 from epochmq_operator.plans.observed_state import observed_pod
+from epochmq_operator.plans.progress_conditions import LISTED_MAX, listed
 from tests.unit.operator.plans.fake_api import NAMESPACE, FakeApi
 
 LINES = [f"pod {number} is not ready" for number in range(LISTED_MAX + 2)]
@@ -19,7 +19,7 @@ LINES = [f"pod {number} is not ready" for number in range(LISTED_MAX + 2)]
     [(1, ""), (LISTED_MAX, ""), (LISTED_MAX + 1, "; and 1 more"), (LISTED_MAX + 2, "; and 2 more")],
 )
 def test_a_message_lists_a_bounded_number_of_lines(count: int, more: str) -> None:
-    assert _listed(LINES[:count]) == "; ".join(LINES[: min(count, LISTED_MAX)]) + more
+    assert listed(LINES[:count]) == "; ".join(LINES[: min(count, LISTED_MAX)]) + more
 
 
 def test_a_condition_says_why_a_replica_is_not_ready_in_the_words_of_its_sidecar() -> None:

@@ -30,6 +30,8 @@ def test_three_lines_become_a_ready_group_with_controllers_of_its_own() -> None:
         "Progressing": "False",
         "Degraded": "False",
         "Paused": "False",
+        "Reconciling": "False",
+        "Stalled": "False",
     }
     assert all(one["observedGeneration"] == 1 for one in status["conditions"])
     assert api.status(OWN)["leader"] == "orders-controller-0"

@@ -76,6 +76,8 @@ def test_a_group_is_created_at_once_and_its_status_names_leader_and_term() -> No
         "Progressing": ("False", "AsWanted"),
         "Degraded": ("False", "AsWanted"),
         "Paused": ("False", "NotPaused"),
+        "Reconciling": ("False", "AsWanted"),
+        "Stalled": ("False", "AsWanted"),
     }
     assert message(api, "QuorumHealthy") == "ledger-broker-0 leads"
     assert not [reason for reason in api.reasons() if reason == "AddingReplica"]

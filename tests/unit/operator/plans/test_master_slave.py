@@ -81,6 +81,8 @@ def test_the_first_replica_is_the_master_and_no_quorum_is_needed() -> None:
         "Progressing": ("False", "AsWanted"),
         "Degraded": ("False", "AsWanted"),
         "Paused": ("False", "NotPaused"),
+        "Reconciling": ("False", "AsWanted"),
+        "Stalled": ("False", "AsWanted"),
     }
 
 

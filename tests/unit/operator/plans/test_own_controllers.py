@@ -147,7 +147,8 @@ def test_without_credentials_the_group_says_what_to_do() -> None:
     assert condition["reason"] == "MembershipBlocked"
     assert "ControllerGroup orders: the sidecars accept no change" in condition["message"]
     assert api.condition(ORDERS, "Degraded")["status"] == "False"
-    assert api.condition(ORDERS, "Ready")["status"] == "True"
+    assert api.condition(ORDERS, "Ready")["reason"] == "MembershipBlocked"
+    assert api.status(ORDERS)["ready"] == "3/3"
     api.put("BrokerGroup", "orders", spec(3))
     api.settle()
     assert is_at(api, 3)

@@ -109,7 +109,8 @@ def test_a_rejected_key_is_a_condition_and_no_pod_starts_with_it() -> None:
     blocked = api.condition(ORDERS, "Progressing")
     assert (blocked["status"], blocked["reason"]) == ("False", "ReloadingConfigurationBlocked")
     assert "orders-broker-2 rejects the configuration: fileReservedTime=bad" in blocked["message"]
-    assert api.condition(ORDERS, "Ready")["status"] == "True"
+    assert api.condition(ORDERS, "Ready")["reason"] == "ReloadingConfigurationBlocked"
+    assert api.status(ORDERS)["ready"] == "3/3"
     assert api.condition(ORDERS, "Degraded")["status"] == "False"
     states = [one["state"] for one in api.status(ORDERS)["reloads"]["pods"]]
     assert states == ["Pending", "Pending", "Rejected"]

@@ -34,7 +34,8 @@ def test_volumes_grow_without_a_restart_and_the_statefulset_stays() -> None:
     waits = api.condition(ORDERS, "Progressing")
     assert (waits["status"], waits["reason"]) == ("True", "AwaitingVolumes")
     assert "store-orders-broker-0" in waits["message"]
-    assert api.condition(ORDERS, "Ready")["status"] == "True"
+    assert api.condition(ORDERS, "Ready")["reason"] == "AwaitingVolumes"
+    assert api.status(ORDERS)["ready"] == "3/3"
     api.grow_volumes()
     api.settle()
     status = api.status(ORDERS)
