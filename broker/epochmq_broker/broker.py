@@ -147,8 +147,13 @@ class Broker:
         )
         self.delays = DelayService(context, sink_of_level=lambda _level: self.escape.lane(EscapeKind.DELAY))
         self.timer = None if timers is None else self._make_timer(context, timers)
+        self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
+        tables.clients.may_take_over = self.access.is_same_user
         self.transactions = TransactionService(
-            context, writer=self.writer, sink=self.escape.lane(EscapeKind.TRANSACTION)
+            context,
+            writer=self.writer,
+            sink=self.escape.lane(EscapeKind.TRANSACTION),
+            may_publish=self.access.may_publish,
         )
         self.compaction = CompactionService(
             context, client=self.client, master=lambda: self.slave_sync.master
@@ -169,7 +174,6 @@ class Broker:
             before_fence=(self.transactions.ops.flush, self.pop.store_buffered),
             when_replicated=(self.pop.commit_safe,),
         )
-        self.access = AccessControl(AccessSettings.of(config), tables.auth, now_ms)
         self.registration = NameserverRegistration(live, self.topics, tables.static_topics, self.client)
         self.nameserver_lookup = NameserverLookup(live)
         self.slave_sync = SlaveSync(

@@ -4,7 +4,7 @@ running broker rejects a change of the latter; the operator restarts pods for th
 from __future__ import annotations
 
 _BROKER_NAMES = """
-    adminSocketPath allowUnauthenticatedMembers authSecretsPath
+    aclStrict adminSocketPath allowUnauthenticatedMembers authSecretsPath
     authenticationEnabled authenticationMetadataProvider authenticationProvider
     authenticationStrategy authenticationWhitelist authorizationEnabled
     authorizationMetadataProvider authorizationProvider authorizationStrategy authorizationWhitelist

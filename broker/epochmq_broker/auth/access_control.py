@@ -9,18 +9,20 @@ written to the log, some a second at most.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NoReturn, Protocol
 
 import msgspec
 
 from epochmq_broker.auth.access_settings import AccessSettings
+from epochmq_broker.auth.acls import Action, topic_resource
 from epochmq_broker.auth.authentication import claimed_username, reason_for_rejection
 from epochmq_broker.auth.authorization import FAILED, RequestedAccess, denial_remark, reason_for_denial
 from epochmq_broker.auth.metadata import AuthMetadata, rejection
 from epochmq_broker.auth.remembered_checks import RememberedChecks
 from epochmq_broker.auth.requested_access import PARSE_ERROR, UnreadableRequestError, requested_access
-from epochmq_protocol.codes import ResponseCode
+from epochmq_broker.auth.strict_rules import strict_access
+from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
@@ -29,6 +31,23 @@ log = logging.getLogger(__name__)
 LINES_A_SECOND: Final = 20
 """Rejections that are written to the log. Further ones are counted, and the next line has their number."""
 _REMEMBERED: Final = "auth.remembered"
+_USERS: Final = "auth.users"
+USERS_MAX: Final = 64
+"""Users whose heartbeats one connection may carry."""
+
+
+class IdentifiedChannel(Protocol):
+    """The part of a client's connection that says who is at its other end."""
+
+    @property
+    def remote(self) -> str:
+        """The client's address as `host:port`."""
+        ...
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Values that belong to the connection."""
+        ...
 
 
 class _Denial(msgspec.Struct, frozen=True):
@@ -66,9 +85,17 @@ class AccessControl:
             return dict(handlers)
         return {code: self._guarded(handler, unverified.get(code)) for code, handler in handlers.items()}
 
+    @property
+    def checks_records(self) -> bool:
+        """Whether it matters which message a request names by its place in the log (aclStrict)."""
+        return self.settings.authorization and self.settings.strict
+
     def unsupported(self, connection: RemotingConnection, command: Command) -> Command:
         """Responds to a request without a handler. RocketMQ checks these, too."""
-        self.check(connection, command)
+        if not self.settings.strict:
+            self.check(connection, command)
+        elif (denial := self._find_stranger(connection, command)) is not None:
+            self._reject(connection, command, denial)
         remark = f" request type {command.code} not supported"
         return response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
@@ -76,8 +103,40 @@ class AccessControl:
         """Raises RequestError NO_PERMISSION unless the sender is known and may do what the request asks
         for."""
         denial = self._find_denial(connection, command)
-        if denial is None:
-            return
+        if denial is not None:
+            self._reject(connection, command, denial)
+        if command.code == RequestCode.HEART_BEAT:
+            self._note_user(connection, command)
+
+    def require(
+        self, connection: RemotingConnection, command: Command, accesses: Sequence[RequestedAccess]
+    ) -> None:
+        """Raises RequestError NO_PERMISSION unless the sender of a checked request may have these accesses,
+        too."""
+        denial = self._first_denied(connection, command, accesses)
+        if denial is not None:
+            self._reject(connection, command, denial)
+
+    def is_restricted(self, command: Command) -> bool:
+        """Whether the rights of the sender count: neither a super user nor a whitelisted request."""
+        user = self._metadata.users.get(claimed_username(command) or "")
+        is_super = user is not None and user.is_super
+        return not is_super and command.code not in self.settings.unauthorized_codes
+
+    def may_publish(self, connection: IdentifiedChannel, topic: str) -> bool:
+        """Whether a user who sent a heartbeat on the connection may publish to the topic. Without aclStrict,
+        every connection may."""
+        if not self.checks_records:
+            return True
+        source_ip = connection.remote.rpartition(":")[0]
+        wanted = RequestedAccess(topic_resource(topic), (Action.PUB,))
+        return any(self._decide(name, wanted, source_ip) is None for name in _users_of(connection))
+
+    def is_same_user(self, one: IdentifiedChannel, other: IdentifiedChannel) -> bool:
+        """Whether heartbeats of one user came on both connections. Without aclStrict, nobody asks."""
+        return not self.checks_records or bool(_users_of(one).keys() & _users_of(other).keys())
+
+    def _reject(self, connection: RemotingConnection, command: Command, denial: _Denial) -> NoReturn:
         if denial.check == "authentication":
             self.unauthenticated += 1
         else:
@@ -86,12 +145,22 @@ class AccessControl:
         raise rejection(denial.reason)
 
     def _find_denial(self, connection: RemotingConnection, command: Command) -> _Denial | None:
+        stranger = self._find_stranger(connection, command)
+        if stranger is not None or not self.settings.authorization:
+            return stranger
+        return self._authorize(connection, command)
+
+    def _find_stranger(self, connection: RemotingConnection, command: Command) -> _Denial | None:
         settings = self.settings
-        if settings.authentication and command.code not in settings.unauthenticated_codes:
-            reason = self._authenticate(connection, command)
-            if reason is not None:
-                return _Denial("authentication", reason)
-        return self._authorize(connection, command) if settings.authorization else None
+        if not settings.authentication or command.code in settings.unauthenticated_codes:
+            return None
+        reason = self._authenticate(connection, command)
+        return None if reason is None else _Denial("authentication", reason)
+
+    def _note_user(self, connection: RemotingConnection, command: Command) -> None:
+        name, users = claimed_username(command), _users_of(connection)
+        if name is not None and len(users) < USERS_MAX:
+            users[name] = None
 
     def _guarded(self, handler: RequestHandler, unverified: RequestHandler | None) -> RequestHandler:
         def guarded(
@@ -116,11 +185,18 @@ class AccessControl:
         )
 
     def _authorize(self, connection: RemotingConnection, command: Command) -> _Denial | None:
+        settings = self.settings
+        derive = strict_access if settings.strict else requested_access
         try:
-            accesses = requested_access(command, self.settings.cluster)
+            accesses = derive(command, settings.cluster)
         except UnreadableRequestError:
             return _Denial("authorization", PARSE_ERROR)
-        if not accesses or command.code in self.settings.unauthorized_codes:
+        return self._first_denied(connection, command, accesses)
+
+    def _first_denied(
+        self, connection: RemotingConnection, command: Command, accesses: Sequence[RequestedAccess]
+    ) -> _Denial | None:
+        if command.code in self.settings.unauthorized_codes:
             return None
         source_ip = connection.remote.rpartition(":")[0]
         for access in accesses:
@@ -158,6 +234,11 @@ class AccessControl:
         if not isinstance(found, RememberedChecks):
             found = connection.attributes[_REMEMBERED] = RememberedChecks()
         return found
+
+
+def _users_of(connection: IdentifiedChannel) -> dict[str, None]:
+    found: dict[str, None] = connection.attributes.setdefault(_USERS, {})
+    return found
 
 
 class _AuditLog:

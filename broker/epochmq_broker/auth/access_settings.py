@@ -95,6 +95,11 @@ class AccessKeys(Protocol):
         ...
 
     @property
+    def acl_strict(self) -> bool:
+        """aclStrict."""
+        ...
+
+    @property
     def migrate_auth_from_v1_enabled(self) -> bool:
         """migrateAuthFromV1Enabled."""
         ...
@@ -122,6 +127,8 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     authentication: bool
     authorization: bool
+    strict: bool
+    """Whether every request code has a rule, and messages that a request names are checked (aclStrict)."""
     unauthenticated_codes: frozenset[int]
     unauthorized_codes: frozenset[int]
     authentication_lifetime_ms: int
@@ -134,6 +141,7 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
             cluster=config.broker_cluster_name,
             authentication=config.authentication_enabled,
             authorization=config.authorization_enabled,
+            strict=config.acl_strict,
             unauthenticated_codes=_codes(config.authentication_whitelist),
             unauthorized_codes=_codes(config.authorization_whitelist),
             authentication_lifetime_ms=(
@@ -198,13 +206,14 @@ ACCESS_KEYS: Final = frozenset(
         "authenticationWhitelist",
         "authorizationWhitelist",
         *CLASSES,
+        "aclStrict",
         "authSecretsPath",
         "migrateAuthFromV1Enabled",
         "statefulAuthenticationCacheExpiredSecond",
         "statefulAuthorizationCacheExpiredSecond",
     ]
 )
-"""The keys of access control (RocketMQ's AuthConfig), and EpochMQ's own one."""
+"""The keys of access control (RocketMQ's AuthConfig), and EpochMQ's own ones."""
 
 
 def check_access_keys(config: AccessKeys) -> None:

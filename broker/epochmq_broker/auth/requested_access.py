@@ -6,7 +6,8 @@ Most requests say it in their header (`access_rules`). This module has the other
 locks and offsets, where retry topics count as their group. A request without ext fields asks for nothing.
 
 Two requests are checked here that RocketMQ lets pass: LITE_PULL_MESSAGE like PULL_MESSAGE, and
-BATCH_ACK_MESSAGE like ACK_MESSAGE. Otherwise every user could read every topic.
+BATCH_ACK_MESSAGE like ACK_MESSAGE. Otherwise every user could read every topic. With aclStrict,
+`strict_rules` derives what a request asks for.
 """
 
 from __future__ import annotations
@@ -45,17 +46,18 @@ def requested_access(command: Command, cluster: str) -> list[RequestedAccess]:
     fields = command.ext
     if not fields:
         return []
-    derive = _SPECIAL.get(command.code)
+    derive = SPECIAL.get(command.code)
     if derive is not None:
         try:
             return derive(fields, command.body)
         except BodyError:
             raise UnreadableRequestError from None
     rule = ACCESS_RULES.get(command.code)
-    return [] if rule is None else _by_rule(rule, fields, cluster)
+    return [] if rule is None else access_by_rule(rule, fields, cluster)
 
 
-def _by_rule(rule: AccessRule, fields: Mapping[str, str], cluster: str) -> list[RequestedAccess]:
+def access_by_rule(rule: AccessRule, fields: Mapping[str, str], cluster: str) -> list[RequestedAccess]:
+    """What the header says by the rule for its code."""
     accesses: list[RequestedAccess] = []
     for field in rule.fields:
         value = fields.get(field.name)
@@ -155,7 +157,7 @@ def _batch_ack(fields: _Fields, body: bytes) -> list[RequestedAccess]:
     return list(found)
 
 
-_SPECIAL: dict[int, _Derive] = {
+SPECIAL: dict[int, _Derive] = {
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.SEND_MESSAGE: _send("topic"),
     RequestCode.SEND_MESSAGE_V2: _send("b"),

@@ -190,6 +190,7 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     authentication_metadata_provider: str = ""
     authentication_strategy: str = ""
     authentication_whitelist: str = ""  # request codes, separated by commas
+    acl_strict: bool = True  # EpochMQ's own: every request has a rule; false: RocketMQ's rules and their gaps
     auth_secrets_path: str = ""  # EpochMQ's own: a file with the next two keys, apart from broker.conf
     init_authentication_user: str = ""  # {"username":…,"password":…}, created as a super user
     inner_client_authentication_credentials: str = ""  # {"accessKey":…,"secretKey":…}, of this broker

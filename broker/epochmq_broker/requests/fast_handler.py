@@ -38,6 +38,7 @@ class GateName(enum.Enum):
     RELAY = "relay"
     STATIC_TOPICS = "static topics"
     COLD_READS = "cold reads"
+    RECORD_ACCESS = "record access"
     HOLD = "hold"
 
 

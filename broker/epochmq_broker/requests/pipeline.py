@@ -15,6 +15,8 @@ socket only the gates of the broker. Why this order:
 - A request that is only relayed is relayed before its queue is translated: the master has the mapping, and
   translates it again.
 - A static topic's request asks for its physical queue behind the gate of cold reads, for each item anew.
+- The access to a message that a request names by its place in the log needs the message, perhaps from the
+  disk. It comes before a request is held or relayed.
 - The gate that holds requests stands behind that of cold reads. A request that waited for the disk passes it
   again before it runs again, because a switchover may have begun meanwhile. A held request that is served
   here afterwards passes the gate of cold reads once more.
@@ -32,6 +34,7 @@ from typing import Final
 from msgspec import Struct
 
 from epochmq_broker.auth.access_control import AccessControl
+from epochmq_broker.auth.strict_rules import RECORD_CODES
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.membership.acting.isolation import IsolationGate
 from epochmq_broker.membership.controlled.handover import Handover
@@ -40,6 +43,7 @@ from epochmq_broker.requests.fast_handler import FastHandler, GateName, Port
 from epochmq_broker.requests.processors.broker_name_check import reject_requests_for_others
 from epochmq_broker.requests.processors.slave_rejection import reject_changes_on_slave
 from epochmq_broker.requests.processors.static_topics import TRANSLATED_CODES, StaticTopicProcessor
+from epochmq_broker.requests.record_access import RecordAccess
 from epochmq_broker.requests.request_rules import rule_of
 from epochmq_broker.services.cold_reads import ColdReadRetrier
 from epochmq_protocol.member_requests import BROKER_REQUESTS
@@ -73,6 +77,7 @@ def ordered_gates(
     handover: RequestGate | None,
     static_topics: StaticTopicProcessor,
     cold_reads: ColdReadRetrier,
+    records: RecordAccess,
     members: MemberAuthentication | None = None,
 ) -> tuple[Gate, ...]:
     """The gates of a broker, the outermost first. `isolation`: of a broker that may start isolated.
@@ -142,6 +147,13 @@ def ordered_gates(
             guard=static_topics.translate,
         ),
         Gate(name=GateName.COLD_READS, concerns=_reads_store, guard=cold_reads.wrap),
+        Gate(
+            name=GateName.RECORD_ACCESS,
+            concerns=lambda code: code in RECORD_CODES,
+            guard=records.guard,
+            may_stop=lambda: access.checks_records,
+            clients_only=True,
+        ),
     ]
     if handover is not None:
         gates.append(

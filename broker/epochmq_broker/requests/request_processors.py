@@ -42,6 +42,7 @@ from epochmq_broker.requests.processors.send_fast import FastSend
 from epochmq_broker.requests.processors.static_pull import StaticPulls
 from epochmq_broker.requests.processors.static_topics import StaticTopicProcessor
 from epochmq_broker.requests.processors.table_sync import TableSyncProcessor
+from epochmq_broker.requests.record_access import RecordAccess
 from epochmq_broker.requests.request_latencies import RequestLatencies
 from epochmq_broker.requests.uniq_key import UniqKeyGenerator
 from epochmq_broker.services.cold_control.pull_control import ColdPullControl
@@ -196,6 +197,7 @@ class RequestProcessors:
             static_topics=static_topics,
             cold_reads=ColdReadRetrier(store.reader, components.cold_reads),
             members=components.members,
+            records=RecordAccess(store, components.access),
         )
         return RequestPipeline(
             gates,

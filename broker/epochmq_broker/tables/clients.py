@@ -11,7 +11,7 @@ NOTIFY_CONSUMER_IDS_CHANGED.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from epochmq_protocol.bodies import (
     ConsumeFromWhere,
@@ -32,6 +32,8 @@ class Channel(Protocol):
     def remote(self) -> str: ...
     @property
     def closed(self) -> bool: ...
+    @property
+    def attributes(self) -> dict[str, Any]: ...
 
 
 class Client:
@@ -119,6 +121,8 @@ class ClientRegistry:
         """Called with a group and the subscriptions of each of its heartbeats."""
         self.on_group_end: list[Callable[[str], None]] = []
         """Called with a group that has lost its last member."""
+        self.may_take_over: Callable[[Channel, Channel], bool] = lambda _new, _old: True
+        """Whether a new connection may get the replies of a producer that has an open one."""
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Channel, Client]] = {}
         self._producer_ids: dict[str, Channel] = {}
@@ -241,7 +245,9 @@ class ClientRegistry:
             known.last_update_ms = client.last_update_ms
             return False
         clients[client.channel] = client
-        self._producer_ids[client.client_id] = client.channel
+        old = self._producer_ids.get(client.client_id)
+        if old is None or old.closed or self.may_take_over(client.channel, old):
+            self._producer_ids[client.client_id] = client.channel
         self._groups_of(client.channel)[0].add(group)
         return True
 
@@ -266,9 +272,11 @@ class ClientRegistry:
         """The channel on which a producer of that client id registered last."""
         return self._producer_ids.get(client_id)
 
-    def any_producer(self, group: str) -> Channel | None:
-        """Returns an open channel of a producer group, round robin."""
-        channels = [channel for channel in self._producers.get(group, ()) if not channel.closed]
+    def any_producer(
+        self, group: str, accepts: Callable[[Channel], bool] = lambda _channel: True
+    ) -> Channel | None:
+        """Returns an open channel of a producer group, round robin among those that `accepts` accepts."""
+        channels = [one for one in self._producers.get(group, ()) if not one.closed and accepts(one)]
         if not channels:
             return None
         self._round_robin += 1

@@ -494,14 +494,19 @@ class MessageReader:
 
     def query(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int) -> QueryResult:
         """The topic's messages with this key or unique key stored in [begin_ms, end_ms], oldest first. Other
-        keys may have the same hash; the client compares keys, as RocketMQ's clients do."""
+        keys may have the same hash; the client compares keys, as RocketMQ's clients do. Messages of other
+        topics, whose hash may be the same, too, are left out; RocketMQ returns them."""
         limit = min(max_count, self._config.max_msgs_num_batch)
         found = self._index.find(topic, key, limit, begin_ms, end_ms, self.resident_only)
         records = []
         for physical in sorted(found):
             self._require(physical, None)
             message = self._log.parse(physical, (), check_crc=False)
-            if isinstance(message, record.DispatchRequest) and self._visible(physical + message.size):
+            if (
+                isinstance(message, record.DispatchRequest)
+                and message.topic == topic
+                and self._visible(physical + message.size)
+            ):
                 records.append(self._log.read(physical, message.size) or b"")
         newest = self._index.files[-1] if self._index.files else None
         return QueryResult(

@@ -10,7 +10,7 @@ from epochmq_broker.services.safe_progress import SafeProgress
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.check_round import CheckRound, CheckSettings
-from epochmq_broker.services.transactions.half_queue import StoredHalfQueue
+from epochmq_broker.services.transactions.half_queue import MayPublish, StoredHalfQueue
 from epochmq_broker.services.transactions.op_writer import OpMessageWriter
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
 from epochmq_broker.writing.escape.message_sink import MessageSink
@@ -33,6 +33,7 @@ class TransactionalMessageCheckService:
         sink: MessageSink,
         metrics: TransactionMetrics,
         ops: OpMessageWriter,
+        may_publish: MayPublish,
     ) -> None:
         self.rounds = 0
         """Rounds since the start."""
@@ -47,6 +48,7 @@ class TransactionalMessageCheckService:
         self._metrics = metrics
         self._offsets = context.tables.offsets
         self._ops = ops
+        self._may_publish = may_publish
         self._progress: dict[int, SafeProgress[tuple[int, int]]] = {}
         """Half queue → the offsets (half message, op message) before which everything is checked."""
         self._task: asyncio.Task[None] | None = None
@@ -106,7 +108,12 @@ class TransactionalMessageCheckService:
         config = self._context.live.current
         half_offset, op_offset = self._start_offsets(queue_id)
         queue = StoredHalfQueue(
-            self._context, sink=self._sink, metrics=self._metrics, ops=self._ops, queue_id=queue_id
+            self._context,
+            sink=self._sink,
+            metrics=self._metrics,
+            ops=self._ops,
+            queue_id=queue_id,
+            may_publish=self._may_publish,
         )
         settings = CheckSettings(
             config.transaction_time_out, config.transaction_check_max, config.file_reserved_time

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import cast
 
 from epochmq_broker.config.clock import now_ms
@@ -17,13 +18,14 @@ from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.check_round import QueueRead, ReadStatus
 from epochmq_broker.services.transactions.op_writer import OpMessageWriter, count_put
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
+from epochmq_broker.tables.clients import Channel
 from epochmq_broker.writing.escape.message_sink import MessageSink
 from epochmq_broker.writing.inner_message import InnerMessage, PutResult
 from epochmq_broker.writing.quarantine import Origin, QuarantiningService, concerns_record
 from epochmq_protocol import message as records
 from epochmq_protocol.errors import ConnectionClosedError, EpochMQError, RemoteProtocolError, RequestError
 from epochmq_protocol.message import MessageExt
-from epochmq_protocol.message_const import PROPERTY_PRODUCER_GROUP
+from epochmq_protocol.message_const import PROPERTY_PRODUCER_GROUP, PROPERTY_REAL_TOPIC
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.statuses import GetResult, GetStatus, PutStatus, StoreReadError
@@ -40,6 +42,10 @@ UNSENT_MAX = 4 << 20
 _NO_NEW = frozenset({GetStatus.NO_MESSAGE_IN_QUEUE, GetStatus.OFFSET_OVERFLOW_ONE})
 
 
+MayPublish = Callable[[Channel, str], bool]
+"""Whether the producer on a connection may publish to a topic."""
+
+
 class StoredHalfQueue:
     """A half queue in the store of this broker (`check_round.HalfQueue`)."""
 
@@ -51,14 +57,16 @@ class StoredHalfQueue:
         metrics: TransactionMetrics,
         ops: OpMessageWriter,
         queue_id: int,
+        may_publish: MayPublish,
     ) -> None:
         self.unreachable = 0
-        """Half messages whose producer group had no open connection."""
+        """Half messages whose producer group had no open connection that may publish to their topic."""
         self._context = context
         self._sink = sink
         self._metrics = metrics
         self._ops = ops
         self._queue_id = queue_id
+        self._may_publish = may_publish
         self._turn_ends_s = 0.0
 
     def now_ms(self) -> int:
@@ -125,7 +133,9 @@ class StoredHalfQueue:
         except (KeyError, ValueError, EpochMQError) as error:
             log.error("half message %d cannot be checked: %s", half.queue_offset, error)
             return
-        channel = cast(RemotingConnection | None, self._context.tables.clients.any_producer(group))
+        topic = properties.get(PROPERTY_REAL_TOPIC, "")
+        found = self._context.tables.clients.any_producer(group, lambda one: self._may_publish(one, topic))
+        channel = cast(RemotingConnection | None, found)
         if channel is None or channel.unsent_bytes > UNSENT_MAX:
             self.unreachable += 1
             log.warning(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from epochmq_broker.services.service_context import ServiceContext
 from epochmq_broker.services.transactions.check_service import TransactionalMessageCheckService
+from epochmq_broker.services.transactions.half_queue import MayPublish
 from epochmq_broker.services.transactions.op_writer import OpMessageWriter
 from epochmq_broker.services.transactions.transaction_metrics import TransactionMetrics
 from epochmq_broker.tables.metric_tables import Histogram
@@ -36,11 +37,15 @@ class TransactionService:
         *,
         writer: MessageWriter,
         sink: MessageSink,
+        may_publish: MayPublish,
     ) -> None:
-        """`writer` stores op messages. The checks put half messages into `sink`."""
+        """`writer` stores op messages. The checks put half messages into `sink`, and ask only producers that
+        may publish to the topic."""
         self.metrics = TransactionMetrics(context.live.current.config_dir, context.write_file)
         self.ops = OpMessageWriter(context, writer=writer)
-        self.checks = TransactionalMessageCheckService(context, sink=sink, metrics=self.metrics, ops=self.ops)
+        self.checks = TransactionalMessageCheckService(
+            context, sink=sink, metrics=self.metrics, ops=self.ops, may_publish=may_publish
+        )
         self.committed = 0
         """Transactions that were committed here, since the start."""
         self.rolled_back = 0

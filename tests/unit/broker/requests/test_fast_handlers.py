@@ -218,6 +218,9 @@ PHASES: dict[str, Phase] = {
     "asked for another broker": Phase(GateName.BROKER_NAME, unchanged, ERROR, change=for_another),
     "asked too late": Phase(GateName.FAST_FAILURE, reject_late_requests, BUSY),
     "checking access": Phase(GateName.ACCESS, unchanged, ResponseCode.NO_PERMISSION, settings=ENABLED),
+    "checking access to records": Phase(
+        GateName.RECORD_ACCESS, unchanged, ResponseCode.NO_PERMISSION, settings=ENABLED
+    ),
     "isolated": Phase(GateName.ISOLATION, close_isolation, UNAVAILABLE, settings=GROUP),
     "online again": Phase(GateName.ISOLATION, end_isolation, OK, settings=GROUP, is_fast=True),
     "holding, then open": Phase(GateName.HOLD, hold, OK, open_gate),
