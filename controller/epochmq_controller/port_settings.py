@@ -14,6 +14,7 @@ from msgspec import Meta
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_protocol.transport.settings import ServerSettings
+from epochmq_protocol.transport.trusted_proxies import EVERYBODY, parse_trusted_proxies
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=0)]
@@ -22,7 +23,7 @@ Positive = Annotated[int, Meta(ge=1)]
 STOP_GRACE_S = 3.0
 FIXED_PORT_KEYS = frozenset(
     {"maxHeaderSize", "maxReceivedBytes", "frameTimeoutMillis"}
-    | {"maxConnectionsPerAddress", "maxNewConnectionsPerAddress"}
+    | {"maxConnectionsPerAddress", "maxNewConnectionsPerAddress", "proxyProtocolFrom"}
     | {"memberSecretPath", "allowUnauthenticatedMembers"}
 )
 """Keys of `PortSettings` that cannot change while the process runs."""
@@ -66,6 +67,9 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_new_connections_per_address: Count = 1_000
     """Connections that one address opens in a second, on average. 0: no limit."""
 
+    proxy_protocol_from: str = EVERYBODY
+    """A key of EpochMQ's own: addresses whose PROXY protocol headers count."""
+
     member_secret_path: str = ""
     """A key of EpochMQ's own, like the next one: the file of the secrets by which members authenticate each
     other. Empty: nobody proves anything."""
@@ -90,6 +94,7 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             frame_timeout_ms=self.frame_timeout_millis,
             max_connections_per_address=self.max_connections_per_address,
             max_new_connections_per_address=self.max_new_connections_per_address,
+            trusted_proxies=parse_trusted_proxies(self.proxy_protocol_from),
             idle_timeout_ms=self.server_channel_max_idle_time_seconds * 1000,
             write_high_water_bytes=high,
             write_low_water_bytes=low,
@@ -100,8 +105,10 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         """How long pending requests may take at a stop, seconds."""
         return self.shutdown_wait_time_seconds if self.enable_shutdown_gracefully else STOP_GRACE_S
 
-    def check_water_marks(self) -> None:
-        """Checks the water marks. ConfigError if they contradict each other."""
+    def check_port(self) -> None:
+        """Checks the rules that no type says. ConfigError: the water marks contradict each other, or an
+        address is none."""
+        parse_trusted_proxies(self.proxy_protocol_from)
         high, low = self.write_buffer_high_water_mark, self.write_buffer_low_water_mark
         if high and low > high:
             raise ConfigError("writeBufferLowWaterMark", low, f"at most writeBufferHighWaterMark ({high})")

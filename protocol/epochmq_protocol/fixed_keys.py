@@ -18,7 +18,7 @@ _BROKER_NAMES = """
     mappedFileSizeConsumeQueue mappedFileSizeTimerLog
     maxConnectionsPerAddress maxHashSlotNum maxHeaderSize maxIndexNum maxNewConnectionsPerAddress
     maxReceivedBytes memberSecretPath messageDelayLevel
-    preferredLeaderId readOnlyCommitLogStorePaths scrubFirstDelayMs
+    preferredLeaderId proxyProtocolFrom readOnlyCommitLogStorePaths scrubFirstDelayMs
     serverChannelMaxIdleTimeSeconds storePathCommitLog storePathBrokerIdentity
     storePathDLedgerCommitLog storePathEpochFile storePathRootDir
     timerPrecisionMs timerWheelEnable tlsServerCertPath tlsServerKeyPath tlsServerMode

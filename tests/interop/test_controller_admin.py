@@ -264,6 +264,7 @@ OF_OURS_ALONE = {
     "allowUnauthenticatedMembers",
     "memberSecretPath",
     "maxReceivedBytes",
+    "proxyProtocolFrom",
 }
 OF_PLACE = {"bindAddress", "configStorePath", "rocketmqHome", "controllerStorePath", "listenPort"}
 SHORTER_WITH_US = {"scanNotActiveBrokerInterval": "500", "scanInactiveMasterInterval": "1000"}

@@ -417,6 +417,7 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
         "memberSecretPath",
         "maxQueuesPerLock",
         "maxReceivedBytes",
+        "proxyProtocolFrom",
         "maxSubscriptionsPerHeartbeat",
         "rejectSystemTopicSends",
         "scrubBytesPerSecond",

@@ -44,6 +44,7 @@ OF_OURS_ALONE = {
     "allowUnauthenticatedMembers",
     "memberSecretPath",
     "maxReceivedBytes",
+    "proxyProtocolFrom",
 }
 """Bounds that RocketMQ's nameserver does not have."""
 FIELDS_OF_PLACE = ("bindAddress", "listenPort", "kvConfigPath", "configStorePath", "rocketmqHome")

@@ -37,6 +37,7 @@ from epochmq_protocol import properties, typed_config
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.fixed_keys import CHANGEABLE_BROKER_KEYS, DLEDGER_MEMBER_KEYS
 from epochmq_protocol.topics import RMQ_SYS_TRACE_TOPIC
+from epochmq_protocol.transport.trusted_proxies import parse_trusted_proxies
 from epochmq_store.store_config import split_paths
 
 Port = Annotated[int, Meta(ge=1, le=65535)]
@@ -106,6 +107,9 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     frame_timeout_millis: NotNegative = 120_000
     max_connections_per_address: NotNegative = 16_384
     max_new_connections_per_address: NotNegative = 1_000
+    # EpochMQ's own: addresses whose PROXY protocol headers count; empty: everybody's, with access control
+    # nobody's
+    proxy_protocol_from: str = ""
     # EpochMQ's own: the file of the secrets by which members authenticate each other (empty: nobody proves
     # anything), and whether members without a proof are accepted
     member_secret_path: str = ""
@@ -694,6 +698,7 @@ def _complete(config: BrokerConfig) -> BrokerConfig:
 
 
 def _check(config: BrokerConfig) -> None:
+    parse_trusted_proxies(config.proxy_protocol_from)
     if config.listen_port < 3 or config.listen_port > 65534:
         raise ConfigError(
             "listenPort",

@@ -218,7 +218,7 @@ def check(config: ControllerConfig) -> None:
         raise ConfigError("controllerType", config.controller_type, "DLedger (jRaft is not implemented)")
     if not config.controller_d_leger_group:
         raise ConfigError("controllerDLegerGroup", "", "the name of the controllers' Raft group")
-    config.check_water_marks()
+    config.check_port()
     peers = config.controller_d_leger_peers or ""
     try:
         addresses = config.addresses()

@@ -123,7 +123,7 @@ def check(config: NamesrvConfig) -> None:
     key."""
     if config.cluster_test:
         raise ConfigError("clusterTest", "true", "false: routes are not fetched from another environment")
-    config.check_water_marks()
+    config.check_port()
     if config.external_listen_port == config.listen_port and config.listen_port:
         raise ConfigError("externalListenPort", str(config.external_listen_port), "not listenPort")
     if config.external_tls_mode is not None and config.external_listen_port is None:

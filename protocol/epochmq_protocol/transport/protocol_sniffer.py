@@ -18,6 +18,7 @@ from epochmq_protocol.transport import proxy_protocol
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_protocol.transport.settings import ServerSettings
 from epochmq_protocol.transport.tls import HANDSHAKE_BYTE, TlsLayer, TlsMode
+from epochmq_protocol.transport.trusted_proxies import KEY as PROXIES_KEY
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class ProtocolSniffer(asyncio.Protocol):
     def __init__(self, server: AcceptingServer) -> None:
         self._server = server
         self._bytes = b""
+        self._address = ""
         self._source: tuple[str, int] | None = None
         self._transport: asyncio.Transport
         self._deadline: asyncio.TimerHandle | None = None
@@ -59,7 +61,8 @@ class ProtocolSniffer(asyncio.Protocol):
         # uvloop's transports have the interface of `asyncio.Transport` but not the class.
         self._transport = cast(asyncio.Transport, transport)
         peer = self._transport.get_extra_info("peername")
-        if not self._server.admit(self, peer[0] if isinstance(peer, tuple) else ""):
+        self._address = peer[0] if isinstance(peer, tuple) else ""
+        if not self._server.admit(self, self._address):
             self._transport.abort()
             return
         self._restart_deadline(self._server.settings.idle_timeout_ms)
@@ -71,6 +74,11 @@ class ProtocolSniffer(asyncio.Protocol):
             self._restart_deadline(self._server.settings.handshake_timeout_ms)
         self._bytes += data
         if not self._has_proxy_header and proxy_protocol.may_start_proxy_header(self._bytes):
+            if not self._server.settings.trusted_proxies.includes(self._address):
+                self._reject(
+                    f"it begins with a PROXY protocol header, and {self._address} is not in {PROXIES_KEY}"
+                )
+                return
             try:
                 header = proxy_protocol.parse_proxy_header(self._bytes)
             except RemoteProtocolError as error:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
+from epochmq_protocol.transport.trusted_proxies import TRUST_EVERYBODY, TrustedProxies
+
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of both ends of a connection."""
@@ -61,6 +63,8 @@ class ServerSettings(ConnectionSettings, frozen=True, kw_only=True):
     clients have one address."""
     max_new_connections_per_address: int = 1_000
     """Connections per second that one address may open, on average over some seconds. 0: no limit."""
+    trusted_proxies: TrustedProxies = TRUST_EVERYBODY
+    """Whose PROXY protocol headers count. A connection of others that begins with one is closed."""
     backlog: int = 1024
     """Connections that wait in the kernel until the server accepts them (Java: `serverSocketBacklog`)."""
 

@@ -8,6 +8,7 @@ import pytest
 
 from epochmq_broker.auth.access_settings import AccessSettings
 from epochmq_broker.config.broker_config import LiveConfig, from_properties, load_broker_config
+from epochmq_broker.config.port_settings import port_settings
 from epochmq_protocol.errors import ConfigError
 from tests.unit.broker.auth.kit import AUTH, ENABLED, PROVIDERS
 from tests.unit.broker.kit import SMALL
@@ -70,3 +71,21 @@ def test_a_running_broker_does_not_change_them(tmp_path: Path) -> None:
         live.update({"initAuthenticationUser": '{"username":"eve","password":"s3cret"}'})
     assert "s3cret" not in str(caught.value)
     assert live.current.authentication_enabled
+
+
+@pytest.mark.parametrize(
+    ("changes", "trusted"),
+    [
+        ({}, False),
+        ({"aclStrict": "false"}, True),
+        ({"authenticationEnabled": "false", "authorizationEnabled": "false"}, True),
+        ({"proxyProtocolFrom": "10.0.0.0/8"}, True),
+        ({"proxyProtocolFrom": "10.0.0.0/16"}, False),
+        ({"proxyProtocolFrom": "*"}, True),
+    ],
+)
+def test_a_proxy_header_proves_no_address_to_access_control_unless_its_sender_is_listed(
+    changes: dict[str, str], trusted: bool
+) -> None:
+    config = from_properties(SMALL | ENABLED | changes).config
+    assert port_settings(config).trusted_proxies.includes("10.1.2.3") is trusted

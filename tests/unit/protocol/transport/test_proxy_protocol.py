@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_protocol.errors import ConfigError, RemoteProtocolError
 from epochmq_protocol.transport.proxy_protocol import (
     V2_SIGNATURE,
     ProxyHeader,
     may_start_proxy_header,
     parse_proxy_header,
 )
+from epochmq_protocol.transport.settings import ServerSettings
+from epochmq_protocol.transport.trusted_proxies import parse_trusted_proxies
 from tests.unit.protocol.transport.peers import ECHO, ask, echo, peer_of, serving
 
 V1 = b"PROXY TCP4 10.1.2.3 10.9.9.9 40000 9876\r\n"
@@ -104,3 +106,42 @@ async def test_a_connection_with_a_malformed_header_is_closed() -> None:
     async with serving({ECHO: echo}) as server, peer_of(server) as peer:
         await peer.send(b"PROXY nonsense\r\n" + ask())
         assert await peer.receive_all() == b""
+
+
+@pytest.mark.parametrize(
+    ("trusted", "address", "is_trusted"),
+    [
+        ("", "10.1.2.3", False),
+        ("*", "10.1.2.3", True),
+        ("10.0.0.0/8, 192.168.1.7", "10.1.2.3", True),
+        ("10.0.0.0/8, 192.168.1.7", "192.168.1.7", True),
+        ("10.0.0.0/8, 192.168.1.7", "192.168.1.8", False),
+        ("10.1.2.3/8", "10.9.9.9", True),
+        ("10.0.0.0/8", "::ffff:10.1.2.3", True),
+        ("fe80::/10", "fe80::1%eth0", True),
+        ("10.0.0.0/8", "", False),
+    ],
+)
+def test_a_header_counts_only_from_the_addresses_in_the_key(
+    trusted: str, address: str, is_trusted: bool
+) -> None:
+    assert parse_trusted_proxies(trusted).includes(address) is is_trusted
+
+
+@pytest.mark.parametrize("text", ["10.0.0.0/40", "balancer", "10.0.0.1;10.0.0.2", "*,10.0.0.1"])
+def test_an_address_that_is_none_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="proxyProtocolFrom"):
+        parse_trusted_proxies(text)
+
+
+async def test_a_client_that_is_no_load_balancer_cannot_name_another_address(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    settings = ServerSettings(trusted_proxies=parse_trusted_proxies("10.0.0.0/8"))
+    async with serving({ECHO: echo}, settings=settings) as server, peer_of(server) as peer:
+        await peer.send(V1 + ask())
+        assert await peer.receive_all() == b""
+    async with serving({ECHO: echo}, settings=settings) as server, peer_of(server) as peer:
+        await peer.send(ask(opaque=5))
+        assert (await peer.receive()).opaque == 5, "without a header it is served"
+    assert "is not in proxyProtocolFrom" in caplog.text
