@@ -45,7 +45,7 @@ _CHANGEABLE_NAMES = """
     enableCreateSysGroup enableLmqStats enableMixedMessageType enableNotifyAfterPopOrderLockRelease
     enablePopBatchAck enablePopBufferMerge enablePopMessageThreshold enablePropertyFilter
     enableRegisterProducer enableRemoteEscape enableRetryTopicV2 enableScheduleMessageStats
-    enableSkipLongAwaitingAck expectConsumerNumUseFilter externalIP externalPort
+    enableSkipLongAwaitingAck estimateAccumulation expectConsumerNumUseFilter externalIP externalPort
     fetchControllerAddrByDnsLookup fetchNameSrvAddrByDnsLookup fileReservedTime filterDataCleanTimeSpan
     filterSupportRetry flushCommitLogLeastPages flushCommitLogThoroughInterval
     flushConsumeQueueLeastPages flushConsumeQueueThoroughInterval flushConsumerOffsetInterval
@@ -55,8 +55,8 @@ _CHANGEABLE_NAMES = """
     haSendHeartbeatInterval haTransferBatchSize initPopOffsetByCheckMsgInMem inSyncReplicas
     litePullMessageEnable loadBalancePollNameServerInterval lockInStrictMode longPollingEnable
     mappedFileSizeConsumeQueueExt mapperFileSizeBatchConsumeQueue maxErrorRateOfBloomFilter
-    maxFilterMessageSize maxGroupsPerHeartbeat maxHaTransferByteInSecond maxLmqConsumeQueueNum
-    maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxQueuesPerLock
+    maxConsumeQueueScan maxFilterMessageSize maxGroupsPerHeartbeat maxHaTransferByteInSecond
+    maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize maxQueuesPerLock
     maxSubscriptionsPerHeartbeat maxTransferBytesOnMessageInDisk maxTransferBytesOnMessageInMemory
     maxTransferCountOnMessageInDisk maxTransferCountOnMessageInMemory messageIndexEnable
     messageIndexSafe migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName namesrvAddr
@@ -66,7 +66,8 @@ _CHANGEABLE_NAMES = """
     popResponseReturnActualRetryTopic recallMessageEnable redeleteHangedFileInterval regionId
     registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable rejectSystemTopicSends
     rejectTransactionMessage retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
-    reviveQueueNum sampleSteps scrubBytesPerSecond scrubPassIntervalMs sendHeartbeatTimeoutMillis
+    reviveQueueNum sampleCountThreshold sampleSteps scrubBytesPerSecond scrubPassIntervalMs
+    sendHeartbeatTimeoutMillis
     serverLoadBalancerEnable shortPollingTimeMills skipPreOnline skipWhenCKRePutReachMaxTimes
     slaveReadEnable slaveTimeout startAcceptSendRequestTimeStamp
     statefulAuthenticationCacheExpiredSecond statefulAuthorizationCacheExpiredSecond

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from epochmq_broker.admin.broker_view import BrokerView
+from epochmq_broker.admin.consumer_lags import ConsumerLags
 from epochmq_broker.admin.control_operations import ControlOperations
 from epochmq_broker.admin.dependencies import AdminApiDependencies
 from epochmq_broker.admin.metric_values import metric_values
@@ -49,6 +50,7 @@ class BrokerAdminApi:
         self._rocketmq = RocketMQMetrics(
             components.store,
             components.tables,
+            ConsumerLags(components.store, components.tables, components.pop),
             lambda: chain(
                 service_samples(components.transactions, components.pop, components.timer),
                 components.request_samples(),

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from epochmq_broker.admin.consumer_lags import Bounds, ConsumerLags, QueueLag
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.tables.broker_tables import BrokerTables
+from epochmq_broker.tables.clients import ConsumerGroup
 from epochmq_broker.tables.metric_tables import HISTOGRAMS_MAX, Sample
 from epochmq_broker.tables.stats import GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK2DLQ_TIMES, ReceivedMessages
 from epochmq_protocol.admin_api.results import MetricSample
+from epochmq_protocol.bodies import ConsumeType
 from epochmq_protocol.codes import LanguageCode, version_name
 from epochmq_protocol.topics import (
     CID_RMQ_SYS_PREFIX,
@@ -25,6 +28,7 @@ from epochmq_protocol.topics import (
     PERM_READ,
     PERM_WRITE,
     is_retry_topic,
+    pop_retry_topic,
 )
 from epochmq_store.files.page_residency import NotResidentError
 from epochmq_store.message_store import MessageStore
@@ -35,6 +39,8 @@ SERIES_MAX = 5000
 """Series of one metric; further ones are left out."""
 PAUSE_EVERY = 500
 """Queues, or counters, that are read without a pause: about a millisecond."""
+QUEUES_OF_FILTER = 250
+"""So many queues take as long as one whose messages are counted by a filter."""
 SYSTEM_GROUPS = CID_RMQ_SYS_PREFIX.lower()
 MODES = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 _STORAGE = {"storage_type": "local", "storage_medium": "disk"}
@@ -47,12 +53,14 @@ class RocketMQMetrics:
         self,
         store: MessageStore,
         tables: BrokerTables,
+        lags: ConsumerLags,
         service_samples: Callable[[], Iterable[Sample | None]] = lambda: (),
     ) -> None:
         """`service_samples` are those of transactions, timer messages, POP and requests, and None where the
         collection should pause."""
         self._store = store
         self._tables = tables
+        self._lags = lags
         self._service_samples = service_samples
 
     async def collect(self, config: BrokerConfig) -> list[MetricSample]:
@@ -93,7 +101,7 @@ class RocketMQMetrics:
             pass  # the other metrics must still come
         found.add("storage_flush_behind_bytes", store.unflushed_bytes, **_STORAGE)
         found.add("storage_dispatch_behind_bytes", store.dispatch_behind_bytes, **_STORAGE)
-        oldest = self._stored_at(None, 0)
+        oldest = self._oldest_ms()
         if oldest > 0:
             found.add("storage_message_reserve_time_milliseconds", now_ms() - oldest, **_STORAGE)
 
@@ -160,58 +168,77 @@ class RocketMQMetrics:
 
     async def _consumers(self, found: _Samples, config: BrokerConfig) -> None:
         """The lag of the online groups on the topics to which they subscribe."""
+        lags = self._lags
+        rows = list(self._subscribed(config))
+        filtered = [lags.is_filtered(group, topic) for group, topic in rows]
+        queues = sum(
+            self._queues_of(topic)
+            for (_, topic), is_filtered in zip(rows, filtered, strict=True)
+            if is_filtered
+        )
+        bounds = Bounds.of(config, queues) if config.estimate_accumulation else None
         done = 0
-        for group in list(self._tables.clients.groups.values()):
-            for topic in list(group.subscriptions):
-                topic_config = self._tables.topics.get(topic)
-                if topic_config is None or is_retry_topic(topic):
-                    continue
-                if not topic_config.perm & config.broker_permission & (PERM_READ | PERM_WRITE):
-                    continue
-                self._add_lag(found, group.name, topic, topic_config.write_queue_nums)
-                done += topic_config.write_queue_nums
-                if done >= PAUSE_EVERY:
-                    done = 0
-                    await asyncio.sleep(0)
+        for (group, topic), is_filtered in zip(rows, filtered, strict=True):
+            names = [(topic, "false")]
+            if group.consume_type is ConsumeType.CONSUME_POP:
+                names.append((self._pop_retry_topic(group.name, topic, config), "true"))
+            for name, is_retry in names:
+                found_lags = []
+                for queue_id in range(self._queues_of(name)):
+                    found_lags.append(lags.of_queue(group, name, queue_id, bounds))
+                    done += QUEUES_OF_FILTER if is_filtered else 1
+                    if done >= PAUSE_EVERY:
+                        done = 0
+                        await asyncio.sleep(0)
+                self._add_lags(found, group.name, topic, is_retry, found_lags)
 
-    def _add_lag(self, found: _Samples, group: str, topic: str, queues: int) -> None:
-        offsets, lookup = self._tables.offsets, self._store.lookup
-        lag = ready = inflight = 0
-        unconsumed: list[int] = []
-        unpulled: list[int] = []
-        for queue_id in range(queues):
-            queue = lookup.existing_queue(topic, queue_id)
-            end = 0 if queue is None else max(0, queue.max_offset)
-            pulled = offsets.query_pull(group, topic, queue_id)
-            committed = offsets.query(group, topic, queue_id)
-            consumed = end if committed is None or committed < 0 else committed
-            lag += max(0, end - consumed)
-            ready += 0 if pulled is None or pulled < 0 else max(0, end - pulled)
-            pulled = 0 if pulled is None else max(0, pulled)
-            at = pulled if committed is None or committed < 0 else committed
-            inflight += max(0, pulled - at)
-            unconsumed.append(self._stored_at((topic, queue_id), consumed))
-            unpulled.append(self._stored_at((topic, queue_id), pulled))
+    def _subscribed(self, config: BrokerConfig) -> Iterator[tuple[ConsumerGroup, str]]:
+        """The groups, each with the topics that it may consume."""
+        for group in self._tables.clients.seen_groups:
+            for topic in list(group.subscriptions):
+                known = self._tables.topics.get(topic)
+                if known is None or is_retry_topic(topic):
+                    continue
+                if known.perm & config.broker_permission & (PERM_READ | PERM_WRITE):
+                    yield group, topic
+
+    def _queues_of(self, topic: str) -> int:
+        known = self._tables.topics.get(topic)
+        return 0 if known is None else known.write_queue_nums
+
+    def _pop_retry_topic(self, group: str, topic: str, config: BrokerConfig) -> str:
+        """The retry topic of a group that pops. The older kind only if there is no newer one."""
+        if config.enable_retry_topic_v2:
+            newer = pop_retry_topic(topic, group, is_v2=True)
+            if self._tables.topics.get(newer) is not None:
+                return newer
+            if not config.retrieve_message_from_pop_retry_topic_v1:
+                return newer
+        return pop_retry_topic(topic, group)
+
+    def _add_lags(
+        self, found: _Samples, group: str, topic: str, is_retry: str, lags: Sequence[QueueLag]
+    ) -> None:
         labels = {
             "consumer_group": group,
             "topic": topic,
-            "is_retry": "false",
+            "is_retry": is_retry,
             "is_system": self._is_system(topic, group),
         }
-        found.add("consumer_lag_messages", lag, **labels)
-        found.add("consumer_ready_messages", ready, **labels)
-        found.add("consumer_inflight_messages", inflight, **labels)
-        found.add("consumer_lag_latency_milliseconds", _age(unconsumed), **labels)
-        found.add("consumer_queueing_latency_milliseconds", _age(unpulled), **labels)
+        found.add("consumer_lag_messages", sum(lag.lag for lag in lags), **labels)
+        found.add("consumer_ready_messages", sum(lag.ready for lag in lags), **labels)
+        found.add("consumer_inflight_messages", sum(lag.in_flight for lag in lags), **labels)
+        unconsumed = _age(lag.unconsumed_ms for lag in lags)
+        found.add("consumer_lag_latency_milliseconds", unconsumed, **labels)
+        unfetched = _age(lag.unfetched_ms for lag in lags)
+        found.add("consumer_queueing_latency_milliseconds", unfetched, **labels)
 
-    def _stored_at(self, queue: tuple[str, int] | None, offset: int) -> int:
-        """The store time (epoch ms) of a queue's message, or of the first of the log; -1 if there is none, or
-        if the disk would have to be read."""
+    def _oldest_ms(self) -> int:
+        """The store time (epoch ms) of the first message of the log; -1 if there is none, or if the disk
+        would have to be read."""
         try:
             with self._store.reader.resident:
-                if queue is None:
-                    return self._store.lookup.earliest_time()
-                return self._store.lookup.store_time(*queue, offset)
+                return self._store.lookup.earliest_time()
         except NotResidentError:
             return -1
 

@@ -254,6 +254,9 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     max_transfer_bytes_on_message_in_disk: Positive = 64 * 1024
     max_transfer_count_on_message_in_disk: Positive = 8
     max_filter_message_size: Positive = 16_000
+    estimate_accumulation: bool = True
+    max_consume_queue_scan: Positive = 20_000
+    sample_count_threshold: NotNegative = 5000
     access_message_in_memory_max_ratio: Percent = 40
 
     # cold data: messages that are probably not in the page cache

@@ -49,7 +49,7 @@ _NAMES = """
     enablePopLog enableReconnectForGoAway
     enableRocksDBLog enableScheduleAsyncDeliver enableShutdownGracefully
     enableSingleTopicRegister enableSplitRegistration
-    endTransactionPoolQueueCapacity estimateAccumulation
+    endTransactionPoolQueueCapacity
     fastFailIfNoBufferInStorePool fetchNamesrvAddrInterval
     flushCommitLogTimed flushConsumerOffsetHistoryInterval flushLeastPagesWhenWarmMapedFile
     heartbeatThreadPoolNums
@@ -60,7 +60,7 @@ _NAMES = """
     logicalDiskSpaceCleanForciblyThreshold logicQueueForceSwapMapInterval
     logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
     mappedFileSwapEnable maxAsyncPutMessageRequests
-    maxBatchDeleteFilesNum maxChecksumRange maxConsumeQueueScan
+    maxBatchDeleteFilesNum maxChecksumRange
     maxReconnectIntervalTimeSeconds
     maxRecoveryCommitlogFiles maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength
     memTableFlushIntervalMs metricGrpcExporterIntervalInMills metricGrpcExporterTimeOutInMills
@@ -78,7 +78,7 @@ _NAMES = """
     recoverThreadPoolNums replicasPerDiskPartition replyThreadPoolQueueCapacity
     reviveMaxSlow reviveScanTime
     rmqAddressServerDomain rmqAddressServerSubGroup rocketmqHome rocksdbCompressionType
-    rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold
+    rocksdbCQDoubleWriteEnable rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold
     scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
     searchBcqByCacheEnable sendMessageThreadPoolNums sendThreadPoolQueueCapacity serverAsyncSemaphoreValue
     serverCallbackExecutorThreads serverNettyWorkerGroupEnable

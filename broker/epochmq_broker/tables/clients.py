@@ -10,7 +10,7 @@ NOTIFY_CONSUMER_IDS_CHANGED.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from epochmq_protocol.bodies import (
@@ -141,6 +141,14 @@ class ClientRegistry:
     def groups(self) -> Mapping[str, ConsumerGroup]:
         """All online consumer groups, read-only."""
         return self._consumers
+
+    @property
+    def seen_groups(self) -> Iterator[ConsumerGroup]:
+        """All online consumer groups, and those without a member whose pulls or POPs carry a subscription."""
+        yield from list(self._consumers.values())
+        for group in list(self._compensated.values()):
+            if group.name not in self._consumers:
+                yield group
 
     def register_consumer(
         self, client: Client, data: ConsumerData, *, notify: bool = True, with_subscriptions: bool = True

@@ -20,6 +20,7 @@ from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.reading import batch_reads
 from epochmq_store.reading.batch_reads import BatchGet
+from epochmq_store.reading.matching_counts import Count, count_tagged
 from epochmq_store.reading.selected_records import select_records
 from epochmq_store.statuses import GetResult, GetStatus, QueryResult
 from epochmq_store.store_config import StoreConfig
@@ -27,6 +28,7 @@ from epochmq_store.store_config import StoreConfig
 PULL_MAX_BYTES: Final = 128 << 20  # DefaultMessageStore.MAX_PULL_MSG_SIZE
 PULL_MIN_BYTES: Final = 100
 MESSAGES_MAX: Final = (1 << 31) - 1
+LOG_BYTES_MAX: Final = 1 << 62
 FAST_GET_MAX: Final = 1024
 """Messages; RocketMQ's clients get 32 at a time."""
 # Smaller tag codes are addresses in the extension of the consume queue. If the extension does not exist,
@@ -270,14 +272,7 @@ class MessageReader:
         if guard is not None:
             queue.require_resident(guard, offset, min(examine_max, maximum - offset))
         units = list(queue.units(offset, min(examine_max, maximum - offset)))
-        excluded: frozenset[int] = frozenset()  # physical offsets
-        if excludes is not None and queue.extension is not None:
-            if guard is not None:
-                self._require_extension(guard, queue, units)
-            extended = ((physical, queue.extension_unit(code)) for physical, _, code in units)
-            excluded = frozenset(
-                physical for physical, unit in extended if unit is not None and excludes(unit)
-            )
+        excluded = self._excluded(queue, units, excludes, guard)
         log_min = self._log.min_offset
         is_resident = guard is None
         if guard is not None:
@@ -311,6 +306,63 @@ class MessageReader:
         return GetResult(
             GetStatus.FOUND, next_offset, minimum, maximum, pieces, selected.size, count, physical_end
         )
+
+    def _excluded(
+        self,
+        queue: ConsumeQueue,
+        units: list[tuple[int, int, int]],
+        excludes: Callable[[ExtensionUnit], bool] | None,
+        guard: PageResidency | None,
+    ) -> frozenset[int]:
+        """The physical offsets of those of these units that the queue's extension excludes. With a `guard`
+        raises NotResidentError."""
+        if excludes is None or queue.extension is None:
+            return frozenset()
+        if guard is not None:
+            self._require_extension(guard, queue, units)
+        extended = ((physical, queue.extension_unit(code)) for physical, _, code in units)
+        return frozenset(physical for physical, unit in extended if unit is not None and excludes(unit))
+
+    def count_tagged(
+        self, queue: ConsumeQueue, start: int, end: int, tags: Container[int], matched_max: int
+    ) -> Count:
+        """Counts the messages at the offsets [start, end) with one of these tag codes, until more than
+        `matched_max` match. Raises NotResidentError."""
+        return count_tagged(queue, start, end, tags, matched_max=matched_max, guard=self.residency)
+
+    def count_selected(
+        self,
+        queue: ConsumeQueue,
+        start: int,
+        end: int,
+        select: Callable[[bytes], bool],
+        excludes: Callable[[ExtensionUnit], bool] | None = None,
+    ) -> Count:
+        """Counts the messages at the offsets [start, end) that `select` accepts; `excludes` as for
+        `get_selected`. Ends early at the end of a queue's file. Examines no inner batch. Raises
+        NotResidentError."""
+        if isinstance(queue, BatchConsumeQueue):
+            return Count(0, 0)
+        guard = self.residency
+        if guard is not None:
+            queue.require_resident(guard, start, end - start)
+        units = list(queue.units(start, end - start))
+        excluded = self._excluded(queue, units, excludes, guard)
+        if guard is not None:
+            wanted = [unit for unit in units if unit[0] >= self._log.min_offset and unit[0] not in excluded]
+            self._require_all(guard, [piece for unit in wanted for piece in _ends(unit)])
+        found = select_records(
+            self._log.files,
+            self._log.min_offset,
+            queue,
+            units,
+            select,
+            excluded=excluded,
+            count_max=len(units) + 1,
+            bytes_max=LOG_BYTES_MAX,
+            had=False,
+        )
+        return Count(len(found.pieces), found.examined)
 
     def _batch_get(
         self,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_broker.admin import rocketmq_metrics
+from epochmq_broker.admin.consumer_lags import ConsumerLags
 from epochmq_broker.admin.rocketmq_metrics import RocketMQMetrics
 from epochmq_broker.admin.rocketmq_service_metrics import service_samples
 from epochmq_broker.services.timer.timer_metrics import DISTRIBUTION_BOUNDS_S
@@ -43,6 +44,7 @@ async def collected(bench: Bench, name: str, *wanted: str) -> dict[tuple[str, ..
     metrics = RocketMQMetrics(
         broker.store,
         broker.tables,
+        ConsumerLags(broker.store, broker.tables, broker.pop),
         lambda: chain(
             service_samples(broker.transactions, broker.pop, broker.timer), broker.ports.metric_samples()
         ),
