@@ -39,7 +39,7 @@ class ReceivedRecords:
     __slots__ = ("_blank_end", "_log", "position")
 
     def __init__(self, log: CommitLog, position: int) -> None:
-        """The log begins, or its last record ends, at `position`."""
+        """The log begins, or its last record ends, at `position`; an empty log may begin behind it."""
         self._log = log
         self._blank_end = 0  # end of the file whose unused end was found last
         self.position = position
@@ -56,6 +56,8 @@ class ReceivedRecords:
         left = max_records
         while left > 0:
             end = log.max_offset
+            # An empty log begins where the master's first block does, which may be its last file.
+            self.position = max(self.position, log.min_offset)
             if self.position < self._blank_end:
                 self.position = min(self._blank_end, end)
             file = log.files.find(self.position) if self.position < end else None
