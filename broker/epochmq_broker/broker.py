@@ -110,11 +110,13 @@ class Broker:
         timers = TimerStore.of(config) if config.timer_wheel_enable else None
         timer_hook = None if timers is None else TimerPutHook(live, timers.wheel.num)
         self.writer = MessageWriter(live, self.store, timer_hook)
-        self.ha = HAService(live, self.store, self.writer, controlled=mode_type.is_controlled)
-        credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.members = members = MemberAuthentication.of(
             config.member_secret_path, allow_unauthenticated=config.allow_unauthenticated_members
         )
+        self.ha = HAService(
+            live, self.store, self.writer, controlled=mode_type.is_controlled, members=members
+        )
+        credentials = parse_credentials(config.inner_client_authentication_credentials)
         self.client = RemotingClient(credentials=credentials, members=members)
         self.routes = TopicRoutes(live, self.client)
         peers = PeerCopies(live, self.client, partial(other_members, self.client, live))

@@ -21,6 +21,7 @@ from typing import Final
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import ConfigError, ConnectError, FastPathMiss, RequestError
 from epochmq_protocol.frame import Command, encode, request, response
+from epochmq_protocol.ha_proofs import ProofAtMaster, ProofAtReplica
 from epochmq_protocol.headers_controller import LEASE_EPOCH_FIELD
 from epochmq_protocol.member_proofs import (
     KEY_ID_BYTES,
@@ -105,6 +106,25 @@ class MemberAuthentication:
     def secrets(self) -> tuple[MemberSecret, ...]:
         """The secrets now, the one to use first at the beginning."""
         return self._secrets.current
+
+    # HA connections
+
+    def proof_at_master(self) -> ProofAtMaster:
+        """The master's side of a new HA connection."""
+        return ProofAtMaster(self.secrets, secrets.token_bytes(NONCE_BYTES), required=self.required)
+
+    def proof_at_replica(self) -> ProofAtReplica:
+        """The replica's side of a new HA connection."""
+        return ProofAtReplica(self.secrets, secrets.token_bytes(NONCE_BYTES))
+
+    def stranger_rejected(self) -> None:
+        """Counts an HA connection without a proof, or with a wrong one."""
+        port_counts.strangers_rejected += 1
+
+    def accepted_unproven(self, remote: str) -> None:
+        """Counts an HA connection that is a member's without a proof, and says so in the log."""
+        port_counts.unproven_requests += 1
+        log.warning("%s=true: the HA connection with %s has no proof of membership", ALLOW_KEY, remote)
 
     # the side that accepts connections
 

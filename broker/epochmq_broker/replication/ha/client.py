@@ -39,6 +39,8 @@ from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.ha_frames import HAConnectionState, MasterHandshake, ReplicaHandshake
+from epochmq_protocol.ha_proofs import ProofAtReplica
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.appending.received_records import DamagedRecordError, ReceivedRecords
 from epochmq_store.files.mapped_file import DiskFullError
 from epochmq_store.message_store import MessageStore
@@ -92,6 +94,7 @@ class HAClient:
         on_dispatch: Callable[[], None],
         on_diverged: Callable[[], None],
         on_damaged: Callable[[int], None],
+        members: MemberAuthentication | None = None,
     ) -> None:
         """`epochs` is None without a controller; everything received then counts as confirmed. Up to offset
         `verified` the log is known to be equal to the master's. `checksums` are those of this log,
@@ -102,7 +105,11 @@ class HAClient:
 
         `on_confirm` is called with each new confirmed offset, `on_dispatch` after confirmed records were
         dispatched, `on_diverged` when the log differs from the master's below the confirmed offset,
-        `on_damaged` with the offset of a damaged record of this log below the confirmed offset."""
+        `on_damaged` with the offset of a damaged record of this log below the confirmed offset. `members`:
+        None where nobody proves a membership."""
+        self._members = members
+        self._without_proof: str | None = None
+        """The master without a proof, if this replica may follow one."""
         self.phase = HAClientPhase.WAITING
         self.confirm_offset = confirm_offset
         self.address: str | None = None
@@ -255,6 +262,7 @@ class HAClient:
             check=self._check_received,
             on_bytes=self._bytes_received,
             on_confirm=self._confirm_offset_received,
+            proof=self._proof_for(address),
         )
         async with asyncio.timeout(CONNECT_S):
             await self._loop.create_connection(
@@ -265,6 +273,10 @@ class HAClient:
             )
         self._stream = stream
         try:
+            if self._members is not None and not self._members.required and stream.proof is not None:
+                self._without_proof = address
+            await stream.wait_proven()
+            self._without_proof = None
             if address != self.address or own_handshake != self._own_handshake():
                 return False  # they have changed meanwhile
             if self._epochs is not None:
@@ -292,6 +304,18 @@ class HAClient:
             return None
         settings = self._settings
         return ReplicaHandshake(self._broker_id, settings.sync_from_last_file, settings.async_learner)
+
+    def _proof_for(self, address: str) -> ProofAtReplica | None:
+        """The proof for the next connection; None if nobody proves anything, or if this master had none for
+        the last connection, and may be followed without."""
+        members, without = self._members, self._without_proof
+        self._without_proof = None
+        if members is None:
+            return None
+        if without == address:
+            members.accepted_unproven(f"the master at {address}")
+            return None
+        return members.proof_at_replica()
 
     async def _supervise(self, stream: HAClientConnection) -> str:
         """Supervises the connection until it ends: reports at least once per heartbeat interval, and closes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.epochs import record_received_epoch, without_empty_epochs
@@ -29,6 +29,7 @@ from epochmq_protocol.ha_frames import (
     encode_default_report,
     encode_replica_handshake,
 )
+from epochmq_protocol.ha_proofs import ProofAtReplica
 from epochmq_store.appending.replica_log_writer import ReplicaLogWriter
 from epochmq_store.files.mapped_file import DiskFullError
 
@@ -38,6 +39,7 @@ BUFFER_BYTES: Final = 1024 * 1024
 LARGE_BYTES: Final = 256 * 1024
 """From this size on a block is spliced: little more than its header is received into the buffer."""
 HEADER_BYTES: Final = 4 * 1024
+PROOF_S: Final = 3.0  # time for the proofs of membership
 EPOCHS_MAX: Final = 1000  # the most epochs in a handshake (as many as fit into RocketMQ's buffer)
 
 
@@ -55,13 +57,15 @@ class HAClientConnection(asyncio.BufferedProtocol):
         check: Callable[[int], bool],
         on_bytes: Callable[[], None],
         on_confirm: Callable[[int], None],
+        proof: ProofAtReplica | None = None,
     ) -> None:
         """`epochs` and `own_handshake` are None without a controller. `now` is monotonic, in seconds.
         `reported_end` says how far the log may be acknowledged, -1: not at all any more. `check` checks
         received records, which may be acknowledged then, and returns whether more are left; it gets the
         offset at which the master has said that its log ends, and raises EpochMQError. `on_bytes` is called
         after bytes of the master were appended to the log, `on_confirm` with the master's confirmed offset,
-        limited to the reported end."""
+        limited to the reported end. `proof`: by which master and replica prove their membership to each
+        other first."""
         self._replica_log = replica_log
         self._epochs = epochs
         self._own_handshake = own_handshake
@@ -70,6 +74,9 @@ class HAClientConnection(asyncio.BufferedProtocol):
         self._loop = loop
         self.closed: asyncio.Future[str] = loop.create_future()
         self.handshake: asyncio.Future[tuple[MasterHandshake, list[EpochEntry]]] = loop.create_future()
+        self.proven: asyncio.Future[None] = loop.create_future()
+        """Completes once RocketMQ's frames may be sent."""
+        self.proof = proof
         self._on_bytes = on_bytes
         self._on_confirm = on_confirm
         self.read_at = self.wrote_at = now()
@@ -99,6 +106,13 @@ class HAClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio when the connection is made."""
         self._transport = cast("asyncio.Transport", transport)
+        if self.proof is None:
+            self._start_frames()
+        else:
+            self._transport.write(self.proof.hello())
+
+    def _start_frames(self) -> None:
+        self.proven.set_result(None)
         if self._own_handshake is not None:
             # In one write: a RocketMQ master does not wait for the rest of a handshake.
             self._write(encode_replica_handshake(self._own_handshake))
@@ -117,6 +131,8 @@ class HAClientConnection(asyncio.BufferedProtocol):
             return
         try:
             self._filled += nbytes
+            if self.proof is not None and self.proof.sealer is None:
+                self._receive_proof(self.proof)
             self._parse()
             if self._is_large:
                 self._splice_block()
@@ -141,12 +157,37 @@ class HAClientConnection(asyncio.BufferedProtocol):
         if not self.closed.done():
             self.closed.set_result(self._close_reason)
 
+    # Proof of membership
+
+    async def wait_proven(self, timeout_s: float = PROOF_S) -> None:
+        """Waits until both have proven their membership, if they have to. Raises ConnectionError."""
+        ends: list[asyncio.Future[Any]] = [self.proven, self.closed]
+        await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not self.proven.done():
+            why = self.closed.result() if self.closed.done() else f"no response within {timeout_s:g} s"
+            raise ConnectionError(f"no proof of membership: {why}")
+
     # Reading
+
+    def _receive_proof(self, proof: ProofAtReplica) -> None:
+        """Consumes the master's part of the proofs."""
+        assert self._transport is not None
+        while True:
+            used, reply = proof.receive(bytes(self._view[: self._filled]))
+            if not used:
+                return
+            self._buffer[: self._filled - used] = self._buffer[used : self._filled]
+            self._filled -= used
+            if reply:
+                self._transport.write(reply)
+            if proof.sealer is not None:
+                self._start_frames()
+                return
 
     def _parse(self) -> None:
         """Consumes the complete frames, and the block bytes, in the buffer."""
         at = 0
-        while at < self._filled:
+        while at < self._filled and self.proven.done():
             if self._block_remaining:
                 size = min(self._block_remaining, self._filled - at)
                 self._replica_log.write(
@@ -315,7 +356,8 @@ class HAClientConnection(asyncio.BufferedProtocol):
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
         self.wrote_at = self._now()
-        self._transport.write(data)
+        sealer = None if self.proof is None else self.proof.sealer
+        self._transport.write(data if sealer is None else sealer.seal(data))
 
     def close(self, why: str) -> None:
         """Closes the connection at once."""

@@ -37,6 +37,8 @@ from epochmq_protocol.ha_frames import (
     decode_from_replica,
     encode_master_handshake,
 )
+from epochmq_protocol.ha_proofs import ProofAtMaster
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.commit_log import CommitLog
 from epochmq_store.log.damaged_ranges import DamagedRanges
@@ -50,6 +52,8 @@ FAR_BEHIND_BYTES: Final = 32 * 1024 * 1024  # a replica this far behind may need
 BACKGROUND_RUN_BYTES: Final = 64 * 1024 * 1024  # sent by the worker thread in one run
 BACKGROUND_BLOCK_BYTES: Final = 512 * 1024  # the least size of its blocks
 POLL_MS: Final = 200
+PROOF_S: Final = 5.0
+"""Time from the connect to the proof of membership."""
 
 
 class HAConnectionPhase(enum.Enum):
@@ -77,7 +81,13 @@ class HAConnectionContext:
         on_handshake: Callable[[HAConnection], None],
         on_ack: Callable[[HAConnection], None],
         on_closed: Callable[[HAConnection], None],
+        members: MemberAuthentication | None,
+        has_proven: Callable[[int], bool],
     ) -> None:
+        """`members`: None where nobody proves a membership. `has_proven`: whether a replica with this broker
+        id is connected that has."""
+        self.members = members
+        self.has_proven = has_proven
         self.log = commit_log
         self.damage = damage
         self.sync = sync
@@ -118,8 +128,9 @@ class HAConnection:
         self._sock = sock
         self._fd = sock.fileno()
         self._inbox = bytearray()
+        self._proof = None if master.members is None else master.members.proof_at_master()
         now = master.loop.time()
-        self._read_at = self._wrote_at = now
+        self._opened_at = self._read_at = self._wrote_at = now
         self.flow = FlowMonitor(now)
         epochs = master.epochs.epochs if master.epochs is not None else None
         self._blocks = BlockPlanner(epochs, master.log.files.file_size)
@@ -153,14 +164,42 @@ class HAConnection:
             self.close("the replica has closed the connection")
             return
         self._read_at = self._context.loop.time()
-        self._inbox += data
         try:
+            if self._proof is not None and not (data := self._check_proof(self._proof, data)):
+                return
+            self._inbox += data
             if self._context.epochs is None:
                 self._decode_default_reports()
             else:
                 self._decode_frames()
-        except EpochMQError as error:
+        except (EpochMQError, OSError) as error:
             self.close(str(error))
+
+    @property
+    def awaits_proof(self) -> bool:
+        """Whether it is not known yet if the peer is a member."""
+        return self._proof is not None and not self._proof.is_over
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the replica has proven that it is a member."""
+        return self._proof is not None and self._proof.is_proven
+
+    def _check_proof(self, proof: ProofAtMaster, data: bytes) -> bytes:
+        """The bytes that the replica has sent beyond its proof. RemoteProtocolError: it is not a member."""
+        members = self._context.members
+        assert members is not None
+        was_over = proof.is_over
+        try:
+            answer, rest = proof.receive(data)
+        except RemoteProtocolError:
+            members.stranger_rejected()
+            raise
+        if answer and self._sock.send(answer) < len(answer):
+            raise RemoteProtocolError("the replica does not read")
+        if proof.is_over and not was_over and not proof.is_proven:
+            members.accepted_unproven(self.remote)
+        return rest
 
     def _decode_default_reports(self) -> None:
         found = decode_default_report(bytes(self._inbox))
@@ -190,6 +229,10 @@ class HAConnection:
         assert master.epochs is not None
         if frame.broker_id == master.sync.self_id:
             raise RemoteProtocolError(f"the replica has the master's own broker id {frame.broker_id}")
+        if not self.is_proven and master.has_proven(frame.broker_id):
+            raise RemoteProtocolError(
+                f"it has no proof of membership, and replica {frame.broker_id} is connected with one"
+            )
         self.broker_id = frame.broker_id
         self._learner, self._sync_from_last_file = frame.async_learner, frame.sync_from_last_file
         self.phase = HAConnectionPhase.AWAITS_OFFSET
@@ -429,6 +472,9 @@ class HAConnection:
         self.flow.update_rate(now)
         if now - self._read_at > settings.ha_housekeeping_interval / 1000:
             self.close(f"the replica has sent nothing for {settings.ha_housekeeping_interval} ms")
+            return
+        if self.awaits_proof and now - self._opened_at > PROOF_S:
+            self.close(f"it has not proven its membership within {PROOF_S:g} s")
             return
         if self.phase is not HAConnectionPhase.TRANSFER or self._blocked or self.job is not None:
             return

@@ -19,12 +19,16 @@ from epochmq_broker.replication.ha.connection import HAConnection, HAConnectionC
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_broker.replication.ha.sync_state import SyncState
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.log.commit_log import CommitLog
 from epochmq_store.log.damaged_ranges import DamagedRanges
 
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 64
+UNPROVEN_MAX: Final = 16
+"""Connections that have not proven yet that they are a member's. They take no place of a replica; for one
+more the oldest is closed."""
 KNOWN_HOSTS_MAX: Final = 256
 ACCEPTS_PER_TURN: Final = 16  # connections accepted in one iteration of the event loop
 SENDER_THREADS: Final = 2  # threads that send bytes which have to be read from disk
@@ -50,9 +54,11 @@ class HAServer:
         on_progress: Callable[[], None],
         on_members: Callable[[], None],
         on_connections: Callable[[Callable[[], None] | None], None],
+        members: MemberAuthentication | None = None,
     ) -> None:
         """`damage`: what must not be sent. `epochs` is None without a controller. `on_connections` gets the
-        function to call after each append to the log, or None while no replica is connected."""
+        function to call after each append to the log, or None while no replica is connected. `members`: None
+        where nobody proves a membership."""
         self.connections: list[HAConnection] = []
         self.known_hosts: dict[str, None] = {}
         """The IP addresses from which replicas have connected, the latest at the end."""
@@ -71,6 +77,8 @@ class HAServer:
             on_handshake=self._handshake_received,
             on_ack=self._report_received,
             on_closed=self._connection_closed,
+            members=members,
+            has_proven=self._has_proven,
         )
         self._on_progress = on_progress
         self._on_members = on_members
@@ -151,7 +159,10 @@ class HAServer:
             except OSError as error:
                 log.error("the master could not accept a replica's connection: %s", error)
                 return
-            if len(self.connections) >= CONNECTIONS_MAX:
+            waiting = [one for one in self.connections if one.awaits_proof]
+            if len(waiting) >= UNPROVEN_MAX:
+                waiting[0].close(f"{UNPROVEN_MAX} others have connected since, and it has no proof yet")
+            if len(self.connections) - len(waiting) >= CONNECTIONS_MAX:
                 log.error(
                     "the master rejected the replica at %s: %d replicas are connected already",
                     address[0],
@@ -162,7 +173,8 @@ class HAServer:
             sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._remember_host(address[0])
+            if self._context.members is None:
+                self._remember_host(address[0])
             remote = f"{address[0]}:{address[1]}"
             self.connections.append(HAConnection(sock, remote, self._context, next(self._serials)))
             self._on_connections(self.log_appended)
@@ -175,9 +187,14 @@ class HAServer:
 
     def _handshake_received(self, connection: HAConnection) -> None:
         """Closes the former connection of a replica that has connected again."""
+        if self._context.members is not None:
+            self._remember_host(connection.remote.rpartition(":")[0])
         for other in list(self.connections):
             if other is not connection and other.broker_id == connection.broker_id:
                 other.close("the replica has connected again")
+
+    def _has_proven(self, broker_id: int) -> bool:
+        return any(one.is_proven and one.broker_id == broker_id for one in self.connections)
 
     def _report_received(self, connection: HAConnection) -> None:
         self._on_progress()

@@ -48,6 +48,7 @@ from epochmq_broker.replication.ha.sync_state import SyncState, SyncStateSetProp
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.epoch_entries import EpochEntry
 from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.log.damaged_ranges import DamagedRange
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import RunningFlags
@@ -68,9 +69,17 @@ class HAService:
     """The replication of one broker. Calls that change the role run one after another."""
 
     def __init__(
-        self, live: LiveConfig, store: MessageStore, writer: MessageWriter, *, controlled: bool
+        self,
+        live: LiveConfig,
+        store: MessageStore,
+        writer: MessageWriter,
+        *,
+        controlled: bool,
+        members: MemberAuthentication | None = None,
     ) -> None:
-        """`controlled`: controllers decide the role (enableControllerMode)."""
+        """`controlled`: controllers decide the role (enableControllerMode). `members`: None where nobody
+        proves a membership."""
+        self._members = members
         self.role = HARole.IDLE
         self.controlled = controlled
         self.sync_state: SyncState | None = None
@@ -384,6 +393,7 @@ class HAService:
             on_progress=self._publish_progress,
             on_members=self._propose,
             on_connections=self._writer.set_append_listener,
+            members=self._members,
         )
         master.start(config.bind_address, config.ha_listen_port)
         self.sync_state = sync
@@ -431,6 +441,7 @@ class HAService:
             on_dispatch=self._confirmed.note_dispatched if epochs is not None else lambda: None,
             on_diverged=diverged,
             on_damaged=self._report_damage,
+            members=self._members,
         )
         if epochs is not None and self.doubt.current != log_doubt.LogDoubt():
             client.when_caught_up(self.doubt.clear_soon)

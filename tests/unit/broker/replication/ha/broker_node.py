@@ -15,6 +15,7 @@ from epochmq_broker.replication.ha.status import epoch_entry_cache, ha_runtime_i
 from epochmq_broker.writing.message_writer import MessageWriter
 from epochmq_protocol.bodies import EpochEntryCache, HARuntimeInfo
 from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 from epochmq_store.message_store import MessageStore
 from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
@@ -65,7 +66,11 @@ class BrokerNode:
         self.live = LiveConfig(from_properties(values).config)
         self.store = MessageStore(StoreConfig.of(self.live.current))
         self.puts = MessageWriter(self.live, self.store)
-        self.ha = HAService(self.live, self.store, self.puts, controlled=controlled)
+        config = self.live.current
+        members = MemberAuthentication.of(
+            config.member_secret_path, allow_unauthenticated=config.allow_unauthenticated_members
+        )
+        self.ha = HAService(self.live, self.store, self.puts, controlled=controlled, members=members)
         self.controlled = controlled
 
     async def open(self) -> BrokerNode:
