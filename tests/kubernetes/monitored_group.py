@@ -194,6 +194,7 @@ class MonitoredGroup:
         metrics.leads.set(self.operator_leads)
         metrics.reconciliations.labels("BrokerGroup", "failed").inc(self.failed_passes)
         metrics.collect_watches(lambda: [WatchAge("Pod", "all namespaces", self.watch_age_s, False)])
+        metrics.collect_conditions(lambda: self._resources("BrokerGroup", "ControllerGroup"))
         metrics.collect_groups(lambda: self._resources("BrokerGroup", "ControllerGroup"))
         metrics.collect_entities(lambda: self._resources("Topic"))
         metrics.collect_audits(lambda: self._resources("BrokerGroupAudit"))

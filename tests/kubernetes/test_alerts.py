@@ -15,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from epochmq_operator.plans.objects import Ref
 from epochmq_protocol.admin_api.results import MemberGroupState
 from tests.kubernetes.monitored_group import (
     BROKER_NAME,
@@ -28,6 +29,8 @@ from tests.kubernetes.monitored_group import (
 from tests.kubernetes.testbed.cache import ROOT
 from tests.kubernetes.testbed.prerequisites import MissingPrerequisiteError
 from tests.kubernetes.testbed.programs import promtool
+from tests.unit.operator.plans.fake_api import FakeApi
+from tests.unit.operator.plans.updated_groups import ready_group, run
 
 RULES = ROOT / "charts" / "epochmq-operator" / "files" / "alerts.yaml"
 ALERTS: dict[str, dict[str, Any]] = {
@@ -130,8 +133,31 @@ def blocked(group: MonitoredGroup) -> None:
     group.change_status("BrokerGroup", phase="Blocked")
 
 
+def by_operator(group: MonitoredGroup, fault: Callable[[FakeApi], None], began_s: int = 0) -> None:
+    """The statuses are those that the operator writes after this fault in a simulated cluster. The fault
+    began so many seconds before simulated time."""
+    api = ready_group()
+    api.now = -float(began_s)
+    fault(api)
+    run(api)
+    for kind in ("BrokerGroup", "ControllerGroup"):
+        group.resources[kind] = api.status(Ref(kind, NAMESPACE, "orders"))
+
+
 def degraded(group: MonitoredGroup) -> None:
-    group.change_status("ControllerGroup", phase="Degraded")
+    by_operator(group, lambda api: api.unready.add("orders-broker-2"))
+
+
+def controller_down(group: MonitoredGroup) -> None:
+    by_operator(group, lambda api: api.unready.add("orders-controller-1"))
+
+
+def bad_image(api: FakeApi) -> None:
+    api.put("BrokerGroup", "orders", {"replicas": 3, "image": "bad:1"})
+
+
+def stuck(group: MonitoredGroup) -> None:
+    by_operator(group, bad_image, began_s=1800)
 
 
 def topic_rejected(group: MonitoredGroup) -> None:
@@ -239,8 +265,18 @@ CASES = {
     ),
     "EpochMQGroupDegraded": AlertCase(
         degraded,
-        resource("ControllerGroup", phase="Degraded"),
-        "ControllerGroup trade/orders has been degraded for 15 minutes.",
+        resource("BrokerGroup", phase="Degraded"),
+        "BrokerGroup trade/orders has been degraded for 15 minutes.",
+    ),
+    "EpochMQControllerDown": AlertCase(
+        controller_down,
+        resource("ControllerGroup", type="Degraded", status="True"),
+        "A controller of ControllerGroup trade/orders has been down for ten minutes.",
+    ),
+    "EpochMQPlanStuck": AlertCase(
+        stuck,
+        resource("BrokerGroup", plan="update"),
+        "The plan update of BrokerGroup trade/orders has been at one step for half an hour.",
     ),
     "EpochMQTopicOrUserNotSynced": AlertCase(
         topic_rejected, resource("Topic"), "Topic trade/orders is not as desired in every broker group."

@@ -9,7 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from epochmq_operator.audits.runs import AuditRun, RunOutcome, history_of
-from epochmq_operator.plans.conditions import MESSAGE_LENGTH_MAX, timestamp
+from epochmq_operator.plans.conditions import (
+    MESSAGE_LENGTH_MAX,
+    Condition,
+    ConditionType,
+    outcome_conditions,
+    timestamp,
+)
 from epochmq_operator.plans.effects import CreateEvent, EventType, PatchStatus, ReconciliationResult
 from epochmq_operator.plans.objects import Manifest, digest, metadata
 from epochmq_operator.resources.audit import BrokerGroupAudit
@@ -54,6 +60,16 @@ def _with(
     return status
 
 
+def _for_tools(
+    reason: str, message: str, *, holds: bool = False, failed: bool = False
+) -> list[_AuditCondition]:
+    """The conditions Ready, Reconciling and Stalled. An audit is ready when none runs and the last one has a
+    verdict, whatever that is."""
+    ready = Condition(ConditionType.READY, holds, reason, message)
+    found = (ready, *outcome_conditions(ready, failed=failed))
+    return [_AuditCondition(str(one.type), one.status, one.reason, one.message) for one in found]
+
+
 def running(
     audit: BrokerGroupAudit, resource: Manifest, run: AuditRun, rejection: str, now: float
 ) -> dict[str, Any]:
@@ -62,7 +78,8 @@ def running(
     status.pop("nextRun", None)
     message = rejection or f"audit {run.number}: {run.message or 'starting'}"
     reason = "Refused" if rejection else run.step.capitalize()
-    return _with(resource, status, [_AuditCondition("Progressing", "True", reason, message)], now)
+    conditions = [_AuditCondition("Progressing", "True", reason, message)]
+    return _with(resource, status, conditions + _for_tools(reason, message), now)
 
 
 def idle(audit: BrokerGroupAudit, resource: Manifest, next_run: str, now: float) -> dict[str, Any]:
@@ -82,7 +99,11 @@ def idle(audit: BrokerGroupAudit, resource: Manifest, next_run: str, now: float)
     status["history"] = history[: audit.spec.history_limit]
     waits = f"the next audit is due at {next_run}" if next_run else "no audit is due"
     reason = "Suspended" if audit.spec.suspend else "Idle"
-    return _with(resource, status, [_AuditCondition("Progressing", "False", reason, waits)], now)
+    conditions = [_AuditCondition("Progressing", "False", reason, waits)]
+    failed = status["phase"] == "Failed"
+    message = str(history[0].get("message", "")) if failed else waits
+    conditions += _for_tools(status["phase"], message, holds=not failed, failed=failed)
+    return _with(resource, status, conditions, now)
 
 
 def ended(
@@ -123,6 +144,8 @@ def ended(
         status["nextRun"] = next_run
     waits = f"the next audit is due at {next_run}" if next_run else "no audit is due"
     conditions.append(_AuditCondition("Progressing", "False", "Idle", waits))
+    failed = not outcome.verdict
+    conditions += _for_tools(status["phase"], message if failed else waits, holds=not failed, failed=failed)
     return _with(resource, status, conditions, now)
 
 
@@ -130,6 +153,7 @@ def invalid(resource: Manifest, fault: str, now: float, requeue_after_s: float) 
     """The result for an invalid resource."""
     status = _old(resource) | {"phase": "Invalid"}
     holds = [_AuditCondition("Progressing", "False", "InvalidSpec", fault)]
+    holds += _for_tools("InvalidSpec", fault, failed=True)
     status = _with(resource, status, holds, now)
     if status == resource.get("status"):
         return ReconciliationResult((), requeue_after_s)

@@ -17,7 +17,7 @@ from epochmq_operator.resources.audit import (
     BrokerGroupAuditSpec,
 )
 
-AUDIT_CONDITIONS = ("Progressing", "Complete", "Healthy")
+AUDIT_CONDITIONS = ("Progressing", "Complete", "Healthy", "Ready", "Reconciling", "Stalled")
 
 
 _RUN: Schema = {

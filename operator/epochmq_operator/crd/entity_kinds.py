@@ -53,7 +53,7 @@ def _status(what: str) -> Schema:
                     "properties": _GROUP,
                 },
             },
-            "conditions": {**CONDITIONS, "description": "The condition Ready."},
+            "conditions": {**CONDITIONS, "description": "The conditions Ready, Reconciling and Stalled."},
         },
     }
 

@@ -1,5 +1,5 @@
-"""Reads and writes the status of a `Topic` or `User`: one record for each broker group, and the condition
-Ready."""
+"""Reads and writes the status of a `Topic` or `User`: one record for each broker group, and the conditions
+that tools wait for."""
 
 # pure: data in, data out.
 
@@ -10,7 +10,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from epochmq_operator.plans.conditions import Condition, ConditionType, merge_conditions
+from epochmq_operator.plans.conditions import (
+    Condition,
+    ConditionType,
+    merge_conditions,
+    outcome_conditions,
+)
 from epochmq_operator.plans.objects import Manifest, is_deleting, metadata, status_of
 from epochmq_operator.resources.entities import Entity
 
@@ -122,7 +127,7 @@ class EntityRecord:
             "name": entity.broker_side_name,
             "synced": f"{synced}/{len(records)}",
             "brokerGroups": [one.document() for one in records],
-            "conditions": _conditions(resource, ready, now),
+            "conditions": _conditions(resource, ready, failed=phase in ("Failed", "Conflict"), now=now),
         }
 
     def invalid_status(self, resource: Manifest, fault: str, now: float) -> dict[str, Any]:
@@ -132,7 +137,7 @@ class EntityRecord:
             **status_of(resource),
             "observedGeneration": _generation(resource),
             "phase": "Invalid",
-            "conditions": _conditions(resource, ready, now),
+            "conditions": _conditions(resource, ready, failed=True, now=now),
         }
 
 
@@ -140,6 +145,8 @@ def _generation(resource: Manifest) -> int:
     return int(metadata(resource).get("generation") or 0)
 
 
-def _conditions(resource: Manifest, ready: Condition, now: float) -> list[dict[str, Any]]:
+def _conditions(resource: Manifest, ready: Condition, *, failed: bool, now: float) -> list[dict[str, Any]]:
+    """The conditions. `failed`: the brokers will not accept the entity until a person changes something."""
     before = status_of(resource).get("conditions")
-    return merge_conditions(before if isinstance(before, list) else (), [ready], _generation(resource), now)
+    wanted = [ready, *outcome_conditions(ready, failed=failed)]
+    return merge_conditions(before if isinstance(before, list) else (), wanted, _generation(resource), now)

@@ -154,6 +154,8 @@ async def operate(config: OperatorConfig, connection: ClusterConnection) -> None
             reconcilers.append(EntityReconciler(entities, broker_client, dependencies))
             metrics.collect_entities(lambda: [found for kind in entities for found in cache.all(kind)])
         metrics.collect_audits(lambda: cache.all(AUDIT_KIND))
+        served = (*KINDS, *ENTITY_KINDS, AUDIT_KIND)
+        metrics.collect_conditions(lambda: [found for kind in served for found in cache.all(kind)])
         informers = [
             Informer(api, cache, kind, where, SELECTOR, states)
             for kind in (*WATCHED_OBJECTS, *(WATCHED_FOR_AUDITS if config.audits else ()))

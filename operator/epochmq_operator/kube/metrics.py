@@ -16,6 +16,7 @@ from epochmq_operator.audits.runs import history_of
 from epochmq_operator.entities.entity_status import EntityRecord
 from epochmq_operator.plans.conditions import seconds_of
 from epochmq_operator.plans.objects import Manifest, Ref, spec_of, status_of
+from epochmq_operator.plans.plan_steps import PlanState
 
 RECONCILIATION_BUCKETS_S = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
@@ -71,6 +72,10 @@ class OperatorMetrics:
         """Exports each audit's last verdict."""
         self.registry.register(_AuditCollector(audits))
 
+    def collect_conditions(self, resources: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        """Exports the conditions of each resource, and since when the present step of its plan lasts."""
+        self.registry.register(_ConditionCollector(resources))
+
     def collect_watches(self, watches: Callable[[], Iterable[WatchAge]]) -> None:
         """Exports the age of each watch, and whether it fails."""
         self.registry.register(_WatchCollector(watches))
@@ -95,6 +100,37 @@ class _WatchCollector(Collector):
             age.add_metric(names, one.age_s)
             failing.add_metric(names, 1 if one.fails else 0)
         return [age, failing]
+
+
+class _ConditionCollector(Collector):
+    def __init__(self, resources: Callable[[], Iterable[tuple[Ref, Manifest]]]) -> None:
+        self._resources = resources
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        labels = ["kind", "namespace", "name"]
+        condition = GaugeMetricFamily(
+            "epochmq_resource_condition",
+            "1 for the present status of a condition of a resource",
+            labels=[*labels, "type", "status"],
+        )
+        step = GaugeMetricFamily(
+            "epochmq_group_plan_step_timestamp_seconds",
+            "When the present step of a group's unfinished plan began",
+            labels=[*labels, "plan"],
+        )
+        for ref, found in self._resources():
+            status = status_of(found)
+            names = [ref.kind, ref.namespace, ref.name]
+            conditions = status.get("conditions")
+            for one in conditions if isinstance(conditions, list) else ():
+                if isinstance(one, dict):
+                    condition.add_metric([*names, str(one.get("type")), str(one.get("status"))], 1)
+            plan = PlanState.of(status)
+            if plan is not None and not plan.finished:
+                since = seconds_of(plan.step_since or plan.started)
+                if since is not None:
+                    step.add_metric([*names, plan.name], since)
+        return [condition, step]
 
 
 class _AuditCollector(Collector):

@@ -41,6 +41,16 @@ class Condition:
         return "Unknown" if self.holds is None else str(self.holds)
 
 
+def outcome_conditions(ready: Condition, *, failed: bool) -> tuple[Condition, Condition]:
+    """The conditions Reconciling and Stalled of a resource that has no plan. `failed`: it becomes ready only
+    when a person changes something."""
+    stalled, pending = not ready.holds and failed, not ready.holds and not failed
+    return (
+        Condition(ConditionType.RECONCILING, pending, ready.reason, ready.message if pending else ""),
+        Condition(ConditionType.STALLED, stalled, ready.reason, ready.message if stalled else ""),
+    )
+
+
 def timestamp(now: float) -> str:
     """A time in seconds since 1970, as Kubernetes writes it."""
     return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

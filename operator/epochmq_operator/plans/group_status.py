@@ -22,7 +22,7 @@ from epochmq_operator.plans.known_controllers import KNOWN_CONTROLLERS
 from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.pinned_image import PINNED_IMAGE
 from epochmq_operator.plans.plan_steps import PlanProgress, StepKind
-from epochmq_operator.plans.progress_conditions import listed, tool_conditions
+from epochmq_operator.plans.progress_conditions import STEP_DEADLINE_S, listed, tool_conditions
 from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
@@ -37,7 +37,7 @@ class ResourcePhase(StrEnum):
     SCALING = "Scaling"
     UPDATING = "Updating"
     UPDATE_PENDING = PENDING_PHASE
-    HEALING = "Healing"
+    REPAIRING = "Repairing"
     BLOCKED = BLOCKED_PHASE
     DEGRADED = "Degraded"
     PAUSED = "Paused"
@@ -52,8 +52,8 @@ PHASES: Mapping[str, ResourcePhase] = {
     "scale-down": ResourcePhase.SCALING,
     "membership": ResourcePhase.SCALING,
     "update": ResourcePhase.UPDATING,
-    "repair": ResourcePhase.HEALING,
-    "heal": ResourcePhase.HEALING,
+    "repair": ResourcePhase.REPAIRING,
+    "heal": ResourcePhase.DEGRADED,
     "delete": ResourcePhase.DELETING,
 }
 """The phase while a plan of this name is unfinished."""
@@ -63,8 +63,21 @@ UNDEGRADING_STEPS = (StepKind.MEMBERS, StepKind.PEERS, StepKind.HELD, StepKind.A
 """The steps that leave availability and redundancy as they are, also while they are blocked."""
 
 
-def phase_of(progress: PlanProgress, *, ready: bool, paused: bool, hibernated: bool = False) -> ResourcePhase:
-    """The summary phase."""
+SCALING_STEPS = (StepKind.GROW, StepKind.JOIN, StepKind.LEAVE, StepKind.SHRINK)
+"""The steps during which the SyncStateSet may have fewer members than the group has replicas."""
+
+
+def phase_of(
+    progress: PlanProgress,
+    *,
+    ready: bool,
+    degraded: bool,
+    now: float,
+    paused: bool,
+    hibernated: bool = False,
+) -> ResourcePhase:
+    """The summary phase. A restart or a new replica reduces redundancy for a while; a group whose step lasts
+    longer than its deadline meanwhile is degraded, whatever its plan."""
     if paused:
         return ResourcePhase.PAUSED
     if progress.unfinished and progress.state is not None:
@@ -72,10 +85,12 @@ def phase_of(progress: PlanProgress, *, ready: bool, paused: bool, hibernated: b
             return ResourcePhase.UPDATE_PENDING
         if progress.step is not None and progress.step.blocked:
             return ResourcePhase.DELETING if progress.state.name == "delete" else ResourcePhase.BLOCKED
+        if degraded and progress.step_seconds(now) >= STEP_DEADLINE_S:
+            return ResourcePhase.DEGRADED
         return PHASES.get(progress.state.name, ResourcePhase.UPDATING)
     if hibernated:
         return ResourcePhase.HIBERNATED
-    return ResourcePhase.READY if ready else ResourcePhase.DEGRADED
+    return ResourcePhase.READY if ready and not degraded else ResourcePhase.DEGRADED
 
 
 def progressing(progress: PlanProgress, outdated: list[str], *, in_order: bool = False) -> Condition:
@@ -187,10 +202,24 @@ def broker_conditions(
         _quorum_of(observed_group),
         in_sync,
         progressing(progress, observed_group.outdated, in_order=not under_controllers),
-        degraded(progress, wrong, rejection, created=observed_group.created),
+        degraded(
+            progress, wrong + _behind(observed_group, progress), rejection, created=observed_group.created
+        ),
         paused_condition(paused=progress.paused),
         *others,
     ]
+
+
+def _behind(observed_group: ObservedBrokerGroup, progress: PlanProgress) -> list[str]:
+    """What the SyncStateSet of a group lacks whose number of replicas does not change."""
+    if observed_group.in_sync is not False or not observed_group.group.is_under_controllers:
+        return []
+    if observed_group.hibernation is not None:
+        return []
+    if progress.undone is not None and progress.undone.kind in SCALING_STEPS:
+        return []
+    members = list(observed_group.replica_group.sync_state_set)
+    return [f"the SyncStateSet {members} has fewer than {observed_group.count} members"]
 
 
 def _quorum_of(observed_group: ObservedBrokerGroup) -> Condition:

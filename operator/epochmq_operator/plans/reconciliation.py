@@ -220,11 +220,14 @@ def _outcome(
     old, generation = status_of(resource), int(metadata(resource).get("generation") or 0)
     found = list(conditions)
     ready = any(one.type is ConditionType.READY and one.holds for one in found)
-    paused = is_paused(resource)
+    degraded = any(one.type is ConditionType.DEGRADED and one.holds for one in found)
+    phase = group_status.phase_of(
+        progress, ready=ready, degraded=degraded, now=now, paused=progress.paused, hibernated=hibernated
+    )
     listed = old.get("conditions")
     made: dict[str, Any] = {
         "observedGeneration": generation,
-        "phase": str(group_status.phase_of(progress, ready=ready, paused=paused, hibernated=hibernated)),
+        "phase": str(phase),
         **statistics,
         "conditions": merge_conditions(listed if isinstance(listed, list) else (), found, generation, now),
     }

@@ -471,7 +471,8 @@ def test_dashboards_are_up_to_date_and_use_existing_metrics() -> None:
 def known_metrics() -> set[str]:
     """The names of all series: of sidecars, of the operator, and RocketMQ's."""
     metrics = OperatorMetrics()
-    for collect in (metrics.collect_groups, metrics.collect_audits, metrics.collect_entities):
+    collects = (metrics.collect_groups, metrics.collect_audits, metrics.collect_entities)
+    for collect in (*collects, metrics.collect_conditions):
         collect(list)
     metrics.collect_watches(list)
     own = {

@@ -17,6 +17,11 @@ from tests.unit.operator.audits.fake_audit_cluster import AUDITED, DAMAGED, NAME
 REPORT = "ConfigMap nightly-audit-1-report"
 
 
+def for_tools(cluster: FakeAuditCluster) -> tuple[str, ...]:
+    """The conditions that tools wait for."""
+    return tuple(cluster.condition(kind)[0] for kind in ("Ready", "Reconciling", "Stalled"))
+
+
 def test_an_audit_runs_once_and_keeps_its_verdict_and_report() -> None:
     cluster = FakeAuditCluster()
     cluster.audit()
@@ -26,6 +31,7 @@ def test_an_audit_runs_once_and_keeps_its_verdict_and_report() -> None:
     assert status["report"] == "nightly-audit-1-report"
     assert cluster.condition("Complete") == ("True", "Verdict")
     assert cluster.condition("Healthy") == ("True", "Healthy")
+    assert for_tools(cluster) == ("True", "False", "False")
     assert cluster.own() == [REPORT]
     assert [one.reason for one in cluster.events.values()] == ["AuditStarted", "AuditCut", "AuditHealthy"]
     cluster.tick(1e6)
@@ -36,6 +42,7 @@ def test_the_cut_bounds_every_replica_and_readers_run_beside_the_volumes() -> No
     cluster = FakeAuditCluster(hangs=True)
     cluster.audit(tolerations=[{"key": "spot", "operator": "Exists"}])
     cluster.run(8)
+    assert for_tools(cluster) == ("False", "True", "False")
     job = json.loads(cluster.objects[Ref("ConfigMap", NAMESPACE, "nightly-audit-1-job")]["data"]["job.json"])
     assert {one["name"][-1]: one["end"] for one in job["replicas"]} == {"0": 1000, "1": 1000, "2": 700}
     assert job["view"] == {
@@ -107,6 +114,7 @@ def finished(cluster: FakeAuditCluster, reason: str) -> None:
     """Asserts that the run failed for this reason and left nothing, not even a report."""
     assert cluster.status["phase"] == "Failed"
     assert cluster.condition("Complete") == ("False", reason)
+    assert for_tools(cluster) == ("False", "False", "True")
     assert cluster.status["history"][0]["verdict"] == ""
     assert cluster.own() == []
 

@@ -72,7 +72,11 @@ class FakeBrokers:
     @property
     def ready(self) -> dict[str, Any]:
         """The condition Ready."""
-        (found,) = self.status["conditions"]
+        return self.condition("Ready")
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """One of the conditions."""
+        (found,) = (one for one in self.status["conditions"] if one["type"] == kind)
         return found  # type: ignore[no-any-return]
 
     def reasons(self) -> list[str]:

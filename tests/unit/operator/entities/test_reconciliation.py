@@ -23,6 +23,11 @@ def found_topic(brokers: FakeBrokers, group: str = "orders") -> TopicConfig:
     return found
 
 
+def for_tools(brokers: FakeBrokers) -> tuple[str, ...]:
+    """The conditions that tools wait for."""
+    return tuple(brokers.condition(kind)["status"] for kind in ("Ready", "Reconciling", "Stalled"))
+
+
 def found_user(brokers: FakeBrokers, group: str = "orders") -> BrokerUser:
     """The user of a group."""
     found = brokers.groups[group]
@@ -178,10 +183,27 @@ def test_the_condition_has_the_brokers_reason_for_a_rejection() -> None:
     assert brokers.status["phase"] == "Failed"
     assert brokers.ready["reason"] == "Rejected"
     assert brokers.ready["message"] == f"orders: {brokers.refusal}"
+    assert for_tools(brokers) == ("False", "False", "True")
+    assert brokers.condition("Stalled")["message"] == f"orders: {brokers.refusal}"
     assert brokers.reasons() == ["Rejected"]
     brokers.refusal = ""
     brokers.settle()
     assert brokers.status["phase"] == "Ready"
+    assert for_tools(brokers) == ("True", "False", "False")
+
+
+def test_a_topic_whose_brokers_cannot_be_asked_is_on_its_way() -> None:
+    brokers = FakeBrokers(topic(), {"orders": None})
+    brokers.problems["orders"] = Problem("NoMaster", "orders has no master")
+    brokers.settle()
+    assert for_tools(brokers) == ("False", "True", "False")
+    brokers.problems.clear()
+    brokers.settle()
+    assert for_tools(brokers) == ("True", "False", "False")
+    brokers.edit(queues=16)
+    brokers.problems["orders"] = Problem("NoMaster", "orders has no master")
+    brokers.settle()
+    assert for_tools(brokers) == ("False", "True", "False")
 
 
 def test_of_two_resources_for_one_topic_the_older_one_counts() -> None:
@@ -286,6 +308,7 @@ def test_a_resource_that_passes_the_schema_and_is_invalid_says_so() -> None:
     brokers.settle()
     assert brokers.status["phase"] == "Invalid"
     assert "expected at least spec.queues, which is 8" in brokers.ready["message"]
+    assert for_tools(brokers) == ("False", "False", "True")
     assert brokers.changes == []
 
 

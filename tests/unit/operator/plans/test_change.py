@@ -123,7 +123,7 @@ def test_a_deleted_pod_is_reported_until_it_is_back(api: FakeApi) -> None:
     api.operate()
     assert api.condition(ORDERS, "Degraded")["status"] == "True"
     assert "orders-broker-0" in api.condition(ORDERS, "Ready")["message"]
-    assert api.status(ORDERS)["phase"] == "Healing"
+    assert api.status(ORDERS)["phase"] == "Degraded"
     api.settle()
     status = api.status(ORDERS)
     assert (status["phase"], status["master"], status["masterEpoch"]) == ("Ready", "orders-broker-1", 2)

@@ -99,7 +99,7 @@ def test_the_status_says_which_replica_acts_since_when_and_what_escaped() -> Non
     api.operate()
     status = api.status(PAIR)
     assert status["actingMaster"] == {"pod": "pair-broker-1", "since": SINCE, "escaped": 6, "waiting": 2}
-    assert (status["master"], status["phase"]) == ("", "Healing")
+    assert (status["master"], status["phase"]) == ("", "Degraded")
     found = conditions(api)
     assert found["Ready"] == ("False", "NoMaster")
     (message,) = (one["message"] for one in status["conditions"] if one["type"] == "Ready")
