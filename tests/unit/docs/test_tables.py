@@ -13,13 +13,20 @@ import yaml
 from epochmq_broker.requests.fast_handler import Port
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.nameserver.processor import NamesrvProcessor
+from epochmq_controller.port_rules import CONTROLLER_RULES, NAMESERVER_RULES, Sender
 from epochmq_operator.pod_rendering import REPLICATION_DEFAULTS
 from epochmq_operator.resources import audit, load_resources
 from epochmq_operator.resources.entities import ENTITY_KINDS
 from epochmq_protocol.codes import RequestCode
+from epochmq_protocol.member_requests import (
+    CONTROLLER_REQUESTS,
+    NAMESERVER_REQUESTS,
+    RAFT_REQUESTS,
+    MemberCode,
+)
 from tests.unit.broker.kit import running
 from tests.unit.docs.pages import ROOT, pages, read
-from tools import diagram
+from tools import access_matrix, diagram
 
 DOCS = ROOT / "docs"
 WITHOUT_THE_FEATURE = {354, 355, 908, 200056}
@@ -67,6 +74,21 @@ async def test_the_request_codes_are_those_that_are_served(tmp_path: Path) -> No
     everywhere = broker | lacking | nameserver | controller | clients
     assert nobody & everywhere == set()
     assert nobody | everywhere == set(RequestCode)
+
+
+async def test_every_code_of_every_port_has_a_rule_and_a_row_in_the_matrix(tmp_path: Path) -> None:
+    async with running(tmp_path, {}) as bench:
+        served = {int(code) for port in Port for code in bench.broker.pipeline.served[port]}
+    assert served == access_matrix.served_by_brokers()
+    proofs = set(map(int, MemberCode))
+    nameserver = set(map(int, NamesrvProcessor.handlers(_anything())))
+    assert nameserver | proofs == set(map(int, NAMESERVER_RULES))
+    controller = set(map(int, ControllerProcessor.handlers(_anything())))
+    assert controller | proofs | RAFT_REQUESTS == set(map(int, CONTROLLER_RULES))
+    for rules, guarded in ((NAMESERVER_RULES, NAMESERVER_REQUESTS), (CONTROLLER_RULES, CONTROLLER_REQUESTS)):
+        assert {int(code) for code, sender in rules.items() if sender is Sender.MEMBERS} == guarded
+    page = access_matrix.page(served)
+    assert access_matrix.PAGE.read_text() == page, "run .venv/bin/python -m tools.access_matrix"
 
 
 def _anything() -> Any:
