@@ -9,7 +9,16 @@ from typing import Annotated
 
 import typer
 
-from epochmq.commands import audits, groups, local_run, messages, pod_processes, repairs, topics
+from epochmq.commands import (
+    audits,
+    groups,
+    local_run,
+    messages,
+    pod_processes,
+    repairs,
+    stored_messages,
+    topics,
+)
 
 app = typer.Typer(
     name="epochmq",
@@ -20,7 +29,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for family in (local_run, topics, groups, messages, repairs, audits, pod_processes):
+for family in (local_run, topics, groups, stored_messages, messages, repairs, audits, pod_processes):
     app.registered_commands += family.app.registered_commands
     app.registered_groups += family.app.registered_groups
 

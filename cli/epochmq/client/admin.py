@@ -78,11 +78,16 @@ class AdminClient:
         body: bytes = b"",
         *,
         accepted: Iterable[int] = (ResponseCode.SUCCESS,),
+        fields: dict[str, str] | None = None,
     ) -> Command:
-        """Calls a broker or nameserver. Raises RequestError for a response with a code that is not accepted,
-        and RetryableError if there is no response. Both name the address."""
+        """Calls a broker or nameserver. `fields` are those that the header's class lacks.
+
+        Raises RequestError for a response with a code that is not accepted, and RetryableError if there is no
+        response. Both name the address."""
         async with self._slots:
-            response = await self._remoting.call(address, request(code, header, body), self.timeout_ms)
+            response = await self._remoting.call(
+                address, request(code, header, body, fields), self.timeout_ms
+            )
         if response.code not in accepted:
             remark = response.remark or f"it responded with code {response.code}"
             raise RequestError(response.code, f"{address}: {remark}")

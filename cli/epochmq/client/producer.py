@@ -112,10 +112,16 @@ class Producer:
         await self._remoting.close()
 
     async def send(
-        self, topic: str, body: bytes, *, tags: str | None = None, keys: str | None = None
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> SendResult:
         """Sends one message and returns where it was stored. Retries until the time limit, on another broker
-        if there is one.
+        if there is one. `properties` are further ones.
 
         Raises RequestError if a broker rejects the message, and RetryableError (CallTimeoutError, …) if the
         last attempt fails. After a time-out or a lost connection the message may have been stored, even
@@ -127,11 +133,14 @@ class Producer:
                 ResponseCode.MESSAGE_ILLEGAL, "the message is empty; RocketMQ accepts no empty messages"
             )
         deadline = time.monotonic() + self._timeout_ms / 1000
-        properties = {message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._unique_keys.next()}
+        sent = {
+            **(properties or {}),
+            message.PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX: self._unique_keys.next(),
+        }
         if tags:
-            properties[message.PROPERTY_TAGS] = tags
+            sent[message.PROPERTY_TAGS] = tags
         if keys:
-            properties[message.PROPERTY_KEYS] = keys
+            sent[message.PROPERTY_KEYS] = keys
         failed_broker: str | None = None
         pause_s = RETRY_PAUSE_S
         while True:
@@ -140,7 +149,7 @@ class Producer:
                 route = await self._route(topic)
                 queue = self._choose(route, failed_broker)
                 failed_broker = queue.broker_name
-                return await self._attempt(route, queue, body, properties, min(left_ms, ATTEMPT_MAX_MS))
+                return await self._attempt(route, queue, body, sent, min(left_ms, ATTEMPT_MAX_MS))
             except RequestError as error:
                 if error.code not in RETRY_CODES or time.monotonic() + pause_s > deadline:
                     raise

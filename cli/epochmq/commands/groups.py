@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from epochmq.options import DryRunOption, GroupArgument, YesOption, on_cluster
-from epochmq.verbs.cluster_calls import ClusterVerb
+from epochmq.verbs.cluster_calls import ClusterVerb, parse_queue
 
 app = typer.Typer()
 group_app = typer.Typer(
@@ -88,7 +88,7 @@ def reset(
     from epochmq.verbs import offset_reset as verb
 
     point = verb.parse_point(to, time, offset, delta)
-    return verb.reset(call, group, topic, point, queue=verb.parse_queue(queue), dry_run=dry_run, yes=yes)
+    return verb.reset(call, group, topic, point, queue=parse_queue(queue), dry_run=dry_run, yes=yes)
 
 
 @group_app.command()

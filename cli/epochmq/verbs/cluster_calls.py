@@ -87,3 +87,13 @@ def parse_time(option: str, text: str) -> int:
             f"{option} {text}: expected a time such as 2030-01-31T14:00, ms since 1970, or 15m, 3h or 2d "
             "(before now)"
         ) from None
+
+
+def parse_queue(text: str | None) -> tuple[str, int] | None:
+    """The broker and the number of `BROKER:QUEUE`. Raises UsageError."""
+    if text is None:
+        return None
+    broker, colon, number = text.rpartition(":")
+    if not broker or not colon or not (number.isascii() and number.isdecimal()):
+        raise UsageError(f"--queue {text}: expected BROKER:NUMBER, for example broker-a:0")
+    return broker, int(number)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import sys
-from typing import Any
 
 import msgspec
 
 from epochmq.client import Consumer, ReceivedMessage
 from epochmq.exits import ExitCode, UsageError, print_error
+from epochmq.verbs.message_json import message_object
 from epochmq.verbs.target import NameserverTarget
-from epochmq_protocol import message
 from epochmq_protocol.topics import GROUP_LENGTH_MAX, is_topic_or_group_illegal, validate_topic
 
 
@@ -66,30 +64,6 @@ async def _print_all(consumer: Consumer, count: int | None, as_json: bool, timeo
 def _print(received: ReceivedMessage, as_json: bool) -> None:
     """Prints a message as JSON, or its unchanged body and a line feed."""
     output = sys.stdout.buffer
-    output.write(msgspec.json.encode(_as_json(received)) if as_json else received.body)
+    output.write(msgspec.json.encode(message_object(received)) if as_json else received.body)
     output.write(b"\n")
     output.flush()
-
-
-def _as_json(received: ReceivedMessage) -> dict[str, Any]:
-    """The message as a JSON object. A body that is not UTF-8 text becomes `bodyBase64`."""
-    record, properties = received.record, received.properties
-    try:
-        body = {"body": received.body.decode()}
-    except UnicodeDecodeError:
-        body = {"bodyBase64": base64.b64encode(received.body).decode()}
-    return {
-        "topic": record.topic,
-        "brokerName": received.queue.broker_name,
-        "queueId": record.queue_id,
-        "queueOffset": record.queue_offset,
-        "msgId": received.msg_id,
-        "offsetMsgId": record.msg_id,
-        "tags": properties.get(message.PROPERTY_TAGS),
-        "keys": properties.get(message.PROPERTY_KEYS),
-        "bornTimestamp": record.born_timestamp,
-        "storeTimestamp": record.store_timestamp,
-        "reconsumeTimes": record.reconsume_times,
-        "properties": properties,
-        **body,
-    }

@@ -56,16 +56,6 @@ def parse_point(to: str | None, time: str | None, offset: int | None, delta: int
     return ResetPoint(end=to, time_ms=time_ms, offset=offset, delta=delta)
 
 
-def parse_queue(text: str | None) -> tuple[str, int] | None:
-    """The broker and the number of `BROKER:QUEUE`. Raises UsageError."""
-    if text is None:
-        return None
-    broker, colon, number = text.rpartition(":")
-    if not broker or not colon or not (number.isascii() and number.isdecimal()):
-        raise UsageError(f"--queue {text}: expected BROKER:NUMBER, for example broker-a:0")
-    return broker, int(number)
-
-
 def reset(
     verb: ClusterVerb,
     group: str,

@@ -81,14 +81,13 @@ def format_result(result: VerbResult, output: ResultFormat) -> str:
 
 
 def _format_table(table: OutputTable, *, is_wide: bool) -> str:
+    if not table.rows and not table.title:
+        return ""
     columns = [column for column in table.columns if is_wide or not column.is_wide]
     rows = [[_cell(row.get(column.field), column) for column in columns] for row in table.rows]
     titles = [column.title for column in columns]
     widths = [max(len(cells[at]) for cells in (titles, *rows)) for at in range(len(columns))]
-    numeric = [
-        any(_is_number(row.get(column.field)) for row in table.rows) and not column.is_time
-        for column in columns
-    ]
+    numeric = [not column.is_time and _are_numbers(table.rows, column.field) for column in columns]
     lines = [f"{table.title}:"] if table.title else []
     for cells in (titles, *rows):
         placed = [
@@ -99,8 +98,9 @@ def _format_table(table: OutputTable, *, is_wide: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _are_numbers(rows: Sequence[dict[str, Any]], name: str) -> bool:
+    values = [row[name] for row in rows if row.get(name) is not None]
+    return bool(values) and all(type(value) in (int, float) for value in values)
 
 
 def _cell(value: object, column: Column) -> str:
