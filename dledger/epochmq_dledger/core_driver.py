@@ -52,6 +52,7 @@ from epochmq_dledger.core.types import (
     SendResponse,
     SendSnapshotChunk,
     SnapshotInstalled,
+    SnapshotRejected,
     SnapshotSaved,
     Tick,
     TransferLeadership,
@@ -267,7 +268,13 @@ class CoreDriver:
         """Rejects an input while the driver pauses. Keeps what jobs and calls have reported; those that run
         bound the number, because the driver starts none."""
         if isinstance(
-            event, CallCompleted | LogSynced | ErasureCompleted | SnapshotSaved | SnapshotInstalled
+            event,
+            CallCompleted
+            | LogSynced
+            | ErasureCompleted
+            | SnapshotSaved
+            | SnapshotInstalled
+            | SnapshotRejected,
         ):
             self._inputs.append(event)
         elif not isinstance(event, Tick | LeaderDisconnected):
@@ -329,7 +336,7 @@ class CoreDriver:
                 request.data = context.snapshots.read(request.offset, size)
                 self._calls.start(SendRequest(peer, call_context, request))
             case InstallSnapshot(snapshot=snapshot, data=data):
-                self._snapshots.save(snapshot, data, SnapshotInstalled(snapshot))
+                self._snapshots.install(snapshot, data)
             case RestoreSnapshot(snapshot=snapshot):
                 self._applier.restore(snapshot)
             case RejoinCompleted():

@@ -6,7 +6,7 @@ import logging
 import os
 from functools import partial
 
-from epochmq_dledger.core.types import Snapshot, SnapshotInstalled, SnapshotSaved
+from epochmq_dledger.core.types import Snapshot, SnapshotInstalled, SnapshotRejected, SnapshotSaved
 from epochmq_dledger.peer_context import PeerContext, is_disk_full
 from epochmq_dledger.state_machine import StateMachine
 from epochmq_protocol.checksum import crc32
@@ -42,6 +42,17 @@ class SnapshotTaker:
         members = context.started_node.member.membership.addresses_at(applied_index)
         snapshot = Snapshot(entry, len(data), crc32(data), members)
         self.save(snapshot, data, SnapshotSaved(snapshot))
+
+    def install(self, snapshot: Snapshot, data: bytes) -> None:
+        """Makes a leader's snapshot durable, unless the state machine cannot load it. With such a snapshot
+        the peer would stop, and could not start again."""
+        try:
+            if self._machine is not None:
+                self._machine.check(data)
+        except ValueError as error:
+            self._context.feed(SnapshotRejected(snapshot, str(error)))
+        else:
+            self.save(snapshot, data, SnapshotInstalled(snapshot))
 
     def save(self, snapshot: Snapshot, data: bytes, then: SnapshotSaved | SnapshotInstalled) -> None:
         """Makes a snapshot durable on a worker thread, and then feeds an input to the core."""

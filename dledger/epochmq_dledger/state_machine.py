@@ -11,5 +11,8 @@ class StateMachine(Protocol):
     def save(self) -> bytes:
         """The state that the entries applied so far have produced."""
 
+    def check(self, data: bytes) -> None:
+        """ValueError unless `restore` can load these bytes: they come from another peer."""
+
     def restore(self, data: bytes) -> None:
         """Loads a state that `save` of this or another peer returned. ValueError if it is none."""

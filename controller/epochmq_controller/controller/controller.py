@@ -296,6 +296,10 @@ class Controller:
         """Encodes the groups as a snapshot (`StateMachine`)."""
         return snapshot.encode(self.state_machine.groups)
 
+    def check(self, data: bytes) -> None:
+        """ValueError unless `restore` can load these bytes (`StateMachine`)."""
+        snapshot.decode(data)
+
     def restore(self, data: bytes) -> None:
         """Loads the groups of a snapshot. ValueError for other bytes."""
         self._feed(SnapshotRestored(snapshot.decode(data)))

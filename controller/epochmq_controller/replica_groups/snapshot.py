@@ -4,11 +4,16 @@ Java's DLedger controllers have no snapshots."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from epochmq_controller.replica_groups.replicated_state import RegisteredReplica, ReplicaGroup, ReplicaGroups
+from epochmq_protocol.integers import LONG_MAX, LONG_MIN
 
 VERSION = 1
+Long = Annotated[int, msgspec.Meta(ge=LONG_MIN, le=LONG_MAX)]
+"""An integer of Java's range: every number here goes into responses."""
 
 
 class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -17,17 +22,17 @@ class GroupRow(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
     cluster_name: str
     broker_name: str
-    next_broker_id: int
-    master_id: int | None
-    master_epoch: int
-    sync_state_set: list[int]
-    sync_state_set_epoch: int
-    replicas: list[tuple[int, str, str]]
-    former_members: list[int] = []
-    confirmed_offset: int = -1
-    incarnations: list[tuple[int, str]] = []
-    min_in_sync_replicas: int = 1
-    eligible_members: list[int] = []
+    next_broker_id: Long
+    master_id: Long | None
+    master_epoch: Long
+    sync_state_set: list[Long]
+    sync_state_set_epoch: Long
+    replicas: list[tuple[Long, str, str]]
+    former_members: list[Long] = []
+    confirmed_offset: Long = -1
+    incarnations: list[tuple[Long, str]] = []
+    min_in_sync_replicas: Long = 1
+    eligible_members: list[Long] = []
 
 
 class GroupTables(msgspec.Struct, frozen=True, rename="camel"):

@@ -34,6 +34,7 @@ from epochmq_dledger.core.types import (
     SavedMembership,
     Snapshot,
     SnapshotInstalled,
+    SnapshotRejected,
     SnapshotSaved,
     Tick,
     TransferLeadership,
@@ -186,6 +187,8 @@ class RaftNode:
                 self.member.log.drop_before(snapshot.index)
             case SnapshotInstalled(snapshot=snapshot):
                 self._on_installed(snapshot, now_ms)
+            case SnapshotRejected(reason=reason):
+                self.receiver.on_rejected(reason)
         self._advance(now_ms)
         effects, self.member.effects = self.member.effects, []
         return effects

@@ -88,6 +88,14 @@ class SnapshotReceiver:
         self._pending_request = call, request
         self.member.emit(InstallSnapshot(snapshot, data))
 
+    def on_rejected(self, reason: str) -> None:
+        """The state machine cannot load what the leader sent."""
+        if self._pending_request is None:
+            return
+        (call, request), self._pending_request = self._pending_request, None
+        self.member.alarm("snapshot", f"rejected a snapshot by {request.leader_id}: {reason:.300}")
+        self._respond(call, request, DLedgerResponseCode.UNEXPECTED_ARGUMENT, 0)
+
     def on_installed(self, snapshot: Snapshot) -> bool:
         """The snapshot is durable: restarts the log after it, unless the log has reached its index meanwhile.
         Returns whether the state machine loads the snapshot."""

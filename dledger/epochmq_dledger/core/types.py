@@ -239,6 +239,13 @@ class SnapshotInstalled(msgspec.Struct, frozen=True):
     snapshot: Snapshot
 
 
+class SnapshotRejected(msgspec.Struct, frozen=True):
+    """The state machine cannot load the snapshot of an `InstallSnapshot`, and nothing has changed."""
+
+    snapshot: Snapshot
+    reason: str
+
+
 RaftInput = (
     Tick
     | RequestReceived
@@ -253,6 +260,7 @@ RaftInput = (
     | ChangeMembers
     | SnapshotSaved
     | SnapshotInstalled
+    | SnapshotRejected
 )
 
 
@@ -353,7 +361,8 @@ class SendSnapshotChunk(msgspec.Struct, frozen=True):
 
 
 class InstallSnapshot(msgspec.Struct, frozen=True):
-    """Replace this peer's snapshot durably with a leader's, and report with `SnapshotInstalled`."""
+    """Replace this peer's snapshot durably with a leader's, and report with `SnapshotInstalled`. Report
+    `SnapshotRejected` instead if the state machine cannot load it."""
 
     snapshot: Snapshot
     data: bytes

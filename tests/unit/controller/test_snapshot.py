@@ -4,6 +4,7 @@ arguments."""
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,28 @@ def test_the_members_command_exits_with_a_status_and_an_explanation(
     assert COMMAND.run(arguments) == status
     output = capsys.readouterr()
     assert "epochmq controller members" in (output.err if status else output.out)
+
+
+@pytest.mark.parametrize("data", [b"", b"[" * 100_000, b'{"version":1}', b"\xff", b"null"])
+def test_bytes_that_are_no_snapshot_are_named(data: bytes) -> None:
+    with pytest.raises(ValueError, match="no snapshot of the controller's groups"):
+        snapshot.decode(data)
+
+
+@pytest.mark.parametrize("field", ["nextBrokerId", "masterEpoch", "syncStateSetEpoch", "confirmedOffset"])
+def test_a_snapshot_has_no_number_beyond_javas_range(field: str) -> None:
+    group = {
+        "clusterName": "c",
+        "brokerName": "b",
+        "nextBrokerId": 2,
+        "masterId": 1,
+        "masterEpoch": 1,
+        "syncStateSet": [1],
+        "syncStateSetEpoch": 1,
+        "replicas": [[1, "h:1", "code"]],
+        "confirmedOffset": 0,
+    }
+    assert snapshot.decode(json.dumps({"version": 1, "groups": [group]}).encode()).groups
+    group[field] = 1 << 63
+    with pytest.raises(ValueError, match="no snapshot of the controller's groups"):
+        snapshot.decode(json.dumps({"version": 1, "groups": [group]}).encode())

@@ -19,7 +19,14 @@ from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.snapshot_file import SnapshotFile, open_snapshot
 from epochmq_formats.dledger_log import encode_entry
 from epochmq_formats.dledger_peer_files import SNAPSHOT_MAGIC
-from epochmq_protocol.dledger import DLedgerEntry
+from epochmq_protocol.dledger import (
+    DLedgerEntry,
+    DLedgerRequestCode,
+    DLedgerResponseCode,
+    InstallSnapshotRequest,
+    InstallSnapshotResponse,
+    decode_body,
+)
 from tests.unit.dledger.raft_group import RaftGroup, RunningPeer, until
 
 FILE_SIZE = 1024
@@ -156,6 +163,9 @@ class Bodies:
     def save(self) -> bytes:
         return json.dumps([entry.body.decode() for entry in self.applied if entry.body]).encode()
 
+    def check(self, data: bytes) -> None:
+        json.loads(data)
+
     def restore(self, data: bytes) -> None:
         self.applied[:] = [DLedgerEntry(-1, -1, -1, one.encode(), 0) for one in json.loads(data)]
 
@@ -201,6 +211,47 @@ async def test_peers_save_snapshots_and_restart_from_them(
             await group.stop(name)
     data = b"".join(path.read_bytes() for path in sorted((tmp_path / "n0" / "data").iterdir()))
     assert encode_entry(make_entry(0, 1, b"", 0, 4096))[:24] not in data
+
+
+async def test_a_snapshot_that_the_state_machine_cannot_load_leaves_the_peer_as_it_was(
+    tmp_path: Path, unused_tcp_port_factory: Callable[[], int]
+) -> None:
+    """Its CRC is right, so only the state machine can tell. Were it saved, the peer would stop for good, and
+    at each start again."""
+    ports = [unused_tcp_port_factory() for _ in range(3)]
+    group = RaftGroup(tmp_path, ports, machines=Bodies, settings={"snapshot_entries": 1000})
+    for name in group.addresses:
+        await group.start(name)
+    try:
+        leader = await group.leader()
+        await leader.propose(b"first")
+        name = next(one for one in group.addresses if one != leader.settings.self_id)
+        follower = group.running[name]
+        await until(lambda: bodies(follower) == [b"first"])
+        data = b'["no end'
+        chunk = InstallSnapshotRequest(
+            group="g",
+            remote_id=name,
+            local_id=leader.settings.self_id,
+            leader_id=leader.settings.self_id,
+            term=leader.term,
+            entry=make_entry(900, leader.term, b"x", 2000, 1 << 16),
+            size=len(data),
+            crc=zlib.crc32(data),
+            data=data,
+            members=dict(group.addresses),
+        )
+        answer = await group.ask(name, DLedgerRequestCode.INSTALL_SNAPSHOT, chunk)
+        response = decode_body(InstallSnapshotResponse, answer)
+        assert response.code == DLedgerResponseCode.UNEXPECTED_ARGUMENT
+        await (await group.leader()).propose(b"second")
+        await until(lambda: bodies(follower) == [b"first", b"second"])
+        await group.stop(name)
+        await group.start(name)
+        await until(lambda: bodies(group.running[name]) == [b"first", b"second"])
+    finally:
+        for name in list(group.running):
+            await group.stop(name)
 
 
 async def test_a_failed_snapshot_is_retried_later_and_no_entry_is_dropped(
