@@ -137,6 +137,7 @@ class RemotingConnection(asyncio.Protocol):
         "_unfinished",
         "active",
         "attributes",
+        "before_responses",
         "idle_since",
         "in_flight",
         "local",
@@ -184,6 +185,9 @@ class RemotingConnection(asyncio.Protocol):
         self._calls: dict[int, PendingCall] = {}
         self._next_opaque = 0
         self._linger: asyncio.TimerHandle | None = None
+        self.before_responses: Callable[[], None] | None = None
+        """Called once, before the responses to the requests of the present read are sent. It must not raise.
+        A fast handler sets it that does its work for several requests together."""
         self._loop = asyncio.get_running_loop()
 
     # for handlers and owners
@@ -488,6 +492,8 @@ class RemotingConnection(asyncio.Protocol):
             self._flush(responses)
             self.close()
             return
+        if self.before_responses is not None:
+            self._do_before_responses()
         if responses and self._phase is _OPEN:
             if len(responses) == 1:
                 self._transport.write(responses[0])
@@ -504,7 +510,13 @@ class RemotingConnection(asyncio.Protocol):
             if self._unfinished is not None:
                 self._unfinished.add(self, len(rest))
 
+    def _do_before_responses(self) -> None:
+        before, self.before_responses = self.before_responses, None
+        if before is not None:
+            before()
+
     def _flush(self, responses: list[bytes]) -> None:
+        self._do_before_responses()
         if self._phase is _OPEN:
             for response in responses:
                 self._transport.write(response)

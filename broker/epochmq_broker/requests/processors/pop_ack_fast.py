@@ -1,14 +1,17 @@
 """Serves ACK_MESSAGE for plain acknowledgements: the fast path of `pop_ack`.
 
 It writes the record of the acknowledgement straight into the timer topic, as the message writer and the
-timer's hook would. Before it changes anything it raises `FastPathMiss` for all else, and `pop_ack` serves the
-frame from the beginning: for orderly POPs, checkpoints in memory, rejections, acknowledgements that are due
-already, and names that JSON escapes. A test checks that both paths store the same record and respond the
-same.
+timer's hook would. The acknowledgements of one read for the same POP and queue become one record, as those of
+a BATCH_ACK_MESSAGE do; it is written before the first of them is answered.
+
+Before it changes anything it raises `FastPathMiss` for all else, and `pop_ack` serves the frame from the
+beginning: for orderly POPs, checkpoints in memory, rejections, acknowledgements that are due already, and
+names that JSON escapes. A test checks that both paths store the same record and respond the same.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Final
 
 import msgspec
@@ -35,20 +38,25 @@ from epochmq_protocol.message_const import (
     PROPERTY_TIMER_OUT_MS,
     PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX,
 )
-from epochmq_protocol.pop_records import ACK_TAG
+from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG
 from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_protocol.transport.connection import RemotingConnection
+from epochmq_store.appending.appender import AppendResult
 from epochmq_store.statuses import PutStatus
+
+log = logging.getLogger(__name__)
 
 HEADER_START: Final = b'{"code":2000'
 """Of ACK_MESSAGE and some other codes; the handler looks at the rest of the number."""
 POPPED_MAX: Final = 4096
 """POPs of one queue whose acknowledgements are prepared."""
+BATCH_MAX: Final = 128
+"""Acknowledgements in one record."""
 
 _REST_OF_CODE: Final = b"51,"
 _CODE_END: Final = len(HEADER_START) + len(_REST_OF_CODE)
-_STORED: Final = PutStatus.PUT_OK.name
 _ACK_TAGS_CODE: Final = tags_code(ACK_TAG)
+_BATCH_TAGS_CODE: Final = tags_code(BATCH_ACK_TAG)
 
 
 class _Fields(msgspec.Struct, gc=False, kw_only=True, rename="camel"):
@@ -85,9 +93,20 @@ class _PoppedQueue(msgspec.Struct, frozen=True, gc=False):
     stats_key: str
     key_start: str
     key_end: str
+    batch_key_end: str
     body_end: bytes
     properties_start: bytes
+    batch_properties_start: bytes
     properties_end: bytes
+
+
+class _Waiting(msgspec.Struct, gc=False):
+    """The acknowledgements of the present read that are not stored yet, of one `_PoppedQueue`. `opaques`: of
+    the requests that are answered when the record is safe."""
+
+    popped: _PoppedQueue
+    offsets: list[int]
+    opaques: list[tuple[RemotingConnection, int]]
 
 
 _decode: Final = msgspec.json.Decoder(_Request, strict=False).decode
@@ -99,13 +118,14 @@ class FastPopAck:
     def __init__(self, context: ProcessorContext, *, pop: PopService) -> None:
         self._counts = context.latencies.fast
         self._live = context.live
-        self._store = context.store
+        self._log = context.store
         self._writer = context.writer
         self._topics = context.tables.topics
         self._stats = context.tables.stats
         self._pop = pop
         self._queues = context.store.queues
         self._popped: dict[_PoppedKey, _PoppedQueue] = {}
+        self._waiting: dict[_PoppedKey, _Waiting] = {}
         self._config = context.live.current
         self._topics_seen = context.tables.topics.generation
 
@@ -152,36 +172,71 @@ class FastPopAck:
             or not hook.has_room(popped.out_ms)
         ):
             raise FastPathMiss
-        uniq_key = f"{popped.key_start}{text}{popped.key_end}"
-        store = self._store
-        status, physical_offset, _, size = store.append(
-            store.queue(TIMER_TOPIC, 0),
-            body=b'{"ao":%d,%b' % (offset, popped.body_end),
-            properties=b"%b%b%b" % (popped.properties_start, uniq_key.encode(), popped.properties_end),
-            born_timestamp=present_ms,
-            born_host=self._pop.revive_log.host,
-            tags_code=_ACK_TAGS_CODE,
-            uniq_key=uniq_key,
-        )
-        if status is not PutStatus.PUT_OK:
-            raise FastPathMiss  # nothing has changed; the ordinary path reports it
-        if writer.on_append is not None:
-            writer.on_append()
-        self._count(popped)
+        waiting = self._waiting.get(key)
+        if waiting is None or len(waiting.offsets) >= BATCH_MAX:
+            if waiting is not None:
+                self._store(waiting)
+            waiting = self._waiting[key] = _Waiting(popped, [], [])
+            connection.before_responses = self._store_waiting
+        waiting.offsets.append(offset)
         if waits:
-            self._respond_when_safe(connection, request.opaque, physical_offset + size)
+            connection.defer(request.opaque, RequestCode.ACK_MESSAGE)
+            waiting.opaques.append((connection, request.opaque))
             return None
         oneway = request.flag & FLAG_ONEWAY
         self._counts[ONEWAY_ACKS if oneway else ACKS] += 1
         return None if oneway else encode_success(request.opaque)
 
-    def _count(self, popped: _PoppedQueue) -> None:
+    def _store_waiting(self) -> None:
+        """Stores the acknowledgements of the present read."""
+        for waiting in self._waiting.values():
+            self._store(waiting)
+        self._waiting.clear()
+
+    def _store(self, waiting: _Waiting) -> None:
+        """Stores one record, and answers what waits for it. As on the ordinary path the client is told
+        nothing of an acknowledgement that could not be stored: its message comes again."""
+        popped, offsets = waiting.popped, waiting.offsets
         group, (topic, queue_id) = popped.group, popped.place
-        self._pop.revive_log.puts.add(group, topic, ACK, _STORED)
+        name, end = PutStatus.UNKNOWN_ERROR.name, 0
+        try:
+            status, physical_offset, _, size = self._append(popped, offsets)
+            name = status.name
+            if status is PutStatus.PUT_OK:
+                end = physical_offset + size
+                if self._writer.on_append is not None:
+                    self._writer.on_append()
+        except Exception:  # the acknowledgements of other POPs must still be stored
+            log.exception("an acknowledgement could not be stored")
+        if not end:
+            log.error("%d acknowledgements of %s could not be stored: %s", len(offsets), popped.place, name)
+        self._pop.revive_log.puts.add(group, topic, ACK, name)
         stats = self._stats
-        stats.add(BROKER_ACK_NUMS, stats.cluster)
-        stats.add(GROUP_ACK_NUMS, popped.stats_key)
-        self._pop.in_flight.remove(topic, group, queue_id, popped.pop_time, 1)
+        stats.add(BROKER_ACK_NUMS, stats.cluster, len(offsets))
+        stats.add(GROUP_ACK_NUMS, popped.stats_key, len(offsets))
+        self._pop.in_flight.remove(topic, group, queue_id, popped.pop_time, len(offsets))
+        if waiting.opaques:
+            self._respond_when_safe(waiting.opaques, end)
+
+    def _append(self, popped: _PoppedQueue, offsets: list[int]) -> AppendResult:
+        """Appends the record of these acknowledgements."""
+        if len(offsets) == 1:
+            uniq_key = f"{popped.key_start}{offsets[0]}{popped.key_end}"
+            body = b'{"ao":%d,%b' % (offsets[0], popped.body_end)
+            start, tags = popped.properties_start, _ACK_TAGS_CODE
+        else:
+            uniq_key = f"{popped.key_start}[{', '.join(map(str, offsets))}]{popped.batch_key_end}"
+            body = b'{"ao":-1,"aol":[%b],%b' % (",".join(map(str, offsets)).encode(), popped.body_end)
+            start, tags = popped.batch_properties_start, _BATCH_TAGS_CODE
+        return self._log.append(
+            self._log.queue(TIMER_TOPIC, 0),
+            body=body,
+            properties=b"%b%b%b" % (start, uniq_key.encode(), popped.properties_end),
+            born_timestamp=now_ms(),
+            born_host=self._pop.revive_log.host,
+            tags_code=tags,
+            uniq_key=uniq_key,
+        )
 
     def _add_popped(self, key: _PoppedKey) -> _PoppedQueue:
         """The new cache entry for these acknowledgements. Raises FastPathMiss if the ordinary path has to
@@ -213,6 +268,13 @@ class FastPopAck:
             raise FastPathMiss
         if len(self._popped) >= POPPED_MAX:
             self._popped.clear()
+        start_of, batch_start_of = (
+            (
+                f"{PROPERTY_TAGS}\x01{tag}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{revive_time}\x02"
+                f"{PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX}\x01"
+            ).encode()
+            for tag in (ACK_TAG, BATCH_ACK_TAG)
+        )
         popped = self._popped[key] = _PoppedQueue(
             (topic, queue_id),
             group,
@@ -222,13 +284,12 @@ class FastPopAck:
             f"{topic}@{group}",
             f"{topic}@{queue_id}@",
             f"@{group}@{pop_time}@{broker}@{ACK_TAG}",
+            f"@{group}@{pop_time}@{BATCH_ACK_TAG}",
             (
                 f'"bn":"{broker}","c":"{group}","pt":{pop_time},"q":{queue_id},"so":{start},"t":"{topic}"}}'
             ).encode(),
-            (
-                f"{PROPERTY_TAGS}\x01{ACK_TAG}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{revive_time}\x02"
-                f"{PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX}\x01"
-            ).encode(),
+            start_of,
+            batch_start_of,
             (
                 f"\x02{PROPERTY_TIMER_OUT_MS}\x01{out_ms}\x02"
                 f"{real_place(self._pop.revive_log.topic, revive_queue_id)}"
@@ -244,15 +305,15 @@ class FastPopAck:
     def _check_offset(self, place: tuple[str, int], offset: int) -> None:
         """Raises FastPathMiss unless the queue exists and has this offset, or ends there."""
         queue = self._queues.get(place)
-        if queue is None or not queue.min_offset <= offset <= self._store.max_offset(queue):
+        if queue is None or not queue.min_offset <= offset <= self._log.max_offset(queue):
             raise FastPathMiss
 
-    def _respond_when_safe(self, connection: RemotingConnection, opaque: int, end: int) -> None:
+    def _respond_when_safe(self, opaques: list[tuple[RemotingConnection, int]], end: int) -> None:
         """Responds once the log is safe up to `end`, whether or not that succeeds."""
-        connection.defer(opaque, RequestCode.ACK_MESSAGE)
 
         def respond(_: PutStatus) -> None:
-            connection.respond_encoded(opaque, encode_success(opaque))
+            for connection, opaque in opaques:
+                connection.respond_encoded(opaque, encode_success(opaque))
 
         self._writer.when_safe(end, respond)
 

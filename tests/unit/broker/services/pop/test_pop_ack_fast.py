@@ -11,16 +11,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from epochmq_broker.services.pop.checkpoints import AckMsg
 from epochmq_broker.tables.topics import topic_config
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.frame import FLAG_ONEWAY, FLAG_RESPONSE, Command, encode, split
-from epochmq_protocol.message import decode_record
+from epochmq_protocol.javahash import java_hash
+from epochmq_protocol.message import decode_record, parse_properties
+from epochmq_protocol.pop_records import ACK_TAG, BATCH_ACK_TAG
 from epochmq_protocol.topics import TIMER_TOPIC
 from epochmq_protocol.transport.connection import RemotingConnection
 from epochmq_store.statuses import PutStatus
-from tests.unit.broker.kit import Bench, Peer, running, send_command
-from tests.unit.broker.services.pop.support import ack_command, extra_info, pop, send
+from tests.unit.broker.kit import Bench, Peer, running, send_command, until
+from tests.unit.broker.services.pop.support import FAST_REVIVES, ack_command, extra_info, pop, send
 
 ROUNDS = 400
 MESSAGES = 6
@@ -153,7 +156,11 @@ async def test_the_response_has_the_bytes_of_the_ordinary_one(bench: Bench) -> N
 def fast_result(bench: Bench, command: Command) -> bytes | None:
     """What the fast path returns for a command. FastPathMiss."""
     _, header, body = split(encode(command)[4:])
-    return bench.fast_handler(RequestCode.ACK_MESSAGE).serve(bench.peer().connection, header, body)
+    connection = bench.peer().connection
+    found = bench.fast_handler(RequestCode.ACK_MESSAGE).serve(connection, header, body)
+    assert connection.before_responses is not None
+    connection.before_responses()
+    return found
 
 
 async def test_the_ordinary_path_serves_what_the_fast_path_cannot(
@@ -253,3 +260,104 @@ async def test_an_acknowledgement_that_is_due_already_takes_the_ordinary_path(
     monkeypatch.setattr("epochmq_broker.requests.processors.pop_ack_fast.now_ms", lambda: later)
     with pytest.raises(FastPathMiss):
         fast_result(bench, second)
+
+
+def acknowledge_together(peer: Peer, commands: list[Command]) -> list[int]:
+    """Sends acknowledgements that arrive in one read. Returns their opaques."""
+    frames, opaques = [], []
+    for command in commands:
+        opaques.append(peer.next_opaque())
+        frames.append(encode(Command(command.code, ext=command.ext, flag=command.flag, opaque=opaques[-1])))
+    peer.connection.data_received(b"".join(frames))
+    peer.collect()
+    return opaques
+
+
+async def test_the_acknowledgements_of_one_read_become_one_record_of_each_pop_and_queue(bench: Bench) -> None:
+    send(bench, 2, queue_id=1)
+    first, header = await pop(bench, queue_id=0, invisible_time=3_600_000)
+    second, other = await pop(bench, queue_id=1, invisible_time=3_600_000)
+    start, peer = bench.broker.store.max_phy_offset, bench.peer()
+    commands = [ack_command(extra_info(header, one, 0), one) for one in first]
+    commands.insert(3, ack_command(extra_info(other, second[0], 0), second[0]))
+    opaques = acknowledge_together(peer, commands)
+    assert [peer.answers[opaque].code for opaque in opaques] == [0] * len(commands)
+    batch, single = stored_since(bench, start)
+    ack = AckMsg(
+        ack_offset=-1,
+        start_offset=0,
+        group="g",
+        topic="T",
+        queue_id=0,
+        pop_time=header.pop_time,
+        broker_name="broker-a",
+        ack_offsets=list(range(MESSAGES)),
+    )
+    assert batch["body"] == ack.encode()
+    properties = parse_properties(batch["properties"])
+    assert (properties["TAGS"], properties["UNIQ_KEY"]) == (BATCH_ACK_TAG, ack.batch_unique_key)
+    assert batch["tags_code"] == java_hash(BATCH_ACK_TAG)
+    assert parse_properties(single["properties"])["TAGS"] == ACK_TAG
+    assert counters(bench) == (MESSAGES + 1, 2, MESSAGES + 1, 2, 0)
+
+
+async def test_a_record_has_a_bounded_number_of_acknowledgements(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("epochmq_broker.requests.processors.pop_ack_fast.BATCH_MAX", 4)
+    messages, header = await pop(bench, invisible_time=3_600_000)
+    acknowledge_together(bench.peer(), [ack_command(extra_info(header, one, 0), one) for one in messages])
+    assert bench.count(TIMER_TOPIC) == 1 + 2, "the checkpoint, and the records"
+    assert in_flight(bench) == 0
+
+
+async def test_only_what_was_not_acknowledged_together_comes_again(tmp_path: Path) -> None:
+    async with running(tmp_path, FAST_REVIVES) as bench:
+        send(bench, MESSAGES)
+        messages, header = await pop(bench, invisible_time=3000)
+        commands = [ack_command(extra_info(header, one, 0), one) for one in messages if one.queue_offset != 2]
+        acknowledge_together(bench.peer(), commands)
+        assert bench.count(TIMER_TOPIC) == 2, "the checkpoint, and one record for all acknowledgements"
+        await until(lambda: bench.count("%RETRY%g_T") == 1)
+        assert bench.record("%RETRY%g_T", 0, 0).body == messages[2].body
+        assert bench.broker.pop.revives.revived == 1
+
+
+async def test_with_sync_flush_all_responses_wait_for_the_record(tmp_path: Path) -> None:
+    async with running(tmp_path, {"flushDiskType": "SYNC_FLUSH"}) as bench:
+        peer = bench.peer()
+        for _ in range(3):
+            assert (await peer.answer(peer.send(send_command("T", b"x")))).code == 0
+        messages, header = await pop(bench, invisible_time=3_600_000)
+        commands = [ack_command(extra_info(header, one, 0), one) for one in messages]
+        opaques = acknowledge_together(peer, commands)
+        end = bench.broker.store.max_phy_offset
+        for opaque in opaques:
+            assert (await peer.answer(opaque)).code == 0
+            assert bench.broker.store.flushed_where >= end
+        assert len(opaques) == 3
+
+
+async def test_acknowledgements_that_cannot_be_stored_are_answered_and_hinder_no_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(bench, 1, queue_id=1)
+    first, header = await pop(bench, queue_id=0, invisible_time=3_600_000)
+    second, other = await pop(bench, queue_id=1, invisible_time=3_600_000)
+    append, calls = bench.broker.store.append, 0
+
+    def failing(*place: Any, **record: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise OSError("no space")
+        return append(*place, **record)
+
+    monkeypatch.setattr(bench.broker.store, "append", failing)
+    peer = bench.peer()
+    commands = [ack_command(extra_info(header, one, 0), one) for one in first[:2]]
+    commands.append(ack_command(extra_info(other, second[0], 0), second[0]))
+    opaques = acknowledge_together(peer, commands)
+    assert [peer.answers[opaque].code for opaque in opaques] == [0, 0, 0]
+    assert calls == 2
+    assert "2 acknowledgements of ('T', 0) could not be stored" in caplog.text
