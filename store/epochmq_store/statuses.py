@@ -61,8 +61,9 @@ class GetStatus(Enum):
 class RunningFlags(IntFlag):
     """The reasons why a store may not be read or written, with the values of RocketMQ's RunningFlags.
 
-    `FLUSH_FAILED` (RocketMQ logs a failed fsync and continues) and `REPLICA` (the log is written by
-    replication only) do not exist in RocketMQ; they lie above its bits.
+    `FLUSH_FAILED` (RocketMQ logs a failed fsync and continues), `REPLICA` (the log is written by
+    replication only) and `LOG_DAMAGED` (a confirmed record cannot be read; comes with `FLUSH_FAILED`) do not
+    exist in RocketMQ; they lie above its bits.
     """
 
     NOT_READABLE = 1
@@ -74,6 +75,7 @@ class RunningFlags(IntFlag):
     LOGIC_DISK_FULL = 64
     FLUSH_FAILED = 1 << 16
     REPLICA = 1 << 17
+    LOG_DAMAGED = 1 << 18
 
 
 class GetResult(Struct):

@@ -13,6 +13,7 @@ from epochmq_broker.replication.ha.client import HAClientPhase
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.operations import ReadinessLimits
+from epochmq_store.log.damaged_ranges import REFILL
 from epochmq_store.statuses import RunningFlags
 
 STORE_FAULTS: Final = {
@@ -23,6 +24,7 @@ STORE_FAULTS: Final = {
     RunningFlags.DISK_FULL: "the disk is full",
     RunningFlags.LOGIC_DISK_FULL: "the disk of the consume queues is full",
     RunningFlags.FLUSH_FAILED: "flushing the log to the disk failed",
+    RunningFlags.LOG_DAMAGED: f"a confirmed record of the log is damaged (see the field `damage`): {REFILL}",
 }
 
 RoleName = Literal["master", "replica", "none"]
@@ -31,6 +33,8 @@ RoleName = Literal["master", "replica", "none"]
 def store_faults(flags: int, disk_used_ratio: float) -> tuple[str, ...]:
     """What is wrong with the store by its flags; of a full disk also how full it is (0 to 1)."""
     found = {flag: text for flag, text in STORE_FAULTS.items() if flags & flag}
+    if RunningFlags.LOG_DAMAGED in found:
+        found.pop(RunningFlags.FLUSH_FAILED, None)  # set as well, although no flush has failed
     if RunningFlags.DISK_FULL in found:
         found[RunningFlags.DISK_FULL] += f", {disk_used_ratio:.0%} used"
     return tuple(found.values())

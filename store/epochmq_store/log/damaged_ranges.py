@@ -12,6 +12,9 @@ from msgspec import Struct
 RANGES_MAX: Final = 1024
 """More ranges are merged, with the healthy bytes between them."""
 
+REFILL: Final = "stop this broker while the others run, and empty its store, so that it copies the log"
+"""The way out for a replica whose log, or what belongs to it, is wrong."""
+
 
 class DamagedRange(Struct, frozen=True):
     """Damaged bytes [start, end) of the log, and the first fault found in them. Both ends are starts of

@@ -35,13 +35,21 @@ class RecordScan:
         start: int,
         until: int,
         records: PlainRecords = PLAIN,
+        *,
+        end: int | None = None,
     ) -> None:
         """The file begins at the log offset `file_start`. The scan begins with the record at the log offset
-        `start`, and ends with the first record that ends at or after `until`, or with the file."""
+        `start`, and ends with the first record that ends at or after `until`, or with the file. It reads
+        nothing from the log offset `end` on (None: the end of the file), and ends before a record that goes
+        on there."""
         self._reader = QuietReader(path)
         self._records = records
         self._file_start, self._file_size = file_start, file_size
         self._start, self._until = start - file_start, until - file_start
+        self._end = file_size if end is None else min(end - file_start, file_size)
+        """Position in the file after the last byte that is read."""
+        self._is_cut = False
+        """Whether the scan has met a record that goes on after `end`."""
         self._buffer = b""
         self._at = self._start
         """Position in the file of the buffer's first byte, where a record starts."""
@@ -62,8 +70,8 @@ class RecordScan:
         OSError if the file cannot be opened."""
         self._reader.open()
         read_end = self._at + len(self._buffer)
-        if read_end < self._file_size:
-            size = min(READ_BYTES - read_end % READ_BYTES, self._file_size - read_end)
+        if read_end < self._end:
+            size = min(READ_BYTES - read_end % READ_BYTES, self._end - read_end)
             self._buffer += self._read(read_end, size)
         if not self._walk():
             return None
@@ -143,27 +151,37 @@ class RecordScan:
         self._buffer = buffer[position:]
         self._unreadable = [one for one in self._unreadable if one[1] > self._at]
         is_past = self._at >= min(self._until, self._file_size) and self._broken_from is None
-        return is_past or self._at >= self._file_size
+        return is_past or self._is_cut or self._at >= self._end
 
     def _record_size(self, buffer: bytes, position: int, base: int) -> int | None:
         """The size of the record at this position; -1 for a blank record; None if more bytes must be read. If
         the record is broken, begins a damaged range; the size is then 0 if it cannot be trusted."""
         left = len(buffer) - position
         at = base + position
-        is_all = base + len(buffer) >= self._file_size
+        is_all = base + len(buffer) >= self._end
         records, space = self._records, self._file_size - at
-        if left < records.start_bytes and not is_all:
+        if left < records.start_bytes and (not is_all or self._end < self._file_size):
+            self._is_cut = is_all
             return None
         size = records.size(buffer, position)
         fault = self._unreadable_fault(at, at + records.start_bytes)
         if not fault and records.is_blank(buffer, position):
             if size == space:
-                return -1
+                self._is_cut = self._end < self._file_size
+                return None if self._is_cut else -1
             fault = f"a blank record of {size} bytes does not end with the file"
         elif not fault:
             fault = records.start_fault(buffer, position, self._file_start + at, space)
         if fault:
             self._begin_damage(buffer, base, at, fault)
+            return 0
+        if size > self._end - at:
+            if not is_all:
+                return None
+            if self._next_start(buffer, position + 1, base) is None:
+                self._is_cut = True
+                return None
+            self._begin_damage(buffer, base, at, f"a record claims to have {size} bytes")
             return 0
         if size > left:
             if size <= _TRUSTED_SIZE_MAX or self._starts_record_on_disk(at + size):
@@ -183,7 +201,7 @@ class RecordScan:
 
     def _starts_record_on_disk(self, at: int) -> bool:
         """Whether a record, or the unused end of the file, begins at this position of the file."""
-        if self._file_size - at < BLANK_BYTES:
+        if at == self._end or self._file_size - at < BLANK_BYTES:
             return True
         try:
             head = self._reader.read(at, self._records.start_bytes)
@@ -202,11 +220,11 @@ class RecordScan:
         return None
 
     def _skipped_to(self, buffered: int, base: int) -> int:
-        """The position in the buffer before which no record begins. At the end of the file the damage
+        """The position in the buffer before which no record begins. At the end of what is read the damage
         ends, too."""
-        if base + buffered >= self._file_size:
-            self._end_damage(self._file_size)
-            self._used_end = self._file_size
+        if base + buffered >= self._end:
+            self._end_damage(self._end)
+            self._used_end = self._end
             return buffered
         return max(buffered - self._records.start_bytes + 1, 0)
 

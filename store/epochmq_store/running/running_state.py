@@ -24,7 +24,7 @@ class RunningState:
         self.has_undispatched = False  # the log ends with replicated bytes that no queue has a unit for
         self.on_writable: list[Callable[[bool], None]] = []
         """Called with whether messages are accepted, when that changes."""
-        self.on_fsync_failure: list[Callable[[], None]] = []  # called after a failed fsync
+        self.on_fsync_failure: list[Callable[[], None]] = []  # called after a failed fsync, or damage
         self._appender = appender
         self._fsync_failure = fsync_failure
         appender.report_failures(
@@ -67,8 +67,17 @@ class RunningState:
     def report_fsync_failure(self, error: OSError) -> None:
         """Rejects messages until the store is restarted, because an fsync has failed."""
         log.critical("the store rejects messages until it is restarted: fsync failed: %s", error)
+        self._stop_trusting_the_disk(error, RunningFlags.FLUSH_FAILED)
+
+    def report_damage(self, error: OSError) -> None:
+        """Rejects messages until the store is restarted, because a confirmed record of the log cannot be
+        read. The disk is trusted as little as after a failed fsync."""
+        log.critical("the store rejects messages until it is restarted: %s", error)
+        self._stop_trusting_the_disk(error, RunningFlags.FLUSH_FAILED | RunningFlags.LOG_DAMAGED)
+
+    def _stop_trusting_the_disk(self, error: OSError, flags: RunningFlags) -> None:
         self._fsync_failure.report(error)
-        self.set_flag(RunningFlags.FLUSH_FAILED, True)
+        self.set_flag(flags, True)
         for listener in self.on_fsync_failure:
             listener()
 

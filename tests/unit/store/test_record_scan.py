@@ -265,3 +265,35 @@ def test_very_many_ranges_are_merged() -> None:
     ranges.replace_within(0, 10 * len(found), found)
     assert len(ranges.ranges) == RANGES_MAX
     assert ranges.ranges[-1].end == found[-1].end
+
+
+def scan_before(file: MappedFile, end: int) -> ScannedUnit:
+    """A scan that reads nothing from the position `end` of the file on."""
+    run = RecordScan(file.path, file.start, file.size, file.start, file.start + end, end=file.start + end)
+    for _ in range(file.size // READ_BYTES + 10):
+        unit = run.step()
+        if unit is not None:
+            return unit
+    raise AssertionError("the scan has no end")
+
+
+def test_a_scan_ends_before_the_record_that_its_end_cuts(store: MessageStore) -> None:
+    file = store.log.files.files[0]
+    starts = starts_of(file)
+    for first, following in itertools.pairwise([*starts[-40:], file.size]):
+        for end in {first, first + 1, first + 7, first + 30, (first + following) // 2, following}:
+            unit = scan_before(file, end)
+            assert unit.damaged == ()
+            assert unit.end - file.start == (following if end == following else first)
+
+
+def test_a_record_that_claims_to_reach_past_the_end_is_broken_if_others_follow_it(
+    store: MessageStore,
+) -> None:
+    file = store.log.files.files[0]
+    starts = starts_of(file)
+    first, following, end = starts[10], starts[11], starts[40]
+    file.write(first, memoryview((end - first + 100).to_bytes(4, "big")))
+    unit = scan_before(file, end)
+    assert [(one.start, one.end) for one in unit.damaged] == [(file.start + first, file.start + following)]
+    assert unit.end == file.start + end

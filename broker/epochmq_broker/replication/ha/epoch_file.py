@@ -15,6 +15,7 @@ from epochmq_broker.replication.ha.epochs import Epochs
 from epochmq_protocol.durable_files import backup_of, make_directory, replace_file
 from epochmq_protocol.epoch_entries import EpochEntry, format_epoch_file, parse_epoch_file
 from epochmq_protocol.errors import RemoteProtocolError
+from epochmq_store.log.damaged_ranges import REFILL
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,9 @@ class EpochFile:
                 return
             except RemoteProtocolError as error:
                 log.error("%s: %s", candidate, error)
-                broken = RemoteProtocolError(f"{candidate}: {error}")
+                broken = RemoteProtocolError(
+                    f"{candidate}: {error}. Restore the file from a copy of this store, or {REFILL}"
+                )
         if broken is not None:
             raise broken
 

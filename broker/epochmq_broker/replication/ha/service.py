@@ -473,7 +473,7 @@ class HAService:
         log.critical("the log is damaged at offset %d: %s", offset, fault)
         damaged = DamagedRange(offset, offset + 1, fault)
         self._store.damage.replace_within(damaged.start, damaged.end, [damaged])
-        self._store.state.report_fsync_failure(OSError(errno.EIO, f"{fault}, at offset {offset} of the log"))
+        self._store.state.report_damage(OSError(errno.EIO, f"{fault}, at offset {offset} of the log"))
 
     def _publish_progress(self) -> None:
         """Publishes the confirmed offset and answers sends, after a replica acknowledged, joined or left."""

@@ -1,8 +1,8 @@
-"""Reads the old files of the log in the background, reports records that are broken on the disk, and has them
+"""Reads the log in the background, reports records that are broken on the disk, and has them
 repaired from other replicas.
 
-The scrub reads only whole files below the confirmed offset, never the newest one. It keeps the page cache as
-it was.
+The scrub reads up to the confirmed offset, where others still append behind it. It keeps the page cache as it
+was.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from epochmq_broker.config.broker_config import LiveConfig
+from epochmq_broker.replication.scrub.damage_texts import damage_text
 from epochmq_broker.replication.scrub.paced_reads import PacedReads
 from epochmq_broker.replication.scrub.peer_copies import PeerCopies
 from epochmq_broker.replication.scrub.repair import LogRepair
@@ -110,7 +111,9 @@ class LogScrub:
         )
         if isinstance(step, ScrubUnit):
             unit = await self._scrub(step)
-            if unit is not None:
+            if unit is None:
+                await asyncio.sleep(CHECK_INTERVAL_S)
+            else:
                 self._schedule.unit_done(unit.end)
         elif step is PassEnd.ENDED:
             self._pass_ended()
@@ -124,7 +127,8 @@ class LogScrub:
         """Up to which offset the log may be scrubbed now."""
         store = self._store
         files = store.log.files
-        return scrub_limit([file.start for file in files.files], files.file_size, self._confirmed())
+        durable = min(self._confirmed(), store.max_phy_offset)
+        return scrub_limit([file.start for file in files.files], files.file_size, durable)
 
     def _served_range(self) -> tuple[int, int]:
         """What other replicas may ask for."""
@@ -136,7 +140,8 @@ class LogScrub:
         file = self._store.log.files.find(wanted.start)
         if file is None:
             return None
-        unit = await self._reads.scan(file, wanted.start, min(wanted.until, file.start + file.size))
+        end = min(self.limit, file.start + file.size)
+        unit = await self._reads.scan(file, wanted.start, min(wanted.until, end), end)
         if not self._is_still_there(file, unit):
             return None
         damage = self._store.damage
@@ -175,7 +180,7 @@ class LogScrub:
         new = self._store.damage.replace_within(unit.start, unit.end, found)
         self.found += len(new)
         for one in new[:NAMED_MAX]:
-            log.error("%s: %s", file.path, damage_text(one))
+            log.error("%s: %s", file.path, self._text(one))
         if len(new) > NAMED_MAX:
             log.error("%s has %d more damaged ranges", file.path, len(new) - NAMED_MAX)
 
@@ -189,7 +194,10 @@ class LogScrub:
 
     def damage_texts(self) -> list[str]:
         """The first damaged ranges that are known now, one sentence each."""
-        return [damage_text(one) for one in self._store.damage.ranges[:NAMED_MAX]]
+        return [self._text(one) for one in self._store.damage.ranges[:NAMED_MAX]]
+
+    def _text(self, one: DamagedRange) -> str:
+        return damage_text(one, repairs=self._repairs is not None)
 
     def metric_values(self) -> dict[str, float]:
         """Metric name → value. The age of the last whole pass counts from the start while there was none."""
@@ -202,8 +210,3 @@ class LogScrub:
             "broker_damaged_bytes": float(self._store.damage.total_bytes),
             "broker_scrub_age_seconds": time.monotonic() - since_s,
         }
-
-
-def damage_text(damaged: DamagedRange) -> str:
-    """A damaged range in a sentence."""
-    return f"the log is damaged from offset {damaged.start} to {damaged.end}: {damaged.fault}"

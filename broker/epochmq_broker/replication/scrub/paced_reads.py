@@ -51,11 +51,11 @@ class PacedReads:
             raise OSError("the broker is stopping")
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    async def scan(self, file: MappedFile, start: int, until: int) -> ScannedUnit:
+    async def scan(self, file: MappedFile, start: int, until: int, end: int) -> ScannedUnit:
         """Checks the records of a file from the log offset `start` on, up to the first that ends at or after
-        `until`. Raises OSError if the file cannot be opened."""
+        `until`, and none that ends after `end`. Raises OSError if the file cannot be opened."""
         records = ENTRIES if self._log.header_bytes_at(file.start) else PLAIN
-        scan = RecordScan(file.path, file.start, file.size, start, until, records)
+        scan = RecordScan(file.path, file.start, file.size, start, until, records, end=end)
         try:
             while (unit := await self.on_thread(scan.step)) is None:
                 await self._pause_after(READ_BYTES)

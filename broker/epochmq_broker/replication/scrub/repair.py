@@ -134,7 +134,7 @@ class LogRepair:
         except OSError as error:
             log.error("%s cannot be written at offset %d to repair it: %s", file.path, part.start, error)
             return False
-        unit = await self._reads.scan(file, part.start, part.end)
+        unit = await self._reads.scan(file, part.start, part.end, part.end)
         if unit.damaged:
             log.error("%s is still damaged at offset %d after its repair", file.path, part.start)
         return not unit.damaged

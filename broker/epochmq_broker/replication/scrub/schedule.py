@@ -35,21 +35,24 @@ class ScrubSchedule:
         self._next_pass_at_s = first_pass_at_s
         self._position: int | None = None
         """Where the present pass continues; None between passes."""
+        self._is_stuck = False
+        """Whether no record ends between the position and the limit."""
         self.last_pass_ended_s: float | None = None
 
     def next_step(
         self, now_s: float, *, first: int, limit: int, rate: int, interval_s: float
     ) -> ScrubUnit | PassEnd | float:
         """The next unit, the end of the pass, or for how many seconds there is nothing to do. The log begins
-        at `first`, and may be read up to `limit`; both are starts of files. `rate` is in bytes per second.
-        Passes begin at least `interval_s` apart."""
+        at `first`, and may be read up to `limit`, which may lie within a record. `rate` is in bytes per
+        second. Passes begin at least `interval_s` apart."""
         if self._position is None:
             if now_s < self._next_pass_at_s:
                 return self._next_pass_at_s - now_s
             self._position = first
             self._next_pass_at_s = now_s + interval_s
         self._position = max(self._position, first)  # expired files are gone
-        if self._position >= limit:
+        if self._position >= limit or self._is_stuck:
+            self._is_stuck = False
             self._position = None
             self.last_pass_ended_s = now_s
             return PassEnd.ENDED
@@ -58,6 +61,7 @@ class ScrubSchedule:
 
     def unit_done(self, end: int) -> None:
         """The unit was read; it ended at `end`."""
+        self._is_stuck = end == self._position
         self._position = end
 
 
@@ -74,7 +78,8 @@ class ReadBudget:
 
 
 def scrub_limit(file_starts: list[int], file_size: int, durable: int) -> int:
-    """Up to which offset the log may be scrubbed: whole files below the offset `durable`, without the newest
-    file. `file_starts` is ascending."""
-    whole = [start for start in file_starts[:-1] if start + file_size <= durable]
-    return whole[-1] + file_size if whole else (file_starts[0] if file_starts else 0)
+    """Up to which offset the log may be scrubbed: up to the offset `durable`, which may lie within a record.
+    `file_starts` is ascending."""
+    if not file_starts:
+        return 0
+    return min(max(durable, file_starts[0]), file_starts[-1] + file_size)

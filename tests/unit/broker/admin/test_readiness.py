@@ -18,6 +18,7 @@ from epochmq_protocol.admin_api.results import (
     GroupRoleName,
     MemberGroupState,
 )
+from epochmq_store.log.damaged_ranges import REFILL
 from epochmq_store.statuses import RunningFlags
 
 LIMITS = ReadinessLimits(max_lag_bytes=1000, max_lag_ms=5000)
@@ -196,3 +197,9 @@ def test_a_full_disk_says_how_full_it_is() -> None:
         "flushing the log to the disk failed",
     )
     assert store_faults(0, 0.964) == ()
+
+
+def test_a_damaged_record_is_no_failed_flush_and_names_the_way_out() -> None:
+    (fault,) = store_faults(RunningFlags.LOG_DAMAGED | RunningFlags.FLUSH_FAILED, 0.1)
+    assert fault.startswith("a confirmed record of the log is damaged (see the field `damage`): ")
+    assert fault.endswith(REFILL)

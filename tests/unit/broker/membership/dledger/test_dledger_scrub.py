@@ -66,6 +66,7 @@ async def test_a_broken_entry_is_reported_and_stays(tmp_path: Path, name: str) -
         changed = path.read_bytes()
         await until(lambda: store.damage)
         (found,) = store.damage.ranges
+        assert "and empty its store" in bench.broker.scrub.damage_texts()[0]
         assert found.start == file.start + size
         assert found.end == found.start + ENTRIES.size(file.map[:100], 0) or name == "size"
         assert found.size < 1000

@@ -96,6 +96,7 @@ async def test_a_new_master_does_not_truncate_at_a_damaged_record(tmp_path: Path
             await b.lead(2)
         assert b.end == end
         assert b.store.state.flags & RunningFlags.FLUSH_FAILED
+        assert b.store.state.flags & RunningFlags.LOG_DAMAGED
         assert b.ha.doubt.may_lack_acknowledged
         with pytest.raises(DamagedLogError):
             await b.lead(3)

@@ -98,17 +98,44 @@ async def test_damage_that_was_mended_is_no_longer_reported(store: MessageStore)
         assert scrub.damage_texts() == []
 
 
-async def test_unconfirmed_files_and_the_newest_one_are_not_read(store: MessageStore) -> None:
+async def test_unconfirmed_records_are_not_read(store: MessageStore) -> None:
     files = store.log.files.files
     flip(store, files[2].start + record_layout.PHYSICAL_OFFSET_AT)
     flip(store, files[-1].start + record_layout.PHYSICAL_OFFSET_AT)
-    confirmed = [files[2].start + 10]
+    confirmed = [files[2].start]
     async with running(store, settings(), lambda: confirmed[0]) as scrub:
         await until(passes(scrub))
         assert not store.damage
-        confirmed[0] = store.max_phy_offset
+        confirmed[0] = files[-1].start
         await until(passes(scrub))
         assert [one.start for one in store.damage.ranges] == [files[2].start]
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 30, 200])
+async def test_records_of_the_newest_file_are_read_up_to_the_confirmed_offset(
+    store: MessageStore, beyond: int
+) -> None:
+    """The confirmed offset may lie within a record, which is not damage."""
+    while store.log.files.files[-1].wrote > LOG_FILE // 2:
+        put_all(store, [Message(body=b"x" * 700)])
+    newest = store.log.files.files[-1]
+    confirmed = store.max_phy_offset
+    put_all(store, [Message(body=b"y" * 100) for _ in range(2)])
+    assert store.log.files.files[-1] is newest
+    flip(store, newest.start + record_layout.PHYSICAL_OFFSET_AT)
+    flip(store, confirmed + record_layout.HEAD_BYTES + 50)
+    async with running(store, settings(), lambda: confirmed + beyond) as scrub:
+        await until(passes(scrub))
+        assert [one.start for one in store.damage.ranges] == [newest.start]
+
+
+async def test_the_last_record_before_the_end_of_the_log_is_read(store: MessageStore) -> None:
+    start = store.max_phy_offset
+    put_all(store, [Message(body=b"y" * 100)])
+    flip(store, start + record_layout.HEAD_BYTES + 50)
+    async with running(store, settings()) as scrub:
+        await until(passes(scrub))
+        assert [(one.start, one.end) for one in store.damage.ranges] == [(start, store.max_phy_offset)]
 
 
 async def test_the_key_switches_the_scrub_off_and_on(store: MessageStore) -> None:

@@ -76,13 +76,22 @@ def test_all_reads_together_stay_below_the_rate() -> None:
     ("starts", "durable", "limit"),
     [
         ([], 0, 0),
-        ([0], 100, 0),
-        ([0, 100, 200], 300, 200),
-        ([0, 100, 200], 199, 100),
-        ([100, 200], 150, 100),
+        ([0], 60, 60),
+        ([0, 100, 200], 300, 300),
+        ([0, 100, 200], 400, 300),
+        ([0, 100, 200], 199, 199),
+        ([100, 200], 50, 100),
     ],
 )
-def test_only_whole_durable_files_are_read_and_never_the_newest(
-    starts: list[int], durable: int, limit: int
-) -> None:
+def test_the_log_is_read_up_to_the_durable_offset(starts: list[int], durable: int, limit: int) -> None:
     assert scrub_limit(starts, 100, durable) == limit
+
+
+def test_a_pass_ends_where_no_whole_record_is_left_before_the_limit() -> None:
+    schedule = ScrubSchedule(0.0)
+    assert step(schedule, 0.0, limit=1000) == ScrubUnit(0, 1000)
+    schedule.unit_done(900)  # the next record ends behind the limit
+    assert step(schedule, 1.0, limit=1000) == ScrubUnit(900, 1000)
+    schedule.unit_done(900)
+    assert step(schedule, 1.0, limit=1000) is PassEnd.ENDED
+    assert step(schedule, 3601.0, limit=1000) == ScrubUnit(0, 1000)
