@@ -147,7 +147,7 @@ def test_the_backup_is_read_when_the_epoch_file_is_broken(tmp_path: Path) -> Non
     again.load()
     assert again.epochs.entries == entries((1, 0))
     path.with_name(path.name + ".bak").write_text("nonsense")
-    with pytest.raises(RemoteProtocolError, match="Restore the file .* empty its store"):
+    with pytest.raises(RemoteProtocolError, match=r"Restore the file .* empty its store"):
         EpochFile(path).load()
 
 
