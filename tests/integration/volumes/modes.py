@@ -236,6 +236,9 @@ COMMAND = re.compile(r"`(epochmq replica (adopt|discard) \S+)`")
 EMPTIED = re.compile(r"\b(empty|clear) (its|this|the) (store|directory)|empty its directory")
 
 
+COPIED = re.compile(r"copy the store of the slave at (\S+) to")
+
+
 def output_since(member: Member, position: int) -> str:
     """What the process of a member wrote after this many bytes of output."""
     path = member.process.output_path

@@ -16,6 +16,7 @@ from tests.integration.volumes import faults
 from tests.integration.volumes.faults import BIT, CLONE, CONTROLLER, OLDER, VolumeFault, store_of
 from tests.integration.volumes.modes import (
     COMMAND,
+    COPIED,
     EMPTIED,
     HEAL_S,
     REPAIR_S,
@@ -214,6 +215,11 @@ class VolumeRounds:
             verb = "adopt" if "adopt" in commands else "discard"
             made.steps.append(f"{member.name}: {commands[verb]}")
             return partial(self._settle, member, adopt=verb == "adopt")
+        slave = COPIED.search(output)
+        if slave is not None:
+            made.steps.append(f"{member.name}: {slave[0]} its place")
+            source = next(one for one in self.group.brokers if one.address == slave[1])
+            return partial(self._copy, source, member)
         if EMPTIED.search(output):
             made.steps.append(f"{member.name}: empty its store")
             return partial(self._empty, member)
@@ -230,6 +236,14 @@ class VolumeRounds:
         self._begin_to_read()
         faults.replace_by(member, None)
         member.start()
+
+    def _copy(self, source: Member, target: Member) -> None:
+        for member in (target, source):
+            member.process.stop()
+        self._begin_to_read()
+        faults.replace_by(target, faults.copy_of(source, self.group.directory / "copy"))
+        for member in (target, source):
+            member.start()
 
     # The account
 

@@ -37,6 +37,7 @@ from epochmq_broker.membership.ha_info import exchange_ha_info
 from epochmq_broker.replication.ha.client import HAClientPhase
 from epochmq_broker.replication.ha.master_flush_offset import adopt_master_flush_offset
 from epochmq_broker.replication.ha.service import HAService
+from epochmq_formats.abort_file import TailState
 from epochmq_protocol.bodies import HARuntimeInfo, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import EpochMQError
@@ -131,6 +132,7 @@ class PreOnlineService:
             case AwaitSlave(address=address):
                 return HAObserved(await self._is_connected(address))
             case TakeBackTables(address=address):
+                await self._check_slave_log(address)
                 await self._tables.take_back(address)
                 return TablesTakenBack()
             case AskMaster(address=address):
@@ -182,6 +184,27 @@ class PreOnlineService:
             and client.phase is HAClientPhase.FOLLOWING
             and client.reached == client.address
         )
+
+    async def _check_slave_log(self, address: str) -> None:
+        """Raises EpochMQError if the slave has messages that only another volume of this master had: this log
+        cannot end before a slave's unless the machine lost its power. After a power loss the master goes
+        online without what it had not flushed, as in RocketMQ."""
+        store = self._ha.store
+        if store.tail.state is TailState.UNFLUSHED_LOST:
+            return
+        status = request(RequestCode.GET_BROKER_HA_STATUS)
+        response = await self._client.call(address, status, CALL_TIMEOUT_MS)
+        if response.code != ResponseCode.SUCCESS:
+            return
+        theirs = from_json(HARuntimeInfo, response.body).ha_client_runtime_info.max_offset
+        if theirs > store.max_phy_offset:
+            raise EpochMQError(
+                f"the log of the slave at {address} ends at {theirs}, this master's at "
+                f"{store.max_phy_offset}: the master's volume was replaced by an older or an empty one. Stop "
+                f"both brokers, copy the store of the slave at {address} to "
+                f"{self._live.current.store_path_root_dir}, and start both. To give the messages up instead, "
+                "empty the stores of the slaves"
+            )
 
     async def _measure_lag(self, address: str) -> int | None:
         """How many bytes of the master's log are missing here; None if the master does not tell."""

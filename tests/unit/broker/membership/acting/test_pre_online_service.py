@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from epochmq_broker.config.broker_config import LiveConfig, from_properties
@@ -17,6 +18,7 @@ from epochmq_broker.membership.acting.pre_online import AwaitRetry, MeasureLag
 from epochmq_broker.membership.acting.pre_online_service import PreOnlineService, poll_all_members
 from epochmq_broker.membership.acting.table_return import TableReturn
 from epochmq_broker.replication.ha.client import HAClientPhase
+from epochmq_formats.abort_file import TailState
 from epochmq_protocol.bodies import HARuntimeInfo, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import CallTimeoutError, ConnectError, EpochMQError
@@ -145,9 +147,12 @@ async def test_an_unexpected_error_fails_the_attempt_only(
     assert service.core.attempts == 2
 
 
-async def test_a_master_whose_slave_has_a_longer_log_goes_online(two: TwoBrokers) -> None:
-    """The master has lost its unflushed tail, and the two logs differ from now on. RocketMQ's goes online,
-    too."""
+@pytest.mark.parametrize("lost", list(TailState))
+async def test_a_master_whose_slave_has_a_longer_log_goes_online_only_after_a_power_loss(
+    two: TwoBrokers, lost: TailState
+) -> None:
+    """After a power loss the master has lost its unflushed tail, and the two logs differ from now on.
+    RocketMQ's goes online, too. Otherwise its volume is not the one that the slave has copied."""
     master, slave = two.master.broker, two.slave.broker
     server = master.ha.server
     assert server is not None
@@ -159,8 +164,20 @@ async def test_a_master_whose_slave_has_a_longer_log_goes_online(two: TwoBrokers
     slave.ha.follow(None)
     await until(lambda: not server.connections)
     server.known_hosts.clear()
+    end = master.store.max_phy_offset
     master.store.truncate(first_end)
-    two.start(two.master, {1: two.address(two.slave)})
+    master.store.tail = msgspec.structs.replace(master.store.tail, state=lost)
+    service = two.start(two.master, {1: two.address(two.slave)})
+    if lost is TailState.UNFLUSHED_LOST:
+        await until(lambda: two.online)
+        return
+    await until(lambda: isinstance(service.core.step, AwaitRetry))
+    assert isinstance(service.core.step, AwaitRetry)
+    why = f"the log of the slave at {two.address(two.slave)} ends at {end}, this master's at {first_end}"
+    assert why in service.core.step.why
+    assert "copy the store of the slave" in service.core.step.why
+    assert two.online == []
+    slave.store.truncate(first_end)
     await until(lambda: two.online)
 
 
