@@ -180,3 +180,15 @@ def test_the_picture_is_that_of_its_source() -> None:
         diagram.SOURCE.read_text(encoding="utf-8")
     )
     assert "architecture.svg" in {file for file, _ in read(DOCS / "architecture.md").links}
+
+
+def test_each_row_of_the_table_of_failures_that_promises_something_has_a_test() -> None:
+    """That the tests exist is checked for every page (`test_names.py` and `test_links.py`)."""
+    failures = (DOCS / "durability.md").read_text()
+    rows = dict(re.findall(r"^\| (\d+) \|(?:[^|]*\|){2} ([^|]*) \|", failures, re.MULTILINE))
+    tests_of_rows = (DOCS / "develop" / "failure-tests.md").read_text()
+    shown = dict(re.findall(r"^\| (\d+) \|(.*)\|$", tests_of_rows, re.MULTILINE))
+    assert [int(row) for row in rows] == list(range(1, len(rows) + 1))
+    assert list(shown) == list(rows)
+    without = [row for row, tests in shown.items() if "::test_" not in tests]
+    assert [row for row in without if not rows[row].startswith("none")] == []
