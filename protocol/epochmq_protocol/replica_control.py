@@ -9,14 +9,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import field
 
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.headers_base import Header
-from epochmq_protocol.integers import Int, Long
+from epochmq_protocol.integers import INT_MAX, INT_MIN, Int, Long
 
 
 class ReplicaControlCode(IntEnum):
@@ -55,7 +55,7 @@ master."""
 class AdoptedReplica(msgspec.Struct, frozen=True, rename="camel"):
     """One replica in the body of ADOPT_GROUP, and where it serves clients."""
 
-    broker_id: int
+    broker_id: Long
     address: str
 
 
@@ -65,8 +65,8 @@ class AdoptedGroup(msgspec.Struct, frozen=True, rename="camel"):
 
     cluster_name: str
     broker_name: str
-    master_broker_id: int
-    master_epoch: int
+    master_broker_id: Long
+    master_epoch: Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX - 1)]
     replicas: list[AdoptedReplica]
 
 

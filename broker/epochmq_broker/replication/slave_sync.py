@@ -349,7 +349,10 @@ class SlaveSync:
             adopt()
             part.state, part.own = ext.get(STATE, ""), part.own_state()
         if part.code == RequestCode.GET_ALL_TOPIC_CONFIG:
-            self._topics.known_until = min(end, int(ext.get(KNOWN_UNTIL, end)))
+            known_until = fastjson.parse_int(ext.get(KNOWN_UNTIL, str(end)))
+            if known_until is None:
+                raise BodyError(f"{KNOWN_UNTIL}={ext[KNOWN_UNTIL]!r:.50}: expected an integer")
+            self._topics.known_until = min(end, known_until)
 
     # Decoding responses
 

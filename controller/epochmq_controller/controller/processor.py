@@ -47,6 +47,7 @@ from epochmq_protocol.bodies import (
 )
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers_base import Header
 from epochmq_protocol.headers_controller import (
@@ -74,6 +75,7 @@ from epochmq_protocol.headers_controller import (
     RegisterBrokerToControllerResponseHeader,
 )
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
+from epochmq_protocol.integers import INT_MAX, LONG_MAX
 from epochmq_protocol.replica_control import REMAINING_EPOCHS, AdoptedGroup, ReplicaControlCode
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import RequestHandler
@@ -90,6 +92,8 @@ list of at most `NAMES_MAX`. Java's administrators must know the names."""
 NAMES_MAX = 500
 
 EXPECTED_NAMES = "a JSON list of broker names"
+NUMBER_CHARS_MAX = 20
+"""The longest whole number of Java's range, with its sign."""
 
 
 class ControllerProcessor:
@@ -137,7 +141,7 @@ class ControllerProcessor:
                 header.master_epoch,
                 None if members is None else frozenset(members),
                 proposed.sync_state_set_epoch,
-                max(1, _number(command.ext or {}, MIN_IN_SYNC_FIELD) or 1),
+                max(1, _number(command.ext or {}, MIN_IN_SYNC_FIELD, INT_MAX) or 1),
             )
         )
         view = decision.view
@@ -280,7 +284,7 @@ class ControllerProcessor:
         """20012 ADOPT_GROUP: rebuilds a group that the controllers have forgotten."""
         try:
             plan = msgspec.json.decode(command.body, type=AdoptedGroup)
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"body: {error}, expected the group to adopt"
             ) from None
@@ -394,16 +398,19 @@ class ControllerProcessor:
         return response(command, ResponseCode.SUCCESS)
 
 
-def _number(ext: dict[str, str], key: str) -> int | None:
+def _number(ext: dict[str, str], key: str, greatest: int = LONG_MAX) -> int | None:
+    """A number of EpochMQ's own in a header; None if it has none. RequestError: the text is no number of this
+    range, which the log of the controllers and responses could not carry."""
     text = ext.get(key)
     if text is None:
         return None
-    try:
-        return int(text)
-    except ValueError:
+    found = parse_int(text) if len(text) <= NUMBER_CHARS_MAX else None
+    if found is None or not -greatest - 1 <= found <= greatest:
         raise RequestError(
-            ResponseCode.CONTROLLER_INVALID_REQUEST, f"{key}={text}, expected a whole number"
-        ) from None
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"{key}={text:.50}, expected a whole number up to {greatest}",
+        )
+    return found
 
 
 def _set_body(view: ReplicaGroupView | None) -> bytes:

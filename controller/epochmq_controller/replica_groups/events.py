@@ -12,7 +12,7 @@ from typing import ClassVar
 import msgspec
 
 from epochmq_protocol.errors import RemoteProtocolError
-from epochmq_protocol.integers import Long
+from epochmq_protocol.integers import Int, Long
 
 _TYPE = struct.Struct(">h")
 
@@ -34,7 +34,7 @@ class AlterSyncStateSetEvent(_Event, frozen=True, rename="camel"):
     event_name = "ALTER_SYNC_STATE_SET_EVENT"
 
     new_sync_state_set: frozenset[Long]
-    min_in_sync_replicas: int | None = None
+    min_in_sync_replicas: Int | None = None
 
 
 class ApplyBrokerIdEvent(_Event, frozen=True, rename="camel"):
@@ -61,7 +61,7 @@ class ElectMasterEvent(_Event, frozen=True, rename="camel"):
     new_master_elected: bool = False
     new_master_broker_id: Long | None = None
     confirmed_offset: Long | None = None
-    min_in_sync_replicas: int | None = None
+    min_in_sync_replicas: Int | None = None
 
 
 class CleanBrokerDataEvent(_Event, frozen=True, rename="camel"):

@@ -15,7 +15,7 @@ from epochmq_controller.controller.lease_renewals import SUCCESS_REMARK, LeaseRe
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_protocol.codes import RequestCode
-from epochmq_protocol.errors import FastPathMiss
+from epochmq_protocol.errors import FastPathMiss, RequestError
 from epochmq_protocol.frame import (
     FLAG_ONEWAY,
     FLAG_RESPONSE,
@@ -123,6 +123,15 @@ def test_fast_path_and_processor_take_and_respond_the_same(ext: dict[str, str], 
     other_beat.channel = beat.channel
     assert (replica, beat, epoch) == (other_replica, other_beat, other_epoch)
     assert fast_response == other_response
+
+
+@pytest.mark.parametrize("field", ["confirmedByAll", "writeLeaseEpoch", "fencedEpoch"])
+@pytest.mark.parametrize("text", [str(2**63), "-" + "9" * 30, "9" * 4000, "\uff11", "1.0", ""])
+def test_a_heartbeat_with_a_number_beyond_javas_range_is_rejected(field: str, text: str) -> None:
+    """The log of the controllers could not carry it."""
+    with pytest.raises(RequestError, match=f"{field}=.*expected a whole number") as caught:
+        ordinary(encode(renewal(**{field: text})))
+    assert len(caught.value.remark or "") < 200
 
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**31 - 1))

@@ -27,6 +27,7 @@ from epochmq_broker.tables.static_topics.remote_queues import RemoteQueues
 from epochmq_protocol.bodies import from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.fastjson import parse_int
 from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers import CreateTopicRequestHeader
 from epochmq_protocol.topics import (
@@ -173,7 +174,7 @@ class _LogicalRequest:
         answer = await self.ask(item, code, **changed)
         if answer.code != ResponseCode.SUCCESS:
             raise RequestError(ResponseCode.SYSTEM_ERROR, answer.remark or "unknown remote error")
-        return int((answer.ext or {})["offset"])
+        return _number(answer, "offset")
 
     def answer(self, **fields: int) -> Command:
         """A successful response."""
@@ -202,7 +203,7 @@ async def _query_offset(logical: _LogicalRequest) -> Command:
     for item in reversed(items):
         answer = await logical.ask(item, setZeroIfNotFound="false")
         if answer.code == ResponseCode.SUCCESS:
-            offset = int((answer.ext or {})["offset"])
+            offset = _number(answer, "offset")
             return logical.answer(offset=logical_offset(item, offset))
         if answer.code != ResponseCode.QUERY_NOT_FOUND:
             raise RequestError(ResponseCode.SYSTEM_ERROR, answer.remark or "unknown remote error")
@@ -264,7 +265,19 @@ async def _earliest_time(logical: _LogicalRequest) -> Command:
     answer = await logical.ask(logical.item_at(0))
     if answer.code != ResponseCode.SUCCESS:
         raise RequestError(ResponseCode.SYSTEM_ERROR, answer.remark or "unknown remote error")
-    return logical.answer(timestamp=int((answer.ext or {})["timestamp"]))
+    return logical.answer(timestamp=_number(answer, "timestamp"))
+
+
+def _number(answer: Command, name: str) -> int:
+    """A number in the response of the broker that has the queue. RequestError: it is none."""
+    text = (answer.ext or {}).get(name, "")
+    found = parse_int(text)
+    if found is None:
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker of the queue responded {name}={text!r:.50}: expected an integer",
+        )
+    return found
 
 
 _TRANSLATED: Final[dict[int, _Serve]] = {
