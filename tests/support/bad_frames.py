@@ -194,10 +194,12 @@ NAMESERVER_CODES = _numbers(
 
 
 class BadFrames:
-    """A seeded source of bad frames for a peer that serves `codes`."""
+    """A seeded source of bad frames for a peer that serves `codes`. `numbers`: further ext fields with
+    numbers, which no header of RocketMQ's has."""
 
-    def __init__(self, seed: int, codes: Sequence[int]) -> None:
+    def __init__(self, seed: int, codes: Sequence[int], numbers: Sequence[str] = ()) -> None:
         self.rng = random.Random(seed)
+        self._numbers = numbers
         self._codes = codes
         self._any_code = [int(code) for code in RequestCode if code not in LEFT_OUT]
         self._kinds: list[tuple[int, Callable[[], BadFrame]]] = [
@@ -252,6 +254,9 @@ class BadFrames:
         for name in names:
             if rng.random() < 0.9:
                 fields[name] = self._value(name)
+        for name in self._numbers:
+            if rng.random() < 0.3:
+                fields[name] = rng.choice(NUMBERS)
         if rng.random() < 0.05:
             fields["x" * rng.randrange(1, 2000)] = "y" * rng.randrange(2000)
         return fields
