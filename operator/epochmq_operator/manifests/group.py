@@ -205,7 +205,8 @@ def _stateful_set(
     annotations: dict[str, str],
 ) -> JsonObject:
     """The update strategy is OnDelete, because a StatefulSet does not know the order in which pods may
-    restart."""
+    restart. The volume claims do not go with the StatefulSet, which somebody may delete while the group
+    lives: the operator makes the group itself their owner if they are to go with it (`plans.volumes`)."""
     found = _object("apps/v1", "StatefulSet", group, component)
     found["metadata"]["annotations"] = annotations
     return {
@@ -216,10 +217,7 @@ def _stateful_set(
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "revisionHistoryLimit": 5,
-            "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": str(group.spec.storage.retention),
-                "whenScaled": "Retain",
-            },
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "selector": {"matchLabels": component_selector(group, component)},
             "template": template,
             "volumeClaimTemplates": [_claim(group, component, volume.name) for volume in pods[0].volumes],

@@ -8,6 +8,7 @@ nothing to all replicas in sync.
   belong to foreign objects, or while objects of a deleted group of this name exist.
 - `replicas`: the StatefulSet is as rendered for the target number of replicas. Waits while a volume claim is
   being deleted, or, for a new group, while there are claims of ordinals that the group will not have.
+- `claims`: the group owns its volume claims exactly if they are to be deleted with it (`volumes`).
 - `join-N`: replica N is ready and in the SyncStateSet.
 - `grow-N`: the status records N as the target number of replicas; `objects` and `replicas` then add the
   replica. Waits until the other N−1 are ready and in sync, there is a master, and the controllers have a
@@ -19,9 +20,10 @@ nothing to all replicas in sync.
 - `configurations`: no ConfigMap of a former configuration is left.
 - `leave-N`: replica N has gone, and the SyncStateSet has no more members than the target.
 - `shrink-N`: the status records N as the target number of replicas; `replicas` then removes the replica with
-  the highest ordinal, whose preStop hook hands a mastership over. Waits like `grow-N`, and comes before
-  `ready` while it waits; a person may override that by the rules in `forced_scale_down`. A number of copies
-  that N replicas could not have is lowered before, by an update of all replicas.
+  the highest ordinal, whose preStop hook hands a mastership over. Waits like `grow-N`, unless the replica has
+  never run, and comes before `ready` while it waits; a person may override that by the rules in
+  `forced_scale_down`. A number of copies that N replicas could not have is lowered before, by an update of
+  all replicas.
 - `stop-POD`, `stopped-N`, `start-POD`, `started-POD`: of a group that hibernates or resumes, in place of all
   steps after `replicas`, by the rules in `hibernation`.
 - `expand-CLAIM`, `volumes`: the volumes have the size that the spec asks for, by the rules in `volumes`. The
@@ -111,7 +113,7 @@ from epochmq_operator.plans.renderer import NO_MANIFESTS, ApplicableManifests, R
 from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
 from epochmq_operator.plans.update_gate import UpdateGate
-from epochmq_operator.plans.volumes import urgent_volume_step, volume_steps
+from epochmq_operator.plans.volumes import never_ran, ownership_step, urgent_volume_step, volume_steps
 from epochmq_operator.pod_rendering import component_name
 from epochmq_operator.pods import Component
 from epochmq_operator.resources import REPLICAS_MAX, BrokerGroup, ControllerGroup
@@ -357,8 +359,9 @@ def broker_steps(
     if observed_group.controllers is None:
         return
     yield from _object_steps(renderer, observed, observed_group)
-    sets, size = stateful_sets(observed_group.manifests), observed_group.group.spec.storage.size
-    yield from urgent_volume_step(observed, sets, size)
+    sets, storage = stateful_sets(observed_group.manifests), observed_group.group.spec.storage
+    yield ownership_step(observed, sets, observed_group.owner, storage.retention)
+    yield from urgent_volume_step(observed, sets, storage.size, observed_group.owner)
     if observed_group.hibernation is not None:
         hibernating = HibernatingGroup.of(
             observed_group.hibernation,
@@ -393,7 +396,7 @@ def broker_steps(
     if observed_group.count > spec_replicas and members is None:
         yield _shrink(observed_group, observed_group.count - 1, _unsafe_to_scale(observed_group))
     yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
-    yield from volume_steps(observed, sets, size)
+    yield from volume_steps(observed, sets, storage.size, observed_group.owner)
     count_step = of_controllers.count_step(observed)
     if count_step is not None:
         yield count_step
@@ -540,6 +543,13 @@ def _hindered_removal_steps(
     if size < observed_group.group.spec.replicas or observed_group.members is not None or not obstacle:
         return
     names, elected = tuple(observed_group.restart_order), observed_group.group.is_under_controllers
+    if _is_unused(observed, observed_group, f"{observed_group.set_name}-{size}"):
+        yield _leave(observed, observed_group)
+        yield replace(
+            _shrink(observed_group, size),
+            message=f"removes {observed_group.set_name}-{size}, which never ran",
+        )
+        return
     removal = ForcedRemoval(
         observed.resource,
         f"{observed_group.set_name}-{size}",
@@ -560,3 +570,12 @@ def _hindered_removal_steps(
         return
     yield _leave(observed, observed_group)
     yield replace(step, reason="ForcingScaleDown", message=removal.consequence, event=EventType.WARNING)
+
+
+def _is_unused(observed: ObservedState, observed_group: ObservedBrokerGroup, name: str) -> bool:
+    """Whether a replica can be removed at once because it has never run. Its volume may be new although it
+    ran before, so a group that was created must be known not to count on it."""
+    (stateful_set,) = stateful_sets(observed_group.manifests)
+    if name in observed_group.in_sync_pods or not never_ran(observed, stateful_set, name):
+        return False
+    return observed_group.replica_group.known or not observed_group.created

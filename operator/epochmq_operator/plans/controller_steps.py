@@ -57,7 +57,7 @@ from epochmq_operator.plans.reloads import with_unneeded_restarts
 from epochmq_operator.plans.renderer import ApplicableManifests, Renderer, applicable_manifests
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
 from epochmq_operator.plans.update_gate import UpdateGate
-from epochmq_operator.plans.volumes import urgent_volume_step, volume_steps
+from epochmq_operator.plans.volumes import ownership_step, urgent_volume_step, volume_steps
 from epochmq_operator.pod_rendering import component_name
 from epochmq_operator.pods import Component
 from epochmq_operator.resources import ControllerGroup
@@ -183,8 +183,9 @@ def controller_steps(
     created, members = observed_group.created, observed_group.members
     own = next((one for one in sets if metadata(one).get("name") == observed_group.set_name), None)
     yield members.check_claims(observed, own, sets_step(observed, compared_sets, created), created=created)
-    size = observed_group.group.spec.storage.size
-    yield from urgent_volume_step(observed, sets, size)
+    storage = observed_group.group.spec.storage
+    yield ownership_step(observed, sets, observed_group.owner, storage.retention)
+    yield from urgent_volume_step(observed, sets, storage.size, observed_group.owner)
     for set_name, pods in observed_group.restart_orders:
         broken = next_broken_pod(pods, observed_group.serves, _ready_names(pods))
         if broken is not None:
@@ -210,7 +211,7 @@ def controller_steps(
     if change is not None:
         yield change
     yield unused_config_maps_step(observed, observed_group.manifests, observed_group.owner)
-    yield from volume_steps(observed, sets, size)
+    yield from volume_steps(observed, sets, storage.size, observed_group.owner)
     yield immutable_changes_step(observed_group.rendered.immutable_changes)
 
 

@@ -31,6 +31,7 @@ class StepKind(StrEnum):
     CONTROLLERS = "controllers"
     OBJECTS = "objects"
     REPLICAS = "replicas"
+    CLAIMS = "claims"
     RELOAD = "reload"
     JOIN = "join"
     GROW = "grow"

@@ -61,6 +61,7 @@ PLAN_NAMES: Mapping[StepKind, str] = {
     StepKind.REMOVE: "membership",
     StepKind.FOUNDERS: "membership",
     StepKind.GUARD: "update",
+    StepKind.CLAIMS: "update",
     StepKind.EXPAND: "expand-volumes",
     StepKind.STOP: "hibernate",
     StepKind.STOPPED: "hibernate",

@@ -24,7 +24,7 @@ from epochmq_operator.plans.effects import (
     ReloadConfiguration,
     SetFinalizers,
 )
-from epochmq_operator.plans.objects import Owner, Ref, digest, metadata, owner_of, ref_of, with_owner
+from epochmq_operator.plans.objects import Owner, Ref, digest, metadata, ref_of, with_owner
 from epochmq_operator.plans.observed_state import ObservedState, RejectedReload
 from epochmq_operator.plans.reconciliation import reconcile
 from epochmq_operator.plans.renderer import Renderer
@@ -97,11 +97,11 @@ class RejectedWriteError(Exception):
 
 @dataclass
 class FakeApi:
-    """The cluster. `created`, `deleted` and `events` record writes by name; `writes` counts all writes of the
-    operator. `applied` lists the manifests that it applied, by object. `unready` pods are not ready, `behind`
-    are those of replicas that are not in sync; `not_ready` are the reasons that sidecars report. Images and
-    configurations that contain `bad` do not run. `can_reload`: the operator has credentials for sidecars; for
-    those of brokers unless `reloads_brokers` is false."""
+    """The cluster. `created`, `deleted` and `events` record writes by name; `writes` counts all writes of
+    the operator. `applied` lists the manifests that it applied, by object. `unready` pods are not ready,
+    `behind` are those of replicas that are not in sync; `unschedulable` pods find no node; `not_ready` are
+    the reasons that sidecars report. Images and configurations that contain `bad` do not run. `can_reload`:
+    the operator has credentials for sidecars; for those of brokers unless `reloads_brokers` is false."""
 
     objects: dict[Ref, dict[str, Any]] = field(default_factory=dict)
     created: Counter[str] = field(default_factory=Counter)
@@ -112,6 +112,7 @@ class FakeApi:
     now: float = 1_800_000_000.0
     unready: set[str] = field(default_factory=set)
     behind: set[str] = field(default_factory=set)
+    unschedulable: set[str] = field(default_factory=set)
     not_ready: dict[str, list[str]] = field(default_factory=dict)
     silent: bool = False
     can_reload: bool = False
@@ -187,6 +188,10 @@ class FakeApi:
                 found["metadata"]["generation"] += 1
             return
         del self.objects[ref]
+        policy = (found.get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
+        if ref.kind == "StatefulSet" and policy.get("whenDeleted") == "Delete":
+            for claim in [one for one in self.objects if "Claim" in one.kind and ref.name in one.name]:
+                self.remove(claim)
 
     # What the API server does for the operator.
 
@@ -282,6 +287,7 @@ class FakeApi:
                 self.rejected_claims[ref.name] = manifest["spec"]["resources"]["requests"]["storage"]
                 raise RejectedWriteError(f"{ref}: the StorageClass must support resize")
             found["spec"]["resources"] = manifest["spec"]["resources"]
+            found["metadata"]["ownerReferences"] = manifest["metadata"].get("ownerReferences") or []
             self._store(ref, found)
             return
         self._store(ref, copy.deepcopy(dict(manifest)))
@@ -323,8 +329,8 @@ class FakeApi:
     def _collect(self) -> None:
         uids = {found["metadata"]["uid"] for found in self.objects.values()}
         for ref, found in list(self.objects.items()):
-            owner = owner_of(found)
-            if owner is not None and owner.uid not in uids:
+            owners = metadata(found).get("ownerReferences") or ()
+            if owners and not any(owner["uid"] in uids for owner in owners):
                 self.remove(ref)
 
     def _pods(self, ref: Ref, stateful_set: dict[str, Any]) -> None:
@@ -341,6 +347,8 @@ class FakeApi:
             claim = Ref("PersistentVolumeClaim", NAMESPACE, f"{volume}-{ref.name}-{ordinal}")
             if claim not in self.objects:
                 self._store(claim, self._new_claim(claim, stateful_set))
+                if f"{ref.name}-{ordinal}" in self.unschedulable:
+                    self.objects[claim]["status"] = {"phase": "Pending"}
             pod = Ref("Pod", NAMESPACE, f"{ref.name}-{ordinal}")
             if pod not in self.objects:
                 owner = {"kind": "StatefulSet", "name": ref.name, "uid": stateful_set["metadata"]["uid"]}
@@ -358,6 +366,12 @@ class FakeApi:
                 self._store(pod, made)
                 continue
             found = self.objects[pod]
+            if pod.name in self.unschedulable:
+                full = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
+                found["status"] = {"phase": "Pending", "conditions": [full]}
+                continue
+            if self.objects[claim]["status"] == {"phase": "Pending"}:
+                self.objects[claim]["status"] = self._new_claim(claim, stateful_set)["status"]
             fault = self._fault(found)
             good = not fault and pod.name not in self.unready and self._is_member(ref.name, ordinal)
             waiting = {"state": {"waiting": {"reason": fault}}} if fault else {}
@@ -388,7 +402,7 @@ class FakeApi:
         """A bound claim by a StatefulSet's claim template."""
         spec = copy.deepcopy(stateful_set["spec"]["volumeClaimTemplates"][0].get("spec") or {})
         size = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
-        status = {"capacity": {"storage": size}} if size else {}
+        status = {"phase": "Bound", **({"capacity": {"storage": size}} if size else {})}
         meta = {"name": ref.name, "namespace": NAMESPACE}
         return {"kind": ref.kind, "metadata": meta, "spec": spec, "status": status}
 
