@@ -226,7 +226,8 @@ class AccessControl:
             return f"User:{name} not found."
         if user.is_super:
             return None
-        reason = reason_for_denial(self._metadata.acls.get(name), access, source_ip)
+        acl = self._metadata.acls.get(name)
+        reason = reason_for_denial(acl, access, source_ip, strict=self.settings.strict)
         return None if reason is None else denial_remark(name, access, source_ip, reason)
 
     def _remembered(self, connection: RemotingConnection) -> RememberedChecks:

@@ -240,6 +240,10 @@ class Acl(msgspec.Struct, frozen=True):
         changed = [left if one is policy else one for one in self.policies]
         return Acl(self.username, tuple(one for one in changed if one is not left or left.entries))
 
+    def without_policy(self, policy_type: PolicyType) -> Acl:
+        """This ACL without the policies of a type."""
+        return Acl(self.username, tuple(one for one in self.policies if one.type is not policy_type))
+
     def info(self) -> AclInfo:
         """The ACL as requests carry it."""
         policies = [

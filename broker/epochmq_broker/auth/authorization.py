@@ -5,12 +5,16 @@ AclAuthorizationHandler).
 Super users may do everything. For others, the entries that match the request are sorted, and the first one
 decides: first those of the custom policy, and of the default policy only if none of these matches. A request
 that no entry matches is denied.
+
+With aclStrict the entry with the most specific resource decides: a name before a prefix, a longer prefix
+before a shorter one, and a denial before a permission. RocketMQ's order is not consistent, so that a prefix
+that allows may come before a name that denies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -27,6 +31,8 @@ from epochmq_broker.auth.acls import (
 
 T = TypeVar("T")
 
+_VAGUENESS: Final = {ResourcePattern.LITERAL: 0, ResourcePattern.PREFIXED: 1, ResourcePattern.ANY: 2}
+
 FAILED = "Authorization failed. Please verify your access rights and try again."
 """RocketMQ's remark for a request without a user."""
 
@@ -39,9 +45,11 @@ class RequestedAccess(msgspec.Struct, frozen=True):
     actions: tuple[Action, ...]
 
 
-def reason_for_denial(acl: Acl | None, wanted: RequestedAccess, source_ip: str) -> str | None:
+def reason_for_denial(
+    acl: Acl | None, wanted: RequestedAccess, source_ip: str, *, strict: bool = False
+) -> str | None:
     """Why a normal user with this ACL may not have the access, in RocketMQ's words; None if the user may."""
-    entry = None if acl is None else deciding_entry(acl, wanted, source_ip)
+    entry = None if acl is None else deciding_entry(acl, wanted, source_ip, strict=strict)
     if entry is None:
         return "no matched policies."
     return "the decision is deny." if entry.decision is PolicyDecision.DENY else None
@@ -52,7 +60,9 @@ def denial_remark(username: str, wanted: RequestedAccess, source_ip: str, reason
     return f"User:{username} has no permission to access {wanted.resource.key} from {source_ip}, {reason}"
 
 
-def deciding_entry(acl: Acl, wanted: RequestedAccess, source_ip: str) -> PolicyEntry | None:
+def deciding_entry(
+    acl: Acl, wanted: RequestedAccess, source_ip: str, *, strict: bool = False
+) -> PolicyEntry | None:
     """The entry that decides about the access; None if no entry matches."""
     for policy_type in (PolicyType.CUSTOM, PolicyType.DEFAULT):
         policy = acl.policy(policy_type)
@@ -60,8 +70,19 @@ def deciding_entry(acl: Acl, wanted: RequestedAccess, source_ip: str) -> PolicyE
             continue
         found = [one for one in policy.entries if one.matches(wanted.resource, wanted.actions, source_ip)]
         if found:
-            return _sorted_as_java(found, _compare)[0]
+            return min(found, key=_vagueness) if strict else _sorted_as_java(found, _compare)[0]
     return None
+
+
+def _vagueness(entry: PolicyEntry) -> tuple[bool, int, int, bool]:
+    """Sorts the entry first that decides with aclStrict."""
+    resource = entry.resource
+    return (
+        resource.type is ResourceType.ANY,
+        _VAGUENESS[resource.pattern],
+        -len(resource.name or ""),
+        entry.decision is not PolicyDecision.DENY,
+    )
 
 
 def _compare(one: PolicyEntry, other: PolicyEntry) -> int:

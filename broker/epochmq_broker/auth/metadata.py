@@ -130,7 +130,8 @@ class AuthMetadata:
         self._changed()
 
     def delete_acl(self, subject: str | None, policy_type: str | None, resource: str | None) -> None:
-        """Removes the entry for a resource from the ACL of a subject; without a resource, the whole ACL.
+        """Removes the entry for a resource from the ACL of a subject; without a resource, the policy of the
+        type, and without a type, too, the whole ACL. (RocketMQ removes the whole ACL whatever the type.)
         Raises RequestError."""
         username = parse_subject(subject)
         if username is None:
@@ -140,10 +141,14 @@ class AuthMetadata:
         acl = self.acls.get(username)
         if acl is None:
             raise rejection("The acl is not exist.")
-        wanted = parse_resource(resource)
+        wanted, kind = parse_resource(resource), parse_policy_type(policy_type)
         if wanted is not None:
-            acl = acl.without(parse_policy_type(policy_type) or PolicyType.CUSTOM, wanted)
-        if wanted is None or not acl.policies:
+            acl = acl.without(kind or PolicyType.CUSTOM, wanted)
+        elif kind is not None and is_blank(resource):
+            acl = acl.without_policy(kind)
+        else:
+            acl = Acl(username, ())
+        if not acl.policies:
             del self.acls[username]
         else:
             self.acls[username] = acl
@@ -159,14 +164,14 @@ class AuthMetadata:
         return self.acls.get(username)
 
     def list_acls(self, subject_part: str | None, resource_part: str | None) -> list[Acl]:
-        """The ACLs whose subject contains one text, with the entries whose resource contains the other. An
-        ACL whose subject contains the second text keeps all entries, as in RocketMQ."""
+        """The ACLs whose subject contains one text, with the entries whose resource contains the other. (In
+        RocketMQ an ACL whose subject contains the second text keeps all entries.)"""
         acls: list[Acl] = []
         for username in sorted(self.acls, key=_bytewise):
             acl = self.acls[username]
             if not is_blank(subject_part) and (subject_part or "") not in acl.subject:
                 continue
-            if not is_blank(resource_part) and (resource_part or "") not in acl.subject:
+            if not is_blank(resource_part):
                 acl = _with_resources(acl, resource_part or "")
             if acl.policies:
                 acls.append(acl)

@@ -234,9 +234,9 @@ class ClientRegistry:
             self.generation += 1
 
     def consumers_of(self, topic: str) -> set[str]:
-        """The online consumers that QUERY_TOPIC_CONSUME_BY_WHO reports. RocketMQ 5.3.3 returns the topic's
-        own name where the group's belongs, and its tools print it; this broker returns the same."""
-        return {topic} if any(topic in group.subscriptions for group in self._consumers.values()) else set()
+        """The online groups that subscribe to a topic. RocketMQ 5.3.3 reports the topic's own name in place
+        of theirs."""
+        return {name for name, group in self._consumers.items() if topic in group.subscriptions}
 
     # producers
 

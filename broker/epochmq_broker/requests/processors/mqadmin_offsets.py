@@ -283,8 +283,7 @@ class MqadminOffsetProcessor:
     # groups of a topic, topics of a group
 
     def groups_of_topic(self, connection: RemotingConnection, command: Command) -> Command:
-        """Returns the groups that have offsets on a topic, and the result of
-        `ClientRegistry.consumers_of`."""
+        """Returns the groups that have offsets on a topic or subscribe to it."""
         topic = QueryTopicConsumeByWhoRequestHeader.decode(command.ext).topic
         groups = self._components.clients.consumers_of(topic) | self._components.offsets.groups_of(topic)
         body = GroupList(group_list=sorted(groups))

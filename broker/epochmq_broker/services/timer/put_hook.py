@@ -120,13 +120,14 @@ def _out_ms(due_ms: int, precision_ms: int) -> int:
 
 
 def _due_ms(properties: dict[str, str], present_ms: int) -> int:
-    """When a message is due, epoch ms. Raises ValueError."""
+    """When a message is due, epoch ms. A delay may be too long for a number of 64 bits; in RocketMQ the sum
+    then overflows, and the message is delivered at once. Raises ValueError."""
     text = properties.get(PROPERTY_TIMER_DELAY_SEC)
     if text is not None:
-        return _wrapped(present_ms + _wrapped(_long(text) * 1000))
+        return present_ms + _long(text) * 1000
     text = properties.get(PROPERTY_TIMER_DELAY_MS)
     if text is not None:
-        return _wrapped(present_ms + _long(text))
+        return present_ms + _long(text)
     return _long(properties[PROPERTY_TIMER_DELIVER_MS])
 
 
@@ -136,8 +137,3 @@ def _long(text: str) -> int:
     if not -_LONG_MAX - 1 <= value <= _LONG_MAX:
         raise ValueError(f"{text}: expected a number of 64 bits")
     return value
-
-
-def _wrapped(value: int) -> int:
-    """The value of a sum or product in Java's 64-bit numbers, which overflow silently."""
-    return (value + _LONG_MAX + 1) % (1 << 64) - _LONG_MAX - 1

@@ -53,6 +53,30 @@ def test_the_entry_that_decides_is_the_one_that_rocketmq_sorts_first() -> None:
     assert decides("orders", ("Topic:orders", "Deny"), ("Topic:or*", "Allow")) == "Topic:or*"
 
 
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ((("Topic:orders*", "Allow"), ("Topic:orders-eu", "Deny")), "Deny"),
+        ((("Topic:orders-eu", "Deny"), ("Topic:orders*", "Allow")), "Deny"),
+        ((("Topic:orders*", "Deny"), ("Topic:orders-eu", "Allow")), "Allow"),
+        ((("Topic:o*", "Allow"), ("Topic:orders*", "Deny")), "Deny"),
+        ((("Topic:orders*", "Deny"), ("Topic:o*", "Allow")), "Deny"),
+        ((("Topic:*", "Deny"), ("Topic:o*", "Allow")), "Allow"),
+        ((("*", "Deny"), ("Topic:*", "Allow")), "Allow"),
+    ],
+)
+def test_the_most_specific_entry_decides_with_acl_strict(
+    entries: tuple[tuple[str, str], ...], expected: str
+) -> None:
+    wanted = RequestedAccess(topic_resource("orders-eu"), (Action.PUB,))
+    for order in (entries, entries[::-1]):
+        entry = deciding_entry(acl(*order), wanted, "10.0.0.1", strict=True)
+        assert entry is not None
+        assert entry.decision.value == expected
+        reason = reason_for_denial(acl(*order), wanted, "10.0.0.1", strict=True)
+        assert (reason is None) == (expected == "Allow")
+
+
 def test_the_default_policy_decides_only_where_the_custom_one_has_no_entry() -> None:
     custom = acl(("Topic:orders", "Deny")).policies[0]
     default = Policy(PolicyType.DEFAULT, acl(("Topic:*", "Allow")).policies[0].entries)

@@ -33,7 +33,7 @@ from epochmq_protocol.headers import (
 from epochmq_protocol.message import MessageExt
 from epochmq_protocol.signatures import SessionCredentials
 from epochmq_protocol.topics import TopicConfig
-from tests.unit.broker.auth.kit import ENABLED, ROOT, allow, signed
+from tests.unit.broker.auth.kit import ENABLED, ROOT, allow, create_acl, signed
 from tests.unit.broker.kit import Bench, Peer, bodies, command, pull_command, running, send_command, until
 from tests.unit.broker.services.transactions.support import (
     HALF,
@@ -417,3 +417,11 @@ async def test_a_code_without_a_rule_is_denied_to_all_but_super_users(
 
     (wanted,) = strict_access(command(987_654), "TestCluster")
     assert wanted.resource.key == "Cluster:TestCluster"
+
+
+async def test_a_name_that_denies_decides_before_a_prefix_that_allows(peer: Peer, strict: bool) -> None:
+    sam = allow(peer, "sam", {})
+    for resource, decision in (("Topic:orders", "Deny"), ("Topic:or*", "Allow")):
+        assert peer.call(signed(create_acl("sam", [resource], ["Pub"], decision))).code == 0
+    answer = await answer_to(peer, send_command("orders", b"x"), sam)
+    assert (answer.code == DENIED) == strict, answer.remark

@@ -116,7 +116,8 @@ def test_the_group_its_topics_and_its_fingerprint_are_removed_with_the_last_memb
     registry, channel = watched.registry, FakeChannel()
     registry.fingerprint_changed("g", 7)
     registry.register_consumer(client(channel), consumer("g", "t"))
-    assert registry.consumers_of("t") == {"t"}
+    assert registry.consumers_of("t") == {"g"}
+    assert registry.consumers_of("other") == set()
     registry.unregister_consumer("g", channel)
     assert registry.group("g") is None
     assert registry.subscription("g", "t") is None

@@ -456,3 +456,14 @@ async def test_with_sync_flush_the_offset_waits_for_the_disk_and_nothing_comes_t
         assert bench.broker.store.unflushed_bytes == 0
         changed = change_command(extra_info(header, messages[1], 0), messages[1], 60_000)
         assert (await peer.answer(peer.send(changed))).code == 0
+
+
+@pytest.mark.parametrize(("is_v2", "received"), [("false", 2), ("true", 1)])
+async def test_retry_topics_v2_do_not_collide(tmp_path: Path, is_v2: str, received: int) -> None:
+    """Of group `a_b` and topic `c`, and of group `a` and topic `b_c`, version 1 makes the same name."""
+    async with popping(tmp_path, {"enableRetryTopicV2": is_v2}) as bench:
+        send(bench, 1, topic="b_c")
+        send(bench, 1, topic="c")
+        assert len((await pop(bench, topic="b_c", consumer_group="a", invisible_time=200))[0]) == 1
+        await until(lambda: bench.broker.pop.revives.revived == 1)
+        assert len((await pop(bench, topic="c", consumer_group="a_b"))[0]) == received

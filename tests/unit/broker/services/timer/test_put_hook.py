@@ -73,10 +73,19 @@ def test_a_time_that_is_no_number_is_illegal(name: str, text: str) -> None:
     assert hook()(message(**{name: text})) is PutStatus.WHEEL_TIMER_MSG_ILLEGAL
 
 
-def test_sums_overflow_as_in_java() -> None:
-    made = message(TIMER_DELAY_MS=2**63 - 1)
+@pytest.mark.parametrize(
+    ("name", "delay"),
+    [("TIMER_DELAY_MS", 2**63 - 1), ("TIMER_DELAY_SEC", 2**63 - 1), ("TIMER_DELAY_SEC", 2**61)],
+)
+def test_a_delay_beyond_64_bits_is_too_long(name: str, delay: int) -> None:
+    assert hook()(message(**{name: delay})) is PutStatus.WHEEL_TIMER_MSG_ILLEGAL
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC"])
+def test_a_negative_delay_is_over_however_large_it_is(name: str) -> None:
+    made = message(**{name: -(2**63)})
     assert hook()(made) is None
-    assert made.topic == "T"  # the sum is negative: the message is due
+    assert made.topic == "T"
 
 
 def test_the_longest_delay_is_a_setting() -> None:
