@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from tests.simulation.whole import disk_faults
 from tests.simulation.whole.group import Group
 
 FAULTS_MIN, FAULTS_MAX = 2, 7
@@ -37,18 +38,19 @@ class Plan:
         ]
 
 
-def draw(seed: int) -> Plan:
-    """The plan of a seed."""
+def draw(seed: int, *, disks: bool = False) -> Plan:
+    """The plan of a seed, with faults of disks or without."""
     dice = random.Random(seed * 31 + 7)
     sync_flush = dice.random() < 0.5
-    kinds = [kind for kind in FAULTS if sync_flush or kind not in SYNC_FLUSH_ONLY]
+    kinds = [kind for kind in ORDINARY if sync_flush or kind not in SYNC_FLUSH_ONLY]
+    kinds += [kind for kind in DISK_FAULTS if disks]
     faults: list[Fault] = []
-    powered_off = False
+    spent = False
     for _ in range(dice.randint(FAULTS_MIN, FAULTS_MAX)):
         kind = dice.choice(kinds)
-        if kind in POWER_LOSSES and not sync_flush:
-            # With ASYNC_FLUSH the messages survive the loss of one machine.
-            kind, powered_off = (kind, True) if not powered_off else ("kill a broker", True)
+        if kind in DISK_FAULTS or (kind in POWER_LOSSES and not sync_flush):
+            # The messages survive the loss of one disk or, with ASYNC_FLUSH, the power of one machine.
+            kind, spent = ("kill a broker" if spent else kind), True
         after_s = dice.choice((0.05, 0.3, 1.0, 3.0)) * (0.5 + dice.random())
         lasts_s = dice.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + dice.random())
         faults.append(Fault(kind, after_s, lasts_s, dice.randrange(60)))
@@ -89,27 +91,22 @@ def _master(group: Group, fault: Fault) -> str:
 
 
 async def _down(group: Group, names: list[str], lasts_s: float) -> None:
-    for name in names:
-        group.down.add(name)
-        if name in group.site.processes:
-            group.site.kill(name)
-    await asyncio.sleep(lasts_s)
-    for name in names:
-        group.down.discard(name)
-        group.ensure_running(name)
+    with group.kept_down(names):
+        for name in names:
+            if name in group.site.processes:
+                group.site.kill(name)
+        await asyncio.sleep(lasts_s)
 
 
 async def _power(group: Group, names: list[str], lasts_s: float) -> None:
-    for name in names:
-        group.down.add(name)
-        if group.site.hosts[name].has_power:
-            group.site.power_off(name)
-    await asyncio.sleep(lasts_s)
-    for name in names:
-        if not group.site.hosts[name].has_power:
-            group.site.power_on(name)
-        group.down.discard(name)
-        group.ensure_running(name)
+    site = group.site
+    with group.kept_down(names):
+        dark = [name for name in names if site.hosts[name].has_power]
+        for name in dark:
+            site.power_off(name)
+        await asyncio.sleep(lasts_s)
+        for name in dark:
+            site.power_on(name)
 
 
 async def _pause(group: Group, names: list[str], lasts_s: float) -> None:
@@ -124,17 +121,14 @@ async def _pause(group: Group, names: list[str], lasts_s: float) -> None:
 
 async def _stop(group: Group, name: str, lasts_s: float) -> None:
     process = group.site.processes.get(name)
-    if process is None or not process.alive or process.on_stop is None or name in group.down:
+    if process is None or not process.alive or process.on_stop is None or group.down[name]:
         return
-    group.down.add(name)
-    group.site.stop(name)
-    await asyncio.sleep(lasts_s)
-    group.down.discard(name)
-    if process.alive and process.task is not None:
-        await asyncio.wait([process.task], timeout=30)
-        if process.alive:
+    with group.kept_down([name]):
+        group.site.stop(name)
+        await asyncio.sleep(lasts_s)
+        if process.alive and process.task is not None:
+            await asyncio.wait([process.task], timeout=30)
             group.site.kill(name)  # as a supervisor does in the end
-    group.ensure_running(name)
 
 
 async def _cut(group: Group, links: list[tuple[str, str]], lasts_s: float) -> None:
@@ -167,9 +161,18 @@ async def _slow_disk(group: Group, fault: Fault) -> None:
     host.disk_delay = 1.0
 
 
+async def _rot(group: Group, fault: Fault) -> None:
+    """Replicas copy a rotten record, and one of them is elected."""
+    master = _master(group, fault)
+    await disk_faults.flip_bit(group, master, fault.target)
+    others = [name for name in group.brokers if name != master]
+    await disk_faults.replace_disks_in_turn(group, others, 0.2)
+    await _down(group, [master], fault.lasts_s)
+
+
 Execute = Callable[[Group, Fault], Awaitable[None]]
 
-FAULTS: dict[str, Execute] = {
+ORDINARY: dict[str, Execute] = {
     "kill a broker": lambda group, fault: _down(group, [_of(group.brokers, fault)], fault.lasts_s),
     "kill the master": lambda group, fault: _down(group, [_master(group, fault)], fault.lasts_s),
     "kill all brokers": lambda group, fault: _down(group, group.brokers, fault.lasts_s),
@@ -205,6 +208,28 @@ FAULTS: dict[str, Execute] = {
     "slow links": _slow_link,
     "slow disk": _slow_disk,
 }
+DISK_FAULTS: dict[str, Execute] = {
+    "a disk is replaced": lambda group, fault: disk_faults.replace_disk(
+        group, _of(group.brokers, fault), fault.lasts_s
+    ),
+    "a volume is restored": lambda group, fault: disk_faults.restore_volume(
+        group, _of(group.brokers, fault), fault.lasts_s, alone=False
+    ),
+    "a volume is restored, and starts first": lambda group, fault: disk_faults.restore_volume(
+        group, _of(group.brokers, fault), fault.lasts_s, alone=True
+    ),
+    "a volume is cloned": lambda group, fault: disk_faults.clone_volume(
+        group, _of(group.brokers, fault), fault.lasts_s
+    ),
+    "files are lost": lambda group, fault: disk_faults.lose_files(
+        group, _of(group.brokers, fault), fault.lasts_s, fault.target
+    ),
+    "a bit changes": lambda group, fault: disk_faults.flip_bit(
+        group, _of(group.brokers, fault), fault.target
+    ),
+    "a bit changes, and disks are replaced": _rot,
+}
+FAULTS: dict[str, Execute] = {**ORDINARY, **DISK_FAULTS}
 POWER_LOSSES = frozenset(("a broker loses power", "the master loses power", "the site loses power"))
 SYNC_FLUSH_ONLY = frozenset(("the site loses power",))
 """With ASYNC_FLUSH nothing is promised when all machines lose power."""

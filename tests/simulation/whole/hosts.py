@@ -96,6 +96,8 @@ class Site:
         """Errors that nobody has handled."""
         self.broken: list[str] = []
         """Promises that a client or a watch has seen broken."""
+        self.may_exit: set[str] = set()
+        """The processes that may reject what they find on their disk."""
 
     def host(self, name: str) -> Host:
         """The host of this name; a new one if there is none."""
@@ -131,7 +133,7 @@ class Site:
     def _main_ended(self, process: Process, task: asyncio.Task[Any]) -> None:
         error = None if task.cancelled() else task.exception()
         self.trace.tell(f"ended {process.name} {error!r}")
-        if error is not None:
+        if error is not None and process.name not in self.may_exit:
             self.failures.append("".join(traceback.format_exception(error)))
         if process.alive:
             self._release(process)

@@ -17,8 +17,10 @@ NAMESERVER_PORT, CONTROLLER_PORT, BROKER_PORT = 9876, 9878, 10911
 Settings = Mapping[str, str | int | bool]
 
 SMALL_FILES: Settings = {
-    "mappedFileSizeCommitLog": 256 * 1024,
-    "maxMessageSize": 64 * 1024,
+    "mappedFileSizeCommitLog": 80 * 1024,
+    "maxMessageSize": 8 * 1024,
+    "scrubFirstDelayMs": 500,
+    "scrubPassIntervalMs": 2000,
     "mappedFileSizeConsumeQueue": 20 * 200,
     "maxHashSlotNum": 500,
     "maxIndexNum": 2000,

@@ -103,7 +103,7 @@ def _randomness(site: Site) -> dict[Any, Callable[..., Any]]:
 def _descriptors(site: Site) -> dict[Any, Callable[..., Any]]:
     """Descriptors belong to processes; a sync is noted by the disk of its process."""
     real_open, real_close, real_dup = os.open, os.close, os.dup
-    real_pread = os.pread
+    real_pread, real_sendfile = os.pread, os.sendfile
 
     def opened(fd: int) -> int:
         process = PROCESS.get()
@@ -123,7 +123,8 @@ def _descriptors(site: Site) -> dict[Any, Callable[..., Any]]:
             process.host.disk.synced(fd)
 
     def sendfile(out: int, fd: int, offset: int, count: int) -> int:
-        assert out >= FD_MIN
+        if out < FD_MIN:
+            return real_sendfile(out, fd, offset, count)
         sock: SimulatedSocket = site.kernel.objects[out]
         return sock.send(real_pread(fd, count, offset))
 

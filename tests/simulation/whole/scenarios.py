@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.simulation.whole import faults, members, patches
+from tests.simulation.whole import disk_faults, faults, members, patches
 from tests.simulation.whole.group import Group
 from tests.simulation.whole.hosts import Site
 from tests.simulation.whole.isolation import Outcome
@@ -24,7 +24,15 @@ Scenario = Callable[[Site], Awaitable[dict[str, int]]]
 
 async def controlled_group(site: Site) -> dict[str, int]:
     """Three brokers under three controllers, clients, and drawn faults."""
-    plan = faults.draw(site.seed)
+    return await _faulty_group(site, faults.draw(site.seed))
+
+
+async def group_on_bad_disks(site: Site) -> dict[str, int]:
+    """The same, and at most one of the disks fails, lies, or becomes another one."""
+    return await _faulty_group(site, faults.draw(site.seed, disks=True))
+
+
+async def _faulty_group(site: Site, plan: faults.Plan) -> dict[str, int]:
     site.trace.story += plan.lines()
     flush = "SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH"
     group = Group(site, brokers=3, controllers=3, settings={"flushDiskType": flush})
@@ -38,15 +46,17 @@ async def controlled_group(site: Site) -> dict[str, int]:
 async def check_sound(group: Group) -> None:
     """Checks a group after all faults: it accepts messages, has lost none, delivers all, and its replicas are
     equal."""
+    helper = group.site.host("person")
+    group.site.start("person", lambda: disk_faults.person(group), on=helper.name)
     await group.wait_accepting()
     for name in ("producer-1", "producer-2"):
-        group.down.add(name)
+        group.down[name] += 1
         group.site.kill(name)
     await group.wait_consumed()
     await group.wait_equal()
 
 
-SCENARIOS: dict[str, Scenario] = {"controlled": controlled_group}
+SCENARIOS: dict[str, Scenario] = {"controlled": controlled_group, "disks": group_on_bad_disks}
 
 
 def simulate(scenario: str) -> Callable[[int, Path], Outcome]:
@@ -62,7 +72,7 @@ def simulate(scenario: str) -> Callable[[int, Path], Outcome]:
         try:
             outcome.counts = site.run(watched(site, SCENARIOS[scenario](site)), within_s=RUN_MAX_S)
         except AssertionError:
-            outcome.failure = traceback.format_exc(limit=-1)
+            outcome.failure = traceback.format_exc(limit=-4)
         if site.failures and not outcome.failure:
             outcome.failure = "an unexpected error: " + site.failures[0]
         outcome.digest, outcome.events = site.trace.digest, site.trace.events

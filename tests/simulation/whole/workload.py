@@ -13,6 +13,7 @@ from tests.simulation.whole.hosts import Process, Site
 TOPIC = "orders"
 SEND_PAUSE_S = 0.03
 SEND_TIMEOUT_MS = 4000
+BODY_BYTES_SMALL, BODY_BYTES_LARGE = 40, 1500
 
 
 class PromiseBrokenError(AssertionError):
@@ -88,7 +89,8 @@ def start_producer(site: Site, name: str, nameservers: list[str], book: Book) ->
         number = 0
         while True:
             number += 1
-            await send(site, producer, b"%s-%d" % (name.encode(), number), book)
+            size = BODY_BYTES_SMALL if number % 3 else BODY_BYTES_LARGE
+            await send(site, producer, (b"%s-%d" % (name.encode(), number)).ljust(size, b"."), book)
             await asyncio.sleep(SEND_PAUSE_S)
 
     return site.start(name, main)
