@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import request
+from epochmq_protocol.message_const import BLANK_MAGIC
 from epochmq_protocol.replica_control import ReplicaControlCode, SettleStoreHeader
 from epochmq_protocol.transport import RemotingClient
 from tests.simulation.whole import members
 from tests.simulation.whole.group import Group
 from tests.simulation.whole.members import BROKER_PORT
 
+PHYSICAL_OFFSET_AT, BODY_AT = 28, 88
+"""Where these fields are in a record whose hosts have IPv4 addresses."""
 PERSON_EVERY_S = 4.0
 SETTLE_TIMEOUT_MS = 3000
 
@@ -99,19 +104,37 @@ async def lose_files(group: Group, name: str, lasts_s: float, which: int) -> Non
 
 
 async def flip_bit(group: Group, name: str, place: int) -> None:
-    """A bit of an old file of the log changes."""
+    """A bit of an old record changes: of its body, or of its size, magic, checksum or physical offset.
+    RocketMQ's records have no checksum of their other fields."""
     files = _log_files(group.site.hosts[name].root / "store")[:-1]
     if not files:
         return
     path = files[place % len(files)]
-    used = len(path.read_bytes().rstrip(b"\0"))
-    at = (place * 7919) % max(used - 600, 1)
+    records = list(_records(path.read_bytes()))
+    start, body = records[place * 7 % len(records)]
+    fields = [start + 3, start + 4, start + 8, start + PHYSICAL_OFFSET_AT + 6]
+    at = (fields + [start + BODY_AT + number for number in range(0, body, 97)])[
+        place * 5 % (4 + -(-body // 97))
+    ]
     with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ (1 << place % 8)]))
-    group.site.trace.tell(f"bit {place % 8} of {path.name} at {at} of {name} changed")
+    group.site.trace.tell(
+        f"bit {place % 8} at {at} of {path.name} of {name} changed, in the record at {start}"
+    )
+
+
+def _records(data: bytes) -> Iterator[tuple[int, int]]:
+    """The records of a file: where each starts, and the size of its body."""
+    at = 0
+    while at + BODY_AT < len(data):
+        size, magic = struct.unpack_from(">ii", data, at)
+        if magic == BLANK_MAGIC or size <= 0:
+            return
+        yield at, struct.unpack_from(">i", data, at + BODY_AT - 4)[0]
+        at += size
 
 
 async def person(group: Group) -> None:

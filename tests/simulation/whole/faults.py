@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.whole import disk_faults
 from tests.simulation.whole.group import Group
@@ -38,12 +38,16 @@ class Plan:
         ]
 
 
-def draw(seed: int, *, disks: bool = False) -> Plan:
-    """The plan of a seed, with faults of disks or without."""
+def draw(seed: int, *, disks: bool = False, controllers: bool = True, replicas: bool = True) -> Plan:
+    """The plan of a seed, with or without faults of disks, for a group that has controllers and replicas, or
+    none."""
     dice = random.Random(seed * 31 + 7)
     sync_flush = dice.random() < 0.5
     kinds = [kind for kind in ORDINARY if sync_flush or kind not in SYNC_FLUSH_ONLY]
-    kinds += [kind for kind in DISK_FAULTS if disks]
+    kinds = [kind for kind in kinds if replicas or sync_flush or kind not in POWER_LOSSES]
+    kinds = [kind for kind in kinds if controllers or "controller" not in kind]
+    disk_kinds = list(DISK_FAULTS) if controllers else ["a disk is replaced"]
+    kinds += disk_kinds if disks else []
     faults: list[Fault] = []
     spent = False
     for _ in range(dice.randint(FAULTS_MIN, FAULTS_MAX)):
@@ -54,6 +58,9 @@ def draw(seed: int, *, disks: bool = False) -> Plan:
         after_s = dice.choice((0.05, 0.3, 1.0, 3.0)) * (0.5 + dice.random())
         lasts_s = dice.choice((0.1, 0.5, 2.0, 6.0)) * (0.5 + dice.random())
         faults.append(Fault(kind, after_s, lasts_s, dice.randrange(60)))
+    if disks and not spent:
+        at = dice.randrange(len(faults))
+        faults[at] = replace(faults[at], kind=dice.choice(disk_kinds))
     return Plan(sync_flush, tuple(faults))
 
 

@@ -24,6 +24,7 @@ ACCEPT_WITHIN_S = 40.0
 """A group whose hosts, links and processes are all sound accepts messages after so long at the latest."""
 CONSUME_WITHIN_S = 60.0
 BROKER_NAME = "group"
+DLEDGER_PORT = 40911
 
 CONTROLLED: Settings = {
     "enableControllerMode": True,
@@ -46,7 +47,17 @@ CONTROLLED: Settings = {
 class Group:
     """The processes of one replica group. Those that end by themselves are started again."""
 
-    def __init__(self, site: Site, *, brokers: int, controllers: int, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        site: Site,
+        *,
+        brokers: int,
+        controllers: int,
+        settings: Mapping[str, Any],
+        dledger: bool = False,
+    ) -> None:
+        """`dledger`: the brokers have a DLedger log, and elect their leader themselves."""
+        self.dledger = dledger
         self.site, self.book = site, Book()
         self.nameserver = "ns"
         self.controllers = [f"n{number}" for number in range(controllers)]
@@ -85,6 +96,21 @@ class Group:
         for name in self.clients:
             self.start(name)
 
+    def settings_of(self, name: str) -> dict[str, Any]:
+        """The settings of one broker."""
+        if not self.dledger:
+            return self.settings
+        hosts = [self.site.hosts[one] for one in self.brokers]
+        peers = [f"n{number}-{host.address}:{DLEDGER_PORT}" for number, host in enumerate(hosts)]
+        return {
+            **self.settings,
+            "enableDLegerCommitLog": True,
+            "dLegerGroup": BROKER_NAME,
+            "dLegerPeers": ";".join(peers),
+            "dLegerSelfId": f"n{self.brokers.index(name)}",
+            "slaveReadEnable": True,
+        }
+
     def start(self, name: str) -> None:
         """Starts a process."""
         site = self.site
@@ -93,7 +119,7 @@ class Group:
         elif name in self.controllers:
             members.start_controller(site, name, self.controllers)
         elif name in self.brokers:
-            members.start_broker(site, name, self.settings)
+            members.start_broker(site, name, self.settings_of(name))
         elif name.startswith("producer"):
             start_producer(site, name, self.nameservers, self.book)
         else:
@@ -217,13 +243,20 @@ class Group:
             self.site.kill(process.name)
         assert self.site.loop.time() <= deadline_s + 1
 
-    async def wait_consumed(self) -> None:
+    async def wait_history(self) -> None:
+        """Waits until a new group of consumers has got every acknowledged message: the logs have them."""
+        again = Book(acknowledged=self.book.acknowledged, places=self.book.places)
+        reader = start_consumer(self.site, "reader", self.nameservers, again, "readers")
+        await self.wait_consumed(again)
+        self.site.kill(reader.name)
+
+    async def wait_consumed(self, book: Book) -> None:
         """Waits until consumers have got every acknowledged message. PromiseBrokenError: they have not."""
         end_s = self.site.loop.time() + CONSUME_WITHIN_S
-        while missing := self.book.not_delivered():
+        while missing := book.not_delivered():
             if self.site.loop.time() > end_s:
                 raise PromiseBrokenError(
-                    f"{len(missing)} of {len(self.book.acknowledged)} messages were not delivered, "
+                    f"{len(missing)} of {len(book.acknowledged)} messages were not delivered, "
                     f"the first: {missing[0]}; {self.describe()}"
                 )
             await asyncio.sleep(0.5)
@@ -237,6 +270,8 @@ class Group:
             }
             logs: dict[str, tuple[tuple[str, int], ...]] = {}
             if len(ends) == len(self.brokers) and len(set(ends.values())) == 1:
+                if self.dledger:  # each peer has other positions of commits in its files
+                    return
                 logs = {name: _log_checksum(self.site.hosts[name].root) for name in self.brokers}
                 if len(set(logs.values())) == 1:
                     return

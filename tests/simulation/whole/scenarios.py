@@ -6,9 +6,10 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
+from tests.simulation.mutation import Mutation
 from tests.simulation.whole import disk_faults, faults, members, patches
 from tests.simulation.whole.group import Group
 from tests.simulation.whole.hosts import Site
@@ -32,10 +33,30 @@ async def group_on_bad_disks(site: Site) -> dict[str, int]:
     return await _faulty_group(site, faults.draw(site.seed, disks=True))
 
 
-async def _faulty_group(site: Site, plan: faults.Plan) -> dict[str, int]:
+async def dledger_group(site: Site) -> dict[str, int]:
+    """Three brokers with a DLedger log; at most one disk is replaced."""
+    plan = faults.draw(site.seed, disks=site.seed % 3 == 0, controllers=False)
+    return await _faulty_group(site, plan, controllers=0, dledger=True)
+
+
+async def one_broker(site: Site) -> dict[str, int]:
+    """One broker without replicas."""
+    plan = faults.draw(site.seed, controllers=False, replicas=False)
+    return await _faulty_group(site, plan, brokers=1, controllers=0)
+
+
+async def _faulty_group(
+    site: Site, plan: faults.Plan, *, brokers: int = 3, controllers: int = 3, dledger: bool = False
+) -> dict[str, int]:
     site.trace.story += plan.lines()
     flush = "SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH"
-    group = Group(site, brokers=3, controllers=3, settings={"flushDiskType": flush})
+    group = Group(
+        site,
+        brokers=brokers,
+        controllers=controllers,
+        settings={"flushDiskType": flush},
+        dledger=dledger,
+    )
     await group.begin()
     await asyncio.sleep(1.0)
     await faults.execute(plan, group)
@@ -52,18 +73,27 @@ async def check_sound(group: Group) -> None:
     for name in ("producer-1", "producer-2"):
         group.down[name] += 1
         group.site.kill(name)
-    await group.wait_consumed()
+    await group.wait_consumed(group.book)
     await group.wait_equal()
+    await group.wait_history()
 
 
-SCENARIOS: dict[str, Scenario] = {"controlled": controlled_group, "disks": group_on_bad_disks}
+SCENARIOS: dict[str, Scenario] = {
+    "controlled": controlled_group,
+    "disks": group_on_bad_disks,
+    "dledger": dledger_group,
+    "one": one_broker,
+}
 
 
-def simulate(scenario: str) -> Callable[[int, Path], Outcome]:
-    """The simulation of one scenario, for `isolation.run_seeds`."""
+def simulate(scenario: str, mutations: Sequence[Mutation] = ()) -> Callable[[int, Path], Outcome]:
+    """The simulation of one scenario, for `isolation.run_seeds`. `mutations`: mistakes in production's code,
+    which last until the end of the process."""
 
     def run(seed: int, directory: Path) -> Outcome:
         began_s = real_clock()
+        for mutation in mutations:
+            mutation.made().__enter__()
         site = Site(seed, directory)
         members.record_services()
         patches.install(site)

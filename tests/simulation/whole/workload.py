@@ -116,13 +116,15 @@ async def send(site: Site, producer: Producer, body: bytes, book: Book) -> bool:
     return True
 
 
-def start_consumer(site: Site, name: str, nameservers: list[str], book: Book) -> Process:
+def start_consumer(
+    site: Site, name: str, nameservers: list[str], book: Book, group: str = "consumers"
+) -> Process:
     """Starts a consumer that joins its group again after every error."""
 
     async def main() -> None:
         while True:
             try:
-                await _consume(site, nameservers, book)
+                await _consume(site, nameservers, group, book)
             except EpochMQError as error:
                 site.trace.add(f"{name} begins anew: {error!r}")
                 await asyncio.sleep(1.0)
@@ -130,8 +132,8 @@ def start_consumer(site: Site, name: str, nameservers: list[str], book: Book) ->
     return site.start(name, main)
 
 
-async def _consume(site: Site, nameservers: list[str], book: Book) -> None:
-    async with Consumer(nameservers, "consumers", TOPIC) as consumer:
+async def _consume(site: Site, nameservers: list[str], group: str, book: Book) -> None:
+    async with Consumer(nameservers, group, TOPIC) as consumer:
         async for message in consumer.messages():
             queue, record = message.queue, message.record
             note(

@@ -1,0 +1,111 @@
+"""Mistakes in production's code that the simulator of whole processes must find.
+
+Where a second line of defence hides a mistake, both are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from epochmq_broker.replication.ha.client import HAClient
+from epochmq_broker.replication.ha.sync_state import SyncState
+from epochmq_controller.replica_groups import election_policy, incarnations
+from epochmq_controller.replica_groups.controller_tables import ControllerTables
+from epochmq_store.appending.received_records import ReceivedRecords
+from epochmq_store.message_store import MessageStore
+from tests.simulation.mutation import Mutation
+
+NO_REFUSAL = Mutation(
+    "controllers refuse no store",
+    "whole",
+    incarnations,
+    "judge",
+    "own = newest(lineage)",
+    "return IncarnationVerdict.REGISTERED\n    own = newest(lineage)",
+)
+NO_PROTECTION = Mutation(
+    "a replica truncates what a shorter master lacks",
+    "whole",
+    HAClient,
+    "_check_acknowledged",
+    "if point >= acknowledged:",
+    "if True:",
+)
+FORGOTTEN_CONFIRMED = Mutation(
+    "a group without a master forgets the confirmed offset",
+    "whole",
+    ControllerTables,
+    "with_confirmed_offset",
+    "or event.new_master_elected",
+    "or True",
+)
+NO_DOUBT_ABOUT_FILES = Mutation(
+    "a start does not notice missing files",
+    "whole",
+    MessageStore,
+    "_assess_missing_files",
+    "if extent is None:",
+    "if True:",
+)
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Mutations that are made together, and the scenario that must find them."""
+
+    name: str
+    scenario: str
+    mutations: tuple[Mutation, ...]
+
+
+MISTAKES = (
+    Mistake(
+        "received records are not checked",
+        "disks",
+        (
+            Mutation(
+                "received records are not checked",
+                "whole",
+                ReceivedRecords,
+                "advance",
+                "log = self._log\n",
+                "log = self._log\n    self.position = log.max_offset\n    return False\n",
+            ),
+        ),
+    ),
+    Mistake(
+        "replicas truncate what a shorter master lacks, and restored volumes are trusted",
+        "disks",
+        (NO_REFUSAL, NO_PROTECTION, FORGOTTEN_CONFIRMED),
+    ),
+    Mistake("controllers refuse no store", "disks", (NO_REFUSAL,)),
+    Mistake(
+        "replicas that left a set too small to acknowledge are not elected",
+        "controlled",
+        (
+            Mutation(
+                "replicas that left a set too small to acknowledge are not elected",
+                "whole",
+                election_policy,
+                "electable_members",
+                "for one in eligible",
+                "for one in ()",
+            ),
+        ),
+    ),
+    Mistake("missing files raise no doubt", "disks", (NO_DOUBT_ABOUT_FILES,)),
+    Mistake(
+        "the confirmed offset is that of the fastest member",
+        "controlled",
+        (
+            Mutation(
+                "the confirmed offset is that of the fastest member",
+                "whole",
+                SyncState,
+                "_computed_confirm_offset",
+                "lowest = min(lowest, replica.ack_offset)",
+                "pass",
+            ),
+        ),
+    ),
+)
