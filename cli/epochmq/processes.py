@@ -85,6 +85,10 @@ def run_process(verb: str, arguments: list[str]) -> int:
         from epochmq_controller.controller.members_command import COMMAND as CONTROLLER_MEMBERS
 
         return exit_code_of(lambda: CONTROLLER_MEMBERS.run(arguments[1:]))
+    if verb == "controller" and arguments[:1] and arguments[0] in ("elect", "forget", "configure"):
+        from epochmq_controller.controller.orders_command import run as run_order
+
+        return exit_code_of(lambda: run_order(arguments))
     if verb == "broker" and arguments[:1] == ["members"]:
         from epochmq_broker.membership.dledger.members_command import COMMAND as BROKER_MEMBERS
 

@@ -18,6 +18,7 @@ from epochmq_protocol.transport.group_members import (
     MembersClient,
     MembersError,
 )
+from epochmq_protocol.transport.member_authentication import members_of_environment
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE = 0, 1, 2
 
@@ -51,7 +52,8 @@ class MembersCommand:
 
     async def _change_within_timeout(self, address: str, wanted: MemberChange) -> GroupMembers:
         try:
-            async with asyncio.timeout(CHANGE_TIMEOUT_S), RemotingClient() as client:
+            members = members_of_environment()
+            async with asyncio.timeout(CHANGE_TIMEOUT_S), RemotingClient(members=members) as client:
                 return await self.members.change(client, address, wanted)
         except TimeoutError:
             raise MembersError(

@@ -106,6 +106,9 @@ NAMESERVER_LOOKUP_DEFAULTS: Mapping[str, ConfigValue] = {"updateNameServerAddrPe
 """The configuration of a broker that looks up the nameservers behind one name (every so many milliseconds),
 unless `spec.config` sets the key."""
 
+ALLOW_KEY = "allowUnauthenticatedMembers"
+"""The key with which members without a proof of membership are accepted."""
+
 MASTER_BROKER_ID = 0
 """RocketMQ's broker id of the master, whichever replica that is."""
 
@@ -218,7 +221,7 @@ def render_pods(
         quorum = [one for one in identities if one.component is Component.CONTROLLER]
         number = group.spec.replicas if founders is None else founders
         return tuple(
-            _nameserver(identity, places[identity.name])
+            _nameserver(group, identity, places[identity.name])
             if identity.component is Component.NAMESERVER
             else _controller(
                 group,
@@ -236,7 +239,7 @@ def render_pods(
     brokers = [one for one in identities if one.component is Component.BROKER]
     number = group.spec.replicas if founders is None else founders
     return tuple(
-        _nameserver(identity, places[identity.name])
+        _nameserver(group, identity, places[identity.name])
         if identity.component is Component.NAMESERVER
         else _broker(
             group,
@@ -296,8 +299,10 @@ def _addresses(
     )
 
 
-def _nameserver(identity: PodIdentity, place: PodPlacement) -> Pod:
+def _nameserver(group: GroupResource, identity: PodIdentity, place: PodPlacement) -> Pod:
     config = _nameserver_config(place) | dict(NAMESERVER_DEFAULTS) | _process_config(place)
+    if ALLOW_KEY in group.spec.config:  # the brokers and controllers of the group register here
+        config[ALLOW_KEY] = group.spec.config[ALLOW_KEY]
     probe = NameserverProbe(f"{place.address}:{NAMESERVER_PORT}")
     return _pod(identity, place, ConfigFile(place.config_path("namesrv"), _properties(config)), probe)
 
@@ -469,7 +474,8 @@ def _socket_config(place: PodPlacement) -> dict[str, ConfigValue]:
 
 def _process_config(place: PodPlacement) -> dict[str, ConfigValue]:
     """What the main process of every pod is configured with."""
-    return _socket_config(place) | dict(place.client_tls) | dict(place.external)
+    secret = {} if place.member_secret is None else {"memberSecretPath": place.member_secret}
+    return _socket_config(place) | dict(place.client_tls) | dict(place.external) | secret
 
 
 def _sidecar(identity: PodIdentity, place: PodPlacement) -> PodSidecar | None:

@@ -16,6 +16,7 @@ from tests.support.process import wait_holds, wait_until
 from tests.support.remoting import Response, call
 
 CLUSTER_INFO, APPLY_BROKER_ID, NOT_LEADER = 106, 1013, 2007
+REGISTER_BROKER, NO_PERMISSION = 103, 16
 WHO = {"clusterName": "c", "brokerName": "b"}
 GROUP = """\
 apiVersion: epochmq.io/v1alpha1
@@ -77,7 +78,7 @@ def run(tmp_path: Path) -> Iterator[QuorumRun]:
 
 
 def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their_data(run: QuorumRun) -> None:
-    run.write("replicas: 3")
+    run.write("replicas: 3", "config: {allowUnauthenticatedMembers: true}")  # the test acts as a broker
     done = run.try_up()
     assert done.returncode == 0, done.stderr
     assert [f"quorum-controller-{n}: Ready" in done.stdout for n in range(3)] == [True] * 3
@@ -160,6 +161,10 @@ def test_a_controller_with_a_separate_nameserver_ignores_an_invalid_change(run: 
     assert found["nameservers"] == [pod["address"] for pod in found["nameserverPods"]]
     assert [pod["pod"] for pod in found["nameserverPods"]] == ["quorum-nameserver-0"]
     assert call(found["nameservers"][0], CLUSTER_INFO).code == 0
+    answer = call(found["controllers"][0]["address"], APPLY_BROKER_ID, WHO)
+    assert answer.code == NO_PERMISSION, "who lacks the secret of the run is no broker"
+    assert call(found["nameservers"][0], REGISTER_BROKER, WHO).code == NO_PERMISSION
+    assert (run.state / "member-secret").stat().st_mode & 0o777 == 0o600
 
     run.write("replicas: 1", "nameserver: {embedded: false}", "config: {writeLeaseMs: soon, writeLeasMs: 1}")
     done = run.try_up()

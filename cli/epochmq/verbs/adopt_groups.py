@@ -14,6 +14,7 @@ from epochmq.verbs.promote_fence_drain import running_directory
 from epochmq_operator.local import group_adoption
 from epochmq_operator.local.group_adoption import GroupMembersToAsk
 from epochmq_protocol.replica_control import AdoptedGroup
+from epochmq_protocol.transport.member_authentication import members_of_environment
 
 
 def run(
@@ -50,7 +51,13 @@ async def _adopt(
     accept_missing: bool,
 ) -> list[AdoptedGroup]:
     if controllers:
-        groups = [GroupMembersToAsk(controllers, {f"the broker {n}": a for n, a in enumerate(brokers, 1)})]
+        groups = [
+            GroupMembersToAsk(
+                controllers,
+                {f"the broker {n}": a for n, a in enumerate(brokers, 1)},
+                members=members_of_environment(),
+            )
+        ]
     else:
         groups = await group_adoption.forgotten_groups(running_directory(state))
     plans = [await group_adoption.plan_of(group, accept_missing=accept_missing) for group in groups]

@@ -12,7 +12,8 @@ Usage: epochmq controller members ADDRESS [--add ID-HOST:PORT | --remove ID]
   Shows the members of the quorum that the controller at ADDRESS (host:port) belongs to, or adds or removes
   one controller. A new controller must be running, with joinControllerGroup=true and with the present
   controllers and itself in controllerDLegerPeers. Only one change at a time; all controllers must be
-  EpochMQ's.
+  EpochMQ's. The file of the members' secret, if they have one, is named by the environment variable
+  EPOCHMQ_MEMBER_SECRET.
 """
 
 COMMAND = MembersCommand("epochmq controller members", USAGE, CONTROLLERS)

@@ -23,6 +23,7 @@ from epochmq_protocol.frame import request
 from epochmq_protocol.replica_control import REMAINING_EPOCHS, AdoptedGroup, ReplicaControlCode
 from epochmq_protocol.signatures import SessionCredentials
 from epochmq_protocol.transport import RemotingClient
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 
 ANSWER_MS: Final = 5000
 RETRY_S: Final = 0.2
@@ -36,6 +37,8 @@ class GroupMembersToAsk:
     controllers: Sequence[str]
     brokers: Mapping[str, str]
     credentials: SessionCredentials | None = None
+    members: MemberAuthentication | None = None
+    """The membership with which the controllers are asked."""
 
 
 async def forgotten_groups(state: StateDirectory) -> list[GroupMembersToAsk]:
@@ -59,6 +62,7 @@ async def forgotten_groups(state: StateDirectory) -> list[GroupMembersToAsk]:
                     if isinstance(one.pod.probe, BrokerProbe)
                 },
                 inner_client_credentials(group),
+                state.members(),
             )
         )
     return found
@@ -103,7 +107,7 @@ async def carry_out(group: GroupMembersToAsk, plan: AdoptedGroup, timeout_s: flo
     controller rejects the plan, or after the timeout. May be repeated."""
     body, last = msgspec.json.encode(plan), "no controller responded"
     try:
-        async with asyncio.timeout(timeout_s), RemotingClient() as client:
+        async with asyncio.timeout(timeout_s), RemotingClient(members=group.members) as client:
             while True:
                 try:
                     leader = await find_leader(client, group.controllers)

@@ -63,6 +63,7 @@ def _placement(state: StateDirectory, pod: PodIdentity, address: str) -> PodPlac
         config_directory=str(state.absolute / "config" / pod.name),
         volumes={volume: str(state.volume_path(pod.name, volume)) for volume in pod.volumes},
         admin=_sidecar_placement(state, pod.name, address) if state.options().admin else None,
+        member_secret=str(state.member_secret) if state.member_secret.exists() else None,
     )
 
 

@@ -53,7 +53,7 @@ async def settle(
         )
     spec = next(spec for spec in seen.resources.broker_groups if spec.name == group.name)
     header = SettleStoreHeader(adopt=adopt, timeout_ms=int(timeout_s * ANSWER_SHARE * 1000))
-    async with RemotingClient(credentials=inner_client_credentials(spec)) as client:
+    async with RemotingClient(credentials=inner_client_credentials(spec), members=state.members()) as client:
         answer = await ask_broker(
             client, chosen[0], request(ReplicaControlCode.SETTLE_STORE, header), timeout_s * 1000
         )

@@ -62,7 +62,7 @@ async def promote(state: StateDirectory, name: str, timeout_s: float) -> Promoti
     """Makes this replica the master without a failed send; returns when every nameserver lists it as the
     master."""
     chosen = await choose_replica(state, name)
-    async with RemotingClient(credentials=chosen.credentials) as client:
+    async with RemotingClient(credentials=chosen.credentials, members=state.members()) as client:
         return await _promote(client, chosen, timeout_s)
 
 
@@ -113,7 +113,7 @@ async def _routed(client: RemotingClient, group: BrokerGroupStatus, address: str
 async def fence(state: StateDirectory, name: str, *, on: bool) -> ReplicaStatus:
     """Fences or unfences the replica: a fenced replica takes no messages, also after a restart."""
     chosen = await choose_replica(state, name)
-    async with RemotingClient(credentials=chosen.credentials) as client:
+    async with RemotingClient(credentials=chosen.credentials, members=state.members()) as client:
         await ask_broker(
             client,
             chosen.replica,
@@ -136,7 +136,7 @@ async def drain(
         raise ReplicaControlError(
             f"{chosen.group.name} has no controllers: no other replica can become the master"
         )
-    async with RemotingClient(credentials=chosen.credentials) as client:
+    async with RemotingClient(credentials=chosen.credentials, members=state.members()) as client:
         moved = await _ensure_other_master(client, chosen, timeout_s) if on else None
         await ask_broker(
             client,

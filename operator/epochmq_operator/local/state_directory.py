@@ -5,6 +5,7 @@
     supervisor.json   which process the supervisor is
     resources.json    what is to run: the validated documents
     options.json      how it is to run: whether pods have admin sidecars
+    member-secret     the secret by which the members of the run authenticate each other
     admin-token       the token that a sidecar requires for changes
     run/POD.sock      the socket between a pod's sidecar and its main process
     quorums.json      how many controllers of each group run, which differs from the resources meanwhile
@@ -41,6 +42,7 @@ from epochmq_operator.pods import Component
 from epochmq_operator.resources import KINDS, Resources
 from epochmq_operator.status_model import PodPhase
 from epochmq_protocol.durable_files import replace_file, sync_directory
+from epochmq_protocol.transport.member_authentication import MemberAuthentication
 
 T = TypeVar("T")
 
@@ -230,6 +232,23 @@ class StateDirectory:
             (self.path / "run").mkdir(mode=0o700, exist_ok=True)
             replace_file(self.path / "admin-token", f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
         self._write("options.json", options)
+
+    @property
+    def member_secret(self) -> Path:
+        """The file of the secret by which the members of the run authenticate each other."""
+        return self.absolute / "member-secret"
+
+    def write_member_secret(self) -> None:
+        """Creates the secret, unless there is one. For the holder of the supervisor's lock."""
+        if not self.member_secret.exists():
+            replace_file(self.member_secret, f"{secrets.token_hex(32)}\n".encode(), mode=0o600)
+
+    def members(self) -> MemberAuthentication | None:
+        """The membership with which commands talk to the pods of the run; None before the first run.
+        ConfigError: the file of the secret cannot be used."""
+        if not self.member_secret.exists():
+            return None
+        return MemberAuthentication(str(self.member_secret), required=True)
 
     def network(self) -> NetworkFile | None:
         """The network and the addresses; None before the first run."""

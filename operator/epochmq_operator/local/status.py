@@ -94,7 +94,7 @@ async def observe(state: StateDirectory) -> LocalObservation:
         return LocalObservation.nothing()
     records = {record.pod: record for record in known.pods} if known else {}
     pods = render_all(state, resources, network)
-    client = RemotingClient()
+    client = RemotingClient(members=state.members())
     try:
         answers = await asyncio.gather(*(probe_pod(client, pod.probe) for pod in pods))
         observed: list[ObservedLocalPod] = []

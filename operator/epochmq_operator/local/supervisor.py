@@ -89,6 +89,8 @@ class Supervisor:
         await self._state.lock.acquire()
         self._state.write_supervisor(self._process)
         await end_leftovers(self._state)
+        self._state.write_member_secret()
+        self._client.prove_with(self._state.members())
         known = self._state.network()
         self._claim = network.claim_network(str(self._state.absolute), known.network if known else None)
         if known is None or known.network != self._claim.network:

@@ -130,6 +130,10 @@ class RemotingClient:
             task.add_done_callback(lambda done: self._connected(address, done))
         return await asyncio.shield(task)  # a cancelled caller does not cancel the others
 
+    def prove_with(self, members: MemberAuthentication | None) -> None:
+        """Proves this membership on connections that are opened from now on."""
+        self._members = members
+
     def open_connection(self, address: str) -> RemotingConnection | None:
         """The connection to `host:port` if it is open, requests need no signature, and any request may be
         sent over it. A request over it is not repeated after GO_AWAY."""

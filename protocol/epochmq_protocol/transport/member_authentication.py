@@ -11,6 +11,7 @@ The file of the secrets is read again when it changes. A connection remains what
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import stat
 from collections.abc import Awaitable, Mapping, Set
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 PATH_KEY: Final = "memberSecretPath"
 ALLOW_KEY: Final = "allowUnauthenticatedMembers"
+ENVIRONMENT_NAME: Final = "EPOCHMQ_MEMBER_SECRET"
 PURPOSE: Final = b"remoting"
 RELOAD_MS: Final = 1000
 _NONCE, _PROOF, _KEY_ID, _KEY_IDS = "nonce", "proof", "keyId", "keyIds"
@@ -82,6 +84,13 @@ def guarded(
 ) -> Mapping[int, RequestHandler]:
     """These handlers, those of `codes` for members only; without `members` as they are."""
     return handlers if members is None else members.guard(handlers, codes)
+
+
+def members_of_environment() -> MemberAuthentication | None:
+    """The membership of a command: the environment variable `EPOCHMQ_MEMBER_SECRET` names the file of its
+    secret; None without it. ConfigError: the file cannot be used."""
+    path = os.environ.get(ENVIRONMENT_NAME, "")
+    return MemberAuthentication(path, required=True) if path else None
 
 
 class MemberAuthentication:
@@ -168,7 +177,7 @@ class MemberAuthentication:
         raise RequestError(
             ResponseCode.NO_PERMISSION,
             f"request {code} is for members of this cluster, and this connection has no proof of membership: "
-            f"set {PATH_KEY} on the sender, or use the commands of epochmq",
+            f"set {PATH_KEY} on the sender; commands of epochmq take the file from {ENVIRONMENT_NAME}",
         )
 
     def guard_one(self, handler: RequestHandler) -> RequestHandler:

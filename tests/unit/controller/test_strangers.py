@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_controller.controller import config as configs
+from epochmq_controller.controller.orders_command import parse as parse_order
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.controller.server import ControllerServer
 from epochmq_dledger.core.types import RaftRole
@@ -37,7 +38,7 @@ from epochmq_protocol.headers_controller import (
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
 from epochmq_protocol.member_requests import CONTROLLER_REQUESTS
 from epochmq_protocol.transport import RemotingClient
-from epochmq_protocol.transport.member_authentication import MemberAuthentication
+from epochmq_protocol.transport.member_authentication import MemberAuthentication, members_of_environment
 from tests.support.member_secrets import OTHER_SECRET, SECRET, secret_file
 from tests.support.net import free_port, loopback
 
@@ -289,3 +290,26 @@ async def test_each_request_of_a_controller_is_for_members_or_reads(tmp_path: Pa
             *DLedgerProcessor(controllers.servers[0].controller.peer).handlers(),
         }
     assert served - CONTROLLER_REQUESTS == reads
+
+
+async def test_orders_of_a_person_with_the_secret_are_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What mqadmin cannot order without a proof."""
+    settings = of_members(tmp_path)
+    monkeypatch.setenv("EPOCHMQ_MEMBER_SECRET", str(tmp_path / "secret"))
+    members = members_of_environment()
+    async with running(tmp_path, settings) as controllers, RemotingClient(members=members) as client:
+        leader = await controllers.leader()
+        for step in (ATTACKS["take a broker id"](), register(), heartbeat()):
+            answer = await client.call(leader.address, step, TIMEOUT_S * 1000)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+        elected = await parse_order(["elect", leader.address, "c", "orders", "1"])(client)
+        assert elected.startswith("orders: broker 1 is the master")
+        await parse_order(["configure", leader.address, "enableElectUncleanMaster=true"])(client)
+        assert leader.controller.config.enable_elect_unclean_master
+        with pytest.raises(EpochMQError):
+            await parse_order(["forget", leader.address, "c", "orders", "1"])(client)  # it is alive
+    for wrong in (["elect", "h:1", "c", "g"], ["elect", "h:1", "c", "g", "x"], ["configure", "h:1", "key"]):
+        with pytest.raises(ValueError, match="invalid arguments"):
+            parse_order(wrong)

@@ -15,6 +15,7 @@ from epochmq import processes
 from epochmq.app import app
 from epochmq.main import PROCESSES
 from epochmq.verbs import admin_call
+from epochmq_controller.controller import orders_command
 from epochmq_dledger import members_command
 from tests.unit.docs.pages import ROOT, Page, pages
 
@@ -57,6 +58,9 @@ def parse(arguments: list[str], *, whole: bool) -> None:
     if verb in ("broker", "controller") and rest[:1] == ["members"]:
         if whole or len(rest) > 1:
             members_command.parse(rest[1:])
+    elif verb == "controller" and rest[:1] and rest[0] in orders_command.VERBS:
+        if whole or len(rest) > 1:
+            orders_command.parse(["2" if one == "ID" else one for one in rest])
     elif verb == "admin-call":
         if whole or rest:
             admin_call._arguments(admin_call._parse(rest))

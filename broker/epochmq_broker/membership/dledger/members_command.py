@@ -12,6 +12,8 @@ Usage: epochmq broker members ADDRESS [--add ID-HOST:PORT | --remove ID]
   Shows the members of the DLedger group with a peer at ADDRESS (host:port, as in dLegerPeers), or adds or
   removes one broker. A new broker must be running, with joinDLedgerGroup=true and with the present brokers
   and itself in dLegerPeers. Only one change at a time; all brokers must be EpochMQ's.
+  The file of the members' secret, if they have one, is named by the environment variable
+  EPOCHMQ_MEMBER_SECRET.
 """
 
 COMMAND = MembersCommand("epochmq broker members", USAGE, BROKERS)

@@ -460,6 +460,11 @@ class HAService:
         """The command that makes this broker the master."""
         config = self._live.current
         controller = config.controller_addr.split(";")[0] or "CONTROLLER:PORT"
+        if self._members is not None and self._members.required:
+            return (
+                f"epochmq controller elect {controller} {config.broker_cluster_name} {config.broker_name} "
+                f"{self._broker_id}"
+            )
         return (
             f"mqadmin electMaster -a {controller} -n {config.broker_name} -c {config.broker_cluster_name} "
             f"-b {self._broker_id}"
