@@ -74,8 +74,7 @@ class ReceivedRecords:
     def _check_file(self, file: MappedFile, max_records: int) -> int:
         """Checks the next records in a file, and returns their number; 0 if only a part of one is there."""
         data, start, wrote = file.map, file.start, file.wrote
-        at = self.position - start
-        count = 0
+        at, count = _skip_whole_records(file, self.position - start, max_records)
         unpack, length = CHECKED_HEAD.unpack_from, LENGTH.unpack_from
         while count < max_records and wrote - at >= BLANK_BYTES:
             if wrote - at < HEAD_BYTES:
@@ -121,3 +120,40 @@ class ReceivedRecords:
             count += 1
         self.position = start + at
         return count
+
+
+def _skip_whole_records(file: MappedFile, at: int, max_records: int) -> tuple[int, int]:
+    """Skips the whole records from this position of a file on, up to the first that is not an ordinary one:
+    of MAGIC_V1, with a body, and with hosts of IPv4. Returns its position and the number of skipped records.
+
+    This takes half the time of `_check_file`, which judges what is left. Bodies are not copied."""
+    data, start, wrote = file.map, file.start, file.wrote
+    count, last = 0, wrote - HEAD_BYTES
+    unpack, length = CHECKED_HEAD.unpack_from, LENGTH.unpack_from
+    with memoryview(data) as view:
+        while at <= last and count < max_records:
+            size, magic, crc, physical, flags, body = unpack(data, at)
+            limit = at + size
+            first = at + HEAD_BYTES
+            behind = first + body
+            if (
+                magic != MAGIC_V1
+                or physical != start + at
+                or flags & HOSTS_V6
+                or limit > wrote
+                or body <= 0
+                or behind > limit - 3
+                or crc32(view[first:behind]) & CRC_MASK != crc
+            ):
+                break
+            topic = data[behind]
+            behind += 1 + topic
+            if (
+                topic > TOPIC_BYTES_MAX_V1
+                or behind > limit - 2
+                or behind + 2 + length(data, behind)[0] != limit
+            ):
+                break
+            at = limit
+            count += 1
+    return at, count

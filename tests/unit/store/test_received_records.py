@@ -10,6 +10,7 @@ import pytest
 
 from epochmq_protocol import record_layout as layout
 from epochmq_store.appending.received_records import DamagedRecordError, ReceivedRecords
+from epochmq_store.log.record_checks import check_records
 from epochmq_store.message_store import MessageStore
 from epochmq_store.record import DispatchRequest
 from tests.unit.store.support import HOST_V6, LOG_FILE, Message, open_store, put_all, random_messages
@@ -158,3 +159,28 @@ def test_a_part_of_a_record_is_no_damage(source: MessageStore, replica: MessageS
     file.map[start - file.start + layout.PHYSICAL_OFFSET_AT + 7] ^= 1
     assert replica.replica_log.is_damaged_before(1 << 40)
     assert not replica.replica_log.is_damaged_before(start)
+
+
+def test_each_flipped_bit_is_judged_as_the_check_of_single_records_does(tmp_path: Path) -> None:
+    """Most records are skipped by a shorter check: it must accept nothing that the whole one rejects."""
+    store = open_store(tmp_path)
+    put_all(store, [Message(topic="t", body=b"body" * 5, properties={"k": "v"}) for _ in range(3)])
+    file = store.log.files.files[0]
+    whole = file.map[: file.wrote]
+    size = len(whole) // 3
+    for position in range(size, 2 * size):
+        for bit in range(8):
+            changed = bytearray(whole)
+            changed[position] ^= 1 << bit
+            file.map[: len(changed)] = bytes(changed)
+            checked = ReceivedRecords(store.log, 0)
+            try:
+                while checked.advance(2, complete_until=len(changed)):
+                    pass
+                accepted = True
+            except DamagedRecordError:
+                accepted = False
+            assert accepted == (not check_records(bytes(changed), 0, file.size)), (position, bit)
+            assert checked.position in ((len(changed),) if accepted else (0, size)), (position, bit)
+    file.map[: len(whole)] = whole
+    store.stop()
