@@ -11,6 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from epochmq_protocol.errors import EpochMQError
 from tests.integration.disks.ack_ledger import AckLedger, LossReport
 from tests.integration.volumes import faults
 from tests.integration.volumes.faults import BIT, CLONE, CONTROLLER, OLDER, VolumeFault, store_of
@@ -134,7 +135,7 @@ class VolumeRounds:
             self._fail(fault, made)
             self._follow(made, self.group.whole, timeout_s=HEAL_S, what="the group is whole again")
             self._judge(fault, made)
-        except (AssertionError, OSError) as error:
+        except (AssertionError, OSError, EpochMQError) as error:
             made.error = f"{error}\n{self.group.logs(6000)}"
         made.seconds = time.monotonic() - began
 
