@@ -181,6 +181,14 @@ class HAConnection:
         return self._proof is not None and not self._proof.is_over
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether nothing shows yet that the peer is a replica of this group."""
+        return self.awaits_proof or self.phase in (
+            HAConnectionPhase.AWAITS_HANDSHAKE,
+            HAConnectionPhase.AWAITS_OFFSET,
+        )
+
+    @property
     def is_proven(self) -> bool:
         """Whether the replica has proven that it is a member."""
         return self._proof is not None and self._proof.is_proven

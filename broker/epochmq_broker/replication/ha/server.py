@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -26,9 +26,9 @@ from epochmq_store.log.damaged_ranges import DamagedRanges
 log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX: Final = 64
-UNPROVEN_MAX: Final = 16
-"""Connections that have not proven yet that they are a member's. They take no place of a replica; for one
-more the oldest is closed."""
+WAITING_MAX: Final = 16
+"""Connections that have not reported an offset yet, or not proven yet that they are a member's. They take no
+place of a replica. For one more, the oldest of the address with the most of them is closed."""
 KNOWN_HOSTS_MAX: Final = 256
 ACCEPTS_PER_TURN: Final = 16  # connections accepted in one iteration of the event loop
 SENDER_THREADS: Final = 2  # threads that send bytes which have to be read from disk
@@ -159,9 +159,9 @@ class HAServer:
             except OSError as error:
                 log.error("the master could not accept a replica's connection: %s", error)
                 return
-            waiting = [one for one in self.connections if one.awaits_proof]
-            if len(waiting) >= UNPROVEN_MAX:
-                waiting[0].close(f"{UNPROVEN_MAX} others have connected since, and it has no proof yet")
+            waiting = [one for one in self.connections if one.is_waiting]
+            if len(waiting) >= WAITING_MAX:
+                _victim(waiting).close(f"{WAITING_MAX} connections have not reported an offset yet")
             if len(self.connections) - len(waiting) >= CONNECTIONS_MAX:
                 log.error(
                     "the master rejected the replica at %s: %d replicas are connected already",
@@ -230,3 +230,9 @@ class HAServer:
         return [
             connection for connection in self.connections if connection.phase is HAConnectionPhase.TRANSFER
         ]
+
+
+def _victim(waiting: Sequence[HAConnection]) -> HAConnection:
+    """The oldest connection of the address with the most of them: a stranger evicts its own."""
+    hosts = [one.remote.rpartition(":")[0] for one in waiting]
+    return waiting[hosts.index(max(dict.fromkeys(hosts), key=hosts.count))]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from epochmq_broker.replication.ha.server import CONNECTIONS_MAX, UNPROVEN_MAX
+from epochmq_broker.replication.ha.server import CONNECTIONS_MAX, WAITING_MAX
 from epochmq_protocol.ha_frames import ReplicaHandshake, encode_ack, encode_replica_handshake
 from epochmq_protocol.ha_proofs import MASTER_HELLO_BYTES, ProofAtReplica
 from epochmq_protocol.member_proofs import PROOF_BYTES, parse_secrets
@@ -221,17 +221,44 @@ async def test_a_stranger_does_not_evict_a_replica_and_its_record_ends_the_conne
         await until(lambda: master.ha.confirm_offset == master.end, "the replica acknowledges as before")
 
 
-async def test_idle_strangers_take_no_place_of_a_replica(tmp_path: Path) -> None:
-    settings = of_members(tmp_path)
-    async with node(tmp_path, 1, settings) as master, node(tmp_path, 2, settings) as replica:
+@MODES
+@pytest.mark.parametrize("has_secret", [True, False])
+async def test_idle_strangers_take_no_place_of_a_replica(
+    tmp_path: Path, has_secret: bool, controlled: bool
+) -> None:
+    settings = of_members(tmp_path) if has_secret else {}
+    async with (
+        node(tmp_path, 1, settings, controlled=controlled) as master,
+        node(tmp_path, 2, settings, controlled=controlled) as replica,
+    ):
         await lead(master)
         master.put(30)
         idle = [await Stranger.connect(master) for _ in range(CONNECTIONS_MAX + 20)]
         await joined(master, replica)
         assert master.ha.server is not None
-        assert len(master.ha.server.connections) <= UNPROVEN_MAX + 1
+        assert len(master.ha.server.connections) <= WAITING_MAX + 1
         for one in idle:
             one.close()
+
+
+async def test_a_stranger_with_many_connections_evicts_its_own(tmp_path: Path) -> None:
+    """Not the replica that has connected from elsewhere, and is about to report its offset."""
+    async with node(tmp_path, 1, {}) as master:
+        await lead(master)
+        server = master.ha.server
+        assert server is not None
+        host, _, port = master.address.rpartition(":")
+        slow = await asyncio.open_connection(host, int(port), local_addr=("127.61.0.9", 0))
+        await until(lambda: len(server.connections) == 1, "the first one is accepted")
+        (first,) = server.connections
+        idle = [await Stranger.connect(master) for _ in range(3 * WAITING_MAX)]
+        await until(lambda: len(server.connections) == WAITING_MAX, "the others are accepted")
+        for one in idle[: 2 * WAITING_MAX]:
+            assert await one.until_closed() == b""
+        assert first in server.connections
+        for one in idle:
+            one.close()
+        slow[1].close()
 
 
 async def _follow_and_compare(master: BrokerNode, replica: BrokerNode) -> None:
