@@ -4,6 +4,7 @@ order."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 from collections.abc import Mapping
@@ -16,6 +17,20 @@ from epochmq_protocol.transport import loop
 
 log = logging.getLogger(__name__)
 
+FAULTS_OF_THE_MACHINE = frozenset(
+    {
+        errno.EACCES,
+        errno.EADDRINUSE,
+        errno.EADDRNOTAVAIL,
+        errno.EISDIR,
+        errno.ENOENT,
+        errno.ENOSPC,
+        errno.ENOTDIR,
+        errno.EPERM,
+        errno.EROFS,
+    }
+)
+"""Errors that a person mends outside of the broker: a port, a path, a disk. Their message says all."""
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 
 
@@ -37,6 +52,13 @@ def run(config_path: str | None, overrides: Mapping[str, str] | None = None) -> 
     except ConfigError as error:
         log.error("%s", error, extra={"key": error.key, "value": error.value, "expected": error.expected})
         return EXIT_CONFIG
+    except OSError as error:
+        if error.errno not in FAULTS_OF_THE_MACHINE:
+            log.exception("the broker failed")
+        else:
+            where = f"{error.filename}: " if error.filename is not None else ""
+            log.error("the broker cannot run: %s%s", where, error.strerror or error)
+        return EXIT_FAILED
     except Exception:
         log.exception("the broker failed")
         return EXIT_FAILED

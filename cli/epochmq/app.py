@@ -5,6 +5,7 @@ itself: these verbs are declared for `--help` only."""
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
@@ -35,7 +36,9 @@ for family in (local_run, topics, groups, stored_messages, messages, repairs, au
 
 
 def run(arguments: list[str]) -> int:
-    """Runs the command line; returns the exit code."""
+    """Runs the command line; returns the exit code. Log records of libraries are for processes: what a person
+    has to know is in the error."""
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         app(arguments, prog_name="epochmq")
     except SystemExit as end:

@@ -35,9 +35,32 @@ def print_error(message: str) -> None:
     print(f"epochmq: {message}", file=sys.stderr, flush=True)
 
 
+def error_text(error: Exception) -> str:
+    """What an error of ours says; one of a peer has the name of its response code."""
+    from epochmq_protocol.errors import BodyError, RequestError
+
+    if isinstance(error, RequestError) and not isinstance(error, BodyError):
+        return f"{_code_name(error.code)}: {error.remark}"
+    return str(error)
+
+
+def open_standard_files() -> None:
+    """Opens the null device in place of standard files that are closed, so that no socket or file gets their
+    numbers, and a closed input reads as an empty one."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115 (the standard file)
+
+
 def exit_code_of(action: Callable[[], int]) -> int:
     """Runs an action and returns its exit code. An exception is printed and gives its own exit code."""
-    from epochmq_protocol.errors import ConfigError, EpochMQError, RequestError
+    from epochmq_protocol.errors import ConfigError, EpochMQError
 
     try:
         return action()
@@ -50,11 +73,17 @@ def exit_code_of(action: Callable[[], int]) -> int:
     except (ConfigError, UsageError) as error:
         print_error(str(error))
         return ExitCode.USAGE
-    except RequestError as error:
-        print_error(f"{_code_name(error.code)}: {error.remark}")
-        return ExitCode.FAILED
     except EpochMQError as error:
-        print_error(str(error))
+        print_error(error_text(error))
+        return ExitCode.FAILED
+    except MemoryError:
+        print_error("out of memory")
+        return ExitCode.FAILED
+    except OSError as error:
+        if os.environ.get(TRACEBACK):
+            traceback.print_exc()
+        where = f"{error.filename}: " if error.filename is not None else ""
+        print_error(f"{where}{error.strerror or error}")
         return ExitCode.FAILED
     except Exception as error:
         if os.environ.get(TRACEBACK):

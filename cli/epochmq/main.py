@@ -7,11 +7,14 @@ import os
 import signal
 import sys
 
+from epochmq.exits import open_standard_files
+
 PROCESSES = ("broker", "controller", "nameserver", "admin", "admin-call", "operator", "supervise")
 
 
 def main() -> None:
     """The entry point; never returns."""
+    open_standard_files()
     arguments = sys.argv[1:]
     if arguments and arguments[0] in PROCESSES:
         exit_on_sigterm()

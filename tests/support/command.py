@@ -22,11 +22,11 @@ class EpochmqCommand:
 
     def __init__(self, nameserver: str, home: Path, **environment: str) -> None:
         self.home = home
-        self._environment = {**os.environ, "HOME": str(home), "EPOCHMQ_NAMESERVER": nameserver, "TZ": "UTC"}
-        self._environment |= environment
+        self.environment = {**os.environ, "HOME": str(home), "EPOCHMQ_NAMESERVER": nameserver, "TZ": "UTC"}
+        self.environment |= environment
         for name in ("XDG_CONFIG_HOME", "EPOCHMQ_CONFIG", "EPOCHMQ_PROFILE"):
             if name not in environment:
-                self._environment.pop(name, None)
+                self.environment.pop(name, None)
 
     def run(
         self, *arguments: str, stdin: bytes = b"", expected: int = 0
@@ -38,7 +38,7 @@ class EpochmqCommand:
             check=False,
             input=stdin,
             capture_output=True,
-            env=self._environment,
+            env=self.environment,
             cwd=self.home,
             timeout=2 * PATIENCE_S,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,11 +28,29 @@ def produce(
         str | None,
         typer.Argument(metavar="[BODY]", help="The message. Without it, each line of the input is one."),
     ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file", "-f", metavar="FILE", help="The whole file is one message; '-' is the standard input."
+        ),
+    ] = None,
     tags: Annotated[
-        str | None, typer.Option("--tags", help="The tag of the messages, by which consumers filter.")
+        str | None,
+        typer.Option("--tags", "--tag", metavar="TAG", help="The tag, by which consumers filter."),
     ] = None,
     keys: Annotated[
-        str | None, typer.Option("--keys", help="The keys of the messages for searches, separated by spaces.")
+        str | None,
+        typer.Option("--keys", "--key", metavar="KEY", help="Keys for searches, separated by spaces."),
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="NAME=VALUE", help="A property. May be repeated."),
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option("--delay", metavar="SPAN", help="Deliver later: 90s, 15m, 3h, 2d.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option("--at", metavar="TIME", help="Deliver at a time: 2030-01-31T14:00.")
     ] = None,
     group: Annotated[str, typer.Option("--group", "-g", help="The producer group.")] = "epochmq_produce",
     state: OptionalStateOption = None,
@@ -45,21 +64,31 @@ def produce(
 
     A missing topic is created if the brokers allow it (autoCreateTopicEnable)."""
     from epochmq.verbs import produce as verb
+    from epochmq.verbs.cluster_calls import parse_pairs, parse_span, parse_time
     from epochmq.verbs.target import NameserverTarget
 
     target = NameserverTarget(state, nameserver, broker_group, profile)
-    exit_with(
-        lambda: verb.run(
+
+    def action() -> int:
+        sent = verb.content(
+            tags,
+            keys,
+            parse_pairs("--property", properties or []),
+            None if delay is None else parse_span("--delay", delay),
+            None if at is None else parse_time("--at", at),
+        )
+        return verb.run(
             target,
             topic,
             body,
-            tags=tags,
-            keys=keys,
+            sent,
+            file=file,
             group=group,
             as_json=output is OutputFormat.JSON,
             timeout_s=timeout,
         )
-    )
+
+    exit_with(action)
 
 
 @app.command()

@@ -168,4 +168,15 @@ def _arguments(call: _AdminCall) -> tuple[str, AdminArguments]:
     try:
         return operation, msgspec.convert(call.values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{call.operation}: {error}") from None
+        raise UsageError(f"{call.operation}: {_expectation(call.values, kind, str(error))}") from None
+
+
+def _expectation(values: dict[str, str], kind: type[AdminArguments], problem: str) -> str:
+    """Which argument is wrong, its value, and what was expected."""
+    _, _, name = problem.partition("`$.")
+    name = name.rstrip("`")
+    if name in values:
+        expected = "a whole number" if "`int" in problem else "another value"
+        return f"{name}={values[name]}: expected {expected}"
+    known = [field.encode_name for field in msgspec.structs.fields(kind)]
+    return f"{problem.partition(' - at')[0]}; it accepts {', '.join(known) or 'no arguments'}"

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+UNITS_MS = (("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000))
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterVerb:
@@ -76,10 +78,9 @@ def parse_time(option: str, text: str) -> int:
         return now_ms
     if text.isascii() and text.isdecimal() and len(text) == 13:
         return int(text)
-    number, unit = text[:-1], text[-1:]
-    seconds = {"s": 1, "m": 60, "h": 3600, "d": 86_400}.get(unit)
-    if seconds is not None and number.isascii() and number.isdecimal() and len(number) < 10:
-        return max(now_ms - int(number) * seconds * 1000, 0)
+    span_ms = _span_ms(text)
+    if span_ms is not None:
+        return max(now_ms - span_ms, 0)
     try:
         return max(int(datetime.fromisoformat(text).timestamp() * 1000), 0)
     except (ValueError, OverflowError, OSError):
@@ -87,6 +88,22 @@ def parse_time(option: str, text: str) -> int:
             f"{option} {text}: expected a time such as 2030-01-31T14:00, ms since 1970, or 15m, 3h or 2d "
             "(before now)"
         ) from None
+
+
+def parse_span(option: str, text: str) -> int:
+    """A span of time in ms: `500ms`, `90s`, `15m`, `3h`, `2d`. Raises UsageError."""
+    span_ms = _span_ms(text)
+    if span_ms is None:
+        raise UsageError(f"{option} {text}: expected a span such as 500ms, 90s, 15m, 3h or 2d")
+    return span_ms
+
+
+def _span_ms(text: str) -> int | None:
+    for unit, unit_ms in UNITS_MS:
+        number = text.removesuffix(unit)
+        if number != text and number.isascii() and number.isdecimal() and len(number) < 10:
+            return int(number) * unit_ms
+    return None
 
 
 def parse_queue(text: str | None) -> tuple[str, int] | None:

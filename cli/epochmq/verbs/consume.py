@@ -28,7 +28,11 @@ def run(
     if problem := validate_topic(topic):
         raise UsageError(f"TOPIC {topic}: {problem}")
     if is_topic_or_group_illegal(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
-        raise UsageError(f"--group {group}: expected letters, digits, '-', '_', '|' and '%'")
+        raise UsageError(
+            f"--group {group:.40}: expected at most {GROUP_LENGTH_MAX} letters, digits, '-', '_', '|' and '%'"
+        )
+    if tags.strip() != "*" and not all(tag.strip() for tag in tags.split("||")):
+        raise UsageError(f"--tags {tags}: expected '*', or tags separated by '||'")
     nameservers, credentials, tls = target.nameservers(), target.credentials(), target.tls()
 
     async def main() -> int:

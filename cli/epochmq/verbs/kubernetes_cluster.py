@@ -5,6 +5,7 @@ It reads the resources, and calls the sidecars of replicas."""
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 from typing import Any
 
@@ -19,6 +20,9 @@ from epochmq_operator.pods import Component
 from epochmq_operator.status_model import PodStatus, ReplicaStatus, StatusReport
 from epochmq_protocol.errors import EpochMQError
 
+HOST_VARIABLE = "KUBERNETES_SERVICE_HOST"
+"""Kubernetes sets it in every container."""
+
 
 def connect(target: KubernetesTarget) -> tuple[ClusterConnection, str]:
     """A connection to the cluster of the target, or to the one that this process runs in, and the
@@ -26,7 +30,8 @@ def connect(target: KubernetesTarget) -> tuple[ClusterConnection, str]:
     try:
         connection = from_kubeconfig(target.kubeconfig, target.context)
     except EpochMQError:
-        if target.kubeconfig is not None or target.context is not None:
+        # A pod has no kubeconfig: without one there either, the kubeconfig is what a person can give.
+        if target.kubeconfig is not None or target.context is not None or HOST_VARIABLE not in os.environ:
             raise
         connection = in_cluster()
     return connection, target.namespace or connection.namespace

@@ -3,107 +3,164 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 
 from epochmq.client import Producer, SendResult
-from epochmq.exits import ExitCode, UsageError, print_error
+from epochmq.exits import ExitCode, UsageError, error_text, print_error
+from epochmq.verbs.message_input import input_lines, read_file
 from epochmq.verbs.target import NameserverTarget
+from epochmq_protocol import message_const
+from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.topics import GROUP_LENGTH_MAX, is_topic_or_group_illegal, validate_topic
 
 IN_FLIGHT_MAX = 64
-LINE_BYTES_MAX = 16 * 1024 * 1024
-"""Larger than any frame that a broker accepts."""
+IN_FLIGHT_BYTES_MAX = 32 * 1024 * 1024
+RESERVED = frozenset(
+    value
+    for name, value in vars(message_const).items()
+    if name.startswith("PROPERTY_") and isinstance(value, str)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SentContent:
+    """What all messages of a call have in common."""
+
+    tags: str | None = None
+    keys: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def content(
+    tags: str | None,
+    keys: str | None,
+    properties: Mapping[str, str],
+    delay_ms: int | None,
+    deliver_at_ms: int | None,
+) -> SentContent:
+    """Checks what the options say. Raises UsageError."""
+    if tags is not None and (not tags.strip() or "|" in tags):
+        raise UsageError(f"--tag {tags}: expected one tag without '|', because consumers join tags by '||'")
+    for name in properties:
+        if name in RESERVED:
+            raise UsageError(f"--property {name}: RocketMQ uses this name; see --tag, --key, --delay")
+    if delay_ms is not None and deliver_at_ms is not None:
+        raise UsageError("give --delay or --at, not both")
+    timed = dict(properties)
+    if delay_ms is not None:
+        timed[message_const.PROPERTY_TIMER_DELAY_MS] = str(delay_ms)
+    if deliver_at_ms is not None:
+        timed[message_const.PROPERTY_TIMER_DELIVER_MS] = str(deliver_at_ms)
+    return SentContent(tags, keys, timed)
 
 
 def run(
     target: NameserverTarget,
     topic: str,
     body: str | None,
+    sent: SentContent,
     *,
-    tags: str | None,
-    keys: str | None,
+    file: Path | None = None,
     group: str,
     as_json: bool,
     timeout_s: float,
 ) -> int:
-    """Sends the body, or each line of the input, and prints where each message was stored."""
+    """Sends the body, the file, or each line of the input, and prints where each message was stored."""
+    if problem := validate_topic(topic):
+        raise UsageError(f"TOPIC {topic!r:.150}: {problem}")
+    if is_topic_or_group_illegal(group) or not 0 < len(group) <= GROUP_LENGTH_MAX:
+        raise UsageError(
+            f"--group {group:.40}: expected at most {GROUP_LENGTH_MAX} letters, digits, '-', '_', '|' and '%'"
+        )
     if body == "":
         raise UsageError("the message is empty; RocketMQ accepts no empty messages")
+    if body is not None and file is not None:
+        raise UsageError("give the message as an argument or with --file, not both")
+    whole = read_file(file) if file is not None else body.encode() if body is not None else None
     nameservers, credentials, tls = target.nameservers(), target.credentials(), target.tls()
 
     async def main() -> int:
         producer = Producer(nameservers, group, timeout_ms=timeout_s * 1000, credentials=credentials, tls=tls)
         try:
-            if body is not None:
-                _print(await producer.send(topic, body.encode(), tags=tags, keys=keys), as_json)
+            if whole is not None:
+                _print(await _send(producer, topic, whole, sent), as_json)
                 return ExitCode.OK
-            return await _send_lines(producer, topic, tags=tags, keys=keys, as_json=as_json)
+            return await _LineSender(producer, topic, sent, as_json).send_all()
         finally:
             await producer.close()
 
     return asyncio.run(main())
 
 
-async def _send_lines(
-    producer: Producer, topic: str, *, tags: str | None, keys: str | None, as_json: bool
-) -> int:
-    """Sends several lines at a time; prints their results in the order of the lines."""
-    if sys.stdin.isatty():
-        print_error("type one message per line; press Ctrl-D to stop")
-    in_flight: deque[asyncio.Task[SendResult]] = deque()
-    empty = 0
-    try:
-        async for line in _lines():
-            if not line:
-                empty += 1
-                continue
-            in_flight.append(asyncio.create_task(producer.send(topic, line, tags=tags, keys=keys)))
-            while in_flight and (in_flight[0].done() or len(in_flight) >= IN_FLIGHT_MAX):
-                _print(await in_flight[0], as_json)
-                in_flight.popleft()
-        while in_flight:
-            _print(await in_flight[0], as_json)
-            in_flight.popleft()
-    finally:
-        for task in in_flight:
-            task.cancel()
-        if in_flight:
-            await asyncio.wait(in_flight)
-    if empty:
-        print_error(f"{empty} empty lines were not sent; RocketMQ accepts no empty messages")
-    return ExitCode.OK
+async def _send(producer: Producer, topic: str, body: bytes, sent: SentContent) -> SendResult:
+    return await producer.send(topic, body, tags=sent.tags, keys=sent.keys, properties=sent.properties)
 
 
-async def _lines() -> AsyncIterator[bytes]:
-    """The lines of the input, without line feeds, each as soon as it arrives."""
-    descriptor = sys.stdin.fileno()
-    if stat.S_ISREG(
-        os.fstat(descriptor).st_mode
-    ):  # epoll does not support regular files; they are always ready
-        for line in sys.stdin.buffer:
-            yield line.rstrip(b"\r\n")
-            await asyncio.sleep(0)
-        return
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=LINE_BYTES_MAX)
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    try:
-        while line := await _line(reader):
-            yield line.rstrip(b"\r\n")
-    finally:
-        transport.close()
+class _LineSender:
+    """Sends several lines at a time; prints their results in the order of the lines. After a failed line it
+    sends no more, but waits for those under way: each stored message has its line of output."""
 
+    def __init__(self, producer: Producer, topic: str, sent: SentContent, as_json: bool) -> None:
+        self._producer, self._topic, self._sent, self._as_json = producer, topic, sent, as_json
+        self._in_flight: deque[tuple[int, int, asyncio.Task[SendResult]]] = deque()
+        self._bytes = 0
+        self._failed = False
 
-async def _line(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.readline()
-    except ValueError:
-        raise UsageError(f"a line of the input is longer than {LINE_BYTES_MAX} bytes") from None
+    async def send_all(self) -> int:
+        """Sends all lines of the input; returns the exit code."""
+        if sys.stdin.isatty():
+            print_error("type one message per line; press Ctrl-D to stop")
+        lines = empty = 0
+        try:
+            async for number, line in input_lines():
+                lines = number
+                if not line:
+                    empty += 1
+                    continue
+                task = asyncio.create_task(_send(self._producer, self._topic, line, self._sent))
+                self._in_flight.append((number, len(line), task))
+                self._bytes += len(line)
+                while self._in_flight and self._must_wait():
+                    await self._finish_first()
+                if self._failed:
+                    break
+            while self._in_flight:
+                await self._finish_first()
+        finally:
+            for _, _, task in self._in_flight:
+                task.cancel()
+            if self._in_flight:
+                await asyncio.wait([task for _, _, task in self._in_flight])
+        if not lines:
+            print_error("the input is empty; nothing was sent")
+        if empty:
+            print_error(f"{empty} empty lines were not sent; RocketMQ accepts no empty messages")
+        if self._failed:
+            print_error("the lines after the failed one, and after those under way with it, were not sent")
+        return ExitCode.FAILED if self._failed else ExitCode.OK
+
+    def _must_wait(self) -> bool:
+        return (
+            self._in_flight[0][2].done()
+            or len(self._in_flight) >= IN_FLIGHT_MAX
+            or self._bytes >= IN_FLIGHT_BYTES_MAX
+        )
+
+    async def _finish_first(self) -> None:
+        number, size, task = self._in_flight[0]
+        try:
+            _print(await task, self._as_json)
+        except EpochMQError as error:
+            self._failed = True
+            print_error(f"line {number} of the input ({size} bytes): {error_text(error)}")
+        self._in_flight.popleft()
+        self._bytes -= size
 
 
 class _SendResultJson(msgspec.Struct, rename="camel"):

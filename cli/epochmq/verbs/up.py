@@ -21,6 +21,7 @@ from epochmq_operator.local.tasks import owned_task
 from epochmq_operator.resources import ResourceError, Resources, load_resources
 
 WATCH_S = 0.1
+FILE_BYTES_MAX = 16 * 1024 * 1024
 
 
 def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin: bool = False) -> int:
@@ -56,11 +57,23 @@ def stop(state: Path) -> int:
     return ExitCode.OK
 
 
+def _read(path: Path) -> str:
+    """A file, or the standard input. Raises UsageError for one that has no end."""
+    if str(path) == "-":
+        content = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
+    else:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise UsageError(f"{path}: more than {FILE_BYTES_MAX} bytes, expected a file with resources")
+    return content.decode()
+
+
 def _load(files: list[Path]) -> Resources:
     texts: list[tuple[str, str]] = []
     for path in files:
         try:
-            text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+            text = _read(path)
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
             raise UsageError(f"{path} cannot be read: {reason}") from None

@@ -136,6 +136,9 @@ def load_config(path: str | None, overrides: dict[str, str] | None = None) -> Op
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
+        if first["type"] == "extra_forbidden":
+            known = sorted(info.alias or name for name, info in OperatorConfig.model_fields.items())
+            raise ConfigError(key, first["input"], f"one of the keys {', '.join(known)}") from None
         raise ConfigError(key, first["input"], first["msg"].lower()) from None
 
 

@@ -112,7 +112,9 @@ def from_kubeconfig(path: str | None = None, context: str | None = None) -> Clus
         _kubernetes.load_kube_config(path, context, configuration, persist_config=False)
         contexts, current = _kubernetes.list_kube_config_contexts(path)
     except (_kubernetes.ConfigException, OSError) as error:
-        raise NoClusterError(f"no usable kubeconfig: {error}") from None
+        raise NoClusterError(
+            f"no usable kubeconfig: {error}; name one with --kubeconfig FILE, or with KUBECONFIG"
+        ) from None
     chosen = next((one for one in contexts if one["name"] == context), current) if context else current
     namespace = (chosen.get("context") or {}).get("namespace") or "default"
     return ClusterConnection(configuration.host, namespace, configuration)

@@ -349,6 +349,13 @@ class RemotingConnection(asyncio.Protocol):
             self.member = member
         return opened
 
+    def _fail_calls(self, what: str) -> None:
+        """Ends the calls that wait for a response."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.done():
+                call.set_exception(ConnectionClosedError(f"the connection to {self.remote} {what}"))
+
     # for the dispatcher
 
     def handle_response(self, command: Command) -> None:
@@ -398,10 +405,7 @@ class RemotingConnection(asyncio.Protocol):
             self._deferred.clear()
         if self._pieces:
             self._forget_pieces()
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            if not call.done():
-                call.set_exception(ConnectionClosedError(f"the connection to {self.remote} was lost"))
+        self._fail_calls("was lost")
         for callback in list(self.on_close):
             try:
                 callback(self)
@@ -456,7 +460,7 @@ class RemotingConnection(asyncio.Protocol):
             while end - position >= _HEADER_AT:
                 length, mark = unpack(data, position)
                 if length > limit or length < 4:
-                    raise RemoteProtocolError(f"frame of {length + 4} bytes: expected 8 to {limit + 4}")
+                    raise RemoteProtocolError(_wrong_length(data[position : position + 4], length, limit))
                 after = position + 4 + length
                 if after > end:
                     needed = 4 + length
@@ -490,6 +494,7 @@ class RemotingConnection(asyncio.Protocol):
         except RemoteProtocolError as error:
             log.warning("closed the connection of %s: %s", self.remote, error)
             self._flush(responses)
+            self._fail_calls(f"was closed: {error}")
             self.close()
             return
         if self.before_responses is not None:
@@ -560,3 +565,10 @@ class RemotingConnection(asyncio.Protocol):
 def _name(address: Any) -> str:
     """`host:port` of a socket address; empty for a socket that has none."""
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else ""
+
+
+def _wrong_length(begin: bytes, length: int, limit: int) -> str:
+    """What is wrong with the begin of a frame. A server of another protocol sends text there."""
+    if begin.startswith(b"HTTP"):
+        return "the peer speaks HTTP, expected RocketMQ's remoting protocol: is the port the right one?"
+    return f"frame of {length + 4} bytes: expected 8 to {limit + 4}"
