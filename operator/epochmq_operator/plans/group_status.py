@@ -22,7 +22,7 @@ from epochmq_operator.plans.known_controllers import KNOWN_CONTROLLERS
 from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.pinned_image import PINNED_IMAGE
 from epochmq_operator.plans.plan_steps import PlanProgress, StepKind
-from epochmq_operator.plans.progress_conditions import STEP_DEADLINE_S, listed, tool_conditions
+from epochmq_operator.plans.progress_conditions import LISTED_MAX, STEP_DEADLINE_S, listed, tool_conditions
 from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
@@ -196,18 +196,30 @@ def broker_conditions(
             "AllInSync" if observed_group.in_sync else "Behind",
             message,
         )
-    ready_condition, *others = tool_conditions(first, progress, rejection, observed_group.idle_pods, now)
+    idle, reduced = observed_group.idle_pods, wrong + _behind(observed_group, progress)
+    if idle and hibernation is None and under_controllers and observed_group.created:
+        copies = _copies(observed_group)
+        idle, reduced = ([*lines[: LISTED_MAX - 1], copies] for lines in (idle, reduced))
+    ready_condition, *others = tool_conditions(first, progress, rejection, idle, now)
     return [
         ready_condition,
         _quorum_of(observed_group),
         in_sync,
         progressing(progress, observed_group.outdated, in_order=not under_controllers),
-        degraded(
-            progress, wrong + _behind(observed_group, progress), rejection, created=observed_group.created
-        ),
+        degraded(progress, reduced, rejection, created=observed_group.created),
         paused_condition(paused=progress.paused),
         *others,
     ]
+
+
+def _copies(observed_group: ObservedBrokerGroup) -> str:
+    """Which replicas that run have every acknowledged message, so that people know what the loss of the
+    others would cost."""
+    running = {pod.name for pod in observed_group.pods if pod is not None and pod.runs}
+    copies = sorted(running & observed_group.in_sync_pods)
+    if observed_group.quorum.leader is None or not copies:
+        return "no replica that runs is known to have every acknowledged message: delete no volume"
+    return f"{', '.join(copies)} {'has' if len(copies) == 1 else 'have'} every acknowledged message"
 
 
 def _behind(observed_group: ObservedBrokerGroup, progress: PlanProgress) -> list[str]:

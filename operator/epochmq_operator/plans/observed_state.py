@@ -135,7 +135,9 @@ def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
         name=str(meta.get("name", "")),
         uid=str(meta.get("uid", "")),
         ready=ready,
-        unready_reason="" if ready else _unready_reason(status, conditions, stuck, deleting=deleting),
+        unready_reason=""
+        if ready
+        else _unready_reason(status, conditions, stuck, _node(pod), deleting=deleting),
         stuck=bool(stuck) and not deleting,
         outdated=revision is not None and own is not None and own != revision,
         deleting=deleting,
@@ -146,11 +148,17 @@ def observed_pod(pod: Manifest, revision: str | None = None) -> ObservedPod:
     )
 
 
+def _node(pod: Manifest) -> str:
+    """Where the pod is; empty without a node."""
+    node = spec_of(pod).get("nodeName")
+    return f" on node {node}" if node else ""
+
+
 def _unready_reason(
-    status: Mapping[str, Any], conditions: Mapping[Any, Any], stuck: list[str], *, deleting: bool
+    status: Mapping[str, Any], conditions: Mapping[Any, Any], stuck: list[str], node: str, *, deleting: bool
 ) -> str:
     if deleting:
-        return "is being deleted"
+        return f"is being deleted{node}"
     if stuck:
         return f"does not run: {stuck[0]}"
     scheduled = conditions.get("PodScheduled", {})
@@ -161,7 +169,7 @@ def _unready_reason(
         given = [str(status[key]) for key in ("reason", "message") if status.get(key)]
         return f"failed: {': '.join(given) or 'no reason given'}"[:REASON_LENGTH_MAX]
     if status.get("reason") == NODE_LOST or status.get("phase") == "Unknown":
-        return "is on a node that does not respond"
+        return f"is not known to run{node}: the node does not respond"
     return NOT_READY if status.get("phase") == "Running" else "has not started"
 
 
