@@ -92,6 +92,13 @@ class ProcessorDependencies:
     store_host: bytes
 
 
+def member_info(members: MemberAuthentication | None) -> dict[str, str]:
+    """What the runtime information says of the proofs of membership; nothing where nobody proves one."""
+    if members is None:
+        return {}
+    return {"memberAuthentication": "required" if members.required else "unauthenticatedAllowed"}
+
+
 class RequestProcessors:
     """The processors of one broker."""
 
@@ -158,7 +165,7 @@ class RequestProcessors:
             static_topics=tables.static_topics,
             timer=components.timer,
             compacted=components.pop.compacted,
-            group_info=mode.runtime_info,
+            group_info=lambda: {**mode.runtime_info(), **member_info(components.members)},
         )
         static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
         control = ReplicaControlProcessor(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from epochmq_protocol.bodies import KVTable, from_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.frame import request
 from epochmq_protocol.member_requests import BROKER_REQUESTS
@@ -42,3 +43,19 @@ async def test_clients_and_administrators_need_no_proof(tmp_path: Path) -> None:
         config = peer.call(request(RequestCode.GET_BROKER_CONFIG))
         assert config.code == ResponseCode.SUCCESS
         assert b"a-secret-of" not in config.body, "the path, not the secret"
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, "required"), ({"allowUnauthenticatedMembers": "true"}, "unauthenticatedAllowed")],
+)
+async def test_the_runtime_information_says_who_counts_as_a_member(
+    tmp_path: Path, settings: dict[str, str], expected: str
+) -> None:
+    async def entry(more: dict[str, str]) -> str | None:
+        async with running(tmp_path / str(len(more)), more) as bench:
+            answer = bench.peer().call(request(RequestCode.GET_BROKER_RUNTIME_INFO))
+            return from_json(KVTable, answer.body).table.get("memberAuthentication")
+
+    assert await entry({}) is None
+    assert await entry({"memberSecretPath": secret_file(tmp_path / "secret"), **settings}) == expected
