@@ -23,6 +23,7 @@ from epochmq_dledger.core.leader import Leader
 from epochmq_dledger.core.leader_state import LeaderState
 from epochmq_dledger.core.member_state import MemberState
 from epochmq_dledger.core.node import RaftNode
+from epochmq_dledger.core.rejoin import Rejoin
 from epochmq_dledger.store import damage_detection, file_log, segments
 from epochmq_dledger.store.file_log import FileLog
 from epochmq_dledger.store.log_files import LogFiles
@@ -448,6 +449,22 @@ DISKS = [
         "advance_rejoin",
         "min(self.matched_index, member.synced_index) < target",
         "False",
+    ),
+    Mutation(
+        "one peer without entries shows that the group is new",
+        "test_scenarios_raft.test_one_peer_without_entries_does_not_show_that_a_group_is_new",
+        Rejoin,
+        "shows_new_group",
+        "if len(terms) < len(voters) - quorum + 1:",
+        "if not terms:",
+    ),
+    Mutation(
+        "the log of a leader of an earlier term ends a rejoin",
+        "test_scenarios_raft.test_the_log_of_an_earlier_leader_does_not_end_a_rejoin",
+        Follower,
+        "advance_rejoin",
+        "if is_newer:",
+        "if False:",
     ),
     Mutation(
         "every read starts a round of its own",

@@ -3,8 +3,23 @@
 from __future__ import annotations
 
 from epochmq_dledger.core.raft_log import MemoryLog, make_entry
-from epochmq_dledger.core.types import RaftRole, ReadIndex, RequestReceived, Tick
-from epochmq_protocol.dledger import HeartBeatRequest, PushEntryRequest, PushType
+from epochmq_dledger.core.types import (
+    CallCompleted,
+    LogSynced,
+    RaftRole,
+    ReadIndex,
+    RequestReceived,
+    Tick,
+)
+from epochmq_protocol.dledger import (
+    FEATURES,
+    HeartBeatRequest,
+    PushEntryRequest,
+    PushType,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
 from tests.unit.dledger.scripted_node import ScriptedNode, served_reads
 
 
@@ -59,3 +74,32 @@ def test_a_truncate_far_behind_the_end_drops_no_committed_log() -> None:
     push.type, push.entry = PushType.TRUNCATE, make_entry(50, 2, b"far", 9000, 1 << 16)
     core.step(RequestReceived(1, push))
     assert (core.log.begin_index, core.log.end_index) == (0, 2)
+
+
+def test_one_peer_without_entries_does_not_show_that_a_group_is_new() -> None:
+    """An emptied peer of three does not vote before both others have said that they have no entry."""
+    core = ScriptedNode(rejoins=True, vote_lost=True, is_new_directory=True)
+    for peer, is_known in (("n1", False), ("n2", True)):
+        assert (core.node.member.rejoin is None) is False
+        nothing = VoteResponse(vote_result=VoteResult.REJECT_EXPIRED_VOTE_TERM, term=0, epochmq_new=True)
+        core.step(CallCompleted(peer, 1, VoteRequest(term=-1), nothing))
+        assert (core.node.member.rejoin is None) is is_known
+
+
+def test_the_log_of_an_earlier_leader_does_not_end_a_rejoin() -> None:
+    """The emptied n0 has the whole log of the leader of term 1, but n2 knows term 5: n0 may have acknowledged
+    entries of its leader, too."""
+    core = ScriptedNode(rejoins=True, vote_lost=True, is_new_directory=True)
+    rejoin = core.node.member.rejoin
+    assert rejoin is not None
+    beat = HeartBeatRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=1)
+    beat.epochmq, beat.epochmq_rejoin, beat.epochmq_until = FEATURES, rejoin.incarnation, 0
+    core.step(RequestReceived(1, beat))
+    push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=1)
+    push.type, push.entry, push.commit_index = PushType.TRUNCATE, make_entry(0, 1, b"0", 0, 1 << 16), 0
+    core.step(RequestReceived(1, push))
+    core.step(LogSynced(0, 1))
+    for peer, term in (("n1", 1), ("n2", 5)):
+        has_entries = VoteResponse(vote_result=VoteResult.REJECT_SMALL_LEDGER_END_INDEX, term=term)
+        core.step(CallCompleted(peer, 1, VoteRequest(term=-1), has_entries))
+    assert core.node.member.rejoin is rejoin
