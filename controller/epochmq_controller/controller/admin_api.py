@@ -112,6 +112,11 @@ class ControllerAdminApi:
                         for broker_id, replica in sorted(group.replicas.items())
                         for info in (controller.alive(group.cluster_name, name, broker_id),)
                     ],
+                    eligible=sorted(group.eligible_members),
+                    refused=[
+                        results.RefusedProcess(broker_id=broker_id, address=one.address, reason=one.text)
+                        for broker_id, one in controller.state_machine.refused_processes(name)
+                    ],
                     waits=controller.state_machine.wait_reasons.get(name),
                 )
                 for name, group in sorted(controller.groups.groups.items())

@@ -25,7 +25,7 @@ from epochmq_controller.replica_groups.election_policy import ReplicaLiveInfo
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
 from epochmq_controller.replica_groups.leases import LeaseTable
 from epochmq_controller.replica_groups.offset_confirmed_by_all import OffsetConfirmedByAll
-from epochmq_controller.replica_groups.process_admission import ProcessAdmission
+from epochmq_controller.replica_groups.process_admission import ProcessAdmission, Refusal
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.request_queues import RequestQueues
 from epochmq_controller.replica_groups.short_sets import ShortSets
@@ -99,6 +99,10 @@ class ControllerStateMachine:
     def refuses(self, replica: BrokerIdentityInfo, heartbeat: Heartbeat) -> bool:
         """Whether the sender of a heartbeat must not act under its broker id (`incarnations`)."""
         return self._admission.verdict(replica, heartbeat).is_refused
+
+    def refused_processes(self, name: str) -> list[tuple[int, Refusal]]:
+        """The processes of a group that are refused at present, with the broker ids that they claim."""
+        return self._admission.refused(name)
 
     def configure(self, settings: ControllerStateMachineSettings) -> None:
         """Changes the settings. The duration of leases changes with the next leadership, because leases that

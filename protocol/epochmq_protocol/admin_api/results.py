@@ -179,10 +179,21 @@ class ReplicaGroupMember(AdminResult, frozen=True, kw_only=True):
     in_doubt: bool = False
 
 
+class RefusedProcess(AdminResult, frozen=True, kw_only=True):
+    """A process whose heartbeats this controller does not count, because its store does not continue that of
+    its broker id. `reason` says what to do."""
+
+    broker_id: int
+    address: str
+    reason: str
+
+
 class ReplicaGroupState(AdminResult, frozen=True, kw_only=True):
     """One replica group in the state that a controller has applied; a follower may be slightly behind.
-    `waits`: why the leading controller elects no master until a missing member returns or an administrator
-    orders an election."""
+    `eligible`: replicas outside the SyncStateSet that have every acknowledged message, because the set is too
+    small to acknowledge. `refused`: processes of the group that this controller refuses at present. `waits`:
+    why the leading controller elects no master until a missing member returns or an administrator orders an
+    election."""
 
     broker_name: str
     cluster: str
@@ -191,6 +202,8 @@ class ReplicaGroupState(AdminResult, frozen=True, kw_only=True):
     sync_state_set: list[int]
     sync_state_set_epoch: int
     replicas: list[ReplicaGroupMember]
+    eligible: list[int] = []
+    refused: list[RefusedProcess] = []
     waits: str | None = None
 
 

@@ -192,3 +192,21 @@ def test_a_restarted_process_gets_its_first_lease_after_it_has_registered() -> N
 def test_brokers_without_incarnations_are_as_ever() -> None:
     leader = Leader()
     assert lease_of(leader.beat(HERE, "")) > 0
+
+
+def test_a_refused_process_is_named_with_what_to_do_while_it_sends_heartbeats() -> None:
+    leader = Leader()
+    leader.beat(HERE, "x1")
+    leader.beat(THERE, "y1,x1")
+    leader.now_ms += 10_000
+    leader.beat(HERE, "x1")
+    leader.beat(THERE, "y1,x1")
+    leader.now_ms += 10_000
+    leader.beat(HERE, "x1")
+    ((broker_id, refusal),) = leader.state_machine.refused_processes("b")
+    assert (broker_id, refusal.address) == (2, THERE)
+    assert "`epochmq replica discard b/2`" in refusal.text
+    assert leader.state_machine.refused_processes("other") == []
+    leader.now_ms += 10_000
+    leader.beat(HERE, "x1")
+    assert leader.state_machine.refused_processes("b") == []
