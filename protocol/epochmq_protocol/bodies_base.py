@@ -40,8 +40,8 @@ class Body(msgspec.Struct, rename="camel"):
     STRICT_FIRST: ClassVar[bool] = False
 
 
-class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """One queue of a topic on one broker; a map key in many bodies."""
+class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel", forbid_unknown_fields=True):
+    """One queue of a topic on one broker; a map key in many bodies. (`from_json` reads other names, too.)"""
 
     topic: str = ""
     broker_name: str = ""

@@ -17,9 +17,12 @@ from epochmq_protocol.bodies_base import Body
 from epochmq_protocol.bodies_client import (
     BatchAck,
     ConsumeFromWhere,
+    ConsumerData,
     ConsumeType,
     HeartbeatData,
+    LockBatchRequestBody,
     MessageModel,
+    SubscriptionData,
 )
 from epochmq_protocol.errors import BodyError, ProtocolError, RemoteProtocolError, RequestError
 from tests.unit.protocol.golden import golden
@@ -229,3 +232,21 @@ def test_registrations_round_trip_in_both_forms() -> None:
     assert bodies.RegisterBrokerBody.decode(body.encode(compress=True), compressed=True) == body
     old = bodies.RegisterBrokerBody.decode(body.encode(compress=True), compressed=True, version=399)
     assert old.topic_config_serialize_wrapper.topic_queue_mapping_info_map == {}
+
+
+def test_names_in_another_spelling_count_in_bodies_for_the_fast_parser() -> None:
+    """It takes only bodies without unknown names; the others go to the parser that knows fastjson's rules."""
+    subscription = SubscriptionData(topic="t", sub_string="*")
+    consumer = ConsumerData(group_name="g", subscription_data_set=[subscription])
+    whole = HeartbeatData(client_id="c", consumer_data_set=[consumer])
+    text = to_json(whole)
+    assert from_json(HeartbeatData, text) == whole
+    for name, other in ((b"clientID", b"clientId"), (b"groupName", b"group_name"), (b"topic", b"Topic")):
+        assert name in text
+        assert from_json(HeartbeatData, text.replace(name, other)) == whole
+    lock = LockBatchRequestBody(consumer_group="g", client_id="c", mq_set={MessageQueue("t", "b", 3)})
+    text = to_json(lock)
+    assert from_json(LockBatchRequestBody, text) == lock
+    for name, other in ((b"clientId", b"clientID"), (b"queueId", b"queue_id"), (b"mqSet", b"MqSet")):
+        assert name in text
+        assert from_json(LockBatchRequestBody, text.replace(name, other)) == lock
