@@ -6,12 +6,15 @@ itself: these verbs are declared for `--help` only."""
 from __future__ import annotations
 
 import logging
+import os
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from epochmq.commands import (
     audits,
+    broker_settings,
     groups,
     local_run,
     messages,
@@ -20,6 +23,9 @@ from epochmq.commands import (
     stored_messages,
     topics,
 )
+
+COMPLETE_VARIABLE = "_EPOCHMQ_COMPLETE"
+"""The shell's completion function sets it."""
 
 app = typer.Typer(
     name="epochmq",
@@ -30,7 +36,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for family in (local_run, topics, groups, stored_messages, messages, repairs, audits, pod_processes):
+for family in (
+    local_run,
+    topics,
+    groups,
+    stored_messages,
+    broker_settings,
+    messages,
+    repairs,
+    audits,
+    pod_processes,
+):
     app.registered_commands += family.app.registered_commands
     app.registered_groups += family.app.registered_groups
 
@@ -39,6 +55,10 @@ def run(arguments: list[str]) -> int:
     """Runs the command line; returns the exit code. Log records of libraries are for processes: what a person
     has to know is in the error."""
     logging.getLogger().addHandler(logging.NullHandler())
+    if COMPLETE_VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined] # not in its __all__
+
+        completion_init()
     try:
         app(arguments, prog_name="epochmq")
     except SystemExit as end:
@@ -68,3 +88,21 @@ def version() -> None:
     from importlib.metadata import version as version_of
 
     typer.echo(version_of("epochmq"))
+
+
+class Shell(StrEnum):
+    """The shells that complete the command."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+@app.command()
+def completion(shell: Annotated[Shell, typer.Argument(metavar="bash|zsh|fish")]) -> None:
+    """Print the script with which a shell completes verbs and options.
+
+    For bash: `source <(epochmq completion bash)`."""
+    from typer._completion_shared import get_completion_script
+
+    typer.echo(get_completion_script(prog_name="epochmq", complete_var=COMPLETE_VARIABLE, shell=shell.value))

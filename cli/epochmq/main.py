@@ -10,13 +10,14 @@ import sys
 from epochmq.exits import open_standard_files
 
 PROCESSES = ("broker", "controller", "nameserver", "admin", "admin-call", "operator", "supervise")
+SHOWN = (["broker", "list"], ["broker", "describe"])
 
 
 def main() -> None:
     """The entry point; never returns."""
     open_standard_files()
     arguments = sys.argv[1:]
-    if arguments and arguments[0] in PROCESSES:
+    if is_process(arguments):
         exit_on_sigterm()
         from epochmq.processes import run_process
 
@@ -24,6 +25,12 @@ def main() -> None:
     from epochmq.app import run
 
     raise SystemExit(run(arguments))
+
+
+def is_process(arguments: list[str]) -> bool:
+    """Whether the arguments start a process, or a call that a probe makes. `broker list` and `broker
+    describe` do not."""
+    return arguments[:1] != [] and arguments[0] in PROCESSES and arguments[:2] not in SHOWN
 
 
 def exit_on_sigterm() -> None:

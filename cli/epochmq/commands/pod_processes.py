@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from epochmq.commands.broker_settings import describe_broker, list_brokers
+
 app = typer.Typer()
 
 
@@ -30,10 +32,15 @@ def controller(config: ConfigOption = None, overrides: OverridesOption = None) -
     raise AssertionError("main() starts it before this module is imported")
 
 
-@app.command()
+broker_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(broker_app, name="broker")
+broker_app.command("list")(list_brokers)
+broker_app.command("describe")(describe_broker)
+
+
+@broker_app.callback()
 def broker(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
-    """Run a broker."""
-    raise AssertionError("main() starts it before this module is imported")
+    """Run a broker; or, with `list` or `describe`, show the brokers of a cluster."""
 
 
 @app.command()

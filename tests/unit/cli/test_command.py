@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from io import StringIO
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from epochmq import exits
 from epochmq.app import run
 from epochmq.exits import ExitCode, UsageError, exit_code_of
+from epochmq.main import is_process
 from epochmq.processes import run_process
 from epochmq.verbs.next_steps import next_steps, typed_command
 from epochmq.verbs.pod_tables import (
@@ -42,6 +44,7 @@ from epochmq_operator.status_model import (
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import ConfigError, ConnectError, RequestError
 
+ROOT = Path(__file__).resolve().parents[3]
 GROUP = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\nmetadata: {name: %s}\nspec: {replicas: 1}\n"
 
 
@@ -403,3 +406,20 @@ def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPat
     output = next_steps(Path("/a b"), two, ["127.1.2.3:9876"], detached=True)
     assert "  epochmq produce orders 'hello' --state '/a b' --broker-group orders\n" in output
     assert output.endswith("Stop with: epochmq down --state '/a b'")
+
+
+def test_kubectl_runs_the_same_program() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts["kubectl-epochmq"] == scripts["epochmq"] == "epochmq.main:main"
+
+
+def test_a_broker_runs_and_brokers_are_shown_by_the_same_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert is_process(["broker"])
+    assert is_process(["broker", "--config", "x"])
+    assert is_process(["broker", "members"])
+    assert not is_process(["broker", "list"])
+    assert not is_process(["broker", "describe", "a"])
+    assert not is_process(["topic", "list"])
+    assert not is_process([])
+    assert run(["broker", "describe"]) == ExitCode.USAGE
+    assert "NAME" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from epochmq import processes
 from epochmq.app import app
-from epochmq.main import PROCESSES
+from epochmq.main import is_process
 from epochmq.verbs import admin_call
 from epochmq_controller.controller import orders_command
 from epochmq_dledger import members_command
@@ -64,7 +64,7 @@ def parse(arguments: list[str], *, whole: bool) -> None:
     elif verb == "admin-call":
         if whole or rest:
             admin_call._arguments(admin_call._parse(rest))
-    elif verb in PROCESSES:
+    elif is_process(arguments):
         processes._parse(verb, [one for one in rest if one != "--release"])
     else:
         assert isinstance(GROUP, TyperGroup)
