@@ -146,8 +146,11 @@ GROUP = Dashboard(
                 "s",
             ),
             Panel(
-                "Write lease of the master",
-                ((f"epochmq_broker_lease_remaining_seconds{{{OF_GROUP}}}", "{{broker_name}}/{{broker_id}}"),),
+                "Write lease of the master, and promises of its replicas",
+                (
+                    (f"epochmq_broker_lease_remaining_seconds{{{OF_GROUP}}}", "lease {{broker_name}}"),
+                    (f"epochmq_broker_promised_seconds{{{OF_GROUP}}}", "promises {{broker_name}}"),
+                ),
                 "s",
             ),
         ),

@@ -45,6 +45,8 @@ class ReplicaControlCode(IntEnum):
     ADOPT_GROUP = 20_012
     """To the leading controller, which has lost its storage: rebuild a replica group from what its brokers
     say. To be repeated while the response has `remainingEpochs`."""
+    WRITE_PROMISE = 20_013
+    """To the master, from its replicas: a promise not to become master for a while (`write_promise`)."""
 
 
 REMAINING_EPOCHS: Final = "remainingEpochs"

@@ -59,6 +59,7 @@ _VALUES: Final[dict[str, Any]] = {
     "moved": True,
     "not_ready": [],
     "pid": 7,
+    "promised_ms": 210,
     "ready": True,
     "remaining_ms": 240,
     "start_offset": 4096,

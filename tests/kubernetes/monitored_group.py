@@ -66,7 +66,7 @@ def _broker(number: int) -> BrokerState:
         max_offset=1048576,
         lag_bytes=0,
         lag_ms=0,
-        lease=Lease(remaining_ms=240, duration_ms=300) if master else None,
+        lease=Lease(remaining_ms=240, duration_ms=300, promised_ms=210) if master else None,
         fenced=False,
         takes_messages=master,
         address=f"10.0.0.1{number}:10911",

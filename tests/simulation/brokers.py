@@ -160,7 +160,13 @@ class Broker(Host):
         epoch, sent_ms = self.epoch, self.clock()
 
         def back(lease_ms: int | None) -> None:
-            if lease_ms and self.role is Role.MASTER and self.epoch == epoch and self.fenced_epoch != epoch:
+            if (
+                lease_ms is not None
+                and lease_ms > 0
+                and self.role is Role.MASTER
+                and self.epoch == epoch
+                and self.fenced_epoch != epoch
+            ):
                 self.take_lease(sent_ms, lease_ms)
 
         self.world.call(

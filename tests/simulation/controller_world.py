@@ -368,8 +368,11 @@ class ControllerWorld(RaftWorld):
         """Checks that at most one master of a group may write. Two can begin to write together only when a
         lease arrives, so that is the moment to check."""
         self.grants += 1
-        if not broker.writable:
-            return
+        if broker.writable:
+            self.check_no_other_writer(broker)
+
+    def check_no_other_writer(self, broker: AnyBroker) -> None:
+        """Checks that no other master of the group of one that writes may write, too."""
         for other in self.brokers.values():
             if other is not broker and other.group == broker.group and other.writable:
                 self.fail_if_clocks_are_sound(

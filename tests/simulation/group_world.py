@@ -5,12 +5,14 @@ consume.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 from epochmq_broker.replication.ha.epochs import Epochs
 from epochmq_broker.replication.ha.log_doubt import LogDoubt
 from epochmq_controller.replica_groups.events import AlterSyncStateSetEvent
 from epochmq_controller.replica_groups.replicated_state import ReplicaGroup
 from tests.simulation import controller_world, disk_faults, fault_plan
+from tests.simulation.clockwork import Event
 from tests.simulation.controller_world import REPLACE_MS, SETTLE_MS, AnyBroker
 from tests.simulation.disk_faults import DiskWorld
 from tests.simulation.fault_plan import Plan
@@ -30,8 +32,25 @@ def plan(seed: int) -> Plan:
     wipes = fault_plan.stream(
         rng, "wipe", rng.choice((0, 0, 6)), found.faults_ms, lambda r: (f"a{r.randint(1, 3)}",)
     )
-    found.events = fault_plan.sequence([iter(found.events), wipes, *disk_faults.streams(rng, found)])
+    found.events = fault_plan.sequence(
+        [iter(found.events), wipes, *disk_faults.streams(rng, found), *absences(found)]
+    )
     return found
+
+
+def absences(plan: Plan) -> list[Iterator[Event]]:
+    """All controllers stop, or the master does not reach them, while the brokers reach each other."""
+    rng = random.Random(f"absences of {plan.seed}")
+    return [
+        fault_plan.stream(
+            rng,
+            kind,
+            rng.choice((0, 3, 8)),
+            plan.faults_ms,
+            lambda r: (round(r.choice((500, 2000, 6000)) * (0.5 + r.random())),),
+        )
+        for kind in ("stop_controllers", "cut_off_from_controllers")
+    ]
 
 
 class GroupWorld(DiskWorld):
@@ -239,8 +258,10 @@ class GroupWorld(DiskWorld):
         if broker.log.data[: len(sure)] != sure and not self.has_lost_power_before_its_election(broker):
             self.fail(f"{broker.name} is elected without all that was confirmed: {self.shown(name)}")
         for other in self.brokers.values():
-            if other.group == name and other is not broker and other.writable:
-                self.fail_if_clocks_are_sound(f"{name}: {broker_id} is elected while {other.name} may write")
+            if other.group == name and other is not broker and other.holds_lease:
+                self.fail_if_clocks_are_sound(
+                    f"{name}: {broker_id} is elected while {other.name} has a lease"
+                )
 
     def check_new_master(self, broker: GroupBroker) -> None:
         """Checks that a new master has all confirmed bytes, and none that an earlier master lacked. (A broker
@@ -249,6 +270,9 @@ class GroupWorld(DiskWorld):
         if group is not None and group.master_epoch > (broker.lease.epoch or 0):
             self.count_event("masterships learned of too late")
             return
+        for other in self.brokers.values():
+            if other.group == broker.group and other is not broker and other.writable:
+                self.fail_if_clocks_are_sound(f"{broker.name} becomes master while {other.name} may write")
         if broker.disk.damaged:  # it may also resume its mastership, without an election
             self.excuse(broker)
         sure = self.sure[broker.group]
@@ -302,6 +326,22 @@ class GroupWorld(DiskWorld):
         broker.processes = []
         self.note(f"{broker.name} loses its disk")
         self.at(100, self._start, broker, broker.life)
+
+    def do_stop_controllers(self, for_ms: float) -> None:
+        """All controllers stop for a while."""
+        self.count_event("absences of all controllers")
+        for name in self.controllers:
+            self.do_pause(name, for_ms)
+
+    def do_cut_off_from_controllers(self, for_ms: float) -> None:
+        """The master and the controllers do not reach each other; the replicas reach both."""
+        master = self.master_of("a")
+        if master is None:
+            return
+        self.count_event("masters cut off from the controllers")
+        for controller in self.controllers.values():
+            self._cut(master, controller, for_ms)
+            self._cut(controller, master, for_ms)
 
     def do_retire(self, group: str) -> None:
         master = self.master_of(group)

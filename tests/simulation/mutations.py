@@ -34,6 +34,7 @@ from tests.simulation.mutation import Mutation
 from tests.simulation.mutations_acting import ACTING
 from tests.simulation.mutations_blocks import BLOCKS
 from tests.simulation.mutations_groups import GROUPS
+from tests.simulation.mutations_promises import PROMISES
 
 FOUND = Path(__file__).with_name("mutations_found.json")
 
@@ -603,4 +604,4 @@ CONTROLLERS = [
     ),
 ]
 
-MUTATIONS = RAFT + STORE + DISKS + CONTROLLERS + GROUPS + ACTING + BLOCKS
+MUTATIONS = RAFT + STORE + DISKS + CONTROLLERS + GROUPS + PROMISES + ACTING + BLOCKS

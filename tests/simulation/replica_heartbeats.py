@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from epochmq_broker.membership.controlled import state_machine_types as messages
 from epochmq_broker.replication.ha import log_doubt
-from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_REFUSED_MS
+from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_ANOTHER_MS, LEASE_OF_REFUSED_MS
 from tests.simulation.brokers import CLUSTER
 from tests.simulation.controllers import ControllerHost
 
@@ -125,8 +125,10 @@ class SimulatedHeartbeats:
         def back(lease_ms: int | None) -> None:
             if lease_ms == LEASE_OF_REFUSED_MS:
                 broker.feed(messages.HeartbeatNotCounted())
+            elif lease_ms == LEASE_OF_ANOTHER_MS:
+                lease.withdraw_statement(epoch)
             elif lease_ms:
-                lease.record_grant(epoch, sent_ms, lease_ms)
+                lease.record_grant(epoch, sent_ms, lease_ms, from_set=True)
                 world.check_only_writer(broker)
                 broker.settle()
 

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from epochmq_broker.membership.controlled import state_machine_types as messages
 from epochmq_broker.membership.controlled.identity import BrokerIdApplication, BrokerIdentity
 from epochmq_broker.membership.controlled.state_machine import ReplicaStateMachine
-from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.membership.controlled.write_lease import WriteLease, WriteRight
+from epochmq_broker.membership.controlled.write_promises import POLL_MS, ReplicaPromises
 from epochmq_broker.replication.ha import log_doubt
 from epochmq_broker.replication.ha.ack_quorum import (
     ALL_MEMBERS,
@@ -43,6 +44,7 @@ from tests.simulation.controllers import ControllerHost
 from tests.simulation.ha_connections import SimulatedHAConnection
 from tests.simulation.records import make_record
 from tests.simulation.replica_heartbeats import SimulatedHeartbeats
+from tests.simulation.replica_promises import SimulatedPromises
 
 if TYPE_CHECKING:
     from tests.simulation.group_world import GroupWorld
@@ -85,6 +87,7 @@ class GroupBroker(SimulatedLogHost):
         )
         self.channels: dict[str, Channel] = {}
         self.beats = SimulatedHeartbeats(self)
+        self.promises = SimulatedPromises(self)
         self._boot()
 
     def _boot(self) -> None:
@@ -109,6 +112,7 @@ class GroupBroker(SimulatedLogHost):
         """(required copies, end offset, number of the message)"""
         self.offsets = ConsumerOffsetTable(self.clock)
         self.beats.reset()
+        self.promises.reset()
 
     # Life ---------------------------------------------------------------------------------------------------
 
@@ -140,6 +144,7 @@ class GroupBroker(SimulatedLogHost):
                 metadata_period_ms=world.sync_ms, controller_search_period_ms=2 * world.sync_ms
             ),
             self.clock(),
+            promises=ReplicaPromises(self.clock()),
             identity=self.identity,
             application=self.application,
             gives_up=self.doubt.gives_up,
@@ -147,6 +152,7 @@ class GroupBroker(SimulatedLogHost):
         )
         self.later(luck() * 50, self.feed, messages.TimeAdvanced())
         self.later(luck() * 50, self.beats.send, self.beats.number)
+        self.later(luck() * POLL_MS, self.promises.poll)
         self.later(luck() * world.write_ms, self.write)
         self.later(luck() * TICK_MS, self.tick)
         self.later(luck() * CHECK_MS, self.check)
@@ -329,6 +335,11 @@ class GroupBroker(SimulatedLogHost):
         """Whether it accepts messages now."""
         return self.up and self.role is Role.MASTER and self.lease.is_open(self.clock())
 
+    @property
+    def holds_lease(self) -> bool:
+        """Whether it accepts messages now by a lease of the controllers, and not by promises only."""
+        return self.writable and self.lease.right(self.clock()) is WriteRight.LEASE
+
     def fence(self) -> None:
         """Fences a master, and reports it."""
         if self.role is Role.MASTER:
@@ -445,6 +456,7 @@ class GroupBroker(SimulatedLogHost):
     def adopt(self, members: frozenset[int], set_epoch: int, least: int) -> None:
         """Uses the controllers' SyncStateSet."""
         if self.sync_state is not None and self.sync_state.adopt(members, set_epoch, least):
+            self.promises.count()
             self.progress()
             self.propose()
 
@@ -456,6 +468,7 @@ class GroupBroker(SimulatedLogHost):
         proposal = sync.change_to_propose(self.clock())
         if proposal is not None:
             sync.proposal_sent(proposal.members)
+            self.promises.count()
             self.progress()
             self.feed(messages.ProposalMade(proposal.members, proposal.set_epoch, proposal.least))
 
@@ -487,6 +500,8 @@ class GroupBroker(SimulatedLogHost):
         if required_copies(self.settings, sync, controlled=True) is None:
             world.count_event("sends refused for too few replicas")
             return
+        if self.lease.right(self.clock()) is WriteRight.PROMISES:
+            world.count_event("messages stored by promises")
         world.writes += 1
         number, queue = world.writes, world.random.randrange(len(self.log.queues))
         offset = len(self.log.queues[queue])

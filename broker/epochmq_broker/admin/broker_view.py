@@ -108,6 +108,7 @@ class BrokerView:
             sync_state_set=self.sync_state_set()[0],
             min_in_sync_replicas=config.min_in_sync_replicas,
             may_write=self.may_write(),
+            waits_for=components.live.standing.waits_for(),
             replicas_enough=components.writer.has_enough_replicas,
             fenced=bool(store.state.flags & RunningFlags.FENCED),
             drained=components.replica_control.state.drained,
@@ -221,4 +222,5 @@ class BrokerView:
             return None
         lease = replicas.lease
         left_ms = 0 if lease.fenced else max(0, int(lease.until_ms - boot_ms()))
-        return results.Lease(remaining_ms=left_ms, duration_ms=lease.duration_ms)
+        promised_ms = 0 if lease.fenced else max(0, int(max(lease.promised_until_ms, 0.0) - boot_ms()))
+        return results.Lease(remaining_ms=left_ms, duration_ms=lease.duration_ms, promised_ms=promised_ms)

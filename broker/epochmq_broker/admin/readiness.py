@@ -25,7 +25,8 @@ from epochmq_protocol.admin_api.results import DLedgerState, MemberGroupState
 
 
 class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of the decision. `may_write`: as far as leases go. `step`: the replica's progress towards
+    """The inputs of the decision. `may_write`: as far as leases and promises go. `waits_for`: what a master
+    that may not write waits for. `step`: the replica's progress towards
     following. `registered`: with a nameserver; None if none is configured. Lags are None while unknown.
     `group`: None unless the broker belongs to a group with an acting master. `dledger`: None unless the
     commit log is a DLedger log. `refusal`: why the controllers refuse the store; None if they do not."""
@@ -36,6 +37,7 @@ class ReadinessFacts(msgspec.Struct, frozen=True, kw_only=True):
     sync_state_set: frozenset[int]
     min_in_sync_replicas: int = 1
     may_write: bool = True
+    waits_for: str | None = None
     replicas_enough: bool = True
     fenced: bool = False
     drained: bool = False
@@ -118,7 +120,8 @@ def _dledger(facts: ReadinessFacts, peer: DLedgerState) -> list[str]:
 def _master(facts: ReadinessFacts) -> list[str]:
     reasons = []
     if not facts.may_write:
-        reasons.append("the master has no write lease")
+        why = f" and {facts.waits_for}" if facts.waits_for is not None else ""
+        reasons.append(f"the master has no write lease{why}")
     elif not facts.replicas_enough:
         reasons.append(
             f"{len(facts.sync_state_set)} replicas are in sync, but "

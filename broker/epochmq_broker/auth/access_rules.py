@@ -140,6 +140,7 @@ ACCESS_RULES: Final[dict[int, AccessRule]] = {
     ReplicaControlCode.COPY_TABLES: _rule((Action.UPDATE,), of_cluster=True),
     ReplicaControlCode.GET_MASTER_LOG_STATE: _rule((Action.GET,), of_cluster=True),
     ReplicaControlCode.LOG_CHECKSUMS: _rule((Action.GET,), of_cluster=True),
+    ReplicaControlCode.WRITE_PROMISE: _rule((Action.UPDATE,), of_cluster=True),
     ReplicaControlCode.SCRUB_CHECKSUMS: _rule((Action.GET,), of_cluster=True),
     ReplicaControlCode.SCRUB_BYTES: _rule((Action.GET,), of_cluster=True),
     ReplicaControlCode.GET_ALL_USERS_AND_ACLS: _rule((Action.GET,), of_cluster=True),

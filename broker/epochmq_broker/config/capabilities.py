@@ -11,6 +11,7 @@ valid.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -117,6 +118,8 @@ class BrokerStanding:
         self._facts = StandingFacts(role)
         self.capabilities = capabilities(self._facts, settings)
         """What the broker may do now; replaced as a whole."""
+        self.waits_for: Callable[[], str | None] = lambda: None
+        """Says what a master without the right to write waits for; None if it has the right, or is none."""
 
     @property
     def role(self) -> Role:

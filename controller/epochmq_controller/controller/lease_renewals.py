@@ -16,13 +16,14 @@ import msgspec
 
 from epochmq_controller.controller.controller import Controller
 from epochmq_controller.replica_groups.heartbeats import TIMEOUT_DEFAULT_MS, Heartbeat
-from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_REFUSED_MS
+from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_ANOTHER_MS, LEASE_OF_REFUSED_MS
 from epochmq_protocol.codes import CURRENT_VERSION, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
 from epochmq_protocol.headers_controller import INCARNATION_FIELD, LEASE_MS_FIELD, LOG_IN_DOUBT_FIELD
 from epochmq_protocol.integers import Int, Long
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import FastRequestHandler
+from epochmq_protocol.write_promise import SUCCESSORS_FROM_SET_FIELD
 
 HEADER_START: Final = b'{"code":904'
 SUCCESS_REMARK: Final = "Heart beat success"
@@ -57,6 +58,7 @@ class _Request(msgspec.Struct, gc=False):
 
 
 _LEASE_MS: Final = LEASE_MS_FIELD.encode()
+_FROM_SET: Final = SUCCESSORS_FROM_SET_FIELD.encode()
 _TAIL_FORMAT: Final = b',"remark":"%b","serializeTypeCurrentRPC":"JSON","version":%d}'
 _TAIL: Final = _TAIL_FORMAT % (SUCCESS_REMARK.encode(), CURRENT_VERSION)
 _REFUSED_TAIL: Final = _TAIL_FORMAT % (REFUSED_REMARK.encode(), CURRENT_VERSION)
@@ -104,20 +106,26 @@ class LeaseRenewals:
             (fields.cluster_name, fields.broker_name, fields.broker_id),
             heartbeat,
             fields.write_lease_epoch,
-            lambda lease_ms: connection.respond_encoded(opaque, renewal_response(opaque, lease_ms)),
+            lambda lease_ms: connection.respond_encoded(
+                opaque,
+                renewal_response(
+                    opaque, lease_ms, from_set=not self._controller.config.enable_elect_unclean_master
+                ),
+            ),
         )
 
 
-def renewal_response(opaque: int, lease_ms: int) -> bytes:
+def renewal_response(opaque: int, lease_ms: int, *, from_set: bool) -> bytes:
     """The frame of a response, byte for byte as `processor` makes it. `lease_ms` 0: no lease is granted;
-    `LEASE_OF_REFUSED_MS`: nor does the heartbeat count."""
+    `LEASE_OF_REFUSED_MS`: nor does the heartbeat count; `LEASE_OF_ANOTHER_MS`: the sender is not the master.
+    `from_set`: successors come from the SyncStateSet."""
     number = b"%d" % opaque
     tail = _REFUSED_TAIL if lease_ms == LEASE_OF_REFUSED_MS else _TAIL
-    return _heads(lease_ms)[len(number)] + number + tail
+    return _heads(lease_ms, from_set)[len(number)] + number + tail
 
 
 @lru_cache(maxsize=16)
-def _heads(lease_ms: int) -> tuple[bytes, ...]:
+def _heads(lease_ms: int, from_set: bool) -> tuple[bytes, ...]:
     """The beginnings of responses up to the opaque, by the number of its characters."""
     refused = lease_ms == LEASE_OF_REFUSED_MS
     code, tail = (
@@ -125,7 +133,12 @@ def _heads(lease_ms: int) -> tuple[bytes, ...]:
         if refused
         else (ResponseCode.SUCCESS, _TAIL)
     )
-    granted = b'"extFields":{"%b":"%d"},' % (_LEASE_MS, lease_ms) if lease_ms > 0 else b""
+    granted = b""
+    if lease_ms == LEASE_OF_ANOTHER_MS:
+        granted = b'"extFields":{"%b":"false"},' % _FROM_SET
+    elif lease_ms > 0:
+        stated = b',"%b":"true"' % _FROM_SET if from_set else b""
+        granted = b'"extFields":{"%b":"%d"%b},' % (_LEASE_MS, lease_ms, stated)
     start = b'{"code":%d,%b"flag":1,"language":"PYTHON","opaque":' % (code, granted)
     heads: list[bytes] = []
     for chars in range(_OPAQUE_CHARS_MAX + 1):

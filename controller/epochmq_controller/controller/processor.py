@@ -34,7 +34,11 @@ from epochmq_controller.replica_groups.requests import (
     RegisterBrokerRequest,
 )
 from epochmq_controller.replica_groups.rules import Decision, ReplicaGroupView
-from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_REFUSED_MS, NOT_LEADER
+from epochmq_controller.replica_groups.state_machine_types import (
+    LEASE_OF_ANOTHER_MS,
+    LEASE_OF_REFUSED_MS,
+    NOT_LEADER,
+)
 from epochmq_protocol.bodies import (
     BrokerMemberGroup,
     BrokerReplicasInfo,
@@ -79,6 +83,7 @@ from epochmq_protocol.integers import INT_MAX, LONG_MAX
 from epochmq_protocol.replica_control import REMAINING_EPOCHS, AdoptedGroup, ReplicaControlCode
 from epochmq_protocol.transport import RemotingConnection
 from epochmq_protocol.transport.connection import RequestHandler
+from epochmq_protocol.write_promise import SUCCESSORS_FROM_SET_FIELD
 
 log = logging.getLogger(__name__)
 
@@ -350,8 +355,14 @@ class ControllerProcessor:
         lease_ms = await self._controller.request_lease(replica, heartbeat, fenced, wanted)
         if lease_ms == LEASE_OF_REFUSED_MS:
             return response(command, ResponseCode.CONTROLLER_BROKER_ID_INVALID, REFUSED_REMARK)
-        ext = {LEASE_MS_FIELD: str(lease_ms)} if lease_ms else None
-        return response(command, ResponseCode.SUCCESS, SUCCESS_REMARK, ext=ext)
+        ext: dict[str, str] = {}
+        if lease_ms == LEASE_OF_ANOTHER_MS:
+            ext[SUCCESSORS_FROM_SET_FIELD] = "false"
+        elif lease_ms > 0:
+            ext[LEASE_MS_FIELD] = str(lease_ms)
+            if not self._controller.config.enable_elect_unclean_master:
+                ext[SUCCESSORS_FROM_SET_FIELD] = "true"
+        return response(command, ResponseCode.SUCCESS, SUCCESS_REMARK, ext=ext or None)
 
     # The controller -----------------------------------------------------------------------------------------
 

@@ -30,6 +30,7 @@ from epochmq_controller.replica_groups.replicated_state import ReplicaGroups
 from epochmq_controller.replica_groups.request_queues import RequestQueues
 from epochmq_controller.replica_groups.short_sets import ShortSets
 from epochmq_controller.replica_groups.state_machine_types import (
+    LEASE_OF_ANOTHER_MS,
     LEASE_OF_REFUSED_MS,
     ChannelClosed,
     CheckLeadership,
@@ -289,7 +290,9 @@ class ControllerStateMachine:
         epoch = event.lease_epoch
         if epoch is None:
             return
-        if leases is None or name in leases.electing or not state.is_master(name, broker_id, epoch):
+        if leases is not None and not state.is_master(name, broker_id, epoch):
+            state.emit(RespondToLeaseRequests([event.lease_token], LEASE_OF_ANOTHER_MS))
+        elif leases is None or name in leases.electing:
             self._refused_leases.append(event.lease_token)
         else:
             self._new_lease_requests.append(

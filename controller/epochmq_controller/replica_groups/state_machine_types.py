@@ -18,6 +18,8 @@ CLOCK_STEP_MIN_MS = 20
 LEASE_OF_REFUSED_MS = -1
 """The answer to a lease request of a process that must not act under its broker id, or that has not
 registered yet (`incarnations`)."""
+LEASE_OF_ANOTHER_MS = -2
+"""The answer of a leader to a lease request of a broker that is not its group's master of this epoch."""
 
 
 class ControllerStateMachineSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,7 +171,7 @@ class RejectRequest(msgspec.Struct, frozen=True):
 
 class RespondToLeaseRequests(msgspec.Struct, frozen=True):
     """Respond to lease requests: each gets a lease for `lease_ms` from the moment of the request, or none
-    with 0 or `LEASE_OF_REFUSED_MS`."""
+    with 0, `LEASE_OF_REFUSED_MS` or `LEASE_OF_ANOTHER_MS`."""
 
     tokens: list[object]
     lease_ms: int

@@ -22,10 +22,13 @@ class ProcessLiveness(AdminResult, frozen=True, kw_only=True):
 
 
 class Lease(AdminResult, frozen=True, kw_only=True):
-    """A master's lease. `remaining_ms` is 0 after it has run out."""
+    """A master's lease. `remaining_ms` is 0 after it has run out. `promised_ms`: for how long every replica
+    that may be elected has promised not to become master, so that this one may write without a lease; 0 if
+    one of them has not."""
 
     remaining_ms: int
     duration_ms: int
+    promised_ms: int = 0
 
 
 GroupRoleName = Literal["isolated", "master", "acting", "slave"]

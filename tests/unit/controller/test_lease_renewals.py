@@ -10,10 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from epochmq_controller.controller.config import ControllerConfig
 from epochmq_controller.controller.controller import Controller
 from epochmq_controller.controller.lease_renewals import SUCCESS_REMARK, LeaseRenewals, renewal_response
 from epochmq_controller.controller.processor import ControllerProcessor
 from epochmq_controller.replica_groups.heartbeats import BrokerIdentityInfo, Heartbeat
+from epochmq_controller.replica_groups.state_machine_types import LEASE_OF_ANOTHER_MS
 from epochmq_protocol.codes import RequestCode
 from epochmq_protocol.errors import FastPathMiss, RequestError
 from epochmq_protocol.frame import (
@@ -35,8 +37,9 @@ Taken = tuple[BrokerIdentityInfo, Heartbeat, int]
 class FakeController:
     """Grants every lease for `lease_ms`, and records the heartbeats."""
 
-    def __init__(self, lease_ms: int) -> None:
+    def __init__(self, lease_ms: int, unclean: bool = False) -> None:
         self.lease_ms = lease_ms
+        self.config = ControllerConfig(enable_elect_unclean_master=unclean)
         self.taken: list[Taken] = []
 
     def renew_lease(
@@ -87,9 +90,9 @@ def renewal(flag: int = 0, **ext: str) -> Command:
     return command
 
 
-def fast(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
+def fast(frame: bytes, lease_ms: int = 300, unclean: bool = False) -> tuple[Taken, bytes]:
     """What the fast path read from a frame, and the frame of its response."""
-    controller, connection = FakeController(lease_ms), FakeConnection()
+    controller, connection = FakeController(lease_ms, unclean), FakeConnection()
     _, header, body = split(frame[4:])
     renewals = LeaseRenewals(cast("Controller", controller))
     ((start, handler),) = renewals.handlers().items()
@@ -98,11 +101,11 @@ def fast(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
     return controller.taken[0], connection.sent[0]
 
 
-def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
+def ordinary(frame: bytes, lease_ms: int = 300, unclean: bool = False) -> tuple[Taken, bytes]:
     """What the processor read from a frame, and the frame of its response."""
 
     async def run() -> tuple[Taken, bytes]:
-        controller = FakeController(lease_ms)
+        controller = FakeController(lease_ms, unclean)
         processor = ControllerProcessor(cast("Controller", controller), {})
         reply = await cast("Any", processor.heartbeat(cast("RemotingConnection", None), decode(frame[4:])))
         reply.opaque = decode(frame[4:]).opaque
@@ -111,15 +114,18 @@ def ordinary(frame: bytes, lease_ms: int = 300) -> tuple[Taken, bytes]:
     return asyncio.run(run())
 
 
-@pytest.mark.parametrize("lease_ms", [300, 0])
+@pytest.mark.parametrize("unclean", [False, True])
+@pytest.mark.parametrize("lease_ms", [300, 0, LEASE_OF_ANOTHER_MS])
 @pytest.mark.parametrize(
     "ext",
     [{}, {"confirmedByAll": "99"}, {"mayLackAcknowledged": "true"}, {"mayLackAcknowledged": "no", "x": "y"}],
 )
-def test_fast_path_and_processor_take_and_respond_the_same(ext: dict[str, str], lease_ms: int) -> None:
+def test_fast_path_and_processor_take_and_respond_the_same(
+    ext: dict[str, str], lease_ms: int, unclean: bool
+) -> None:
     frame = encode(renewal(**ext))
-    (replica, beat, epoch), fast_response = fast(frame, lease_ms)
-    (other_replica, other_beat, other_epoch), other_response = ordinary(frame, lease_ms)
+    (replica, beat, epoch), fast_response = fast(frame, lease_ms, unclean)
+    (other_replica, other_beat, other_epoch), other_response = ordinary(frame, lease_ms, unclean)
     other_beat.channel = beat.channel
     assert (replica, beat, epoch) == (other_replica, other_beat, other_epoch)
     assert fast_response == other_response
@@ -134,11 +140,24 @@ def test_a_heartbeat_with_a_number_beyond_javas_range_is_rejected(field: str, te
     assert len(caught.value.remark or "") < 200
 
 
-@given(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**31 - 1))
-def test_responses_are_those_of_the_general_encoder(opaque: int, lease_ms: int) -> None:
-    ext = {"writeLeaseMs": str(lease_ms)} if lease_ms else None
-    general = response(Command(RequestCode.BROKER_HEARTBEAT, opaque), 0, SUCCESS_REMARK, ext=ext)
-    assert renewal_response(opaque, lease_ms) == encode(general)
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(0, 2**31 - 1), st.booleans())
+def test_responses_are_those_of_the_general_encoder(opaque: int, lease_ms: int, from_set: bool) -> None:
+    ext = {"writeLeaseMs": str(lease_ms)} if lease_ms else {}
+    if lease_ms and from_set:
+        ext["successorsFromSet"] = "true"
+    general = response(Command(RequestCode.BROKER_HEARTBEAT, opaque), 0, SUCCESS_REMARK, ext=ext or None)
+    assert renewal_response(opaque, lease_ms, from_set=from_set) == encode(general)
+
+
+@pytest.mark.parametrize(
+    ("lease_ms", "unclean", "stated"),
+    [(300, False, "true"), (300, True, None), (0, False, None), (LEASE_OF_ANOTHER_MS, False, "false")],
+)
+def test_a_lease_says_whether_successors_come_from_the_set(
+    lease_ms: int, unclean: bool, stated: str | None
+) -> None:
+    _, frame = fast(encode(renewal()), lease_ms, unclean)
+    assert (decode(frame[4:]).ext or {}).get("successorsFromSet") == stated
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from epochmq_controller.replica_groups.requests import ElectMasterRequest
 from epochmq_controller.replica_groups.rules import Decision
 from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
 from epochmq_controller.replica_groups.state_machine_types import (
+    LEASE_OF_ANOTHER_MS,
     ChannelClosed,
     CheckLeadership,
     ControllerEffect,
@@ -366,7 +367,9 @@ def test_a_master_whose_log_lost_confirmed_bytes_gets_no_lease() -> None:
     stage.later(1500)
     assert stage.master in (2, 3)
     effects = stage.beat(1, 400, lease=1, channel="after its restart")
-    assert [one.lease_ms for one in effects if isinstance(one, RespondToLeaseRequests)] == [0]
+    assert [one.lease_ms for one in effects if isinstance(one, RespondToLeaseRequests)] == [
+        LEASE_OF_ANOTHER_MS
+    ]
 
 
 def test_an_election_resets_the_confirmed_offset() -> None:

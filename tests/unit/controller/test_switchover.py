@@ -16,6 +16,7 @@ from epochmq_controller.replica_groups.heartbeats import Heartbeat
 from epochmq_controller.replica_groups.requests import ElectMasterRequest
 from epochmq_controller.replica_groups.state_machine import ControllerStateMachine
 from epochmq_controller.replica_groups.state_machine_types import (
+    LEASE_OF_ANOTHER_MS,
     CheckLeadership,
     ControllerEffect,
     ControllerInput,
@@ -109,7 +110,7 @@ def test_a_fenced_master_is_replaced_by_its_successor_at_once(waiting: bool) -> 
     stage.commit(ElectMasterEvent(NAME, True, 3))
     responses = [one for one in stage.feed(ProposalCompleted(token)) if isinstance(one, RespondToRequest)]
     assert responses[0].decision.code == ResponseCode.SUCCESS
-    assert stage.lease(1, 1) == 0
+    assert stage.lease(1, 1) == LEASE_OF_ANOTHER_MS
     assert stage.lease(3, 2) == 600
 
 

@@ -28,6 +28,7 @@ def test_a_broker_is_described() -> None:
     roles = {sample.labels["role"]: sample.value for sample in found["epochmq_broker_role"].samples}
     assert roles == {"master": 1, "replica": 0, "none": 0}
     assert found["epochmq_broker_lease_remaining_seconds"].samples[0].value == 0.24
+    assert found["epochmq_broker_promised_seconds"].samples[0].value == 0.21
     assert found["epochmq_broker_sync_state_set_size"].samples[0].value == 3
     put = found["epochmq_broker_messages_put"]
     assert (put.type, put.samples[0].name, put.samples[0].value, put.samples[0].labels) == (

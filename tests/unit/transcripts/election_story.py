@@ -182,7 +182,9 @@ class ElectionStory:
                 self._lines.append(f"{self._asked[token]} is told: {remark}")
             case RespondToLeaseRequests(tokens=tokens, lease_ms=lease_ms):
                 for broker_id in tokens:
-                    granted = f"gets a write lease for {lease_ms} ms" if lease_ms else "gets no write lease"
+                    granted = (
+                        f"gets a write lease for {lease_ms} ms" if lease_ms > 0 else "gets no write lease"
+                    )
                     self._lines.append(f"broker {broker_id} {granted}")
             case NotifyBroker():
                 pass

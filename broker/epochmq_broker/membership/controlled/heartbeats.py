@@ -30,6 +30,7 @@ from epochmq_protocol.headers_controller import (
 )
 from epochmq_protocol.headers_namesrv import BrokerHeartbeatRequestHeader
 from epochmq_protocol.transport.client import RemotingClient
+from epochmq_protocol.write_promise import SUCCESSORS_FROM_SET_FIELD
 
 log = logging.getLogger(__name__)
 
@@ -221,11 +222,14 @@ class ControllerHeartbeats:
             response = await self._client.call(address, command, timeout_ms)
         except EpochMQError:
             return False
-        granted = (response.ext or {}).get(LEASE_MS_FIELD, "")
+        ext = response.ext or {}
+        granted, from_set = ext.get(LEASE_MS_FIELD, ""), ext.get(SUCCESSORS_FROM_SET_FIELD)
         if response.code == ResponseCode.SUCCESS and granted.isdecimal() and epoch is not None:
             lease.note_lapse(boot_ms())
-            lease.record_grant(epoch, sent_ms, int(granted))
+            lease.record_grant(epoch, sent_ms, int(granted), from_set=from_set == "true")
             self.on_lease()
+        elif response.code == ResponseCode.SUCCESS and from_set == "false" and epoch is not None:
+            lease.withdraw_statement(epoch)
         elif response.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
             self.on_not_counted()
         return True

@@ -18,6 +18,7 @@ from epochmq_broker.membership.controlled.identity import BrokerIdApplication, B
 from epochmq_broker.membership.controlled.identity_files import IdentityFiles
 from epochmq_broker.membership.controlled.incarnation_file import IncarnationFile
 from epochmq_broker.membership.controlled.lease_hold import LeaseHold
+from epochmq_broker.membership.controlled.promise_polls import PromisePolls
 from epochmq_broker.membership.controlled.refused_store import RefusedStore
 from epochmq_broker.membership.controlled.request_gate import GatePhase, RequestGate
 from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies, RoleTransitions
@@ -54,7 +55,9 @@ from epochmq_broker.membership.controlled.state_machine_types import (
 from epochmq_broker.membership.controlled.successor_election import SuccessorElection
 from epochmq_broker.membership.controlled.switchover import Switchover
 from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.membership.controlled.write_promises import ReplicaPromises
 from epochmq_broker.replication.ha.service import HARole, HAService
+from epochmq_broker.replication.ha.sync_state import SyncStateSetProposal
 from epochmq_protocol.bodies import SyncStateSet, from_json
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.frame import Command
@@ -142,9 +145,17 @@ class ReplicasManager:
         self.refused_store = RefusedStore(
             components.ha, self._files, self.heartbeats, lambda: self.state_machine, self._feed
         )
-        components.ha.on_proposals(
-            lambda proposal: self._feed(ProposalMade(proposal.members, proposal.set_epoch, proposal.least))
+        self.promises = PromisePolls(
+            components.live,
+            components.client,
+            components.ha,
+            self.lease,
+            lambda: self._state_machine,
+            self._feed,
+            self._lease_changed,
         )
+        standing.waits_for = self.promises.waits_for
+        components.ha.on_proposals(self._propose)
         components.ha.doubt.on_cleared.append(self._doubt_cleared)
 
     # Life
@@ -165,6 +176,7 @@ class ReplicasManager:
             config.broker_name,
             _settings(config),
             _now_ms(),
+            promises=ReplicaPromises(_now_ms()),
             identity=self._identity,
             application=self._application,
             gives_up=self._ha.doubt.current.gives_up,
@@ -177,6 +189,7 @@ class ReplicasManager:
         if self._identity is not None:
             self.heartbeats.start(self._identity.id, self._addresses.current)
         self._components.live.on_change.append(self._reconfigured)
+        self.promises.start()
         self._feed(TimeAdvanced())
 
     async def stop(self) -> None:
@@ -190,6 +203,7 @@ class ReplicasManager:
         if self._timer is not None:
             self._timer.cancel()
         self._lease_hold.release()
+        await self.promises.stop()
         await self._tasks.stop()
         await self.role_transitions.stop()
         await self.heartbeats.stop()
@@ -300,6 +314,7 @@ class ReplicasManager:
                 self._tasks.start(self._give_up(epoch))
             case AdoptSyncStateSet(members=members, set_epoch=set_epoch, least=least):
                 self._ha.adopt(members, set_epoch, least)
+                self.promises.count()
                 self._lease_changed()
             case ProposalRejected(refused=refused, reason=reason):
                 self._ha.proposal_rejected(refused, reason)
@@ -312,6 +327,10 @@ class ReplicasManager:
                         self.heartbeats.send_now()
             case WriteLogLine(text=text, warns=warns):
                 log.log(logging.WARNING if warns else logging.INFO, "%s", text)
+
+    def _propose(self, proposal: SyncStateSetProposal) -> None:
+        self.promises.count()  # before the controllers can accept it: its members may then be elected
+        self._feed(ProposalMade(proposal.members, proposal.set_epoch, proposal.least))
 
     async def _give_up(self, epoch: int) -> None:
         log.warning(

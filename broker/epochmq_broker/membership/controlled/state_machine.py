@@ -24,17 +24,21 @@ Beside these steps:
   raise the epoch of the set with it, so that no earlier proposal can be accepted any more (#5663).
 - A broker whose id belongs to another store (`incarnation_file`) is refused at its registration. It leaves
   its role, and registers again every few seconds.
+- A broker that has promised a master not to become master takes the role of a master only when the promise
+  has ended. Until then it keeps its role, and so follows the former master (`write_promises`).
 """
 
 from __future__ import annotations
-
-import enum
-import re
 
 import msgspec
 
 from epochmq_broker.membership.controlled.controller_registration import ControllerRegistration
 from epochmq_broker.membership.controlled.identity import BrokerIdApplication, BrokerIdentity
+from epochmq_broker.membership.controlled.pending_change import (
+    ChangePhase,
+    PendingSyncStateSetChange,
+    refused_replica,
+)
 from epochmq_broker.membership.controlled.state_machine_types import (
     AdoptSyncStateSet,
     AlterSyncStateSetQuestion,
@@ -75,6 +79,7 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     TimeAdvanced,
     WriteLogLine,
 )
+from epochmq_broker.membership.controlled.write_promises import POLL_MS, ReplicaPromises
 from epochmq_protocol.codes import ResponseCode as Code
 
 PAUSE_MIN_MS, PAUSE_MAX_MS = 50, 2000
@@ -107,45 +112,6 @@ class EpochRole(msgspec.Struct, frozen=True):
     leads: bool
 
 
-class ChangePhase(enum.Enum):
-    """What is known of a proposed SyncStateSet."""
-
-    PROPOSED = "every response so far was clear"
-    UNCERTAIN = "a question about it got no clear response: it may have been accepted"
-    REREGISTERING = "registering again will show what became of it"
-    REJECTED = "it was surely not accepted"
-
-
-class PendingSyncStateSetChange(msgspec.Struct):
-    """A SyncStateSet that was proposed under the master epoch `epoch`, on top of the set of `set_epoch`.
-    `token` names the question that is under way, None while none is; the next one is due at `due_ms`."""
-
-    members: frozenset[int]
-    set_epoch: int
-    epoch: int
-    least: int = 1
-    phase: ChangePhase = ChangePhase.PROPOSED
-    token: int | None = None
-    due_ms: int = 0
-    remark: str = ""
-    """Why it was rejected."""
-
-    @property
-    def waits_for_question(self) -> bool:
-        """Whether the next step, at `due_ms`, is a question about it, or to report its rejection."""
-        return self.token is None and self.phase is not ChangePhase.REREGISTERING
-
-
-_REFUSED = re.compile(r"replicas \{(\d{1,18})\}")
-
-
-def refused_replica(remark: str) -> int | None:
-    """The broker id that a controller, RocketMQ's or EpochMQ's, names when it rejects a SyncStateSet because
-    that replica is not alive or not registered. None if it names none."""
-    found = _REFUSED.search(remark)
-    return int(found[1]) if found is not None else None
-
-
 class ReplicaStateMachine:
     """The decisions of one broker. Times are milliseconds of the driver's monotonic clock."""
 
@@ -156,17 +122,20 @@ class ReplicaStateMachine:
         settings: ReplicaSettings,
         now_ms: int,
         *,
+        promises: ReplicaPromises,
         identity: BrokerIdentity | None = None,
         application: BrokerIdApplication | None = None,
         gives_up: bool = False,
         given_up_epoch: int = 0,
     ) -> None:
-        """`gives_up`: the first mastership of its own that it hears of is from before its log lost its end,
-        and is to be given up. `given_up_epoch`: it leads only under an epoch newer than this one."""
+        """`promises`: those that this process has given, since its start. `gives_up`: the first mastership of
+        its own that it hears of is from before its log lost its end, and is to be given up. `given_up_epoch`:
+        it leads only under an epoch newer than this one."""
         self.settings = settings
         self.role: EpochRole | None = None
         self.leader: str | None = None
         self.now_ms = now_ms
+        self.promises = promises
         self._effects: list[ReplicaEffect] = []
         self._registration = ControllerRegistration(
             cluster, name, identity, application, self._effects.append
@@ -239,9 +208,39 @@ class ReplicaStateMachine:
             change = self._pending_change
             if change is not None and change.waits_for_question:
                 deadline_ms = min(deadline_ms, change.due_ms)
-        if self._taking_epoch is None and self._role_to_take() is not None:
-            deadline_ms = min(deadline_ms, self._role_due_ms)
+        if self._taking_epoch is None and (view := self._role_to_take()) is not None:
+            # The clock of a promise counts only when it is read.
+            due_ms = self.now_ms + POLL_MS // 2 if self._waits_for_promises(view) else self._role_due_ms
+            deadline_ms = min(deadline_ms, due_ms)
         return deadline_ms
+
+    @property
+    def follows(self) -> EpochRole | None:
+        """The master to which this broker may promise not to become master: it is a replica of this one, and
+        knows no later epoch. None if there is none."""
+        role, latest = self.role, self.latest_master_view
+        if role is None or role.leads or latest is None or self._taking_epoch is not None:
+            return None
+        if (latest.epoch, latest.master_id) != (role.epoch, role.master_id) or self.refusal is not None:
+            return None
+        return role
+
+    def knows_set_of(self, epoch: int | None) -> bool:
+        """Whether this broker is the master of the epoch and knows its SyncStateSet: a process must have
+        registered, because an earlier one may have changed the set."""
+        return self.role is not None and self.role.epoch == epoch and self.role.leads and self.is_registered
+
+    @property
+    def elected_epoch(self) -> int | None:
+        """The epoch for which this broker was elected, while it waits for the end of its promises; None
+        otherwise."""
+        view = self._role_to_take() if self._taking_epoch is None else None
+        return view.epoch if view is not None and self._waits_for_promises(view) else None
+
+    def _waits_for_promises(self, view: MasterView) -> bool:
+        """Whether this broker must not take the role yet: it has promised not to become master."""
+        assert self.identity is not None
+        return view.master_id == self.identity.id and self.promises.left_ms(self.now_ms) > 0
 
     # Inputs -------------------------------------------------------------------------------------------------
 
@@ -296,7 +295,12 @@ class ReplicaStateMachine:
             self._searching = True
             self._effects.append(FindControllerLeader())
         view = self._role_to_take()
-        if view is not None and self._taking_epoch is None and now_ms >= self._role_due_ms:
+        if (
+            view is not None
+            and self._taking_epoch is None
+            and now_ms >= self._role_due_ms
+            and not self._waits_for_promises(view)
+        ):
             assert self.identity is not None
             self._taking_epoch = view.epoch
             self._effects.append(TakeRole(view, self.identity.id))
@@ -573,7 +577,8 @@ class ReplicaStateMachine:
     def _registered_again(self, change: PendingSyncStateSetChange, view: MasterView) -> None:
         """After a new registration no change of an older SyncStateSet epoch can be accepted any more."""
         self._pending_change = None
-        if view.set_epoch > self._set_epoch:
+        is_ours = self.identity is not None and self.identity.id in view.members
+        if is_ours and view.epoch in (0, change.epoch) and view.set_epoch > self._set_epoch:
             self._set_epoch = view.set_epoch
             self._effects.append(AdoptSyncStateSet(view.members, view.set_epoch, view.least))
         else:

@@ -19,7 +19,7 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     ElectMasterQuestion,
     ReplyLost,
 )
-from epochmq_broker.membership.controlled.write_lease import WriteLease
+from epochmq_broker.membership.controlled.write_lease import WriteLease, WriteRight
 from epochmq_protocol.errors import ConnectError
 
 FENCE_HEARTBEAT_TIMEOUT_MS: Final = 1000
@@ -60,7 +60,8 @@ class SuccessorElection:
     async def elect(self, broker_id: int) -> ControllerReply:
         """Fences this broker, if the leading controller grants leases, and asks it to elect the replica."""
         leader, epoch = self._leader(), self._lease.epoch
-        if leader is None or not self._lease.is_open(boot_ms()):
+        if leader is None or self._lease.right(boot_ms()) not in (WriteRight.LEASE, WriteRight.NOT_NEEDED):
+            # Without a lease the leader may be away, and this broker would be fenced for nothing.
             return ReplyLost(NO_LEADER)
         if self._lease.leader_grants is False:
             epoch = None

@@ -10,16 +10,22 @@
   controllers.
 - A master renews its lease when half of it has passed. A late renewal is repeated at every controller,
   because another one may lead by then.
+- Without a lease a master may write while every possible successor has promised not to become master
+  (`write_promises`). That needs the controllers' statement, which comes with a lease, that they elect
+  successors from the SyncStateSet only. It lasts for `STATEMENT_MS`, and ends when a leading controller
+  says that this broker is not the master.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from epochmq_protocol.errors import InvariantError
+from epochmq_protocol.write_promise import STATEMENT_MS
 
 RENEWALS_PER_LEASE: Final = 2
 """How often a master that holds a lease renews it during a lease. The leading controller of many groups pays
@@ -30,6 +36,17 @@ LATE_SHARE: Final = 0.4
 """A renewal is late if less than this share of the lease is left."""
 REQUEST_INTERVAL_MIN_MS: Final = 40
 """The least time between two requests for a lease; also used until the length of a lease is known."""
+
+
+class WriteRight(enum.Enum):
+    """What permits a master to write."""
+
+    NOT_NEEDED = "not needed"
+    """The leading controller grants no leases."""
+    LEASE = "lease"
+    PROMISES = "promises"
+    """The replicas' promises, without a lease."""
+    NONE = "none"
 
 
 @dataclass
@@ -49,20 +66,32 @@ class WriteLease:
     leader_grants: bool | None = None
     """Whether the leading controller grants leases; None while unknown."""
     fenced: bool = False
+    promised_until_ms: float = -math.inf
+    """Until when every possible successor has promised. Invariant: -inf without a statement."""
+    stated_ms: float = -math.inf
+    """When the last lease was requested with which the controllers stated, under this epoch, that successors
+    come from the SyncStateSet only; -inf if they have not. Invariant: not in the future."""
+    promises_ended: bool = False
+    """Whether promises do not count any more under this epoch, because a later one has begun."""
     lapses: int = 0
-    """How often a lease ran out before it was renewed, since the start. A lease that is given up, in a
-    switchover or after a disk failure, does not count."""
+    """How often this master lost the right to write, by a lease that ran out while not every replica had
+    promised, since the start. A lease that is given up, in a switchover or after a disk failure, does not
+    count."""
     on_change: Callable[[], None] = field(default=lambda: None, compare=False)
     """Called after each change of `open_until_ms` by a method."""
 
     def begin(self, epoch: int) -> None:
         """Starts a mastership, or continues it under another epoch, without a lease."""
-        self.epoch, self.until_ms, self.sent_ms, self.fenced = epoch, 0.0, 0.0, False
-        self.on_change()
+        self._reset(epoch)
 
     def end(self) -> None:
         """Ends the mastership."""
-        self.epoch, self.until_ms, self.sent_ms, self.fenced = None, 0.0, 0.0, False
+        self._reset(None)
+
+    def _reset(self, epoch: int | None) -> None:
+        self.epoch, self.until_ms, self.sent_ms, self.fenced = epoch, 0.0, 0.0, False
+        self.promised_until_ms = self.stated_ms = -math.inf
+        self.promises_ended = False
         self.on_change()
 
     def fence(self) -> None:
@@ -75,17 +104,41 @@ class WriteLease:
         self.leader_grants = grants
         self.on_change()
 
-    def record_grant(self, epoch: int, sent_ms: float, lease_ms: int) -> None:
-        """Records a lease of `lease_ms` that was requested at `sent_ms`."""
+    def record_grant(self, epoch: int, sent_ms: float, lease_ms: int, *, from_set: bool = False) -> None:
+        """Records a lease of `lease_ms` that was requested at `sent_ms`. `from_set`: the controllers state
+        that successors come from the SyncStateSet only."""
         self.duration_ms, self.leader_grants = lease_ms, True
         until_ms = sent_ms + lease_ms
         if epoch == self.epoch and until_ms > self.until_ms:
             self.until_ms, self.sent_ms = until_ms, sent_ms
+        if epoch == self.epoch and from_set:
+            self.stated_ms = max(self.stated_ms, sent_ms)
+        elif epoch == self.epoch and sent_ms > self.stated_ms:
+            self.withdraw_statement(epoch)
+        self.on_change()
+
+    def withdraw_statement(self, epoch: int) -> None:
+        """A leading controller does not state any more that the successors of this epoch's master come from
+        the SyncStateSet: promises do not count before the next statement."""
+        if epoch == self.epoch:
+            self.stated_ms = self.promised_until_ms = -math.inf
+            self.on_change()
+
+    def record_promises(self, until_ms: float) -> None:
+        """Every possible successor has promised until `until_ms`; -inf: not every one has."""
+        if self.epoch is None or self.promises_ended:
+            return
+        self.promised_until_ms = min(until_ms, self.stated_ms + STATEMENT_MS)
+        self.on_change()
+
+    def end_promises(self) -> None:
+        """A later epoch has begun: no promise counts under this one any more."""
+        self.promises_ended, self.promised_until_ms = True, -math.inf
         self.on_change()
 
     def note_lapse(self, now_ms: float) -> None:
-        """Counts the lease if it has run out, once."""
-        if self.epoch is not None and not self.fenced and 0 < self.until_ms <= now_ms:
+        """Counts the right to write if it has run out, once."""
+        if self.epoch is not None and not self.fenced and self.until_ms > 0 and not self.is_open(now_ms):
             self.lapses, self.until_ms = self.lapses + 1, 0.0
             self.on_change()
 
@@ -93,7 +146,17 @@ class WriteLease:
         """Until when the broker may write: -inf if it may not, inf if no lease is needed."""
         if self.epoch is None or self.fenced:
             return -math.inf
-        return math.inf if self.leader_grants is False else self.until_ms
+        if self.leader_grants is False:
+            return math.inf
+        return max(self.until_ms, self.promised_until_ms)
+
+    def right(self, now_ms: float) -> WriteRight:
+        """What permits this broker to write at `now_ms`."""
+        if not self.is_open(now_ms):
+            return WriteRight.NONE
+        if self.leader_grants is False:
+            return WriteRight.NOT_NEEDED
+        return WriteRight.LEASE if now_ms < self.until_ms else WriteRight.PROMISES
 
     def is_open(self, now_ms: float) -> bool:
         """Whether the broker may write at `now_ms`."""
@@ -119,6 +182,14 @@ class WriteLease:
         if self.epoch is None and (self.until_ms or self.sent_ms):
             raise InvariantError(
                 "WriteLease", "only a master holds a lease", epoch=self.epoch, until_ms=self.until_ms
+            )
+        if self.stated_ms > now_ms or (self.promised_until_ms > self.stated_ms + STATEMENT_MS):
+            raise InvariantError(
+                "WriteLease",
+                "promises count only for a time after the controllers' statement",
+                stated_ms=self.stated_ms,
+                promised_until_ms=self.promised_until_ms,
+                now_ms=now_ms,
             )
         if self.sent_ms > now_ms or self.until_ms < self.sent_ms:
             raise InvariantError(

@@ -42,6 +42,7 @@ from epochmq_protocol.replica_control import (
 )
 from epochmq_protocol.transport.client import RemotingClient
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
+from epochmq_protocol.write_promise import WritePromiseRequestHeader, WritePromiseResponseHeader
 from epochmq_store.message_store import MessageStore
 from epochmq_store.queues.queue_extension import BitMapOf
 from epochmq_store.store_config import StoreConfig
@@ -217,6 +218,10 @@ class AvailabilityMode:
 
     def min_id_may_have_changed(self) -> None:
         """A sender that is not known says so."""
+
+    def write_promised(self, header: WritePromiseRequestHeader) -> WritePromiseResponseHeader:
+        """A replica promises not to become master for a while. Raises RequestError."""
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker has no controllers")
 
     async def settle_store(self, *, adopt: bool, timeout_ms: int) -> int:
         """Adopts a store that the controllers refuse, or discards its broker id; returns its broker id.

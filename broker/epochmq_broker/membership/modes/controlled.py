@@ -15,6 +15,7 @@ from epochmq_protocol.replica_control import (
     SwitchoverResponseHeader,
     format_broker_ids,
 )
+from epochmq_protocol.write_promise import WritePromiseRequestHeader, WritePromiseResponseHeader
 
 
 class ControlledMode(AvailabilityMode):
@@ -88,6 +89,10 @@ class ControlledMode(AvailabilityMode):
         """See `AvailabilityMode`. One whose sender is not known makes this broker ask the leading controller,
         as controllers do not sign their notifications."""
         self.replicas.role_notified(command, verified=verified)
+
+    def write_promised(self, header: WritePromiseRequestHeader) -> WritePromiseResponseHeader:
+        """See `AvailabilityMode`."""
+        return self.replicas.promises.answer(header)
 
     async def settle_store(self, *, adopt: bool, timeout_ms: int) -> int:
         """See `AvailabilityMode`."""

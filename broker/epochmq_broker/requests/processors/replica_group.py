@@ -16,6 +16,7 @@ from epochmq_protocol.frame import Command, response
 from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader, ExchangeHAInfoResponseHeader
 from epochmq_protocol.replica_control import LogChecksumsHeader, ReplicaControlCode
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
+from epochmq_protocol.write_promise import WritePromiseRequestHeader
 
 
 class ReplicaGroupProcessor:
@@ -32,7 +33,13 @@ class ReplicaGroupProcessor:
             RequestCode.EXCHANGE_BROKER_HA_INFO: self.ha_info,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self.role_changed,
             ReplicaControlCode.LOG_CHECKSUMS: self.log_checksums,
+            ReplicaControlCode.WRITE_PROMISE: self.write_promise,
         }
+
+    def write_promise(self, connection: RemotingConnection, command: Command) -> Command:
+        """A replica promises its master not to become master for a while."""
+        answer = self._mode.write_promised(WritePromiseRequestHeader.decode(command.ext))
+        return response(command, ResponseCode.SUCCESS, header=answer)
 
     async def log_checksums(self, connection: RemotingConnection, command: Command) -> Command:
         """Returns checksums of a range of the master's log, with which a replica compares its own."""

@@ -73,8 +73,9 @@ STORED_CODES = {
 """The statuses with which a message is in the log; responses with them have the full header."""
 
 
-def put_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
-    """The response to a message that was not stored."""
+def put_rejection(status: PutStatus, config: BrokerConfig, waits_for: str | None = None) -> RequestError:
+    """The response to a message that was not stored. `waits_for`: what a master without the right to write
+    waits for."""
     match status:
         case PutStatus.WHEEL_TIMER_MSG_ILLEGAL:
             return RequestError(
@@ -101,6 +102,10 @@ def put_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
                 ResponseCode.MESSAGE_ILLEGAL,
                 "the message is illegal, maybe msg body or properties length not matched. "
                 f"msg body length limit {config.max_message_size}B, msg properties length limit 32KB.",
+            )
+        case PutStatus.SERVICE_NOT_AVAILABLE if waits_for is not None:
+            return RequestError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. The master {waits_for}"
             )
         case PutStatus.SERVICE_NOT_AVAILABLE:
             return RequestError(
@@ -196,7 +201,8 @@ class SendProcessor:
                 stored = self._put(message)
             if stored.status not in STORED_CODES:
                 self._stats.put_failures += 1
-                raise put_rejection(stored.status, self._live.current)
+                waits_for = self._live.standing.waits_for()
+                raise put_rejection(stored.status, self._live.current, waits_for)
         except RequestError as error:
             return response(command, error.code, error.remark, ext=self._ext())
         if kind != NORMAL:
@@ -338,7 +344,7 @@ class SendProcessor:
                 success.code = STORED_CODES[status]
                 connection.respond(success)
                 return
-            error = put_rejection(status, self._live.current)
+            error = put_rejection(status, self._live.current, self._live.standing.waits_for())
             connection.respond(response(command, error.code, error.remark, ext=self._ext()))
 
         self._writer.when_safe(stored.end, respond)

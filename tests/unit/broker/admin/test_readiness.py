@@ -48,6 +48,10 @@ def test_a_master_that_stores_messages_and_a_replica_that_could_are_ready() -> N
     [
         ({"may_write": False}, "the master has no write lease"),
         (
+            {"may_write": False, "waits_for": "waits for the controllers: they have granted no lease"},
+            "the master has no write lease and waits for the controllers: they have granted no lease",
+        ),
+        (
             {"replicas_enough": False, "min_in_sync_replicas": 3},
             "2 replicas are in sync, but minInSyncReplicas=3",
         ),

@@ -25,6 +25,7 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     TakeRole,
     TimeAdvanced,
 )
+from epochmq_broker.membership.controlled.write_promises import POLL_MS, ReplicaPromises
 
 T = TypeVar("T", bound=ReplicaEffect)
 LEADER = "10.0.0.1:9878"
@@ -39,6 +40,15 @@ def view(
     return MasterView(master_id, address, epoch, frozenset(members or {master_id or 0}), set_epoch)
 
 
+def kept_promises(now_ms: int) -> ReplicaPromises:
+    """The promises of a process that has run for a while, and has promised nothing."""
+    found = ReplicaPromises(0)
+    for at_ms in range(0, now_ms, POLL_MS):
+        found.read(at_ms)
+    assert found.left_ms(now_ms) == 0
+    return found
+
+
 class StateMachineHarness:
     """One state machine. `effects` are those of the last input, `now_ms` is its time."""
 
@@ -49,6 +59,7 @@ class StateMachineHarness:
         *,
         gives_up: bool = False,
         given_up_epoch: int = 0,
+        promises: ReplicaPromises | None = None,
     ) -> None:
         self.now_ms = 1000
         self.state_machine = ReplicaStateMachine(
@@ -56,6 +67,7 @@ class StateMachineHarness:
             "g",
             ReplicaSettings(),
             self.now_ms,
+            promises=promises or kept_promises(self.now_ms),
             identity=identity,
             application=application,
             gives_up=gives_up,

@@ -42,6 +42,7 @@ from epochmq_broker.membership.controlled.state_machine_types import (
     TakeRole,
     TimeAdvanced,
 )
+from epochmq_broker.membership.controlled.write_promises import ReplicaPromises
 from epochmq_protocol.codes import ResponseCode as Code
 
 ADDRESS = "10.0.0.1:9878"
@@ -116,7 +117,11 @@ class World:
         self.model = Model()
         self.now_ms = 0
         self.state_machine = ReplicaStateMachine(
-            "c", "g", ReplicaSettings(metadata_period_ms=1000, controller_search_period_ms=2000), 0
+            "c",
+            "g",
+            ReplicaSettings(metadata_period_ms=1000, controller_search_period_ms=2000),
+            0,
+            promises=ReplicaPromises(0),
         )
         self.asked: list[AskController] = []
         self.late: list[ControllerQuestion] = []
