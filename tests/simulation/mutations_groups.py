@@ -226,6 +226,7 @@ GROUPS = [
         "_computed_confirm_offset",
         "if not self.has_enough_members:",
         "if False:",
+        rare=True,
     ),
     Mutation(
         "a lost response is taken for a rejection",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.simulation.group_scenarios import REPLACED_MS, SYNCED_MS, ends_well, master, others, settled
 from tests.simulation.group_world import GroupWorld
-from tests.simulation.replicas import GroupBroker
+from tests.simulation.replicas import GroupBroker, Role
 from tests.simulation.scenario import has_master_but, members, start, until
 
 FLUSH_TYPES = pytest.mark.parametrize("sync_flush", [False, True], ids=["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -280,10 +280,11 @@ def test_a_new_master_that_loses_power_before_a_replica_joins_it_waits_for_the_f
     acked = dict(world.acknowledged["a"])
     assert second.broker_id is not None
     world.do_designate("a", second.broker_id)
-    until(world, lambda: members(world) == {second.broker_id}, REPLACED_MS)
-    world.cut_power(second, NEVER_MS, share=0.0)
+    until(world, lambda: members(world) == {second.broker_id} and second.role is Role.MASTER, REPLACED_MS)
     first.die()
     third.die()
+    world.run(world.now + 10)  # the controllers notice it before the new master loses power
+    world.cut_power(second, NEVER_MS, share=0.0)
     world.shorten("a", [second])
     second.confirmed_kept = min(second.confirmed_kept, second.log.end)  # an older checkpoint tells nothing
     assert members(world) == {second.broker_id}

@@ -285,6 +285,8 @@ class ReplicasManager:
         finally:
             self._stepping = False
         self.refused_store.stepped()
+        if state_machine.elected_epoch is not None:
+            self.promises.poll()  # the former master may have stopped
         if self._timer is not None:
             self._timer.cancel()
         at = max(state_machine.next_deadline_ms(), _now_ms() + 1) / 1000

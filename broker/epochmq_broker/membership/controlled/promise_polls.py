@@ -87,8 +87,12 @@ class PromisePolls:
         await self._tasks.stop()
 
     def _tick(self) -> None:
-        """Reads the clock of the promises, which counts only when it is read, and polls the master."""
         self.start()
+        self.poll()
+
+    def poll(self) -> None:
+        """Reads the clock of the promises, which counts only when it is read, and polls the master, unless a
+        request to it is under way."""
         machine, loop = self._machine(), asyncio.get_running_loop()
         if machine is None:
             return
