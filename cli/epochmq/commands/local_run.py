@@ -10,6 +10,7 @@ import typer
 from epochmq.options import (
     STATE_DEFAULT,
     ContextOption,
+    DryRunOption,
     KubeconfigOption,
     NamespaceOption,
     OutputFormat,
@@ -41,6 +42,7 @@ def up(
     admin: Annotated[
         bool, typer.Option("--admin", help="Start an admin sidecar (HTTP, port 9880) with every pod.")
     ] = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Run resources on this machine.
 
@@ -48,7 +50,24 @@ def up(
     changed in the files and restarts the pods that this affects."""
     from epochmq.verbs import up as verb
 
+    if dry_run:
+        exit_with(lambda: verb.plan(files, state))
     exit_with(lambda: verb.run(files, state, detach=detach, timeout_s=timeout, admin=admin))
+
+
+@app.command()
+def validate(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Files with resources; '-' is the standard input."),
+    ],
+) -> None:
+    """Check files with resources, and run nothing.
+
+    The exit code is 2 if `up` would reject one."""
+    from epochmq.verbs import up as verb
+
+    exit_with(lambda: verb.validate(files))
 
 
 @app.command()

@@ -48,6 +48,32 @@ def run(files: list[Path], state: Path, *, detach: bool, timeout_s: float, admin
         return _run_detached(directory, resources, applying, timeout_s)
 
 
+def validate(files: list[Path]) -> int:
+    """Implements `epochmq validate`: checks resources as `up` does, and runs nothing."""
+    resources = _load(files)
+    runtime.check_single_namespace(resources)
+    check_config(resources)
+    for group in resources.documents:
+        print(f"{group.kind} {group.name}: valid")
+    return ExitCode.OK
+
+
+def plan(files: list[Path], state: Path) -> int:
+    """Implements `epochmq up --dry-run`: prints what `up` would change, and changes nothing."""
+    resources = _load(files)
+    runtime.check_single_namespace(resources)
+    check_config(resources)
+    directory = StateDirectory(state)
+    running = directory.resources() if directory.exists() else Resources()
+    changes = runtime.merge_resources(running, resources)
+    runtime.check_single_namespace(changes.merged)
+    runtime.check_controller_groups_exist(changes.merged)
+    if directory.exists():
+        runtime.check_data_matches_mode(directory, changes.merged)
+    print("\n".join(changes.changes) or "nothing would change")
+    return ExitCode.OK
+
+
 def stop(state: Path) -> int:
     """Implements `epochmq down`: stops all pods of the run. It is no error if none runs."""
     if runtime.down(StateDirectory(state), lambda text: print(text, flush=True)):

@@ -423,3 +423,23 @@ def test_a_broker_runs_and_brokers_are_shown_by_the_same_word(capsys: pytest.Cap
     assert not is_process([])
     assert run(["broker", "describe"]) == ExitCode.USAGE
     assert "NAME" in capsys.readouterr().err
+
+
+def test_resources_are_validated_without_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(GROUP % "orders")
+    bad.write_text((GROUP % "orders").replace("replicas: 1", "replicas: 1, config: {maxMessageSize: much}"))
+    assert run(["validate", str(good)]) == 0
+    assert capsys.readouterr().out == "BrokerGroup orders: valid\n"
+    assert run(["validate", str(good), str(bad)]) == ExitCode.USAGE
+    assert run(["validate", str(bad)]) == ExitCode.USAGE
+    assert 'spec.config.maxMessageSize: "much", expected' in capsys.readouterr().err
+    assert run(["validate", "/dev/zero"]) == ExitCode.USAGE
+    assert run(["up", "-f", str(bad), "--dry-run"]) == ExitCode.USAGE
+    capsys.readouterr()
+    assert run(["up", "-f", str(good), "--dry-run"]) == 0
+    assert capsys.readouterr().out == "orders: new\n"
+    assert sorted(tmp_path.iterdir()) == [bad, good], "nothing is created"
