@@ -113,9 +113,8 @@ async def flip_bit(group: Group, name: str, place: int) -> None:
     records = list(_records(path.read_bytes()))
     start, body = records[place * 7 % len(records)]
     fields = [start + 3, start + 4, start + 8, start + PHYSICAL_OFFSET_AT + 6]
-    at = (fields + [start + BODY_AT + number for number in range(0, body, 97)])[
-        place * 5 % (4 + -(-body // 97))
-    ]
+    places = [*fields, *range(start + BODY_AT, start + BODY_AT + body, 97)]
+    at = places[place * 5 % len(places)]
     with path.open("r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]

@@ -9,6 +9,8 @@ import pytest
 
 CONTROLLED_SEEDS = 18
 DISK_SEEDS = 12
+DLEDGER_SEEDS = 3
+ONE_SEEDS = 6
 BLOCK = 6
 TIMEOUT_S = 540
 
@@ -37,6 +39,16 @@ def test_groups_on_bad_disks_keep_their_promises(first: int) -> None:
     person discards the stores that controllers refuse, and replaces disks on which no broker starts."""
     said = simulate("disks", "--seeds", f"{first}-{first + BLOCK - 1}", "--processes", "1")
     assert "no promise broken" in said
+
+
+def test_groups_on_a_dledger_log_keep_their_promises() -> None:
+    """The same for brokers that elect their leader themselves, and for the loss of one disk."""
+    assert "no promise broken" in simulate("dledger", "--seeds", f"0-{DLEDGER_SEEDS - 1}")
+
+
+def test_a_broker_without_replicas_keeps_its_promises() -> None:
+    """The same for one broker, which serves again after kills, stops, and with SYNC_FLUSH losses of power."""
+    assert "no promise broken" in simulate("one", "--seeds", f"0-{ONE_SEEDS - 1}")
 
 
 def test_a_seed_is_one_run() -> None:
