@@ -273,7 +273,7 @@ async def test_topics_and_users_follow_their_resources_on_real_brokers(tmp_path:
 
         run.edit(TOPIC, attributes={"queue.type": "BatchCQ"})
         await run.until(lambda: run.status(TOPIC).get("phase") == "Failed", "the broker rejects the change")
-        (ready,) = run.status(TOPIC)["conditions"]
+        ready = next(one for one in run.status(TOPIC)["conditions"] if one["type"] == "Ready")
         assert ready["reason"] == "Rejected"
         assert "attempt to update an unchangeable attribute. key: queue.type" in ready["message"]
 
