@@ -150,6 +150,8 @@ class MessageStore:
         self.confirm_offset_at_load = 0  # from the checkpoint, before recovery
         self._lock: LockFile | None = None
         self._maintenance: StoreMaintenance | None = None
+        self.missing_from: int | None = None
+        """The offset of the first of the log files that are missing at its start; None: none is."""
         self._queues_zeroed = False  # only zeros follow the units in the files of queues
 
     # Opening and closing
@@ -208,6 +210,8 @@ class MessageStore:
         checkpoint = self.config.root / "checkpoint"
         if missing is None and files and any(files[0].pread(0, 8)) and not checkpoint.exists():
             missing = str(checkpoint)
+        if extent.known is not None and files and files[0].start > extent.known.first:
+            self.missing_from = extent.known.first
         if missing is not None:
             log.error("in %s a file is missing, and messages may be: %s", self.config.root, missing)
             self.tail = without_files(self.tail)
@@ -288,7 +292,8 @@ class MessageStore:
             self.reader, self.on_arrival, self.log_flusher, sync_flush=self.config.sync_flush
         )
         self.state.update()
-        self._note_log_extent()
+        if self.missing_from is None:
+            self._note_log_extent()
         self.abort.record_recovered()
         if recovered.records and not (self.queues.pending.waiting or self.index.backlog):
             self.abort.record_dispatched(recovered.last_record)

@@ -32,9 +32,10 @@ from epochmq_broker.replication.ha.client_connection import HAClientConnection
 from epochmq_broker.replication.ha.epoch_file import EpochFile
 from epochmq_broker.replication.ha.epochs import HADivergedError, common_prefix_end
 from epochmq_broker.replication.ha.log_checksums import ChecksumsBusyError, LogChecksums
-from epochmq_broker.replication.ha.log_doubt import has_caught_up, reported_end
+from epochmq_broker.replication.ha.log_doubt import LogDoubt, has_caught_up, protected_until, reported_end
 from epochmq_broker.replication.ha.log_end import DISPATCH_BATCH_RECORDS, find_record_start, find_sound_end
 from epochmq_broker.replication.ha.master_checksums import MasterChecksumClient
+from epochmq_broker.replication.ha.missing_start import check_missing_start
 from epochmq_broker.replication.ha.settings import HASettings
 from epochmq_protocol.bodies import HAClientRuntimeInfo
 from epochmq_protocol.errors import EpochMQError
@@ -87,7 +88,7 @@ class HAClient:
         verified: int,
         checksums: LogChecksums,
         master_checksums: Callable[[], MasterChecksumClient | None],
-        protected_until: Callable[[int], int],
+        doubt: Callable[[], LogDoubt],
         acknowledged_until: Callable[[], int],
         order: str,
         on_confirm: Callable[[int], None],
@@ -99,9 +100,8 @@ class HAClient:
         """`epochs` is None without a controller; everything received then counts as confirmed. Up to offset
         `verified` the log is known to be equal to the master's. `checksums` are those of this log,
         `master_checksums` returns the client that gets the master's; None: logs are not compared.
-        `protected_until` maps the confirmed offset to the offset below which the log must not be truncated
-        because of other content, `acknowledged_until` returns the one below which a shorter log of a master
-        is no reason either. `order` is the command that makes this broker the master.
+        `doubt` returns what the log may lack, `acknowledged_until` the offset below which a shorter log of a
+        master is no reason to truncate it. `order` is the command that makes this broker the master.
 
         `on_confirm` is called with each new confirmed offset, `on_dispatch` after confirmed records were
         dispatched, `on_diverged` when the log differs from the master's below the confirmed offset,
@@ -119,7 +119,7 @@ class HAClient:
         """Up to which offset the log is known to be equal to the master's."""
         self._checksums = checksums
         self._master_checksums = master_checksums
-        self._protected_until = protected_until
+        self._doubt = doubt
         self._acknowledged_until = acknowledged_until
         self._order = order
         self._on_damaged = on_damaged
@@ -395,6 +395,7 @@ class HAClient:
                 raise ConnectionError(stream.closed.result()) from None
             raise
         store = self._store
+        await check_missing_start(store.log, self._doubt(), self._master_checksums(), header.epoch)
         self._master_end = header.max_offset
         end = store.max_phy_offset
         known = epochs.epochs.entries
@@ -405,7 +406,7 @@ class HAClient:
         difference = await self._find_difference(point, header.epoch, must_know=not known)
         if difference is not None:
             point = await self._handle_divergence(difference)
-        elif not known and point < self._protected_until(self.confirm_offset):
+        elif not known and point < protected_until(self._doubt(), self.confirm_offset):
             raise HADivergedError(
                 f"the log has no epochs and ends at {end}; the master's ends at {header.max_offset}, below "
                 f"the confirmed offset {self.confirm_offset}: compare the two logs (epochmq audit), and "
@@ -469,7 +470,7 @@ class HAClient:
         HADivergedError if that is below the protected offset; both logs then stay as they are."""
         store = self._store
         start = await find_record_start(store, difference)
-        if may_truncate(difference, self._protected_until(self.confirm_offset)):
+        if may_truncate(difference, protected_until(self._doubt(), self.confirm_offset)):
             log.error(
                 "the log differs from the master's at offset %d, in the record at %d", difference, start
             )

@@ -12,6 +12,8 @@ failed, or whose volume was restored, may lack more (`store.tail_state`). The ru
 - **Suspect bytes are compared with the master's.** After a power loss these are the bytes that may not have
   been flushed, because a record can look whole although one of its pages was lost. If flushed bytes may be
   missing or wrong, it is the whole log.
+- **A log without its first files** cannot be compared there. Its doubt ends only under a master that lacks
+  them, too.
 - **Bytes that were not flushed may be truncated**, even below the confirmed offset, because the broker knows
   that it may have lost them. Any other difference below the confirmed offset needs an administrator.
 - The doubt survives restarts. It ends when the broker has caught up with a living master, or has become
@@ -45,15 +47,24 @@ class LogDoubt(msgspec.Struct, frozen=True, rename="camel"):
     """From this offset on, bytes may not have been flushed when the power failed. Invariant: likewise, and
     not negative."""
 
+    missing_from: int | None = None
+    """The offset of the first of the files that are missing at the log's start. Invariant: like
+    `verify_all`."""
+
     @property
     def is_open(self) -> bool:
         """Whether anything remains to be resolved by comparing with the group."""
-        return self.in_doubt or self.gives_up or self.verify_all or self.unflushed_from is not None
+        return self.in_doubt or self.gives_up or self.has_loss
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether bytes are, or may be, lost or wrong."""
+        return self.verify_all or self.unflushed_from is not None or self.missing_from is not None
 
     def check_invariants(self) -> None:
         """Raises InvariantError if the doubt contradicts the rules at its fields. O(1)."""
-        has_loss = self.verify_all or self.unflushed_from is not None
-        if (has_loss and not self.gives_up and self.given_up_epoch < 1) or (self.unflushed_from or 0) < 0:
+        gives_up = self.gives_up or self.given_up_epoch >= 1
+        if (self.has_loss and not gives_up) or (self.unflushed_from or 0) < 0:
             raise InvariantError(
                 "LogDoubt", "a broker whose log has lost bytes gives up the mastership of before", doubt=self
             )
@@ -67,11 +78,13 @@ def doubt_after_start(
     confirmed: int,
     end: int,
     recovery_start: int = 0,
+    missing_from: int | None = None,
 ) -> LogDoubt:
     """The doubt after a start.
 
     `kept` is the doubt on disk. `confirmed` is the confirmed offset that the checkpoint holds. Recovery read
-    the log from `recovery_start` and found its end at `end`. A log that ends before `confirmed` was damaged
+    the log from `recovery_start` and found its end at `end`. `missing_from`: the offset from which on files
+    are missing at the log's start. A log that ends before `confirmed` was damaged
     or replaced, whatever the store says; only under ASYNC_FLUSH can a power loss also take confirmed
     bytes."""
     unflushed = kept.unflushed_from
@@ -85,6 +98,7 @@ def doubt_after_start(
         gives_up=kept.gives_up or tail is not TailState.INTACT,
         verify_all=kept.verify_all or tail is TailState.UNKNOWN,
         unflushed_from=unflushed,
+        missing_from=missing_from if kept.missing_from is None else kept.missing_from,
     )
 
 

@@ -83,6 +83,7 @@ class LogDoubtTracker:
             confirmed=store.confirm_offset_at_load,
             end=store.max_phy_offset,
             recovery_start=store.recovery_start,
+            missing_from=store.missing_from,
         )
         if self.current.is_open:
             log.warning("the log ends at %d and may lack messages: %s", store.max_phy_offset, self.current)

@@ -434,7 +434,7 @@ class HAService:
             verified=self._verified,
             checksums=self.checksums,
             master_checksums=lambda: self.master_checksums,
-            protected_until=lambda confirmed: log_doubt.protected_until(self.doubt.current, confirmed),
+            doubt=lambda: self.doubt.current,
             acknowledged_until=self._acknowledged_until,
             order=self._election_order(),
             on_confirm=self._confirmed.set_by_master if epochs is not None else lambda _offset: None,
