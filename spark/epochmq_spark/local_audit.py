@@ -36,9 +36,7 @@ def replicas_of(arguments: Sequence[str], group: str | None = None) -> list[stor
     replicas: list[store_layout.AuditedReplica] = []
     names: Counter[str] = Counter()
     for text in arguments:
-        name, assigned, location = text.partition("=")
-        if not assigned or "/" in name:
-            name, location = "", text
+        name, location = named_location(text)
         store = store_layout.store_directory(location)
         replicas.append(store_layout.AuditedReplica(group or "", name or _short_name(text), store))
         names[replicas[-1].name] += 1
@@ -49,6 +47,12 @@ def replicas_of(arguments: Sequence[str], group: str | None = None) -> list[stor
         ]
     name = group or _group_of(replicas)
     return [store_layout.AuditedReplica(name, one.name, one.location) for one in replicas]
+
+
+def named_location(argument: str) -> tuple[str, str]:
+    """The name, which may be empty, and the location of an argument `DIR` or `NAME=DIR`."""
+    name, assigned, location = argument.partition("=")
+    return (name, location) if assigned and "/" not in name else ("", argument)
 
 
 def directories_in_use(replicas: Sequence[store_layout.AuditedReplica]) -> list[tuple[str, int]]:

@@ -151,11 +151,14 @@ def test_the_exit_code_of_the_command_is_that_of_the_verdict(
     assert "healthy: 0 findings" in capsys.readouterr().out
     assert run(["report", *state]) == 0
     assert Path(capsys.readouterr().out.strip()).name == "report.html"
-    assert run(["audit", source[0], str(tmp_path / "nowhere"), *state, "-o", "json"]) == 5
+    assert run(["audit", source[0], str(tmp_path / "nowhere"), *state]) == 2
+    assert "nowhere: no such directory" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert run(["audit", source[0], str(tmp_path / "empty"), *state, "-o", "json"]) == 5
     summary = json.loads(capsys.readouterr().out)
     assert summary["verdict"] == "undecided"
     found = {row["kind"]: row.get("file") for row in summary["findings"]}
-    assert found == {"directory.missing": str(tmp_path / "nowhere"), "group.one-replica": None}
+    assert found == {"directory.empty": str(tmp_path / "empty"), "group.one-replica": None}
     assert run(["audit", source[0], *state]) == 5
     output = capsys.readouterr().out
     assert "undecided: 1 findings" in output

@@ -43,12 +43,6 @@ def emptied(store: Path) -> None:
     store.mkdir()
 
 
-@change("directory.missing")
-def missing(store: Path) -> str:
-    shutil.rmtree(store)
-    return str(store)
-
-
 @change("directory.empty")
 def empty(store: Path) -> str:
     emptied(store)
@@ -213,7 +207,7 @@ def test_bad_directories_alone_have_no_healthy_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = seeded_groups.create_healthy_group(tmp_path / "healthy", 8)
-    for name in ("missing", "empty", "foreign", "a_file_instead", "no_segments", "a_segment_without_a_byte"):
+    for name in ("empty", "foreign", "a_file_instead", "no_segments", "a_segment_without_a_byte"):
         store = tmp_path / name / "store"
         shutil.copytree(source[0], store)
         CHANGES[name][0](store)

@@ -59,13 +59,15 @@ def run(
         *session.spark_errors(),
     )
     view = _read_metadata(metadata) if metadata is not None else None
+    running = _running_group(directories, state)
+    if running is None and (master is None or session.is_local(master)):
+        _reject_missing_directories(directories, state)
     folder = out or state / AUDITS / time.strftime("%Y%m%d-%H%M%S")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}, expected a folder that can be written") from None
     with contextlib.ExitStack() as stack:
-        running = _running_group(directories, state)
         if running is not None:
             if master is not None and not session.is_local(master):
                 raise UsageError(
@@ -103,12 +105,42 @@ def _running_group(arguments: list[str], state: Path) -> str | None:
         return None
     from epochmq.verbs import running_group
 
+    return arguments[0] if arguments[0] in running_group.group_names(state) else None
+
+
+def _reject_missing_directories(arguments: Sequence[str], state: Path) -> None:
+    """Raises UsageError for an argument that is neither a directory nor anything else at its path. Stores
+    elsewhere, and what is at a path, are the audit's to judge."""
+    from epochmq_spark import files, local_audit
+
+    for text in arguments:
+        path = files.local_path(local_audit.named_location(text)[1])
+        if path is None or _is_there(path):
+            continue
+        problem = f"{text}: no such directory"
+        if GROUP_NAME.fullmatch(text):
+            raise UsageError(f"{problem}, {_not_a_group(text, state, alone=len(arguments) == 1)}")
+        raise UsageError(f"{problem}; leave out a replica whose store is lost")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return True  # the audit says why it cannot be read
+    return True
+
+
+def _not_a_group(name: str, state: Path, *, alone: bool) -> str:
+    from epochmq.verbs import running_group
+
     names = running_group.group_names(state)
-    if arguments[0] in names:
-        return arguments[0]
-    running = f"; groups there: {', '.join(names)}" if names else ""
-    print_error(f"{arguments[0]}: no such directory, and no broker group of {state} has this name{running}")
-    return None
+    if not alone and name in names:
+        return f"and a broker group is audited alone: epochmq audit {name}"
+    there = f"groups there: {', '.join(names)}" if names else "name the state directory with --state DIR"
+    return f"and no broker group of {state} has this name; {there}"
 
 
 @contextlib.contextmanager

@@ -37,6 +37,8 @@ def test_a_full_disk_is_one_line_that_names_the_file(
         result_files.write_summary(None, summary, str(folder), [])  # type: ignore[arg-type]
 
     monkeypatch.setattr(local_audit, "run", audited)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
     assert run(["audit", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path)]) == 1
     text = capsys.readouterr().err
     assert text == (
@@ -54,6 +56,7 @@ def test_an_error_of_spark_is_its_first_line(
         raise PySparkException("Job aborted: executor 1 was lost\n\tat org.apache.spark.Some.java:1\n")
 
     monkeypatch.setattr(local_audit, "run", audited)
+    (tmp_path / "a").mkdir()
     assert run(["audit", str(tmp_path / "a"), "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "epochmq: Job aborted: executor 1 was lost\n"
 

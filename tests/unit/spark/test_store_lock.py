@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq.app import run
-from epochmq.verbs import audit
-from epochmq_spark import store_lock
+from epochmq.verbs import audit, running_group
+from epochmq_spark import local_audit, store_lock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="missing: F_GETLK of Linux")
 
@@ -63,11 +63,17 @@ def test_a_directory_in_use_is_rejected_with_advice(
     assert "Traceback" not in error
 
 
-def test_a_directory_has_precedence_over_a_group_and_an_unknown_name_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from epochmq.verbs import running_group
+@pytest.fixture
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test fails where the audit would start Spark."""
 
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(local_audit, "run", started)
+
+
+def test_a_directory_has_precedence_over_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(running_group, "group_names", lambda state: ["orders"])
     state = tmp_path / "state"
@@ -75,6 +81,42 @@ def test_a_directory_has_precedence_over_a_group_and_an_unknown_name_is_explaine
     assert audit._running_group(["orders", "payments"], state) is None
     assert audit._running_group(["./orders"], state) is None
     assert audit._running_group(["payments"], state) is None
-    assert "no broker group of" in capsys.readouterr().err
     (tmp_path / "orders").mkdir()
     assert audit._running_group(["orders"], state) is None
+
+
+@pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["payment"], "payment: no such directory, and no broker group of .epochmq has this name; groups"),
+        (["here", "orders"], "orders: no such directory, and a broker group is audited alone: epochmq audit"),
+        (["here", "./there"], "./there: no such directory; leave out a replica whose store is lost"),
+        (["a=here", "b=there/store"], "b=there/store: no such directory; leave out"),
+        (["here/file/store"], "here/file/store: no such directory"),
+        (["here", "--metadata", "view.json"], "view.json: "),
+    ],
+)
+def test_a_wrong_argument_is_rejected_before_spark_starts(
+    arguments: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running_group, "group_names", lambda state: ["orders", "payments"])
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "file").write_text("")
+    assert run(["audit", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"epochmq: {problem}")
+    assert not (tmp_path / ".epochmq").exists(), "nothing is created"
+
+
+@pytest.mark.usefixtures("no_spark")
+def test_what_is_at_a_path_and_stores_elsewhere_are_for_the_audit(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    state = tmp_path / "state"
+    audit._reject_missing_directories([str(link), f"a={tmp_path}", "s3://bucket/a"], state)
