@@ -12,6 +12,8 @@ from epochmq_operator.local.state_directory import PodRecord
 from epochmq_operator.resources import Resources
 
 STATE_DEFAULT = Path(".epochmq")
+TOPIC = "greetings"
+"""A topic to try. A broker has one named like itself already."""
 
 
 def nameservers_in(records: Sequence[PodRecord], resources: Resources) -> list[str]:
@@ -34,13 +36,14 @@ def next_steps(state: Path, resources: Resources, nameservers: Sequence[str], *,
         options += f" --broker-group {name}"
     lines = [
         "Now type" + (":" if detached else " in a second terminal:"),
-        f"  {command} produce {name} 'hello'{options}",
-        f"  {command} consume {name}{options}",
+        f"  {command} topic create {TOPIC}{options}",
+        f"  {command} produce {TOPIC} 'hello'{options}",
+        f"  {command} consume {TOPIC}{options}",
     ]
     if command != "epochmq":
         lines.append(
             f"or, after `source {shlex.quote(str(Path(command).parent / 'activate'))}`: "
-            f"epochmq produce {name} 'hello'{options}"
+            f"epochmq topic create {TOPIC}{options}"
         )
     lines.append(f"For RocketMQ's clients set namesrvAddr to {';'.join(nameservers)}.")
     lines.append(stop)

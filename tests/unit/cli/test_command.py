@@ -395,8 +395,12 @@ def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPat
     resources = load_resources([("f", GROUP % "orders")])
     monkeypatch.setenv("PATH", "/usr/bin")
     output = next_steps(Path(".epochmq"), resources, ["127.1.2.3:9876"], detached=False)
-    assert "  .venv/bin/epochmq produce orders 'hello'\n  .venv/bin/epochmq consume orders\n" in output
-    assert "after `source .venv/bin/activate`: epochmq produce orders 'hello'\n" in output
+    assert output.splitlines()[1:4] == [
+        "  .venv/bin/epochmq topic create greetings",
+        "  .venv/bin/epochmq produce greetings 'hello'",
+        "  .venv/bin/epochmq consume greetings",
+    ]
+    assert "after `source .venv/bin/activate`: epochmq topic create greetings\n" in output
     assert "namesrvAddr to 127.1.2.3:9876" in output
     assert output.endswith("Press Ctrl-C to stop; the data is kept.")
 
@@ -404,7 +408,8 @@ def test_the_next_steps_can_be_typed_as_they_stand(monkeypatch: pytest.MonkeyPat
     assert typed_command() == "epochmq"
     two = load_resources([("f", GROUP % "orders"), ("g", GROUP % "other")])
     output = next_steps(Path("/a b"), two, ["127.1.2.3:9876"], detached=True)
-    assert "  epochmq produce orders 'hello' --state '/a b' --broker-group orders\n" in output
+    assert "  epochmq produce greetings 'hello' --state '/a b' --broker-group orders\n" in output
+    assert "  epochmq topic create greetings --state '/a b' --broker-group orders\n" in output
     assert output.endswith("Stop with: epochmq down --state '/a b'")
 
 
