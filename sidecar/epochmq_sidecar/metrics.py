@@ -86,6 +86,9 @@ HELP: dict[str, str] = {
         "decides which log is right."
     ),
     "broker_damaged_ranges_repaired_total": "Damaged ranges repaired from other replicas since the start.",
+    "broker_queue_units_repaired_total": (
+        "Units of consume queues that differed from the log and were rewritten, since the start."
+    ),
     "broker_damaged_bytes": "Bytes of the log that are known to be damaged now.",
     "broker_scrub_age_seconds": "Time since the scrub has read all old files, or since the start.",
     "broker_unauthenticated_requests_total": "Requests rejected because their sender is not known.",

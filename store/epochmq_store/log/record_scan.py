@@ -5,6 +5,7 @@ Behind a broken record the scan continues at the next offset where a record with
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +38,16 @@ class RecordScan:
         records: PlainRecords = PLAIN,
         *,
         end: int | None = None,
+        on_record: Callable[[bytes, int, int, int], None] | None = None,
     ) -> None:
         """The file begins at the log offset `file_start`. The scan begins with the record at the log offset
         `start`, and ends with the first record that ends at or after `until`, or with the file. It reads
         nothing from the log offset `end` on (None: the end of the file), and ends before a record that goes
-        on there."""
+        on there. `on_record` gets each whole record: a buffer, its position and size there, and its log
+        offset."""
         self._reader = QuietReader(path)
         self._records = records
+        self._on_record = on_record
         self._file_start, self._file_size = file_start, file_size
         self._start, self._until = start - file_start, until - file_start
         self._end = file_size if end is None else min(end - file_start, file_size)
@@ -136,6 +140,8 @@ class RecordScan:
                 self._sum(buffer, base, self._used_end)
                 break
             if self._broken_from is None:
+                if self._on_record is not None:
+                    self._on_record(buffer, position, size, self._file_start + at)
                 position += size
                 if at + size - self._piece_start >= PIECE_BYTES:
                     self._sum(buffer, base, at + size)

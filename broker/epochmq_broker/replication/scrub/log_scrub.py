@@ -1,5 +1,5 @@
 """Reads the log in the background, reports records that are broken on the disk, and has them
-repaired from other replicas.
+repaired from other replicas; and has the consume queues compared with the records.
 
 The scrub reads up to the confirmed offset, where others still append behind it. It keeps the page cache as it
 was.
@@ -17,6 +17,7 @@ from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.replication.scrub.damage_texts import damage_text
 from epochmq_broker.replication.scrub.paced_reads import PacedReads
 from epochmq_broker.replication.scrub.peer_copies import PeerCopies
+from epochmq_broker.replication.scrub.queue_repair import QueueRepair
 from epochmq_broker.replication.scrub.repair import LogRepair
 from epochmq_broker.replication.scrub.schedule import PassEnd, ScrubSchedule, ScrubUnit, scrub_limit
 from epochmq_broker.replication.scrub.served_copies import ServedCopies
@@ -55,6 +56,7 @@ class LogScrub:
         self._confirmed = confirmed
         self._reads = PacedReads(live, store.log)
         self._repairs = LogRepair(store, self._reads, peers, limit=lambda: self.limit) if peers else None
+        self._queues = QueueRepair(store, self._reads, limit=lambda: self.limit)
         self.served = ServedCopies(self._reads, served=self._served_range)
         self._task: asyncio.Task[None] | None = None
         self._schedule = ScrubSchedule(0.0)
@@ -135,13 +137,14 @@ class LogScrub:
         return max(self._store.min_phy_offset, 0), 0 if self._repairs is None else self.limit
 
     async def _scrub(self, wanted: ScrubUnit) -> ScannedUnit | None:
-        """Reads one unit, compares it with the other replicas, and repairs what is broken. Returns None if
-        the log has ended before it meanwhile."""
+        """Reads one unit, compares it with the other replicas, and repairs what is broken; then the consume
+        queues, by what it has read. Returns None if the log has ended before it meanwhile."""
         file = self._store.log.files.find(wanted.start)
         if file is None:
             return None
         end = min(self.limit, file.start + file.size)
-        unit = await self._reads.scan(file, wanted.start, min(wanted.until, end), end)
+        expected = self._queues.collector(self._store.log.header_bytes_at(file.start))
+        unit = await self._reads.scan(file, wanted.start, min(wanted.until, end), end, expected.add)
         if not self._is_still_there(file, unit):
             return None
         damage = self._store.damage
@@ -149,6 +152,7 @@ class LogScrub:
         remaining = None if self._repairs is None else await self._repairs.run(unit, file)
         if remaining is not None and self._is_still_there(file, unit):
             self._report(unit, file, remaining)
+        await self._queues.run(expected)
         if damage.first_within(unit.start, unit.end) is None:
             self._damaged_units.pop(unit.start, None)
         elif len(self._damaged_units) < RETRIED_MAX:
@@ -207,6 +211,7 @@ class LogScrub:
             "broker_scrubbed_bytes_total": float(self._reads.read_bytes),
             "broker_damaged_ranges_found_total": float(self.found),
             "broker_damaged_ranges_repaired_total": float(self._repairs.repaired if self._repairs else 0),
+            "broker_queue_units_repaired_total": float(self._queues.repaired),
             "broker_damaged_bytes": float(self._store.damage.total_bytes),
             "broker_scrub_age_seconds": time.monotonic() - since_s,
         }

@@ -51,11 +51,27 @@ class PacedReads:
             raise OSError("the broker is stopping")
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
 
-    async def scan(self, file: MappedFile, start: int, until: int, end: int) -> ScannedUnit:
+    async def checked(self, function: Callable[[], Result], size: int) -> Result:
+        """Runs a function that reads so many bytes on the thread."""
+        result = await self.on_thread(function)
+        await self._pause_after(size)
+        return result
+
+    async def scan(
+        self,
+        file: MappedFile,
+        start: int,
+        until: int,
+        end: int,
+        on_record: Callable[[bytes, int, int, int], None] | None = None,
+    ) -> ScannedUnit:
         """Checks the records of a file from the log offset `start` on, up to the first that ends at or after
-        `until`, and none that ends after `end`. Raises OSError if the file cannot be opened."""
+        `until`, and none that ends after `end`. `on_record` gets each whole one, on the thread. Raises
+        OSError if the file cannot be opened."""
         records = ENTRIES if self._log.header_bytes_at(file.start) else PLAIN
-        scan = RecordScan(file.path, file.start, file.size, start, until, records, end=end)
+        scan = RecordScan(
+            file.path, file.start, file.size, start, until, records, end=end, on_record=on_record
+        )
         try:
             while (unit := await self.on_thread(scan.step)) is None:
                 await self._pause_after(READ_BYTES)

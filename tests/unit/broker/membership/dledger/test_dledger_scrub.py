@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, ENTRY_POSITION_AT, ENTRY_SIZE_AT
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol import record_layout
 from epochmq_store.log.record_checks import ENTRIES
 from tests.unit.broker.dledger_bench import numbered, peers_of, ready, running, send, settings_of
@@ -53,6 +54,21 @@ async def test_a_healthy_log_has_no_damage(tmp_path: Path) -> None:
         await until(lambda: bench.broker.scrub.passes >= wanted)
         assert bench.broker.scrub.limit >= 1 << 17
         assert bench.broker.scrub.damage_texts() == []
+
+
+async def test_a_flipped_bit_of_a_consume_queue_is_repaired(tmp_path: Path) -> None:
+    async with running(tmp_path, settings_of(peers_of(1), **FAST)) as bench:
+        await two_files(bench)
+        store, scrub = bench.broker.store, bench.broker.scrub
+        queue = max(store.queues.values(), key=lambda one: one.max_offset)
+        await until(lambda: bool(queue.files.files) and queue.files.files[0].wrote > 10 * UNIT_BYTES)
+        path = queue.files.files[0].path
+        healthy = path.read_bytes()[: 10 * UNIT_BYTES]
+        flipped = bytearray(healthy)
+        flipped[5 * UNIT_BYTES + 6] ^= 4
+        queue.files.files[0].overwrite(0, bytes(flipped))
+        await until(lambda: path.read_bytes().startswith(healthy))
+        assert scrub.metric_values()["broker_queue_units_repaired_total"] == 1
 
 
 @pytest.mark.parametrize("name", BROKEN)
