@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from epochmq.commands import (
+    access,
     audits,
     broker_settings,
     groups,
@@ -42,6 +43,7 @@ for family in (
     groups,
     stored_messages,
     broker_settings,
+    access,
     messages,
     repairs,
     audits,
