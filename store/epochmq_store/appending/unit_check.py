@@ -168,4 +168,6 @@ def rewrite(run: UnitRun, unit: ExpectedUnit, seen: StoredUnit) -> bool:
         return False
     data = UNIT.pack(unit.physical, unit.size, unit.tags_code)
     run.file.overwrite(unit.offset * UNIT_BYTES - run.file.start, data)
+    if unit.offset == run.queue.max_offset - 1:
+        run.queue.max_physical = unit.physical + unit.size
     return True

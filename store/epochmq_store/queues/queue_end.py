@@ -39,9 +39,8 @@ def bisect_end(file: QueueFile) -> QueueEnd | None:
         while low < high:
             at = middle * UNIT_BYTES
             place = head[at : at + UNIT_BYTES] if middle < in_head else os.pread(fd, UNIT_BYTES, at)
-            found = POSITION_AND_SIZE.unpack_from(place)
-            if found[1] > 0:
-                low, last = middle + 1, found
+            if any(place):  # not the size alone, of which a bit may have flipped
+                low, last = middle + 1, POSITION_AND_SIZE.unpack_from(place)
             else:
                 high = middle
             middle = (low + high) // 2

@@ -15,6 +15,7 @@ later crash cannot bring old bytes back.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -24,12 +25,17 @@ from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout
 from epochmq_store import record
 from epochmq_store.appending.commit_log_dispatcher import CommitLogDispatcher
+from epochmq_store.appending.expected_units import places_of
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.index.key_index import KeyIndex
 from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
+from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.queues.consume_queues import ConsumeQueues
 from epochmq_store.state_files.checkpoint import Checkpoint
 from epochmq_store.store_config import RECORD_OVERHEAD_BYTES, StoreConfig
+
+log = logging.getLogger(__name__)
 
 READ_BYTES: Final = 1 << 20
 READ_AHEAD_BYTES: Final = 8 << 20
@@ -153,6 +159,8 @@ class Recovery:
         check_crc = check_crc or self._config.check_crc_on_recover
         result = self._scan(start, dispatch_from=dispatch_from, clean=clean, check_crc=check_crc)
         self._dispatcher.repairing = False
+        if clean:
+            self._mend_last_units(result.end)
         self._lower_checkpoint(result)
         self._log.truncate(result.end)
         # Also for queues that end before the log's end: old units after a queue's end must not come back.
@@ -245,6 +253,56 @@ class Recovery:
                     break
                 kept -= 1
             queue.truncate_to(kept)
+
+    def _mend_last_units(self, end: int) -> None:
+        """Repairs the last unit of a queue of which one bit has flipped, so that it leads out of the log.
+        After a clean stop no unit does, unless the log has lost its end, or all messages of the queue have
+        expired. Where the queue ends follows from this unit; the scrub repairs all others later."""
+        for queue in self._queues.values():
+            is_inside = self._log.min_offset < queue.max_physical <= end
+            if queue.max_offset and not is_inside and not isinstance(queue, BatchConsumeQueue):
+                self._mend_last_unit(queue, end)
+
+    def _mend_last_unit(self, queue: ConsumeQueue, end: int) -> None:
+        offset = queue.max_offset - 1
+        unit = next(queue.units(offset, 1), None)
+        if unit is None:
+            return
+        position = unit[0] & ((1 << 64) - 1)
+        for physical in (position, *(position ^ (1 << bit) for bit in range(64))):
+            found = self._record_in(queue, offset, physical) if physical < end else None
+            if found is None:
+                continue
+            queue.repair(offset, physical, found.size, found.tags_code)
+            queue.max_physical = physical + found.size
+            log.warning(
+                "the last unit of the consume queue %s-%d, at offset %d, was (position %d, size %d, code %d) "
+                "and leads out of the log; it was replaced by (position %d, size %d, code %d)",
+                queue.topic,
+                queue.queue_id,
+                offset,
+                *unit,
+                physical,
+                found.size,
+                found.tags_code,
+            )
+            return
+
+    def _record_in(self, queue: ConsumeQueue, offset: int, physical: int) -> record.DispatchRequest | None:
+        """The record at this physical offset; None unless a whole one is there, with this place in the
+        queue."""
+        file = self._log.files.find(physical)
+        if file is None or physical < self._log.min_offset:
+            return None
+        try:
+            self._read_before_mapping(physical)
+        except OSError:
+            return None
+        found = self._log.parse(physical, self._config.delays_ms, check_crc=True)
+        if not isinstance(found, record.DispatchRequest):
+            return None
+        properties = record.properties_at(file.map, physical - file.start, found.size)
+        return found if (queue.topic, queue.queue_id, offset) in places_of(found, properties) else None
 
     def _scan(self, start: int, *, dispatch_from: int, clean: bool, check_crc: bool) -> RecoveryResult:
         """Reads records from `start` on and dispatches those that start at or after `dispatch_from`."""

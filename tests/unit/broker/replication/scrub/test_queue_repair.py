@@ -98,6 +98,23 @@ async def test_any_flipped_bits_are_repaired_bit_for_bit(tmp_path: Path, seed: i
     store.stop()
 
 
+async def test_the_last_unit_tells_the_end_of_the_queue_again(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    queue = store.queue("orders", 0)
+    end, last = queue.max_physical, queue.unit(queue.max_offset - 1)
+    assert last is not None
+    store.stop()
+    path = tmp_path / "consumequeue" / "orders" / "0" / f"{600:020d}"
+    flip(path, 9 * UNIT_BYTES + 6, 3)  # to a lower position, which is in the log
+    store = open_store(tmp_path)
+    queue = store.queue("orders", 0)
+    assert queue.max_physical < end
+    assert await scrubbed(store) == 1
+    assert queue.unit(queue.max_offset - 1) == last
+    assert queue.max_physical == end
+    store.stop()
+
+
 async def test_units_of_a_topic_that_was_created_again_stay(tmp_path: Path) -> None:
     store = filled(tmp_path)
     store.queues.delete_topics({"orders"})
