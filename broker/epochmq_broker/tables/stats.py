@@ -347,7 +347,10 @@ class BrokerStats:
 
     def add(self, name: str, key: str, value: int = 1, times: int = 1) -> None:
         """Increments a counter outside the send and pull paths, such as that of messages sent back."""
-        item = self.item(name, key)
+        try:
+            item = self._items[name][key]
+        except KeyError:
+            item = self.item(name, key)
         item.value += value
         item.times += times
 

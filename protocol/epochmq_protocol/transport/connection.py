@@ -497,8 +497,10 @@ class RemotingConnection(asyncio.Protocol):
             self._fail_calls(f"was closed: {error}")
             self.close()
             return
-        if self.before_responses is not None:
-            self._do_before_responses()
+        before = self.before_responses
+        if before is not None:
+            self.before_responses = None
+            before()
         if responses and self._phase is _OPEN:
             if len(responses) == 1:
                 self._transport.write(responses[0])

@@ -55,6 +55,7 @@ BATCH_MAX: Final = 128
 
 _REST_OF_CODE: Final = b"51,"
 _CODE_END: Final = len(HEADER_START) + len(_REST_OF_CODE)
+_STORED: Final = PutStatus.PUT_OK.name
 _ACK_TAGS_CODE: Final = tags_code(ACK_TAG)
 _BATCH_TAGS_CODE: Final = tags_code(BATCH_ACK_TAG)
 
@@ -81,9 +82,13 @@ _PoppedKey = tuple[str, str, str, int, str]
 header."""
 
 
-class _PoppedQueue(msgspec.Struct, frozen=True, gc=False):
+class _PoppedQueue(msgspec.Struct, gc=False):
     """What the acknowledgements of the messages have in common that one POP received from one queue. `place`:
-    topic and queue id. Only the offset of a message is missing in the parts of key, body and properties."""
+    topic and queue id. Only the offset of a message is missing in the parts of key, body and properties; they
+    are those of a record of one acknowledgement, since most are the only one of their POP in a read.
+
+    `waiting`: the offsets of the acknowledgements of the present read that are not stored yet. `opaques`: of
+    the requests that are answered when their record is safe."""
 
     place: tuple[str, int]
     group: str
@@ -93,19 +98,10 @@ class _PoppedQueue(msgspec.Struct, frozen=True, gc=False):
     stats_key: str
     key_start: str
     key_end: str
-    batch_key_end: str
-    body_end: bytes
-    properties_start: bytes
-    batch_properties_start: bytes
-    properties_end: bytes
-
-
-class _Waiting(msgspec.Struct, gc=False):
-    """The acknowledgements of the present read that are not stored yet, of one `_PoppedQueue`. `opaques`: of
-    the requests that are answered when the record is safe."""
-
-    popped: _PoppedQueue
-    offsets: list[int]
+    body_end: str
+    properties_start: str
+    properties_end: str
+    waiting: list[str]
     opaques: list[tuple[RemotingConnection, int]]
 
 
@@ -125,7 +121,8 @@ class FastPopAck:
         self._pop = pop
         self._queues = context.store.queues
         self._popped: dict[_PoppedKey, _PoppedQueue] = {}
-        self._waiting: dict[_PoppedKey, _Waiting] = {}
+        self._waiting: list[_PoppedQueue] = []
+        self._born_ms = 0
         self._config = context.live.current
         self._topics_seen = context.tables.topics.generation
 
@@ -159,7 +156,9 @@ class FastPopAck:
         text = str(offset)
         if request.flag & FLAG_RESPONSE or (offset_text != text and not _is_offset(offset_text)):
             raise FastPathMiss
-        self._check_offset(popped.place, offset)
+        queue = self._queues.get(popped.place)
+        if queue is None or not queue.min_offset <= offset <= self._log.max_offset(queue):
+            raise FastPathMiss  # the offset is neither in the queue nor its end
         writer, hook, present_ms = self._writer, self._writer.timer_hook, now_ms()
         if writer.may_reject and writer.rejection("true") is not None:
             raise FastPathMiss
@@ -172,67 +171,71 @@ class FastPopAck:
             or not hook.has_room(popped.out_ms)
         ):
             raise FastPathMiss
-        waiting = self._waiting.get(key)
-        if waiting is None or len(waiting.offsets) >= BATCH_MAX:
-            if waiting is not None:
-                self._store(waiting)
-            waiting = self._waiting[key] = _Waiting(popped, [], [])
+        waiting = popped.waiting
+        if not waiting or len(waiting) >= BATCH_MAX:
+            if waiting:
+                self._store_waiting()
+            self._waiting.append(popped)
+            self._born_ms = present_ms
             connection.before_responses = self._store_waiting
-        waiting.offsets.append(offset)
+        waiting.append(text)
         if waits:
             connection.defer(request.opaque, RequestCode.ACK_MESSAGE)
-            waiting.opaques.append((connection, request.opaque))
+            popped.opaques.append((connection, request.opaque))
             return None
         oneway = request.flag & FLAG_ONEWAY
         self._counts[ONEWAY_ACKS if oneway else ACKS] += 1
         return None if oneway else encode_success(request.opaque)
 
     def _store_waiting(self) -> None:
-        """Stores the acknowledgements of the present read."""
-        for waiting in self._waiting.values():
-            self._store(waiting)
+        """Stores the acknowledgements of the present read, and answers what waits for them. As on the
+        ordinary path the client is told nothing of an acknowledgement that could not be stored: its message
+        comes again."""
+        stats, pop, on_append, total = self._stats, self._pop, self._writer.on_append, 0
+        for popped in self._waiting:
+            count, name, end = len(popped.waiting), _STORED, 0
+            try:
+                status, physical_offset, _, size = self._append(popped)
+                if status is PutStatus.PUT_OK:
+                    end = physical_offset + size
+                    if on_append is not None:
+                        on_append()
+                else:
+                    name = status.name
+            except Exception:  # the acknowledgements of other POPs must still be stored
+                log.exception("an acknowledgement could not be stored")
+                name = name if end else PutStatus.UNKNOWN_ERROR.name
+            popped.waiting.clear()
+            if not end:
+                log.error("%d acknowledgements of %s could not be stored: %s", count, popped.place, name)
+            group, (topic, queue_id) = popped.group, popped.place
+            total += count
+            pop.revive_log.puts.add(group, topic, ACK, name)
+            stats.add(GROUP_ACK_NUMS, popped.stats_key, count)
+            pop.in_flight.remove(topic, group, queue_id, popped.pop_time, count)
+            if popped.opaques:
+                self._respond_when_safe(popped, end)
+        stats.add(BROKER_ACK_NUMS, stats.cluster, total, len(self._waiting))
         self._waiting.clear()
 
-    def _store(self, waiting: _Waiting) -> None:
-        """Stores one record, and answers what waits for it. As on the ordinary path the client is told
-        nothing of an acknowledgement that could not be stored: its message comes again."""
-        popped, offsets = waiting.popped, waiting.offsets
-        group, (topic, queue_id) = popped.group, popped.place
-        name, end = PutStatus.UNKNOWN_ERROR.name, 0
-        try:
-            status, physical_offset, _, size = self._append(popped, offsets)
-            name = status.name
-            if status is PutStatus.PUT_OK:
-                end = physical_offset + size
-                if self._writer.on_append is not None:
-                    self._writer.on_append()
-        except Exception:  # the acknowledgements of other POPs must still be stored
-            log.exception("an acknowledgement could not be stored")
-        if not end:
-            log.error("%d acknowledgements of %s could not be stored: %s", len(offsets), popped.place, name)
-        self._pop.revive_log.puts.add(group, topic, ACK, name)
-        stats = self._stats
-        stats.add(BROKER_ACK_NUMS, stats.cluster, len(offsets))
-        stats.add(GROUP_ACK_NUMS, popped.stats_key, len(offsets))
-        self._pop.in_flight.remove(topic, group, queue_id, popped.pop_time, len(offsets))
-        if waiting.opaques:
-            self._respond_when_safe(waiting.opaques, end)
-
-    def _append(self, popped: _PoppedQueue, offsets: list[int]) -> AppendResult:
-        """Appends the record of these acknowledgements."""
-        if len(offsets) == 1:
-            uniq_key = f"{popped.key_start}{offsets[0]}{popped.key_end}"
-            body = b'{"ao":%d,%b' % (offsets[0], popped.body_end)
+    def _append(self, popped: _PoppedQueue) -> AppendResult:
+        """Appends the record of the acknowledgements that wait."""
+        waiting = popped.waiting
+        if len(waiting) == 1:
+            offset = waiting[0]
+            uniq_key = f"{popped.key_start}{offset}{popped.key_end}"
+            body = f'{{"ao":{offset},{popped.body_end}'
             start, tags = popped.properties_start, _ACK_TAGS_CODE
         else:
-            uniq_key = f"{popped.key_start}[{', '.join(map(str, offsets))}]{popped.batch_key_end}"
-            body = b'{"ao":-1,"aol":[%b],%b' % (",".join(map(str, offsets)).encode(), popped.body_end)
-            start, tags = popped.batch_properties_start, _BATCH_TAGS_CODE
+            key_end = f"@{popped.group}@{popped.pop_time}@{BATCH_ACK_TAG}"
+            uniq_key = f"{popped.key_start}[{', '.join(waiting)}]{key_end}"
+            body = f'{{"ao":-1,"aol":[{",".join(waiting)}],{popped.body_end}'
+            start, tags = _properties_start(BATCH_ACK_TAG, popped.revive_time), _BATCH_TAGS_CODE
         return self._log.append(
-            self._log.queue(TIMER_TOPIC, 0),
-            body=body,
-            properties=b"%b%b%b" % (start, uniq_key.encode(), popped.properties_end),
-            born_timestamp=now_ms(),
+            self._queues[TIMER_TOPIC, 0],
+            body=body.encode(),
+            properties=f"{start}{uniq_key}{popped.properties_end}".encode(),
+            born_timestamp=self._born_ms,
             born_host=self._pop.revive_log.host,
             tags_code=tags,
             uniq_key=uniq_key,
@@ -255,9 +258,9 @@ class FastPopAck:
             or config.enable_pop_buffer_merge
             or names_another_broker(bname, config.broker_name)
             or not 0 <= revive_queue_id < config.revive_queue_num
-            or min(start, pop_time, invisible, queue_named) < 0
-            or max(start, revive_time, queue_named) > LONG_MAX
-            or not all(name and is_plain(name) for name in (broker, group, topic))
+            or not (0 <= start <= LONG_MAX and 0 <= queue_named <= LONG_MAX)
+            or not 0 <= pop_time <= revive_time <= LONG_MAX
+            or not (broker and group and topic and is_plain(f"{broker}{group}{topic}"))
         ):
             raise FastPathMiss
         found, hook = self._topics.get(topic), self._writer.timer_hook
@@ -268,13 +271,6 @@ class FastPopAck:
             raise FastPathMiss
         if len(self._popped) >= POPPED_MAX:
             self._popped.clear()
-        start_of, batch_start_of = (
-            (
-                f"{PROPERTY_TAGS}\x01{tag}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{revive_time}\x02"
-                f"{PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX}\x01"
-            ).encode()
-            for tag in (ACK_TAG, BATCH_ACK_TAG)
-        )
         popped = self._popped[key] = _PoppedQueue(
             (topic, queue_id),
             group,
@@ -284,16 +280,14 @@ class FastPopAck:
             f"{topic}@{group}",
             f"{topic}@{queue_id}@",
             f"@{group}@{pop_time}@{broker}@{ACK_TAG}",
-            f"@{group}@{pop_time}@{BATCH_ACK_TAG}",
-            (
-                f'"bn":"{broker}","c":"{group}","pt":{pop_time},"q":{queue_id},"so":{start},"t":"{topic}"}}'
-            ).encode(),
-            start_of,
-            batch_start_of,
+            f'"bn":"{broker}","c":"{group}","pt":{pop_time},"q":{queue_id},"so":{start},"t":"{topic}"}}',
+            _properties_start(ACK_TAG, revive_time),
             (
                 f"\x02{PROPERTY_TIMER_OUT_MS}\x01{out_ms}\x02"
                 f"{real_place(self._pop.revive_log.topic, revive_queue_id)}"
-            ).encode(),
+            ),
+            [],
+            [],
         )
         return popped
 
@@ -302,20 +296,23 @@ class FastPopAck:
         self._config = self._live.current
         self._topics_seen = self._topics.generation
 
-    def _check_offset(self, place: tuple[str, int], offset: int) -> None:
-        """Raises FastPathMiss unless the queue exists and has this offset, or ends there."""
-        queue = self._queues.get(place)
-        if queue is None or not queue.min_offset <= offset <= self._log.max_offset(queue):
-            raise FastPathMiss
-
-    def _respond_when_safe(self, opaques: list[tuple[RemotingConnection, int]], end: int) -> None:
+    def _respond_when_safe(self, popped: _PoppedQueue, end: int) -> None:
         """Responds once the log is safe up to `end`, whether or not that succeeds."""
+        opaques, popped.opaques = popped.opaques, []
 
         def respond(_: PutStatus) -> None:
             for connection, opaque in opaques:
                 connection.respond_encoded(opaque, encode_success(opaque))
 
         self._writer.when_safe(end, respond)
+
+
+def _properties_start(tag: str, revive_time: int) -> str:
+    """The properties of a record before its key."""
+    return (
+        f"{PROPERTY_TAGS}\x01{tag}\x02{PROPERTY_TIMER_DELIVER_MS}\x01{revive_time}\x02"
+        f"{PROPERTY_UNIQ_CLIENT_MESSAGE_ID_KEYIDX}\x01"
+    )
 
 
 def _is_offset(text: str) -> bool:

@@ -8,7 +8,6 @@ then."""
 
 from __future__ import annotations
 
-import re
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -248,12 +247,9 @@ def decode_ack(body: bytes) -> AckMsg:
     return convert(AckMsg, value)
 
 
-_PLAIN: Final = re.compile(r"[ -!#-\[\]-~]*")
-
-
 def is_plain(text: str) -> bool:
     """Whether no JSON writer escapes anything of the text."""
-    return _PLAIN.fullmatch(text) is not None
+    return text.isascii() and text.isprintable() and '"' not in text and "\\" not in text
 
 
 def _encode(**fields: Any) -> bytes:

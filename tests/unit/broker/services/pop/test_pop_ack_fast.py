@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_broker.services.pop.checkpoints import AckMsg
+from epochmq_broker.services.pop.checkpoints import AckMsg, decode_ack
 from epochmq_broker.tables.topics import topic_config
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import FastPathMiss
@@ -305,10 +305,28 @@ async def test_a_record_has_a_bounded_number_of_acknowledgements(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("epochmq_broker.requests.processors.pop_ack_fast.BATCH_MAX", 4)
-    messages, header = await pop(bench, invisible_time=3_600_000)
-    acknowledge_together(bench.peer(), [ack_command(extra_info(header, one, 0), one) for one in messages])
-    assert bench.count(TIMER_TOPIC) == 1 + 2, "the checkpoint, and the records"
-    assert in_flight(bench) == 0
+    send(bench, 1, queue_id=1)
+    messages, header = await pop(bench, queue_id=0, invisible_time=3_600_000)
+    (single,), other = await pop(bench, queue_id=1, invisible_time=3_600_000)
+    commands = [ack_command(extra_info(header, one, 0), one) for one in messages]
+    commands.insert(2, ack_command(extra_info(other, single, 0), single))
+    start, peer = bench.broker.store.max_phy_offset, bench.peer()
+    acknowledge_together(peer, commands)
+    assert [acknowledged_in(found) for found in stored_since(bench, start)] == [
+        (0, [0, 1, 2, 3]),
+        (1, [0]),
+        (0, [4, 5]),
+    ]
+    assert counters(bench) == (MESSAGES + 1, 3, MESSAGES + 1, 3, 0)
+    start = bench.broker.store.max_phy_offset
+    acknowledge_together(peer, commands[:1])
+    assert [acknowledged_in(found) for found in stored_since(bench, start)] == [(0, [0])]
+
+
+def acknowledged_in(found: dict[str, Any]) -> tuple[int, list[int]]:
+    """The queue of a stored acknowledgement, and the offsets in it."""
+    ack = decode_ack(found["body"])
+    return ack.queue_id, list(ack.ack_offsets or [ack.ack_offset])
 
 
 async def test_only_what_was_not_acknowledged_together_comes_again(tmp_path: Path) -> None:
@@ -361,3 +379,14 @@ async def test_acknowledgements_that_cannot_be_stored_are_answered_and_hinder_no
     assert [peer.answers[opaque].code for opaque in opaques] == [0, 0, 0]
     assert calls == 2
     assert "2 acknowledgements of ('T', 0) could not be stored" in caplog.text
+
+
+async def test_the_log_and_the_metrics_tell_why_an_acknowledgement_was_not_stored(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (message, *_), header = await pop(bench, invisible_time=3_600_000)
+    rejected = PutStatus.SERVICE_NOT_AVAILABLE, -1, -1, 0
+    monkeypatch.setattr(bench.broker.store, "append", lambda *_, **__: rejected)
+    assert bench.peer().call(ack_command(extra_info(header, message, 0), message)).code == 0
+    assert "1 acknowledgements of ('T', 0) could not be stored: SERVICE_NOT_AVAILABLE" in caplog.text
+    assert bench.broker.pop.revive_log.puts.counts["g", "T", "ACK", "SERVICE_NOT_AVAILABLE"] == 1
