@@ -10,7 +10,7 @@ import sys
 from epochmq.exits import open_standard_files
 
 PROCESSES = ("broker", "controller", "nameserver", "admin", "admin-call", "operator", "supervise")
-SHOWN = (["broker", "list"], ["broker", "describe"])
+SHOWN = (["broker", "list"], ["broker", "describe"], ["controller", "list"])
 
 
 def main() -> None:
@@ -28,8 +28,8 @@ def main() -> None:
 
 
 def is_process(arguments: list[str]) -> bool:
-    """Whether the arguments start a process, or a call that a probe makes. `broker list` and `broker
-    describe` do not."""
+    """Whether the arguments start a process, or a call that a probe makes. `broker list`, `broker
+    describe` and `controller list` do not."""
     return arguments[:1] != [] and arguments[0] in PROCESSES and arguments[:2] not in SHOWN
 
 

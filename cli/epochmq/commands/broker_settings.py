@@ -1,4 +1,4 @@
-"""Declares `config`, and the verbs of `broker` that show brokers."""
+"""Declares `config`, `cluster`, and the verbs of `broker` and `controller` that show them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from epochmq.options import BrokerOption, DryRunOption, YesOption, on_cluster
+from epochmq.options import BrokerOption, ClusterOption, DryRunOption, YesOption, on_cluster
 from epochmq.verbs.cluster_calls import ClusterVerb, parse_pairs
 
 app = typer.Typer()
@@ -14,6 +14,35 @@ config_app = typer.Typer(
     help="Show and change settings of running brokers.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(config_app, name="config")
+cluster_app = typer.Typer(help="Show clusters.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(cluster_app, name="cluster")
+
+
+@cluster_app.command("list")
+@on_cluster
+def list_clusters(call: ClusterVerb, cluster: ClusterOption = None) -> int:
+    """List the clusters that the nameservers know: brokers, roles, versions, and messages per second."""
+    from epochmq.verbs import cluster as verb
+
+    return verb.list_clusters(call, cluster)
+
+
+@on_cluster
+def list_controllers(
+    call: ClusterVerb,
+    addresses: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ADDRESS]...", help="Controllers, HOST:PORT. [default: those of the brokers' settings]"
+        ),
+    ] = None,
+) -> int:
+    """List the members of a quorum of controllers, and the groups that it keeps.
+
+    Which replicas are eligible or refused is shown for a run on this machine with `up --admin`."""
+    from epochmq.verbs import controllers as verb
+
+    return verb.list_controllers(call, addresses or [])
 
 
 @on_cluster

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from epochmq.commands.broker_settings import describe_broker, list_brokers
+from epochmq.commands.broker_settings import describe_broker, list_brokers, list_controllers
 
 app = typer.Typer()
 
@@ -26,10 +26,14 @@ def nameserver(config: ConfigOption = None, overrides: OverridesOption = None) -
     raise AssertionError("main() starts it before this module is imported")
 
 
-@app.command()
+controller_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(controller_app, name="controller")
+controller_app.command("list")(list_controllers)
+
+
+@controller_app.callback()
 def controller(config: ConfigOption = None, overrides: OverridesOption = None) -> None:
-    """Run a controller."""
-    raise AssertionError("main() starts it before this module is imported")
+    """Run a controller; or, with `list`, show the controllers of a quorum, and their groups."""
 
 
 broker_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)

@@ -34,14 +34,15 @@ def list_brokers(verb: ClusterVerb) -> int:
     """Prints the registered brokers; one that does not respond has the reason as its state."""
 
     async def action(client: AdminClient) -> VerbResult:
-        rows = await client.gather(lambda one: _broker_row(client, one), await client.brokers())
+        rows = await client.gather(lambda one: broker_row(client, one), await client.brokers())
         return VerbResult(rows, [OutputTable(BROKER_COLUMNS, rows)], [row["address"] for row in rows])
 
     print_result(verb.run(action), verb.output)
     return ExitCode.OK
 
 
-async def _broker_row(client: AdminClient, broker: BrokerAddress) -> dict[str, Any]:
+async def broker_row(client: AdminClient, broker: BrokerAddress) -> dict[str, Any]:
+    """What a broker says of itself; one that does not respond has the reason as its state."""
     row: dict[str, Any] = {
         "cluster": broker.cluster,
         "broker": broker.broker_name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
@@ -29,19 +29,19 @@ class ClusterVerb:
     output: ResultFormat
     timeout_s: float
 
-    def run(self, action: Callable[[AdminClient], Awaitable[R]]) -> R:
-        """Runs an action with a client of the target's cluster."""
+    def run(
+        self, action: Callable[[AdminClient], Awaitable[R]], *, nameservers: Sequence[str] | None = None
+    ) -> R:
+        """Runs an action with a client of the target's cluster; with `nameservers`, an action that asks no
+        nameserver but the servers that it names itself needs no target."""
         from epochmq.client.admin import AdminClient
 
-        nameservers, credentials, tls = (
-            self.target.nameservers(),
-            self.target.credentials(),
-            self.target.tls(),
-        )
+        known = self.target.nameservers() if nameservers is None else nameservers
+        credentials, tls = self.target.credentials(), self.target.tls()
 
         async def main() -> R:
             async with AdminClient(
-                nameservers, credentials=credentials, tls=tls, timeout_ms=self.timeout_s * 1000
+                known, credentials=credentials, tls=tls, timeout_ms=self.timeout_s * 1000
             ) as client:
                 return await action(client)
 

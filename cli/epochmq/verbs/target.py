@@ -67,6 +67,19 @@ class NameserverTarget:
                 return self._nameservers_of_run(Path(profile.state).expanduser())
         return self._nameservers_of_run(STATE_DEFAULT)
 
+    def run_directory(self) -> Path | None:
+        """The state directory from which the nameservers come; None if they come from elsewhere."""
+        if self.nameserver is not None:
+            return None
+        if self.state is not None:
+            return self.state
+        if os.environ.get(NAMESERVER_VARIABLE) and self.profile is None:
+            return None
+        chosen = self._profile()
+        if chosen is None or (chosen[1].nameserver is None and chosen[1].state is None):
+            return STATE_DEFAULT
+        return None if chosen[1].nameserver or not chosen[1].state else Path(chosen[1].state).expanduser()
+
     def credentials(self) -> SessionCredentials | None:
         """The user who signs the requests: that of the environment, else that of the profile. None: requests
         are not signed. Raises UsageError for half a user."""
