@@ -553,7 +553,8 @@ class ConsumeQueue:
             assert file is not None
             place = file.pread(first * UNIT_BYTES - file.start, POSITION_AND_SIZE.size)
             start, size = POSITION_AND_SIZE.unpack(place)
-            if start >= min_physical and size != PRE_BLANK_SIZE:
+            # Bits of a position may flip, and a message before the log never was.
+            if (start >= min_physical or start < 0) and size != PRE_BLANK_SIZE:
                 self.min_offset = first
                 return
         self.min_offset = self.first_at_or_after(min_physical, self._first_offset, self.max_offset)

@@ -115,6 +115,18 @@ async def test_the_last_unit_tells_the_end_of_the_queue_again(tmp_path: Path) ->
     store.stop()
 
 
+async def test_a_first_unit_before_the_log_hides_no_message(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    first = store.queue("orders", 0).unit(0)
+    store.stop()
+    flip(tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}", 0, 7)
+    store = open_store(tmp_path)
+    assert await scrubbed(store) == 1
+    assert store.queue("orders", 0).min_offset == 0
+    assert store.queue("orders", 0).unit(0) == first
+    store.stop()
+
+
 async def test_units_of_a_topic_that_was_created_again_stay(tmp_path: Path) -> None:
     store = filled(tmp_path)
     store.queues.delete_topics({"orders"})
