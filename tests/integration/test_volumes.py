@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.volumes.faults import BIT, CLONE, CONTROLLER, EMPTY, OLDER
+from tests.integration.volumes.faults import BIT, CLONE, CONSUME_QUEUES, CONTROLLER, EMPTY, OLDER
 from tests.integration.volumes.modes import ControlledVolumes, VolumeGroup
 from tests.integration.volumes.rounds import VolumeRounds
 from tests.integration.volumes.traffic import ThreadTraffic
@@ -32,6 +32,7 @@ def rounds_of(group: VolumeGroup, kinds: list[str]) -> None:
     [
         pytest.param([OLDER, EMPTY, CLONE], id="exchanged volumes"),
         pytest.param([BIT + "the log", BIT + "the epoch file", BIT + "the checkpoint"], id="flipped bits"),
+        pytest.param([BIT + CONSUME_QUEUES], id="a flipped bit of a consume queue"),
         pytest.param([CONTROLLER + EMPTY, CONTROLLER + BIT + "the entries"], id="volumes of controllers"),
     ],
 )

@@ -14,6 +14,8 @@ from tests.support.group_processes import Member
 
 OLDER, EMPTY, CLONE = "an older copy", "an empty one", "a copy of another replica's"
 BIT = "one bit of "
+CONSUME_QUEUES = "the consume queues"
+"""The scrub repairs them, so they are compared after a while."""
 CONTROLLER = "of a controller: "
 """Before the faults of a controller's volume."""
 FILES: dict[str, Sequence[str]] = {
@@ -22,11 +24,11 @@ FILES: dict[str, Sequence[str]] = {
     "the checkpoint": ["checkpoint"],
     "a table": ["config/*.json"],
     "the index": ["index/*"],
+    CONSUME_QUEUES: ["consumequeue/*/*/*"],
     "the log's extent": ["logExtent.json"],
     "the abort file": ["abort"],
 }
-"""The files of a broker's store, as patterns. Nothing checks the positions in a consume queue, so a bit of
-one is not drawn."""
+"""The files of a broker's store, as patterns."""
 RAFT_FILES: dict[str, Sequence[str]] = {
     "the entries": ["dledger-*/data/*"],
     "the index of entries": ["dledger-*/index/*"],
@@ -101,6 +103,14 @@ def files_for(kind: str, store: Path) -> list[Path]:
 def used_bytes(path: Path) -> int:
     """The size of a file without the zeros at its end, which were never written."""
     return len(path.read_bytes().rstrip(b"\0"))
+
+
+def queues_of(store: Path) -> dict[str, bytes]:
+    """The units in the files of all consume queues, by the files' names below the store."""
+    return {
+        str(path.relative_to(store)): path.read_bytes().rstrip(b"\0")
+        for path in files_for(BIT + CONSUME_QUEUES, store)
+    }
 
 
 def flip_bit(kind: str, store: Path, chance: random.Random) -> str:

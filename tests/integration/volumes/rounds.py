@@ -14,7 +14,15 @@ from typing import Self
 from epochmq_protocol.errors import EpochMQError
 from tests.integration.disks.ack_ledger import AckLedger, LossReport
 from tests.integration.volumes import faults
-from tests.integration.volumes.faults import BIT, CLONE, CONTROLLER, OLDER, VolumeFault, store_of
+from tests.integration.volumes.faults import (
+    BIT,
+    CLONE,
+    CONSUME_QUEUES,
+    CONTROLLER,
+    OLDER,
+    VolumeFault,
+    store_of,
+)
 from tests.integration.volumes.modes import (
     COMMAND,
     COPIED,
@@ -263,8 +271,14 @@ class VolumeRounds:
         except AssertionError as error:
             made.error = str(error)
         master = self.group.settled()
+        if fault.what == BIT + CONSUME_QUEUES:
+            wait_until(self._queues_equal, timeout_s=REPAIR_S, what="all consume queues are equal")
         made.report = self._ledger.check_all(master, self.group.brokers, self.traffic.acks())
         self.traffic.resume()
+
+    def _queues_equal(self) -> bool:
+        first, *others = [faults.queues_of(store_of(member)) for member in self.group.brokers]
+        return bool(first) and all(one == first for one in others)
 
     def _equal(self) -> bool:
         master = self.group.current_master()
