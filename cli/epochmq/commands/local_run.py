@@ -1,4 +1,5 @@
-"""Declares the verbs of a run: `up`, `down`, `status`, `promote`, `fence` and `drain`."""
+"""Declares the verbs of a run: `up`, `down`, `status`, `promote`, `fence`, `drain` and
+`support-bundle`."""
 
 from __future__ import annotations
 
@@ -171,3 +172,22 @@ def drain(
     exit_with(
         lambda: verb.drain(state, cluster, replica, timeout, on=not off, as_json=output is OutputFormat.JSON)
     )
+
+
+@app.command("support-bundle")
+def support_bundle(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.tar.gz", help="The archive to write; it must not exist.")
+    ],
+    state: StateOption = STATE_DEFAULT,
+    lines: Annotated[
+        int,
+        typer.Option("--lines", metavar="N", min=1, max=100_000, help="How many last lines of each log."),
+    ] = 2000,
+) -> None:
+    """Pack what helps to find a fault of a run on this machine, without secrets.
+
+    Versions, resources, status, configurations, the last lines of logs, and the metrics of sidecars."""
+    from epochmq.verbs import support_bundle as verb
+
+    exit_with(lambda: verb.run(file, state, lines=lines))
