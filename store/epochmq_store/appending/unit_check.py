@@ -7,20 +7,19 @@ are read without an effect on the page cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from epochmq_formats.extension_unit import ADDRESS_ZERO, HEAD, is_address
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE, UNIT, UNIT_BYTES
 from epochmq_protocol import record_layout
 from epochmq_store import record
-from epochmq_store.appending.expected_units import ExpectedUnit, ExpectedUnits, places_of
+from epochmq_store.appending.expected_units import ExpectedUnit, places_of
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.files.queue_files import QueueFile
 from epochmq_store.log.quiet_reader import QuietReader
 from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue
-from epochmq_store.queues.consume_queues import ConsumeQueues
 
 RECORD_BYTES_MAX: Final = 64 << 20
 """A larger record at a position that a unit says is not read."""
@@ -50,25 +49,27 @@ class UnitRun(NamedTuple):
         return len(self.units) * UNIT_BYTES
 
 
-def runs_of(queues: ConsumeQueues, expected: ExpectedUnits) -> Iterator[UnitRun]:
-    """The units that files hold now, of those that the records say. Queues that are gone, batch consume
-    queues, and units that expired or are not written yet are left out."""
-    for key, units in expected.by_queue.items():
-        queue = queues.get(key)
-        if queue is None or isinstance(queue, BatchConsumeQueue):
+def runs_of(queue: ConsumeQueue | None, units: Sequence[ExpectedUnit]) -> Iterator[UnitRun]:
+    """The units that files of a queue hold now, of those that the records say. A queue that is gone, batch
+    consume queues, and units that expired or are not written yet are left out."""
+    if queue is None or isinstance(queue, BatchConsumeQueue):
+        return
+    run: UnitRun | None = None
+    following = end = -1  # the offset after the run, and where its file's units end
+    for unit in units:
+        if run is not None and unit.offset == following < end:
+            run.units.append(unit)
+            following += 1
             continue
-        run: UnitRun | None = None
-        for unit in units:
-            file = written_file(queue, unit.offset)
-            if run is not None and (file is not run.file or unit.offset != run.units[-1].offset + 1):
-                yield run
-                run = None
-            if run is not None:
-                run.units.append(unit)
-            elif file is not None:
-                run = UnitRun(queue, file, _extension_files(queue), [unit])
         if run is not None:
             yield run
+            run = None
+        file = written_file(queue, unit.offset)
+        if file is not None:
+            run = UnitRun(queue, file, _extension_files(queue), [unit])
+            following, end = unit.offset + 1, min(file.end // UNIT_BYTES, queue.max_offset)
+    if run is not None:
+        yield run
 
 
 def written_file(queue: ConsumeQueue, offset: int) -> QueueFile | None:

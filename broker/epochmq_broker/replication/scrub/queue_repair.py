@@ -30,6 +30,9 @@ from epochmq_store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
+UNITS_AT_A_TIME: Final = 2000
+RUNS_AT_A_TIME: Final = 64
+"""After so many, other work of the event loop and of the thread gets its turn."""
 NAMED_MAX: Final = 20
 """The most rewritten units of one part of the log that the broker's log names."""
 
@@ -56,16 +59,32 @@ class QueueRepair:
         """Compares the queues with the records of one part of the log, without those that are known to be
         damaged."""
         before = self.repaired
-        for run in list(runs_of(self._store.queues, expected)):
+        runs: list[UnitRun] = []
+        units_there = 0
+        for key, units in expected.by_queue.items():
+            runs += runs_of(self._store.queues.get(key), units)
+            units_there += len(units)
+            if units_there >= UNITS_AT_A_TIME or len(runs) >= RUNS_AT_A_TIME:
+                await self._check(runs, before)
+                runs, units_there = [], 0
+        await self._check(runs, before)
+        if self.repaired - before > NAMED_MAX:
+            log.warning("%d more units of consume queues were repaired", self.repaired - before - NAMED_MAX)
+
+    async def _check(self, runs: list[UnitRun], before: int) -> None:
+        """Compares and repairs some runs. `before`: the units that were repaired before this part of the
+        log."""
+        found = await self._reads.checked(partial(_compare, runs), sum(run.size for run in runs))
+        for run, units in zip(runs, found, strict=True):
             try:
-                for unit in await self._reads.checked(partial(differing, run), run.size):
+                if isinstance(units, OSError):
+                    raise units
+                for unit in units:
                     await self._repair(run, unit, is_named=self.repaired - before < NAMED_MAX)
             except FileNotFoundError:
                 pass  # the queue's file has expired, or its topic was deleted
             except OSError as error:
                 log.error("%s cannot be compared with the log: %s", run.file.path, error)
-        if self.repaired - before > NAMED_MAX:
-            log.warning("%d more units of consume queues were repaired", self.repaired - before - NAMED_MAX)
 
     async def _repair(self, run: UnitRun, unit: ExpectedUnit, *, is_named: bool) -> None:
         end = unit.physical + unit.size
@@ -117,3 +136,14 @@ class QueueRepair:
             return []
         delays_ms = self._store.config.delays_ms
         return await self._reads.on_thread(partial(places_of_record, file, stored[0], delays_ms))
+
+
+def _compare(runs: list[UnitRun]) -> list[list[ExpectedUnit] | OSError]:
+    """The differing units of each run, or why its file cannot be read."""
+    found: list[list[ExpectedUnit] | OSError] = []
+    for run in runs:
+        try:
+            found.append(differing(run))
+        except OSError as error:
+            found.append(error)
+    return found
