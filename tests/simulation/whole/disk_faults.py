@@ -96,9 +96,8 @@ async def lose_files(group: Group, name: str, lasts_s: float, which: int) -> Non
         store = group.site.hosts[name].root / "store"
         files = _log_files(store)
         group.site.may_exit.add(name)
-        # Without its first file a broker serves the rest of its log, as if the file had expired.
-        if len(files) > 1 and which % 3 != 1:
-            files[1 + which % (len(files) - 1)].unlink()
+        if files and which % 3 != 1:
+            files[which % len(files)].unlink()
         if which % 3 != 0:
             (store / "checkpoint").unlink(missing_ok=True)
 
@@ -137,7 +136,8 @@ def _records(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 async def person(group: Group) -> None:
-    """Decides about refused stores, and replaces a disk on which no broker starts, until cancelled."""
+    """Decides about refused stores, and replaces a disk on which no broker starts, or whose broker says that
+    only this helps, until cancelled."""
     client = RemotingClient()
     while True:
         await asyncio.sleep(PERSON_EVERY_S)
@@ -146,6 +146,12 @@ async def person(group: Group) -> None:
             if service is None:
                 if name in group.site.may_exit and not group.site.processes[name].alive:
                     group.site.trace.tell(f"a person replaces the disk of {name}")
+                    group.site.hosts[name].disk.empty()
+                continue
+            if service.ha.client is not None and "empty its store" in service.ha.client.divergence:
+                group.site.trace.tell(f"a person empties the store of {name}: {service.ha.client.divergence}")
+                with group.kept_down([name]):
+                    group.site.kill(name)
                     group.site.hosts[name].disk.empty()
                 continue
             header = SettleStoreHeader(adopt=False, timeout_ms=SETTLE_TIMEOUT_MS)

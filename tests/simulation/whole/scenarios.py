@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import traceback
@@ -88,30 +89,35 @@ SCENARIOS: dict[str, Scenario] = {
 
 def simulate(scenario: str, mutations: Sequence[Mutation] = ()) -> Callable[[int, Path], Outcome]:
     """The simulation of one scenario, for `isolation.run_seeds`. `mutations`: mistakes in production's code,
-    which last until the end of the process."""
+    which last as long as the run."""
 
     def run(seed: int, directory: Path) -> Outcome:
-        began_s = real_clock()
-        for mutation in mutations:
-            mutation.made().__enter__()
-        site = Site(seed, directory)
-        members.record_services()
-        patches.install(site)
-        _log_into(site)
-        outcome = Outcome(seed)
-        try:
-            outcome.counts = site.run(watched(site, SCENARIOS[scenario](site)), within_s=RUN_MAX_S)
-        except AssertionError:
-            outcome.failure = traceback.format_exc(limit=-4)
-        if site.failures and not outcome.failure:
-            outcome.failure = "an unexpected error: " + site.failures[0]
-        outcome.digest, outcome.events = site.trace.digest, site.trace.events
-        outcome.iterations, outcome.virtual_s = site.loop.iterations, site.loop.time() - 1000
-        outcome.story = site.trace.story
-        outcome.real_s = real_clock() - began_s
-        return outcome
+        with contextlib.ExitStack() as made:
+            for mutation in mutations:
+                made.enter_context(mutation.made())
+            return _run(SCENARIOS[scenario], seed, directory)
 
     return run
+
+
+def _run(scenario: Scenario, seed: int, directory: Path) -> Outcome:
+    began_s = real_clock()
+    site = Site(seed, directory)
+    members.record_services()
+    patches.install(site)
+    _log_into(site)
+    outcome = Outcome(seed)
+    try:
+        outcome.counts = site.run(watched(site, scenario(site)), within_s=RUN_MAX_S)
+    except AssertionError:
+        outcome.failure = traceback.format_exc(limit=-4)
+    if site.failures and not outcome.failure:
+        outcome.failure = "an unexpected error: " + site.failures[0]
+    outcome.digest, outcome.events = site.trace.digest, site.trace.events
+    outcome.iterations, outcome.virtual_s = site.loop.iterations, site.loop.time() - 1000
+    outcome.story = site.trace.story
+    outcome.real_s = real_clock() - began_s
+    return outcome
 
 
 async def watched(site: Site, scenario: Awaitable[dict[str, int]]) -> dict[str, int]:

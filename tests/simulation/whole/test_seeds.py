@@ -7,11 +7,15 @@ import sys
 
 import pytest
 
+from tests.simulation.whole.mutations import MISTAKES, Mistake
+
 CONTROLLED_SEEDS = 18
 DISK_SEEDS = 12
 DLEDGER_SEEDS = 3
 ONE_SEEDS = 6
 BLOCK = 6
+WINDOW = 60
+"""The number of seeds to try for a mistake, from the last one that found it."""
 TIMEOUT_S = 540
 
 
@@ -49,6 +53,14 @@ def test_groups_on_a_dledger_log_keep_their_promises() -> None:
 def test_a_broker_without_replicas_keeps_its_promises() -> None:
     """The same for one broker, which serves again after kills, stops, and with SYNC_FLUSH losses of power."""
     assert "no promise broken" in simulate("one", "--seeds", f"0-{ONE_SEEDS - 1}")
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: one.name)
+def test_a_mistake_is_found(mistake: Mistake) -> None:
+    """A mistake in production's code breaks a promise."""
+    seeds = f"{mistake.seed}-{mistake.seed + WINDOW - 1}"
+    said = simulate("mutations", "--seeds", seeds, "--processes", "1", "--only", mistake.name)
+    assert "not found" not in said
 
 
 def test_a_seed_is_one_run() -> None:
