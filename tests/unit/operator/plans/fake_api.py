@@ -329,8 +329,8 @@ class FakeApi:
     def _collect(self) -> None:
         uids = {found["metadata"]["uid"] for found in self.objects.values()}
         for ref, found in list(self.objects.items()):
-            owners = metadata(found).get("ownerReferences") or ()
-            if owners and not any(owner["uid"] in uids for owner in owners):
+            owners = {one.get("uid") for one in metadata(found).get("ownerReferences") or () if one}
+            if owners and not owners & uids:
                 self.remove(ref)
 
     def _pods(self, ref: Ref, stateful_set: dict[str, Any]) -> None:
