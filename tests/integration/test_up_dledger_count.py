@@ -34,8 +34,9 @@ class ChangingRun(LedgerRun):
     def members(self) -> set[str]:
         """The ids of the members of the group, as each replica knows them."""
         found = set()
+        secret = str(self.state / "member-secret")
         for one in self.group()["replicas"]:
-            shown = self.call("broker", "members", one["dledgerAddress"])
+            shown = self.call("broker", "members", one["dledgerAddress"], EPOCHMQ_MEMBER_SECRET=secret)
             assert shown.returncode == 0, shown
             found.add(frozenset(line.split()[0] for line in shown.stdout.splitlines()))
         (members,) = found

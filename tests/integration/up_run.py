@@ -60,8 +60,10 @@ class UpRun:
         self.state = directory / "state"
         self.file = directory / f"{name}.yaml"
 
-    def call(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        """Runs the command to its end."""
+    def call(
+        self, *arguments: str, stdin: str | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Runs the command to its end, with these variables of the environment, too."""
         return subprocess.run(
             [*COMMAND, *arguments],
             input=stdin,
@@ -70,6 +72,7 @@ class UpRun:
             text=True,
             timeout=TIMEOUT_S,
             check=False,
+            env={**os.environ, **environment},
         )
 
     def here(self, verb: str, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
