@@ -83,6 +83,7 @@ MISTAKES = (
         seed=10,
     ),
     Mistake("controllers refuse no store", "disks", (NO_REFUSAL,), seed=77),
+    Mistake("missing files raise no doubt", "disks", (NO_DOUBT_ABOUT_FILES,), seed=12),
     Mistake(
         "a log without its first files ends its doubt",
         "disks",
