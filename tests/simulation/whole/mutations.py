@@ -14,6 +14,7 @@ from epochmq_controller.replica_groups.controller_tables import ControllerTables
 from epochmq_store.appending.received_records import ReceivedRecords
 from epochmq_store.message_store import MessageStore
 from tests.simulation.mutation import Mutation
+from tests.simulation.mutations import MUTATIONS
 
 NO_REFUSAL = Mutation(
     "controllers refuse no store",
@@ -60,7 +61,16 @@ class Mistake:
     seed: int
 
 
+def known(mistake: str, scenario: str, seed: int) -> Mistake:
+    """A mistake that the simulators of single parts find, too."""
+    (mutation,) = (one for one in MUTATIONS if one.mistake == mistake)
+    return Mistake(mistake, scenario, (mutation,), seed)
+
+
 MISTAKES = (
+    known("a send is acknowledged once the master has it", "controlled", 8),
+    known("a promise counts from the arrival of the replica's request", "controlled", 3),
+    known("an empty replica gets the last file only, unasked", "controlled", 4),
     Mistake(
         "received records are not checked",
         "disks",
