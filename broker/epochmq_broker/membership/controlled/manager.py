@@ -197,8 +197,11 @@ class ReplicasManager:
         controllers elect a successor at once."""
         if not self._running:
             return
-        await self._fence_before_stop()
+        fenced = await self._fence_before_stop()
+        # From here on it takes no role: the controllers may elect it again when no other member lives.
         self._running = False
+        if fenced:
+            await self.heartbeats.send_once(STOP_WAIT_MS)
         self._components.live.on_change.remove(self._reconfigured)
         if self._timer is not None:
             self._timer.cancel()
@@ -208,12 +211,12 @@ class ReplicasManager:
         await self.role_transitions.stop()
         await self.heartbeats.stop()
 
-    async def _fence_before_stop(self) -> None:
-        """Waits until the replicas have the whole log, then fences this master and tells the controllers.
-        They then need not wait for its lease to expire."""
+    async def _fence_before_stop(self) -> bool:
+        """Waits until the replicas have the whole log, then fences this master; False if it is none. The
+        controllers need not wait for its lease to expire once they know it."""
         sync = self._ha.sync_state
         if self.lease.epoch is None or sync is None:
-            return
+            return False
         self._components.master_services.prepare_fence()
         self._standing.begin_stop()
         store = self._components.store
@@ -225,7 +228,7 @@ class ReplicasManager:
             await asyncio.sleep(STOP_POLL_MS / 1000)
         await asyncio.sleep(0)
         self.lease.fence()
-        await self.heartbeats.send_once(STOP_WAIT_MS)
+        return True
 
     # What the rest of the broker asks
 
