@@ -55,7 +55,8 @@ def test_a_group_starts_serves_survives_a_kill_and_a_change_and_stops(run: OneBr
     printed = run.up()
     assert "orders-nameserver-0: Ready" in printed
     assert "orders-broker-0: Ready" in printed
-    assert f"produce orders 'hello' --state {run.state}" in printed
+    assert f"topic create greetings --state {run.state}" in printed
+    assert f"produce greetings 'hello' --state {run.state}" in printed
 
     assert run.ok("produce", "orders", "first").startswith("SEND_OK orders-a queue ")
     assert run.consume("--count", "1") == ["first"]
