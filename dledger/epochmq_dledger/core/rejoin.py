@@ -19,7 +19,9 @@ that it can have acknowledged:
 A peer with an empty directory has lost its vote, or its group is new (`is_new_directory`). It asks the other
 voters what they have (`is_probe`). The group is new if so many of them have no entry that every quorum to
 which this peer can have belonged has one of them (`shows_new_group`). Answers may be of different moments
-after the start of this peer: it has forgotten only what was before.
+after the start of this peer: it has forgotten only what was before. A vote in a term beyond 0 that this peer
+has forgotten was for a peer that names that term, or for one whose directory was empty, too: that one has
+started anew since, so nobody counts that vote any more.
 
 A peer that may have lost only what it had not flushed (`only_unflushed`) knows all its votes. When all
 machines lose power together, every peer is one, and none could ever catch up. So its vote counts if all
@@ -108,10 +110,11 @@ class Rejoin:
         """Whether the answers so far show that this peer has acknowledged no entry, and voted in no term that
         it cannot avoid from now on."""
         quorum = len(voters) // 2 + 1
+        others = list(others)
         terms = [self._without_entries[peer] for peer in others if peer in self._without_entries]
         if len(terms) < len(voters) - quorum + 1:
             return False
-        return not any(terms) or not self.voters_without_term(others)
+        return not any(terms) or not self.voters_without_term(others) or len(terms) == len(others)
 
     def voters_without_term(self, others: Iterable[str]) -> list[str]:
         """The other voters whose term is not known yet."""

@@ -12,7 +12,7 @@ import pytest
 
 from epochmq_dledger.core.raft_log import make_entry
 from epochmq_dledger.core.rejoin import Rejoin
-from epochmq_dledger.core.types import CallCompleted, LogSynced, RequestReceived, SendRequest
+from epochmq_dledger.core.types import CallCompleted, LogSynced, RequestReceived, SendRequest, SendResponse
 from epochmq_dledger.results import RaftOperationError
 from epochmq_dledger.store import damage_evidence
 from epochmq_protocol.dledger import (
@@ -50,10 +50,13 @@ def answered(*answers: tuple[VoteResult, int, bool]) -> Rejoin:
         (3, [(NOTHING, 0, True), (ENTRIES, 4, False)], False),
         (3, [(NOTHING, 0, True), (UNKNOWN, 0, False)], False),  # n2 recovers lost data itself
         (3, [(NOTHING, 3, False), (NOTHING, 0, False)], True),  # a leader without entries yet
-        (3, [(NOTHING, 3, False), (NOTHING, 0, True)], False),  # n2 may have forgotten a later term
+        (3, [(NOTHING, 3, False), (NOTHING, 0, True)], True),  # n1 is DLedger's and stands since its start
+        (3, [(ENTRIES, 3, False), (NOTHING, 0, True)], False),
         (5, [(NOTHING, 0, True), (NOTHING, 0, True)], False),
         (5, [(NOTHING, 0, True), (NOTHING, 0, True), (NOTHING, 0, True)], True),
         (5, [(NOTHING, 0, True), (NOTHING, 0, True), (NOTHING, 2, False)], False),
+        (5, [(NOTHING, 0, True), (NOTHING, 3, False), (NOTHING, 3, False), (ENTRIES, 3, False)], False),
+        (5, [(NOTHING, 0, True), (NOTHING, 0, True), (NOTHING, 2, False), (NOTHING, 0, True)], True),
         (2, [(NOTHING, 0, True)], True),
     ],
 )
@@ -124,6 +127,27 @@ async def test_an_emptied_peer_does_not_elect_one_that_lacks_what_it_had_acknowl
     await group.start(keeper)
     await until(lambda: not any(rejoins(group)))
     await until(lambda: min(lacking.committed_index, lost.committed_index) >= acknowledged)
+
+
+def test_founders_elect_a_peer_of_dledgers_that_stands_in_one_term_after_the_other() -> None:
+    """DLedger's peer stands from its start on, so it may name a later term than 0 before the other founder
+    has responded. The founder takes part from the next term on."""
+    core = ScriptedNode(rejoins=True, vote_lost=True, is_new_directory=True)
+    for peer, term, is_new in (("n2", 7, None), ("n1", 0, True)):
+        assert core.node.member.rejoin is not None
+        response = VoteResponse(vote_result=NOTHING, term=term, epochmq_new=is_new)
+        core.step(CallCompleted(peer, 1, VoteRequest(term=-1), response))
+    assert core.node.member.rejoin is None
+
+    def vote(term: int) -> VoteResult:
+        request = VoteRequest(group="g", remote_id="n0", local_id="n2", leader_id="n2", term=term)
+        effects = core.step(RequestReceived(term, request))
+        [response] = [one.response for one in effects if isinstance(one, SendResponse)]
+        assert isinstance(response, VoteResponse)
+        return response.vote_result
+
+    assert vote(7) is not VoteResult.ACCEPT, "this peer may have voted in that term"
+    assert vote(8) is VoteResult.ACCEPT
 
 
 def test_a_peer_that_may_know_a_later_leader_catches_up_with_that_one() -> None:
