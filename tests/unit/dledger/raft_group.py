@@ -86,9 +86,18 @@ class RaftGroup:
         await self.running.pop(name).stop()
 
     async def leader(self) -> DLedgerPeer:
+        """The leader, once a majority of its voters follows it: until then another candidate may take its
+        place."""
+
         def find() -> DLedgerPeer | None:
             leading = [r.peer for r in self.running.values() if r.peer.role is RaftRole.LEADER]
-            return max(leading, key=lambda peer: peer.term, default=None)
+            leader = max(leading, key=lambda peer: peer.term, default=None)
+            if leader is None:
+                return None
+            own = leader.node.member
+            members = [r.peer.node.member for r in self.running.values()]
+            following = sum((member.term, member.leader) == (own.term, own.leader) for member in members)
+            return leader if following >= own.quorum else None
 
         await until(lambda: find() is not None)
         found = find()
