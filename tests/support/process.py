@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -58,6 +59,21 @@ def wait_holds(check: Callable[[], None], *, timeout_s: float = PATIENCE_S) -> N
         _rest(deadline, timeout_s)
 
 
+_started: deque[ManagedProcess] = deque(maxlen=16)
+
+
+def started() -> list[ManagedProcess]:
+    """The newest processes that run or ended since the last call of `forget_ended`."""
+    return list(_started)
+
+
+def forget_ended() -> None:
+    """Leaves the processes that ended out of `started`."""
+    for process in started():
+        if not process.alive:
+            _started.remove(process)
+
+
 class ManagedProcess:
     """One child process; what it writes goes to `directory`/stdout and is shown when something fails."""
 
@@ -105,6 +121,8 @@ class ManagedProcess:
                 env=self._env,
                 start_new_session=True,
             )
+        if self not in _started:
+            _started.append(self)
 
     def wait_until(
         self, condition: Callable[[], bool], *, timeout_s: float = PATIENCE_S, what: str = "ready"
