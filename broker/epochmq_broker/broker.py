@@ -236,6 +236,7 @@ class Broker:
                 members,
             )
         )
+        live.standing.refusal = self.mode.refusal
         self.registration.on_response.append(self.mode.registered)
         self.pipeline = self.processors.pipeline(self.mode)
         self.ports = ClientPorts(

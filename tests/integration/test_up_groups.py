@@ -164,7 +164,12 @@ def test_a_fenced_master_takes_no_message_until_it_is_unfenced(run: GroupRun) ->
     run.until(lambda: run.wait_master()["fenced"], "it is shown to be fenced")
     header = send_header(0, "0" * 32)
     assert call(master["address"], SEND_MESSAGE_V2, header, b"x").code == SERVICE_NOT_AVAILABLE
-    assert run.here("produce", "fenced", "while", "--timeout", "1").returncode == 1
+    words = "fenced: it stores no messages until it is unfenced; next: epochmq fence GROUP/REPLICA --off"
+    rejected = run.here("produce", "fenced", "while", "--timeout", "1")
+    assert rejected.returncode == 1
+    assert words in rejected.stderr, rejected.stderr
+    assert f"\n{master['pod']}: {words}\n" in run.ok("status")
+    assert run.wait_master()["reason"] == words
     assert run.ok("fence", name, "--off") == f"{master['pod']} (master) accepts messages again\n"
     run.ok("produce", "fenced", "after")
     output = run.ok("consume", "fenced", "--count", "2", "--timeout", "120")

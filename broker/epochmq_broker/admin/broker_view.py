@@ -2,42 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 from epochmq_broker.admin.dependencies import AdminApiDependencies
 from epochmq_broker.admin.master_poller import MasterPoller
 from epochmq_broker.admin.readiness import ReadinessFacts, not_ready_reasons
 from epochmq_broker.config.clock import boot_ms
 from epochmq_broker.membership.dledger.group_state import dledger_state
+from epochmq_broker.membership.store_faults import store_faults
 from epochmq_broker.replication.ha.client import HAClientPhase
 from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.admin_api import results
 from epochmq_protocol.admin_api.operations import ReadinessLimits
-from epochmq_store.log.damaged_ranges import REFILL
 from epochmq_store.statuses import RunningFlags
 
-STORE_FAULTS: Final = {
-    RunningFlags.NOT_READABLE: "the store cannot be read",
-    RunningFlags.NOT_WRITEABLE: "the store cannot be written",
-    RunningFlags.WRITE_LOGICS_QUEUE_ERROR: "writing a consume queue failed",
-    RunningFlags.WRITE_INDEX_FILE_ERROR: "writing an index file failed",
-    RunningFlags.DISK_FULL: "the disk is full",
-    RunningFlags.LOGIC_DISK_FULL: "the disk of the consume queues is full",
-    RunningFlags.FLUSH_FAILED: "flushing the log to the disk failed",
-    RunningFlags.LOG_DAMAGED: f"a confirmed record of the log is damaged (see the field `damage`): {REFILL}",
-}
-
 RoleName = Literal["master", "replica", "none"]
-
-
-def store_faults(flags: int, disk_used_ratio: float) -> tuple[str, ...]:
-    """What is wrong with the store by its flags; of a full disk also how full it is (0 to 1)."""
-    found = {flag: text for flag, text in STORE_FAULTS.items() if flags & flag}
-    if RunningFlags.LOG_DAMAGED in found:
-        found.pop(RunningFlags.FLUSH_FAILED, None)  # set as well, although no flush has failed
-    if RunningFlags.DISK_FULL in found:
-        found[RunningFlags.DISK_FULL] += f", {disk_used_ratio:.0%} used"
-    return tuple(found.values())
 
 
 class BrokerView:

@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from epochmq_broker.config import refusals
 from epochmq_protocol.admin_api.operations import TAKEOVER_ENTRIES_MAX, ReadinessLimits
 from epochmq_protocol.admin_api.results import DLedgerState, MemberGroupState
 
@@ -61,18 +62,15 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
     """Returns the reasons why the broker is not ready; none if it is."""
     reasons = list(facts.store_faults)
     if facts.fenced:
-        reasons.append("it is fenced: it stores no messages until it is unfenced")
+        reasons.append(refusals.fenced_reason())
     if facts.drained and facts.dledger is not None:
         reasons.append("it is drained: it leaves the leadership to other replicas until it is undrained")
     elif facts.drained:
         reasons.append("it is drained: it stays out of the SyncStateSet until it is undrained")
     if facts.refusal is not None:
-        return [*reasons, f"the controllers refuse its store: {facts.refusal}"]
+        return [*reasons, refusals.store_refused(facts.refusal).cause]
     if facts.in_doubt:
-        reasons.append(
-            "its log may lack acknowledged messages (after a power loss, a disk failure or a restored "
-            "volume) until it has caught up with a master"
-        )
+        reasons.append(refusals.IN_DOUBT.cause)
     if facts.group is not None and facts.group.role == "isolated":
         step = facts.group.isolated_because
         reasons.append("it is isolated: it " + (step or "has not begun to go online"))
@@ -86,12 +84,7 @@ def not_ready_reasons(facts: ReadinessFacts, limits: ReadinessLimits) -> list[st
     elif facts.role == "replica":
         reasons += _replica(facts, limits)
     elif facts.controlled:
-        leader = facts.leading_controller
-        reasons.append(
-            "no leading controller is known"
-            if leader is None
-            else f"the leading controller {leader} has not named a master yet"
-        )
+        reasons.append(refusals.no_master_yet(facts.leading_controller))
     else:
         reasons.append("it has not started")
     return reasons
@@ -120,13 +113,10 @@ def _dledger(facts: ReadinessFacts, peer: DLedgerState) -> list[str]:
 def _master(facts: ReadinessFacts) -> list[str]:
     reasons = []
     if not facts.may_write:
-        why = f" and {facts.waits_for}" if facts.waits_for is not None else ""
-        reasons.append(f"the master has no write lease{why}")
+        reasons.append(refusals.no_lease(facts.waits_for).cause)
     elif not facts.replicas_enough:
-        reasons.append(
-            f"{len(facts.sync_state_set)} replicas are in sync, but "
-            f"minInSyncReplicas={facts.min_in_sync_replicas}"
-        )
+        few = refusals.few_replicas(len(facts.sync_state_set), facts.min_in_sync_replicas)
+        reasons.append(few.cause)
     if facts.registered is False:
         reasons.append("it is not registered with a nameserver yet")
     return reasons

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from epochmq_broker.config.refusals import SendRefusal
 from epochmq_broker.config.role import ActingRole, IsolatedRole, MasterRole, ReplicaRole, Role, RoleMachine
 
 NO_LIMIT_MS: Final = math.inf
@@ -120,11 +121,18 @@ class BrokerStanding:
         """What the broker may do now; replaced as a whole."""
         self.waits_for: Callable[[], str | None] = lambda: None
         """Says what a master without the right to write waits for; None if it has the right, or is none."""
+        self.refusal: Callable[[], SendRefusal | None] = lambda: None
+        """Says why the broker stores no messages now; None if it does, or is a replica in order."""
 
     @property
     def role(self) -> Role:
         """The present role."""
         return self._machine.role
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the broker is being stopped."""
+        return self._facts.is_stopping
 
     def become(self, role: Role) -> None:
         """Takes another role. Raises IllegalRoleTransitionError."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from epochmq_broker.auth.access_control import AccessControl
 from epochmq_broker.config.broker_config import LiveConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.config.refusals import refusal_info
 from epochmq_broker.membership.acting.lock_quorum import LockQuorum
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode
@@ -165,7 +166,11 @@ class RequestProcessors:
             static_topics=tables.static_topics,
             timer=components.timer,
             compacted=components.pop.compacted,
-            group_info=lambda: {**mode.runtime_info(), **member_info(components.members)},
+            group_info=lambda: {
+                **mode.runtime_info(),
+                **refusal_info(live.standing.refusal()),
+                **member_info(components.members),
+            },
         )
         static_topics = StaticTopicProcessor(mqadmin, tables.static_topics, components.remote_queues)
         control = ReplicaControlProcessor(

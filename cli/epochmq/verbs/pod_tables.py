@@ -79,12 +79,28 @@ def row_of(observed: ObservedLocalPod) -> PodRow:
         pod.port("remoting"),
         process.pid if process else None,
         observed.phase,
-        (record.reason if record and record.reason else observed.readiness.reason),
+        _short_reason(observed),
         record.restarts if record else 0,
         record.since_ms if record else 0,
         _probed_role(pod.component, pod.port("remoting"), observed.readiness),
         observed.readiness.runtime_info,
     )
+
+
+def _short_reason(observed: ObservedLocalPod) -> str:
+    """The reason for the table: of a broker that refuses messages only its state, as `print_refusals` prints
+    the rest."""
+    if observed.reason and observed.reason == observed.readiness.refuses:
+        return observed.readiness.runtime_info.get("refusalState", observed.reason)
+    return observed.reason
+
+
+def print_refusals(console: Console, pods: Iterable[ObservedLocalPod]) -> None:
+    """Prints a line for each broker that refuses messages: why, and the next command. They are the words with
+    which the broker rejects a send."""
+    lines = [f"{o.pod.name}: {o.readiness.refuses}" for o in pods if o.alive and o.readiness.refuses]
+    for line in ["", *lines] if lines else []:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def row_of_status(pod: PodStatus, component: Component) -> PodRow:

@@ -38,6 +38,7 @@ def run(state: Path, target: KubernetesTarget | None, *, as_json: bool) -> int:
         rows = [pod_tables.row_of(pod) for pod in observation.pods]
         console.print(pod_tables.pod_table(rows, console.width))
         pod_tables.print_groups(console, status.report(directory, observation))
+        pod_tables.print_refusals(console, observation.pods)
         if directory.supervisor() is None:
             print_error("the supervisor is gone: pods that end are not restarted; run up again, or down")
     if not observation.pods:

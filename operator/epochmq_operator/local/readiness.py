@@ -50,6 +50,11 @@ class Readiness:
     group: ListedReplicaGroup | None = None
 
     @property
+    def refuses(self) -> str:
+        """Why the broker stores no messages, in its own words; empty if it does, or is a replica in order."""
+        return self.runtime_info.get("refusesMessages", "")
+
+    @property
     def dledger_role(self) -> str | None:
         """The role of a broker of a DLedger group: `master` once it leads and accepts messages, else `slave`.
         None for others."""

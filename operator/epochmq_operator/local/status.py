@@ -51,10 +51,23 @@ class ObservedLocalPod(msgspec.Struct, kw_only=True):
     readiness: Readiness
 
     @property
+    def serves(self) -> bool:
+        """Whether the pod is ready and, as a broker, refuses no messages."""
+        return self.readiness.ready and not self.readiness.refuses
+
+    @property
+    def reason(self) -> str:
+        """Why the pod does not serve; empty if it does."""
+        if self.serves:
+            return ""
+        noted = self.record.reason if self.record else ""
+        return noted or self.readiness.refuses or self.readiness.reason
+
+    @property
     def phase(self) -> PodPhase:
         """The present phase: the recorded one, corrected by the result of the probe."""
         known = self.record.phase if self.record else PodPhase.STOPPED
-        if self.readiness.ready:
+        if self.serves:
             return known if known is PodPhase.STOPPING else PodPhase.READY
         if not self.alive and known in (PodPhase.READY, PodPhase.UNREADY, PodPhase.STARTING):
             return PodPhase.STOPPED
@@ -211,12 +224,12 @@ def _group(group: BrokerGroup, seen: LocalObservation) -> BrokerGroupStatus:
 
 
 def _phase(observed: list[ObservedLocalPod]) -> GroupPhase:
-    if observed and all(o.readiness.ready for o in observed):
+    if observed and all(o.serves for o in observed):
         return GroupPhase.READY
     if not any(o.alive for o in observed) and all(o.phase is PodPhase.STOPPED for o in observed):
         return GroupPhase.STOPPED
     coming = (PodPhase.WAITING, PodPhase.STARTING, PodPhase.READY)
-    failing = any(o.record is not None and o.record.restarts for o in observed if not o.readiness.ready)
+    failing = any(o.record is not None and o.record.restarts for o in observed if not o.serves)
     if not failing and all(o.phase in coming for o in observed):
         return GroupPhase.PROGRESSING
     return GroupPhase.DEGRADED
@@ -289,15 +302,14 @@ def _admin_address(pod: Pod) -> str | None:
 
 def _pod(o: ObservedLocalPod, volume: str) -> PodStatus:
     process = o.record.process if o.record and o.alive else None
-    noted = o.record.reason if o.record else ""
     return PodStatus(
         pod=o.pod.name,
         address=o.pod.port("remoting"),
         pid=process.pid if process else None,
         admin_address=_admin_address(o.pod),
         data_dir=next(v.path for v in o.pod.volumes if v.name == volume),
-        ready=o.readiness.ready,
+        ready=o.serves,
         phase=o.phase,
-        reason="" if o.readiness.ready else noted or o.readiness.reason,
+        reason=o.reason,
         restarts=o.record.restarts if o.record else 0,
     )

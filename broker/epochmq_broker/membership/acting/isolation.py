@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from epochmq_broker.config.broker_config import BrokerConfig
+from epochmq_broker.config.refusals import ISOLATED
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
 from epochmq_protocol.transport.connection import RemotingConnection, RequestHandler
 
-REMARK: Final = "the master is isolated: it takes back the tables of its group before it serves clients"
+REMARK: Final = f"the master is {ISOLATED}"
 
 
 def starts_isolated(config: BrokerConfig) -> bool:

@@ -12,13 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from epochmq_broker.config import refusals
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.clock import boot_ms
+from epochmq_broker.config.refusals import SendRefusal
+from epochmq_broker.config.role import ActingRole
 from epochmq_broker.membership.acting.isolation import IsolationGate
 from epochmq_broker.membership.acting.lock_quorum import LockQuorum
 from epochmq_broker.membership.controlled.replica_control import ReplicaControl
 from epochmq_broker.membership.controlled.request_gate import RequestGate
 from epochmq_broker.membership.dledger.log_upgrade import reject_divided_log
 from epochmq_broker.membership.registration import NameserverRegistration
+from epochmq_broker.membership.store_faults import refusal_of_store
 from epochmq_broker.replication.ha.master_flush_offset import adopt_master_flush_offset
 from epochmq_broker.replication.ha.service import HARole, HAService
 from epochmq_broker.replication.slave_sync import SlaveSync
@@ -45,6 +50,7 @@ from epochmq_protocol.transport.member_authentication import MemberAuthenticatio
 from epochmq_protocol.write_promise import WritePromiseRequestHeader, WritePromiseResponseHeader
 from epochmq_store.message_store import MessageStore
 from epochmq_store.queues.queue_extension import BitMapOf
+from epochmq_store.statuses import RunningFlags
 from epochmq_store.store_config import StoreConfig
 
 
@@ -171,6 +177,41 @@ class AvailabilityMode:
     def takes_messages(self) -> bool:
         """Whether a message that waits for replicas would be stored now."""
         return self._parts.live.standing.capabilities.store_is_open
+
+    def refusal(self) -> SendRefusal | None:
+        """Why this broker stores no messages of clients now, whatever the reason; None if it does, or is a
+        replica in order."""
+        store, standing = self._parts.store, self._parts.live.standing
+        if store.state.flags & RunningFlags.FENCED:
+            return refusals.FENCED
+        if (fault := refusal_of_store(store)) is not None:
+            return fault
+        if standing.is_stopping:
+            return refusals.STOPPING
+        if self.isolation is not None and self.isolation.is_closed:
+            return refusals.ISOLATED
+        if isinstance(standing.role, ActingRole):
+            return refusals.ACTING
+        return self._refusal_of_master() if standing.capabilities.is_master else self._refusal_of_replica()
+
+    def _refusal_of_master(self) -> SendRefusal | None:
+        parts = self._parts
+        standing, config, sync = parts.live.standing, parts.live.current, parts.ha.sync_state
+        if not standing.capabilities.may_write(boot_ms()):
+            return refusals.no_lease(standing.waits_for())
+        if not standing.capabilities.store_is_open:
+            return refusals.starting("its log is not ready for messages yet")
+        if sync is None or parts.writer.has_enough_replicas:
+            return None
+        if self.is_controlled:
+            return refusals.few_replicas(
+                sync.in_sync_count, max(config.min_in_sync_replicas, sync.recorded_least)
+            )
+        in_sync = sync.count_within(config.ha_max_gap_not_in_sync)
+        return refusals.few_replicas(in_sync, config.in_sync_replicas, "inSyncReplicas")
+
+    def _refusal_of_replica(self) -> SendRefusal | None:
+        return None
 
     def master_log_state(self) -> MasterLogStateHeader:
         """The end of a master's log and the members of its SyncStateSet. Raises RequestError on a replica."""

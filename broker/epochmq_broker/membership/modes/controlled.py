@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from epochmq_broker.config import refusals
+from epochmq_broker.config.refusals import SendRefusal
 from epochmq_broker.membership.controlled.manager import ReplicasManager
 from epochmq_broker.membership.controlled.role_transitions import ReplicaDependencies
 from epochmq_broker.membership.modes.availability_mode import AvailabilityMode, GroupParts
+from epochmq_broker.replication.ha.service import HARole
 from epochmq_protocol.frame import Command
 from epochmq_protocol.headers import RegisterBrokerResponseHeader
 from epochmq_protocol.headers_controller import ExchangeHAInfoRequestHeader
@@ -58,6 +61,21 @@ class ControlledMode(AvailabilityMode):
     def takes_messages(self) -> bool:
         """See `AvailabilityMode`."""
         return super().takes_messages() and self.replicas.takes_messages()
+
+    def refusal(self) -> SendRefusal | None:
+        """See `AvailabilityMode`."""
+        machine = self.replicas.started_state_machine
+        if machine is not None and machine.refusal is not None:
+            return refusals.store_refused(machine.refusal)
+        return super().refusal()
+
+    def _refusal_of_replica(self) -> SendRefusal | None:
+        if self._parts.ha.doubt.current.in_doubt:
+            return refusals.IN_DOUBT
+        if self._parts.ha.role in (HARole.MASTER, HARole.REPLICA):
+            return None
+        machine = self.replicas.started_state_machine
+        return refusals.starting(refusals.no_master_yet(machine.leader if machine is not None else None))
 
     def runtime_info(self) -> Mapping[str, str]:
         """Adds the id that the controllers gave to this broker, why they refuse its store, and what a person

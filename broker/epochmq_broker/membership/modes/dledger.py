@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from epochmq_broker.config import refusals
 from epochmq_broker.config.broker_config import BrokerConfig, LiveConfig
+from epochmq_broker.config.refusals import SendRefusal
 from epochmq_broker.membership.dledger.commit_log_peer import (
     CommitLogPeer,
     broker_id_of,
@@ -138,6 +140,19 @@ class DLedgerMode(AvailabilityMode):
             master_epoch=self.leadership.term,
             max_offset=self._parts.store.max_phy_offset,
         )
+
+    def _refusal_of_master(self) -> SendRefusal | None:
+        return None if self.commit_log.is_ready else self._refusal_of_replica()
+
+    def _refusal_of_replica(self) -> SendRefusal | None:
+        commit_log = self.commit_log
+        if commit_log.problem:
+            return refusals.store_fault((commit_log.problem,))
+        if self.leadership.leads:
+            return refusals.starting("it leads, but its log is not committed and dispatched yet")
+        if self.leadership.leader_id is None:
+            return refusals.starting("the group has no leader, as far as it knows")
+        return None
 
     def runtime_info(self) -> Mapping[str, str]:
         """The entries about the peer, and about its control."""

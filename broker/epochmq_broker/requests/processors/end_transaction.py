@@ -12,8 +12,9 @@ from collections.abc import Mapping
 
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.config.refusals import SendRefusal
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
-from epochmq_broker.requests.processors.send import STORED_CODES, put_rejection
+from epochmq_broker.requests.processors.send import STORED_CODES, put_rejection, refused
 from epochmq_broker.requests.processors.send_checks import check_not_forbidden_topic, check_not_service_topic
 from epochmq_broker.services.transactions import half_messages
 from epochmq_broker.services.transactions.op_writer import count_put
@@ -115,7 +116,7 @@ class EndTransactionProcessor:
         stored = writer.put(message)
         if stored.status not in STORED_CODES:
             self._stats.put_failures += 1
-            raise _commit_rejection(stored.status, self._live.current)
+            raise _commit_rejection(stored.status, self._live.current, self._live.standing.refusal())
         transactions = self._transactions
         transactions.ops.end(half.queue_id, half.queue_offset)
         transactions.metrics.add(stored.topic, -1)
@@ -174,7 +175,7 @@ def _check_names(half: MessageExt, properties: dict[str, str], header: EndTransa
         raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
 
 
-def _commit_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
+def _commit_rejection(status: PutStatus, config: BrokerConfig, refusal: SendRefusal | None) -> RequestError:
     """The response to a commit whose message was not stored (sendFinalMessage)."""
     match status:
         case PutStatus.CREATE_MAPPED_FILE_FAILED:
@@ -186,8 +187,9 @@ def _commit_rejection(status: PutStatus, config: BrokerConfig) -> RequestError:
                 f"msg body length limit {config.max_message_size}B, msg properties length limit 32KB.",
             )
         case PutStatus.SERVICE_NOT_AVAILABLE:
-            return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+            why = "" if refusal is None else f" {refused(config, refusal)}"
+            return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, f"Service not available now.{why}")
         case PutStatus.OS_PAGE_CACHE_BUSY:
             return RequestError(ResponseCode.SYSTEM_ERROR, "OS page cache busy, please try another machine")
         case _:  # the remarks for timer messages and replicas are those of sends
-            return put_rejection(status, config)
+            return put_rejection(status, config, refusal)

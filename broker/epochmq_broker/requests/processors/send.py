@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
+from epochmq_broker.config.refusals import SendRefusal
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send_checks import (
     SendChecks,
@@ -73,9 +74,9 @@ STORED_CODES = {
 """The statuses with which a message is in the log; responses with them have the full header."""
 
 
-def put_rejection(status: PutStatus, config: BrokerConfig, waits_for: str | None = None) -> RequestError:
-    """The response to a message that was not stored. `waits_for`: what a master without the right to write
-    waits for."""
+def put_rejection(status: PutStatus, config: BrokerConfig, refusal: SendRefusal | None) -> RequestError:
+    """The response to a message that was not stored. `refusal`: why this broker stores no messages now, if it
+    does not."""
     match status:
         case PutStatus.WHEEL_TIMER_MSG_ILLEGAL:
             return RequestError(
@@ -103,9 +104,9 @@ def put_rejection(status: PutStatus, config: BrokerConfig, waits_for: str | None
                 "the message is illegal, maybe msg body or properties length not matched. "
                 f"msg body length limit {config.max_message_size}B, msg properties length limit 32KB.",
             )
-        case PutStatus.SERVICE_NOT_AVAILABLE if waits_for is not None:
+        case PutStatus.SERVICE_NOT_AVAILABLE if refusal is not None:
             return RequestError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. The master {waits_for}"
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. {refused(config, refusal)}"
             )
         case PutStatus.SERVICE_NOT_AVAILABLE:
             return RequestError(
@@ -129,9 +130,15 @@ def put_rejection(status: PutStatus, config: BrokerConfig, waits_for: str | None
                 "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w.",
             )
         case PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
-            return RequestError(ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough")
+            why = "" if refusal is None else f". {refused(config, refusal)}"
+            return RequestError(ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough{why}")
         case _:
             return RequestError(ResponseCode.SYSTEM_ERROR, status.value)
+
+
+def refused(config: BrokerConfig, refusal: SendRefusal) -> str:
+    """Which broker stores no messages, why, and the next command."""
+    return f"Broker {config.broker_name} at {config.broker_addr}: {refusal}"
 
 
 def response_ext(config: BrokerConfig) -> dict[str, str]:
@@ -174,7 +181,7 @@ class SendProcessor:
 
     def send(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Stores one message, or one batch of messages."""
-        reject_send_on_slave(self._live.standing.capabilities)
+        reject_send_on_slave(self._live.standing)
         header = send_header(command)
         logical = self._translate(header) if self._static.table else None
         if not command.body:
@@ -201,8 +208,7 @@ class SendProcessor:
                 stored = self._put(message)
             if stored.status not in STORED_CODES:
                 self._stats.put_failures += 1
-                waits_for = self._live.standing.waits_for()
-                raise put_rejection(stored.status, self._live.current, waits_for)
+                raise put_rejection(stored.status, self._live.current, self._live.standing.refusal())
         except RequestError as error:
             return response(command, error.code, error.remark, ext=self._ext())
         if kind != NORMAL:
@@ -344,7 +350,7 @@ class SendProcessor:
                 success.code = STORED_CODES[status]
                 connection.respond(success)
                 return
-            error = put_rejection(status, self._live.current, self._live.standing.waits_for())
+            error = put_rejection(status, self._live.current, self._live.standing.refusal())
             connection.respond(response(command, error.code, error.remark, ext=self._ext()))
 
         self._writer.when_safe(stored.end, respond)

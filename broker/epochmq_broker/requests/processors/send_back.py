@@ -56,7 +56,7 @@ class SendBackProcessor:
     def send_back(self, connection: RemotingConnection, command: Command) -> Command | None:
         """Takes one message back, named by its commit-log offset."""
         config = self._live.current
-        reject_send_on_slave(self._live.standing.capabilities)
+        reject_send_on_slave(self._live.standing)
         if config.broker_id != MASTER_ID:
             # A Java consumer then sends the message to the retry topic itself, on another broker.
             raise RequestError(

@@ -279,7 +279,7 @@ class FastSend:
                 data = frame
             elif status not in STORED_CODES:
                 config = self._live.current
-                error = put_rejection(status, config, self._live.standing.waits_for())
+                error = put_rejection(status, config, self._live.standing.refusal())
                 ext = response_ext(config)
                 command = Command(
                     int(error.code), opaque=opaque, flag=FLAG_RESPONSE, remark=error.remark, ext=ext

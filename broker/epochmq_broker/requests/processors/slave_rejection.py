@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 
 from epochmq_broker.config.broker_config import LiveConfig
-from epochmq_broker.config.capabilities import Capabilities
+from epochmq_broker.config.capabilities import BrokerStanding, Capabilities
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
 from epochmq_protocol.frame import Command
@@ -15,10 +15,12 @@ from epochmq_protocol.transport.connection import RemotingConnection, RequestHan
 REMARK = "[REJECTREQUEST]system busy, start flow control for a while"
 
 
-def reject_send_on_slave(allowed: Capabilities) -> None:
-    """Raises RequestError SYSTEM_BUSY on a slave; Java producers then retry on another broker."""
-    if not allowed.accepts_sends:
-        raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK)
+def reject_send_on_slave(standing: BrokerStanding) -> None:
+    """Raises RequestError SYSTEM_BUSY on a slave; Java producers then retry on another broker. The remark
+    says what is wrong with the slave, if anything is."""
+    if not standing.capabilities.accepts_sends:
+        refusal = standing.refusal()
+        raise RequestError(ResponseCode.SYSTEM_BUSY, REMARK if refusal is None else f"{REMARK}. {refusal}")
 
 
 def reject_pull_on_slave(allowed: Capabilities) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from epochmq_broker.admin.broker_view import store_faults
 from epochmq_broker.admin.lag_estimator import LagEstimator
 from epochmq_broker.admin.readiness import ReadinessFacts, not_ready_reasons
+from epochmq_broker.membership.store_faults import store_faults
 from epochmq_controller.controller import admin_api as of_controllers
 from epochmq_protocol.admin_api.operations import ReadinessLimits
 from epochmq_protocol.admin_api.results import (
