@@ -120,12 +120,7 @@ class Broker:
         self.client = RemotingClient(credentials=credentials, members=members)
         self.routes = TopicRoutes(live, self.client)
         peers = PeerCopies(live, self.client, partial(other_members, self.client, live))
-        self.scrub = LogScrub(
-            live,
-            self.store,
-            confirmed=self._confirmed,
-            peers=None if config.enable_dledger_commit_log else peers,
-        )
+        self.scrub = LogScrub(live, self.store, confirmed=self._confirmed, peers=peers)
         self.quarantine = Quarantine(
             live, writer=self.writer, create_topic=tables.topics.create_in_send_back, store_host=store_host
         )

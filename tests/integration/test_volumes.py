@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.volumes.faults import BIT, CLONE, CONSUME_QUEUES, CONTROLLER, EMPTY, OLDER
-from tests.integration.volumes.modes import ControlledVolumes, VolumeGroup
+from tests.integration.volumes.modes import ControlledVolumes, DLedgerVolumes, VolumeGroup
 from tests.integration.volumes.rounds import VolumeRounds
 from tests.integration.volumes.traffic import ThreadTraffic
 
@@ -38,3 +38,8 @@ def rounds_of(group: VolumeGroup, kinds: list[str]) -> None:
 )
 def test_nothing_acknowledged_is_lost_and_each_remedy_works(tmp_path: Path, kinds: list[str]) -> None:
     rounds_of(ControlledVolumes(tmp_path), kinds)
+
+
+@pytest.mark.timeout(900)
+def test_a_rotten_entry_of_a_dledger_log_is_repaired_or_named(tmp_path: Path) -> None:
+    rounds_of(DLedgerVolumes(tmp_path), [BIT + "the entries"] * 3)

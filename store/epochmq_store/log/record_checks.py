@@ -2,7 +2,8 @@
 """Checks the records of a commit log one by one: where they begin, and whether they are whole.
 
 A record is whole if its magic, its sizes, its physical offset and the checksum of its body agree. In a
-DLedger log each record follows the header of its entry, which must agree, too.
+DLedger log each record follows the header of its entry, which must agree, too. Of that header, index and term
+say nothing by themselves.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from epochmq_formats.dledger_log import ENTRY_HEADER, ENTRY_HEADER_SIZE, FILLER, FILLER_MAGIC
 from epochmq_protocol.checksum import CRC_MASK, crc32
-from epochmq_protocol.dledger import ENTRY_MAGIC
+from epochmq_protocol.dledger import ENTRY_MAGIC, MEMBERS_CHANNEL
 from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, TOPIC_BYTES_MAX_V1
 from epochmq_protocol.record_layout import (
     BLANK_BYTES,
@@ -126,6 +127,12 @@ class DLedgerEntries(PlainRecords):
         return fault
 
     def content_fault(self, buffer: bytes, position: int, size: int) -> str:
+        *_, channel, chain_crc, body_crc, _ = ENTRY_HEADER.unpack_from(buffer, position)
+        if channel not in (0, MEMBERS_CHANNEL) or chain_crc or body_crc:
+            return (
+                f"an entry has the channel {channel} and the checksums {chain_crc} and {body_crc}, which no "
+                "peer writes into a commit log"
+            )
         return _content_fault(buffer, position + ENTRY_HEADER_SIZE, size - ENTRY_HEADER_SIZE)
 
     def starts(self, buffer: bytes, position: int) -> list[int]:
@@ -141,38 +148,53 @@ PLAIN: Final = PlainRecords()
 ENTRIES: Final = DLedgerEntries()
 
 
-def check_records(data: bytes, start: int, file_end: int) -> str:
-    """What is wrong with the bytes of [start, start + len(data)) of a plain log: empty if they are whole
-    records, perhaps with the start of a blank record, whose file ends at `file_end`."""
+def check_records(data: bytes, start: int, file_end: int, records: PlainRecords = PLAIN) -> str:
+    """What is wrong with the bytes of [start, start + len(data)) of a log: empty if they are whole records,
+    perhaps with the start of a blank record, whose file ends at `file_end`."""
     position = 0
     while position < len(data):
         left = len(data) - position
         if left < BLANK_BYTES:
             return f"the bytes end within a record, {left} bytes are left"
         at = start + position
-        size = PLAIN.size(data, position)
-        if PLAIN.is_blank(data, position):
+        if records.is_blank(data, position):
+            size = records.blank_size(data, position)
             whole = size == file_end - at and left in (BLANK_BYTES, size)
             return "" if whole else f"a blank record of {size} bytes does not end with the file"
         if left < HEAD_V4.size:
             return "the bytes end within a record"
-        fault = PLAIN.start_fault(data, position, at, left) or PLAIN.content_fault(data, position, size)
+        size = records.size(data, position)
+        fault = records.start_fault(data, position, at, left) or records.content_fault(data, position, size)
         if fault:
             return fault
         position += size
     return ""
 
 
-def record_bounds(data: bytes, start: int) -> list[int]:
+def record_bounds(data: bytes, start: int, records: PlainRecords = PLAIN) -> list[int]:
     """The log offsets at which the records in `data` begin, and the offset of its end. The bytes are whole
     records, and begin at the log offset `start`."""
     found, position = [], 0
     while position < len(data):
         found.append(start + position)
-        if PLAIN.is_blank(data, position):
+        if records.is_blank(data, position):
             break
-        position += PLAIN.size(data, position)
+        position += records.size(data, position)
     return [*found, start + len(data)]
+
+
+def only_headers_differ(own: bytes, theirs: bytes) -> bool:
+    """Whether two runs of whole entries of a DLedger log, of equal length, have the same records, and differ
+    only in the headers of the entries."""
+    position = 0
+    while position < len(own):
+        if ENTRIES.is_blank(own, position):
+            return own[position:] == theirs[position:]
+        at, end = position + ENTRY_HEADER_SIZE, position + ENTRIES.size(own, position)
+        if own[at:end] != theirs[at:end]:
+            return False
+        position = end
+    return True
 
 
 def _content_fault(buffer: bytes, position: int, size: int) -> str:

@@ -174,7 +174,12 @@ class DLedgerVolumes(VolumeGroup, OurDLedgerGroup):
         )
 
     def whole(self) -> bool:
-        return self._in_sync() == SIZE
+        """A peer that has no vote yet would make the next fault the second one at a time."""
+        with contextlib.suppress(OSError):
+            return self._in_sync() == SIZE and not any(
+                self.runtime(member)["dledgerProblem"] for member in self.brokers
+            )
+        return False
 
     def current_master(self) -> Member | None:
         return self.master()
@@ -237,6 +242,7 @@ EMPTIED = re.compile(r"\b(empty|clear) (its|this|the) (store|directory)|empty it
 
 
 COPIED = re.compile(r"copy the store of the slave at (\S+) to")
+TABLE = re.compile(r"(/\S+) and its backup cannot be read .* remove both")
 
 
 def output_since(member: Member, position: int) -> str:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +30,7 @@ from tests.integration.volumes.modes import (
     EMPTIED,
     HEAL_S,
     REPAIR_S,
+    TABLE,
     VolumeGroup,
     output_since,
     output_size,
@@ -229,6 +231,10 @@ class VolumeRounds:
             made.steps.append(f"{member.name}: {slave[0]} its place")
             source = next(one for one in self.group.brokers if one.address == slave[1])
             return partial(self._copy, source, member)
+        table = TABLE.search(output)
+        if table is not None and ended:
+            made.steps.append(f"{member.name}: remove {Path(table[1]).name} and its backup")
+            return partial(self._remove_table, member, Path(table[1]))
         if EMPTIED.search(output):
             made.steps.append(f"{member.name}: empty its store")
             return partial(self._empty, member)
@@ -244,6 +250,12 @@ class VolumeRounds:
         member.process.stop()
         self._begin_to_read()
         faults.replace_by(member, None)
+        member.start()
+
+    def _remove_table(self, member: Member, path: Path) -> None:
+        for name in (path, path.with_name(path.name + ".bak")):
+            name.unlink(missing_ok=True)
+        self._begin_to_read()
         member.start()
 
     def _copy(self, source: Member, target: Member) -> None:

@@ -83,6 +83,15 @@ def is_outvoted(crc: int, others: Sequence[int]) -> bool:
     return any(count >= votes[crc] for other, count in votes.items() if other != crc)
 
 
+def majority(crc: int, others: Sequence[int]) -> int | None:
+    """The checksum that at least two other replicas have, and more than have any other one, this broker's
+    included. None without one."""
+    votes = Counter([crc, *others])
+    found = max(votes, key=lambda one: votes[one])
+    rest = max((count for one, count in votes.items() if one != found), default=0)
+    return found if found != crc and votes[found] > max(rest, 1) else None
+
+
 def differing_range(
     start: int, bounds: Sequence[int], own: bytes, theirs: bytes, address: str
 ) -> DamagedRange | None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 from epochmq_store.log.damaged_ranges import REFILL, DamagedRange
 
 
-def damage_text(damaged: DamagedRange, *, repairs: bool) -> str:
-    """A damaged range in a sentence. `repairs`: this broker repairs broken records by itself."""
+def damage_text(damaged: DamagedRange) -> str:
+    """A damaged range in a sentence."""
     text = f"the log is damaged from offset {damaged.start} to {damaged.end}: {damaged.fault}"
-    if not damaged.repairable:
-        return f"{text}. Compare the logs (epochmq audit); if this broker's is the wrong one, {REFILL}"
-    return text if repairs else f"{text}. A DLedger log is not repaired in place: {REFILL}"
+    if damaged.repairable:
+        return text
+    return f"{text}. Compare the logs (epochmq audit); if this broker's is the wrong one, {REFILL}"

@@ -47,15 +47,14 @@ class LogScrub:
         store: MessageStore,
         *,
         confirmed: Callable[[], int],
-        peers: PeerCopies | None,
+        peers: PeerCopies,
     ) -> None:
-        """`confirmed`: up to where the log is the group's and on this disk. Without `peers` damage is only
-        reported: a DLedger log is written by its peer alone."""
+        """`confirmed`: up to where the log is the group's and on this disk."""
         self._live = live
         self._store = store
         self._confirmed = confirmed
         self._reads = PacedReads(live, store.log)
-        self._repairs = LogRepair(store, self._reads, peers, limit=lambda: self.limit) if peers else None
+        self._repairs = LogRepair(store, self._reads, peers, limit=lambda: self.limit)
         self._queues = QueueRepair(store, self._reads, limit=lambda: self.limit)
         self.served = ServedCopies(self._reads, served=self._served_range)
         self._task: asyncio.Task[None] | None = None
@@ -134,7 +133,7 @@ class LogScrub:
 
     def _served_range(self) -> tuple[int, int]:
         """What other replicas may ask for."""
-        return max(self._store.min_phy_offset, 0), 0 if self._repairs is None else self.limit
+        return max(self._store.min_phy_offset, 0), self.limit
 
     async def _scrub(self, wanted: ScrubUnit) -> ScannedUnit | None:
         """Reads one unit, compares it with the other replicas, and repairs what is broken; then the consume
@@ -149,7 +148,7 @@ class LogScrub:
             return None
         damage = self._store.damage
         self._report(unit, file, [*unit.damaged, *self._differing(unit)])
-        remaining = None if self._repairs is None else await self._repairs.run(unit, file)
+        remaining = await self._repairs.run(unit, file)
         if remaining is not None and self._is_still_there(file, unit):
             self._report(unit, file, remaining)
         await self._queues.run(expected)
@@ -184,7 +183,7 @@ class LogScrub:
         new = self._store.damage.replace_within(unit.start, unit.end, found)
         self.found += len(new)
         for one in new[:NAMED_MAX]:
-            log.error("%s: %s", file.path, self._text(one))
+            log.error("%s: %s", file.path, damage_text(one))
         if len(new) > NAMED_MAX:
             log.error("%s has %d more damaged ranges", file.path, len(new) - NAMED_MAX)
 
@@ -198,10 +197,7 @@ class LogScrub:
 
     def damage_texts(self) -> list[str]:
         """The first damaged ranges that are known now, one sentence each."""
-        return [self._text(one) for one in self._store.damage.ranges[:NAMED_MAX]]
-
-    def _text(self, one: DamagedRange) -> str:
-        return damage_text(one, repairs=self._repairs is not None)
+        return [damage_text(one) for one in self._store.damage.ranges[:NAMED_MAX]]
 
     def metric_values(self) -> dict[str, float]:
         """Metric name → value. The age of the last whole pass counts from the start while there was none."""
@@ -210,7 +206,7 @@ class LogScrub:
         return {
             "broker_scrubbed_bytes_total": float(self._reads.read_bytes),
             "broker_damaged_ranges_found_total": float(self.found),
-            "broker_damaged_ranges_repaired_total": float(self._repairs.repaired if self._repairs else 0),
+            "broker_damaged_ranges_repaired_total": float(self._repairs.repaired),
             "broker_queue_units_repaired_total": float(self._queues.repaired),
             "broker_damaged_bytes": float(self._store.damage.total_bytes),
             "broker_scrub_age_seconds": time.monotonic() - since_s,

@@ -16,7 +16,7 @@ from epochmq_protocol.checksum import crc32
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.commit_log import CommitLog
 from epochmq_store.log.quiet_reader import QuietReader
-from epochmq_store.log.record_checks import ENTRIES, PLAIN
+from epochmq_store.log.record_checks import ENTRIES, PLAIN, PlainRecords
 from epochmq_store.log.record_scan import READ_BYTES, RecordScan
 from epochmq_store.log.scanned_unit import ScannedUnit
 
@@ -68,7 +68,7 @@ class PacedReads:
         """Checks the records of a file from the log offset `start` on, up to the first that ends at or after
         `until`, and none that ends after `end`. `on_record` gets each whole one, on the thread. Raises
         OSError if the file cannot be opened."""
-        records = ENTRIES if self._log.header_bytes_at(file.start) else PLAIN
+        records = self.records_of(file)
         scan = RecordScan(
             file.path, file.start, file.size, start, until, records, end=end, on_record=on_record
         )
@@ -79,6 +79,10 @@ class PacedReads:
         finally:
             self._close_later(scan.close)
         return unit
+
+    def records_of(self, file: MappedFile) -> PlainRecords:
+        """What the records of a file of the log are: entries of a DLedger log, or plain ones."""
+        return ENTRIES if self._log.header_bytes_at(file.start) else PLAIN
 
     async def checksum(self, start: int, end: int) -> int:
         """The CRC-32 of the log's bytes [start, end), which are in one file. Raises OSError."""

@@ -1,7 +1,8 @@
 """Compares a unit of the log with the other replicas' copies, and repairs broken records from them.
 
 A repair replaces only the bytes of the log file: queues and index hold positions, which stay. The new bytes
-are checked before they are written, and read again from the disk afterwards.
+are checked before they are written, and read again from the disk afterwards. The bytes of a DLedger log are
+replaced below the committed position, where its peer writes no more.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from epochmq_broker.replication.scrub.comparison import (
     differing,
     differing_range,
     is_outvoted,
+    majority,
     parts_of,
     sources,
 )
@@ -28,7 +30,12 @@ from epochmq_broker.replication.scrub.peer_copies import PeerCopies
 from epochmq_protocol.checksum import crc32
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.damaged_ranges import DamagedRange
-from epochmq_store.log.record_checks import check_records, record_bounds
+from epochmq_store.log.record_checks import (
+    ENTRIES,
+    check_records,
+    only_headers_differ,
+    record_bounds,
+)
 from epochmq_store.log.scanned_unit import ScannedUnit
 from epochmq_store.message_store import MessageStore
 
@@ -95,14 +102,17 @@ class LogRepair:
             return False
         if not await self._write(part, whole[best[0]], file):
             return False
+        self._note_repair(part, best[0])
+        return True
+
+    def _note_repair(self, part: Part, address: str) -> None:
         self.repaired += 1
         log.warning(
             "the log was repaired from offset %d to %d with the bytes of the replica at %s",
             part.start,
             part.end,
-            best[0],
+            address,
         )
-        return True
 
     async def _whole_copy(self, address: str, part: Part, crc: int, file: MappedFile) -> bytes | None:
         """The bytes of a part at another replica; None if they are not whole records, or do not have the
@@ -110,7 +120,7 @@ class LogRepair:
         data = await self._peers.data(address, part.start, part.end)
         if data is None or crc32(data) != crc:
             return None
-        fault = check_records(data, part.start, file.start + file.size)
+        fault = check_records(data, part.start, file.start + file.size, self._reads.records_of(file))
         if fault:
             log.warning(
                 "the replica at %s is damaged, too, from offset %d to %d: %s",
@@ -160,9 +170,12 @@ class LogRepair:
             others.append(crc)
         if not copies:
             return None
+        own, records = await self._reads.data(part.start, part.end), self._reads.records_of(file)
+        right = majority(part.crc, others)
+        if right is not None and records is ENTRIES and only_headers_differ(own, copies[right]):
+            return await self._repair_headers(part, own, copies[right], names[right], file)
         crc, theirs = next(iter(copies.items()))
-        own = await self._reads.data(part.start, part.end)
-        bounds = record_bounds(own, part.start)
+        bounds = record_bounds(own, part.start, records)
         found = differing_range(part.start, bounds, own, theirs, names[crc])
         if found is None or is_outvoted(part.crc, others):
             return found
@@ -172,6 +185,22 @@ class LogRepair:
             found.start,
             found.end,
         )
+        return None
+
+    async def _repair_headers(
+        self, part: Part, own: bytes, theirs: bytes, address: str, file: MappedFile
+    ) -> DamagedRange | None:
+        """Replaces headers of entries that a majority of the peers has otherwise. Raft has the peers agree on
+        them, and they say nothing of a message."""
+        bounds = record_bounds(own, part.start, ENTRIES)
+        found = differing_range(part.start, bounds, own, theirs, address)
+        if found is None:
+            return None
+        entry = Part(found.start, found.end, None)
+        data = theirs[entry.start - part.start : entry.end - part.start]
+        if not await self._write(entry, data, file):
+            return found
+        self._note_repair(entry, address)
         return None
 
 

@@ -1,17 +1,30 @@
-"""The scrub checks the entries of a DLedger log, and reports what is broken without changing anything."""
+"""The scrub checks the entries of a DLedger log, compares them with those of the other peers, and repairs
+what is broken. Without another peer it reports what is broken, and changes nothing."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, ENTRY_POSITION_AT, ENTRY_SIZE_AT
+from epochmq_formats.dledger_log import (
+    CHAIN_CRC_AT,
+    ENTRY_HEADER_SIZE,
+    ENTRY_INDEX_AT,
+    ENTRY_POSITION_AT,
+    ENTRY_SIZE_AT,
+    ENTRY_TERM_AT,
+)
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol import record_layout
+from epochmq_protocol.checksum import crc32
 from epochmq_store.log.record_checks import ENTRIES
 from tests.unit.broker.dledger_bench import numbered, peers_of, ready, running, send, settings_of
 from tests.unit.broker.kit import Bench, until
+from tests.unit.broker.replication.scrub.replicas import Group, Replica, scrubbing
 
 FAST = {
     "mappedFileSizeCommitLog": str(1 << 17),
@@ -25,7 +38,13 @@ BROKEN = {
     "position": ENTRY_POSITION_AT + 7,
     "record": ENTRY_HEADER_SIZE + record_layout.PHYSICAL_OFFSET_AT + 7,
     "body": ENTRY_HEADER_SIZE + record_layout.HEAD_BYTES + 2,
+    "channel": ENTRY_POSITION_AT + 8 + 3,
+    "chain checksum": CHAIN_CRC_AT + 3,
+    "body checksum": CHAIN_CRC_AT + 4 + 3,
 }
+"""Where a flipped bit shows by itself, from the start of an entry."""
+COMPARED = {"index": ENTRY_INDEX_AT + 7, "term": ENTRY_TERM_AT + 7}
+"""Where only the other peers tell, and no message is concerned."""
 
 
 def flip(bench: Bench, offset: int) -> Path:
@@ -82,8 +101,104 @@ async def test_a_broken_entry_is_reported_and_stays(tmp_path: Path, name: str) -
         changed = path.read_bytes()
         await until(lambda: store.damage)
         (found,) = store.damage.ranges
-        assert "and empty its store" in bench.broker.scrub.damage_texts()[0]
+        assert bench.broker.scrub.damage_texts()[0].startswith(
+            f"the log is damaged from offset {found.start} "
+        )
         assert found.start == file.start + size
         assert found.end == found.start + ENTRIES.size(file.map[:100], 0) or name == "size"
         assert found.size < 1000
         assert path.read_bytes() == changed
+
+
+@asynccontextmanager
+async def equal_peers(directory: Path) -> AsyncIterator[Group]:
+    """Three peers with the same committed log, whose own scrubs are off. The first one leads."""
+    peers = peers_of(3)
+    settings = FAST | {"scrubBytesPerSecond": "0"}
+    async with AsyncExitStack() as stack:
+        benches = [
+            await stack.enter_async_context(
+                running(directory / str(number), settings_of(peers, number, **settings))
+            )
+            for number in range(3)
+        ]
+        leader = await ready(*benches)
+        await two_files(leader)
+        end = leader.broker.store.max_phy_offset
+        for bench in benches:
+            await until(lambda store=bench.broker.store: store.max_phy_offset == end)
+        group = Group()
+        benches.sort(key=lambda one: one is not leader)
+        for name, bench in zip(("one", "two", "three"), benches, strict=True):
+            group.replicas[name] = Replica(name, bench.broker.store, group)
+        yield group
+
+
+def record_at(replica: Replica, file: int = 1) -> int:
+    """Where the second entry of a file begins there."""
+    return ENTRIES.size(replica.original[file], 0)
+
+
+@pytest.mark.parametrize("name", [*BROKEN, *COMPARED])
+async def test_a_broken_entry_is_repaired_from_the_other_peers(tmp_path: Path, name: str) -> None:
+    """The leader and a follower have one each."""
+    async with equal_peers(tmp_path) as group:
+        one, two = group.replicas["one"], group.replicas["two"]
+        at = {**BROKEN, **COMPARED}[name]
+        one.flip(1, record_at(one) + at)
+        two.flip(2, record_at(two, 2) + at)
+        async with scrubbing(group, *group.replicas):
+            for broken in (one, two):
+                await until(
+                    lambda scrub=broken.scrub: (
+                        scrub.metric_values()["broker_damaged_ranges_repaired_total"] == 1
+                    )
+                )
+            for replica in group.replicas.values():
+                await until(replica.passed())
+        for replica in group.replicas.values():
+            assert replica.files == replica.original
+            assert not replica.store.damage
+
+
+async def test_a_peer_with_another_property_names_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with equal_peers(tmp_path) as group:
+        one = group.replicas["one"]
+        start = record_at(one)
+        size = ENTRIES.size(one.original[1], start)
+        one.flip(1, start + size - 2)
+        changed = one.files
+        with caplog.at_level(logging.ERROR):
+            async with scrubbing(group, *group.replicas):
+                for replica in group.replicas.values():
+                    await until(replica.passed(3))
+                (found,) = one.store.damage.ranges
+                assert found.start == one.store.log.files.files[1].start + start
+                assert (found.size, found.repairable) == (size, False)
+                assert "and empty its store" in one.scrub.damage_texts()[0]
+                assert not group.replicas["two"].store.damage
+                assert not group.replicas["three"].store.damage
+        assert one.files == changed
+        assert "has other records there, which are whole, too" in caplog.text
+
+
+async def test_a_peer_serves_its_entries_to_the_others(tmp_path: Path) -> None:
+    async with running(tmp_path, settings_of(peers_of(1), **FAST)) as bench:
+        await two_files(bench)
+        file = bench.broker.store.log.files.files[0]
+        served = bench.broker.scrub.served
+        assert await served.data(0, 1000) == file.map[:1000]
+        assert await served.checksums([(0, 1000)]) == [crc32(file.map[:1000])]
+
+
+async def test_headers_without_a_majority_stay(tmp_path: Path) -> None:
+    async with equal_peers(tmp_path) as group:
+        one, two = group.replicas["one"], group.replicas["two"]
+        group.silent.add("three")
+        one.flip(1, record_at(one) + COMPARED["term"])
+        async with scrubbing(group, "one", "two"):
+            await until(lambda: one.store.damage and two.store.damage)
+        assert one.scrub.metric_values()["broker_damaged_ranges_repaired_total"] == 0
+        assert two.files == two.original
