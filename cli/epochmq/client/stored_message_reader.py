@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 
 from epochmq.client.admin import AdminClient, BrokerAddress
@@ -112,11 +112,16 @@ class StoredMessageReader:
                 return
             offset = max(next_offset, offset + 1)
 
-    async def by_offset_id(self, text: str) -> ReceivedMessage:
-        """The message with an offset id, from the broker that the id names. Raises RequestError."""
+    async def by_offset_id(self, text: str, brokers: Collection[str] | None = None) -> ReceivedMessage:
+        """The message with an offset id, from the broker that the id names. `brokers` are the addresses that
+        it may name; None: any. Raises RequestError."""
         host, physical_offset = message.parse_message_id(text)
         ip, port = message.decode_host(host)
         address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+        if brokers is not None and address not in brokers:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND, f"the id names {address}, which is no broker of this cluster"
+            )
         response = await self._client.call(
             address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=physical_offset)
         )

@@ -35,14 +35,7 @@ BROKER_COLUMNS = (
 
 def list_clusters(verb: ClusterVerb, cluster: str | None) -> int:
     """Prints the clusters, and their brokers; one that does not respond has the reason as its state."""
-
-    async def action(client: AdminClient) -> list[dict[str, Any]]:
-        async def row(broker: BrokerAddress) -> dict[str, Any]:
-            return {"role": "master" if broker.is_master else "slave"} | await broker_row(client, broker)
-
-        return await client.gather(row, await client.brokers(cluster=cluster))
-
-    rows = verb.run(action)
+    rows = verb.run(lambda client: listed_brokers(client, cluster))
     clusters = [
         summary_of(name, [row for row in rows if row["cluster"] == name])
         for name in dict.fromkeys(str(row["cluster"]) for row in rows)
@@ -56,6 +49,15 @@ def list_clusters(verb: ClusterVerb, cluster: str | None) -> int:
     ]
     print_result(VerbResult(document, tables, [str(one["cluster"]) for one in clusters]), verb.output)
     return ExitCode.OK
+
+
+async def listed_brokers(client: AdminClient, cluster: str | None = None) -> list[dict[str, Any]]:
+    """A row of `BROKER_COLUMNS` for each broker; one that does not respond has the reason as its state."""
+
+    async def row(broker: BrokerAddress) -> dict[str, Any]:
+        return {"role": "master" if broker.is_master else "slave"} | await broker_row(client, broker)
+
+    return await client.gather(row, await client.brokers(cluster=cluster))
 
 
 def summary_of(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -57,22 +57,9 @@ def list_controllers(verb: ClusterVerb, addresses: Sequence[str]) -> int:
         if not colon or not host or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
             raise UsageError(f"ADDRESS {address}: expected HOST:PORT of a controller")
     run_directory = None if addresses else verb.target.run_directory()
-
-    async def action(client: AdminClient) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        members, leader, names = await _quorum(client, addresses or await _addresses_of_brokers(client))
-        if not addresses:
-            names |= {one.broker_name for one in await client.brokers()}
-        body = msgspec.json.encode(sorted(names))
-        found = await client.read(
-            BrokerReplicasInfo, leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body
-        )
-        known = await _known_on_this_machine(run_directory, leader)
-        groups = [
-            group_row(name, info, known.get(name)) for name, info in sorted(found.replicas_info_table.items())
-        ]
-        return members, groups
-
-    members, groups = verb.run(action, nameservers=addresses or None)
+    members, groups = verb.run(
+        lambda client: listed_controllers(client, addresses, run_directory), nameservers=addresses or None
+    )
     tables = [
         OutputTable(CONTROLLER_COLUMNS, members, "Controllers"),
         OutputTable(GROUP_COLUMNS, groups, "Groups"),
@@ -85,6 +72,25 @@ def list_controllers(verb: ClusterVerb, addresses: Sequence[str]) -> int:
                 f"{group['broker']}/{one['brokerId']} at {one['address']} is refused: {one['reason']}"
             )
     return ExitCode.OK
+
+
+async def listed_controllers(
+    client: AdminClient, addresses: Sequence[str], run_directory: Path | None
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The members of a quorum (`CONTROLLER_COLUMNS`) and the groups that it keeps (`GROUP_COLUMNS`). Without
+    addresses of controllers the quorum is the one that the settings of brokers name."""
+    members, leader, names = await _quorum(client, addresses or await _addresses_of_brokers(client))
+    if not addresses:
+        names |= {one.broker_name for one in await client.brokers()}
+    body = msgspec.json.encode(sorted(names))
+    found = await client.read(
+        BrokerReplicasInfo, leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body
+    )
+    known = await _known_on_this_machine(run_directory, leader)
+    groups = [
+        group_row(name, info, known.get(name)) for name, info in sorted(found.replicas_info_table.items())
+    ]
+    return members, groups
 
 
 async def _addresses_of_brokers(client: AdminClient) -> list[str]:

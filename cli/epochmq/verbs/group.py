@@ -75,34 +75,35 @@ def check_group(group: str) -> str:
 
 def list_groups(verb: ClusterVerb, *, everything: bool) -> int:
     """Prints the groups; without `everything` those of applications."""
-
-    async def action(client: AdminClient) -> VerbResult:
-        masters = await client.masters()
-        known = await _settings_of_all(client, masters)
-        names = sorted(name for name in known if everything or not _is_of_brokers(name))
-
-        async def listed(name: str) -> dict[str, Any]:
-            connection, stats = await asyncio.gather(
-                _connection(client, masters, name), read_progress(client, masters, name, None)
-            )
-            return {
-                "group": name,
-                "members": len(connection.connection_set) if connection else 0,
-                "lag": sum(_lag(one) for one in stats.values()),
-                "consumption": connection.consume_type if connection else None,
-                "model": connection.message_model if connection else None,
-                "topics": sorted({queue.topic for queue in stats}),
-                "brokers": sorted(known[name]),
-            }
-
-        rows = await client.gather(listed, names)
-        return VerbResult(rows, [OutputTable(LIST_COLUMNS, rows)], names)
-
-    result = verb.run(action)
+    result = verb.run(lambda client: listed_groups(client, everything=everything))
     print_result(result, verb.output)
     if not result.names:
         print_error("there are no groups" + ("" if everything else " of applications; see also --all"))
     return ExitCode.OK
+
+
+async def listed_groups(client: AdminClient, *, everything: bool) -> VerbResult:
+    """The consumer groups with their lag; without `everything` those of applications."""
+    masters = await client.masters()
+    known = await _settings_of_all(client, masters)
+    names = sorted(name for name in known if everything or not _is_of_brokers(name))
+
+    async def listed(name: str) -> dict[str, Any]:
+        connection, stats = await asyncio.gather(
+            _connection(client, masters, name), read_progress(client, masters, name, None)
+        )
+        return {
+            "group": name,
+            "members": len(connection.connection_set) if connection else 0,
+            "lag": sum(_lag(one) for one in stats.values()),
+            "consumption": connection.consume_type if connection else None,
+            "model": connection.message_model if connection else None,
+            "topics": sorted({queue.topic for queue in stats}),
+            "brokers": sorted(known[name]),
+        }
+
+    rows = await client.gather(listed, names)
+    return VerbResult(rows, [OutputTable(LIST_COLUMNS, rows)], names)
 
 
 LIST_COLUMNS = (
@@ -186,42 +187,44 @@ def _lag(offsets: OffsetWrapper) -> int:
 def describe(verb: ClusterVerb, group: str) -> int:
     """Prints the settings, the members and the progress of a group."""
     check_group(group)
-
-    async def action(client: AdminClient) -> VerbResult:
-        masters = await client.masters()
-        settings = await read_settings(client, masters, group)
-        connection = await _connection(client, masters, group) or ConsumerConnection()
-        queues = _queue_rows(await read_progress(client, masters, group, None))
-        configs = [
-            {"broker": broker, **msgspec.to_builtins(config)} for broker, config in sorted(settings.items())
-        ]
-        members = [
-            {"clientId": one.client_id, "address": one.client_addr, "language": one.language.name}
-            for one in sorted(connection.connection_set, key=lambda one: one.client_id)
-        ]
-        subscriptions = [
-            {"topic": one.topic, "expression": one.sub_string, "type": one.expression_type}
-            for _, one in sorted(connection.subscription_table.items())
-        ]
-        document = {
-            "group": group,
-            "consumption": connection.consume_type,
-            "model": connection.message_model,
-            "settings": configs,
-            "members": members,
-            "subscriptions": subscriptions,
-            "queues": queues,
-        }
-        tables = [
-            OutputTable(SETTING_COLUMNS, configs, f"Group {group}"),
-            OutputTable(MEMBER_COLUMNS, members, "Members"),
-            OutputTable(SUBSCRIPTION_COLUMNS, subscriptions, "Subscriptions"),
-            OutputTable(LAG_COLUMNS, queues, "Progress"),
-        ]
-        return VerbResult(document, tables, [group])
-
-    print_result(verb.run(action), verb.output)
+    print_result(verb.run(lambda client: described_group(client, group)), verb.output)
     return ExitCode.OK
+
+
+async def described_group(client: AdminClient, group: str) -> VerbResult:
+    """The settings, the members and the progress of a group. Raises RequestError if there is no such
+    group."""
+    masters = await client.masters()
+    settings = await read_settings(client, masters, group)
+    connection = await _connection(client, masters, group) or ConsumerConnection()
+    queues = _queue_rows(await read_progress(client, masters, group, None))
+    configs = [
+        {"broker": broker, **msgspec.to_builtins(config)} for broker, config in sorted(settings.items())
+    ]
+    members = [
+        {"clientId": one.client_id, "address": one.client_addr, "language": one.language.name}
+        for one in sorted(connection.connection_set, key=lambda one: one.client_id)
+    ]
+    subscriptions = [
+        {"topic": one.topic, "expression": one.sub_string, "type": one.expression_type}
+        for _, one in sorted(connection.subscription_table.items())
+    ]
+    document = {
+        "group": group,
+        "consumption": connection.consume_type,
+        "model": connection.message_model,
+        "settings": configs,
+        "members": members,
+        "subscriptions": subscriptions,
+        "queues": queues,
+    }
+    tables = [
+        OutputTable(SETTING_COLUMNS, configs, f"Group {group}"),
+        OutputTable(MEMBER_COLUMNS, members, "Members"),
+        OutputTable(SUBSCRIPTION_COLUMNS, subscriptions, "Subscriptions"),
+        OutputTable(LAG_COLUMNS, queues, "Progress"),
+    ]
+    return VerbResult(document, tables, [group])
 
 
 SETTING_COLUMNS = (

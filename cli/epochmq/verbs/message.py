@@ -5,7 +5,7 @@ Nothing here commits an offset: no consumer group notices that its messages are 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,23 +90,24 @@ def _shown(document: dict[str, Any]) -> str:
 def peek(verb: ClusterVerb, topic: str, span: MessageRange, *, key: str | None, count: int) -> int:
     """Prints messages of a topic: those with a key, those from a place on, or the newest."""
     check_topic(topic)
-
-    async def action(client: AdminClient) -> list[ReceivedMessage]:
-        reader = StoredMessageReader(client)
-        if key is not None:
-            masters = masters_of(await client.route(topic))
-            until_ms = span.until_ms if span.until_ms is not None else (1 << 63) - 1
-            found = await reader.by_key(
-                masters, topic, key, unique=False, from_ms=span.from_ms or 0, to_ms=until_ms
-            )
-            return [one for one in found if span.chosen.fits(one)][:count]
-        return await messages_of_topic(client, topic, span, count)
-
-    found = verb.run(action)
+    found = verb.run(lambda client: peeked_messages(client, topic, span, key=key, count=count))
     print_result(messages_result(found), verb.output)
     if not found:
         print_error(f"topic {topic} has no such message")
     return ExitCode.OK
+
+
+async def peeked_messages(
+    client: AdminClient, topic: str, span: MessageRange, *, key: str | None, count: int
+) -> list[ReceivedMessage]:
+    """Messages of a topic: those with a key, those from a place on, or the newest."""
+    if key is None:
+        return await messages_of_topic(client, topic, span, count)
+    masters = masters_of(await client.route(topic))
+    until_ms = span.until_ms if span.until_ms is not None else (1 << 63) - 1
+    reader = StoredMessageReader(client)
+    found = await reader.by_key(masters, topic, key, unique=False, from_ms=span.from_ms or 0, to_ms=until_ms)
+    return [one for one in found if span.chosen.fits(one)][:count]
 
 
 async def messages_of_topic(
@@ -188,9 +189,12 @@ async def _newest(
         window = min(window * 8, SCANNED_MAX)
 
 
-async def find_message(client: AdminClient, text: str, topic: str | None) -> ReceivedMessage:
+async def find_message(
+    client: AdminClient, text: str, topic: str | None, *, brokers: Collection[str] | None = None
+) -> ReceivedMessage:
     """The message with an id: the offset id that a broker gave it or, in a topic, the producer's unique
-    key. Raises RequestError."""
+    key. An offset id names the address to ask; `brokers` are the addresses that it may name, None: any.
+    Raises RequestError."""
     reader = StoredMessageReader(client)
     if topic is not None:
         masters = masters_of(await client.route(topic))
@@ -198,7 +202,7 @@ async def find_message(client: AdminClient, text: str, topic: str | None) -> Rec
         if found:
             return found[-1]
     try:
-        return await reader.by_offset_id(text)
+        return await reader.by_offset_id(text, brokers)
     except (RequestError, RetryableError) as error:
         where = "" if topic is None else f" in topic {topic}"
         hint = "; give --topic TOPIC if it is the unique key of a producer" if topic is None else ""

@@ -84,10 +84,10 @@ def _format_table(table: OutputTable, *, is_wide: bool) -> str:
     if not table.rows and not table.title:
         return ""
     columns = [column for column in table.columns if is_wide or not column.is_wide]
-    rows = [[_cell(row.get(column.field), column) for column in columns] for row in table.rows]
+    rows = [[cell_text(row.get(column.field), column) for column in columns] for row in table.rows]
     titles = [column.title for column in columns]
     widths = [max(len(cells[at]) for cells in (titles, *rows)) for at in range(len(columns))]
-    numeric = [not column.is_time and _are_numbers(table.rows, column.field) for column in columns]
+    numeric = [not column.is_time and are_numbers(table.rows, column.field) for column in columns]
     lines = [f"{table.title}:"] if table.title else []
     for cells in (titles, *rows):
         placed = [
@@ -98,12 +98,14 @@ def _format_table(table: OutputTable, *, is_wide: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _are_numbers(rows: Sequence[dict[str, Any]], name: str) -> bool:
+def are_numbers(rows: Sequence[dict[str, Any]], name: str) -> bool:
+    """Whether all values of a column are numbers, and there is one."""
     values = [row[name] for row in rows if row.get(name) is not None]
     return bool(values) and all(type(value) in (int, float) for value in values)
 
 
-def _cell(value: object, column: Column) -> str:
+def cell_text(value: object, column: Column) -> str:
+    """A value as the tables show it."""
     if value is None or value == "" or value == [] or value == {}:
         return NONE
     if column.is_time:

@@ -75,24 +75,25 @@ def check_topic(topic: str) -> str:
 
 def list_topics(verb: ClusterVerb, *, everything: bool) -> int:
     """Prints the topics; without `everything` those that applications have made."""
-
-    async def action(client: AdminClient) -> VerbResult:
-        brokers = {one.broker_name for one in await client.brokers()}
-        clusters = {one.cluster for one in await client.brokers()}
-        names = [
-            name for name in await client.topics() if everything or not is_of_brokers(name, brokers, clusters)
-        ]
-        routes = await client.gather(client.routes.lookup, names)
-        rows = [_listed(name, route) for name, route in zip(names, routes, strict=True) if route is not None]
-        return VerbResult(rows, [OutputTable(LIST_COLUMNS, rows)], [row["topic"] for row in rows])
-
-    result = verb.run(action)
+    result = verb.run(lambda client: listed_topics(client, everything=everything))
     print_result(result, verb.output)
     if not result.names:
         print_error(
             "there are no topics" + ("" if everything else " of applications; --all shows the others")
         )
     return ExitCode.OK
+
+
+async def listed_topics(client: AdminClient, *, everything: bool) -> VerbResult:
+    """The topics; without `everything` those that applications have made."""
+    brokers = await client.brokers()
+    names, clusters = {one.broker_name for one in brokers}, {one.cluster for one in brokers}
+    topics = [
+        name for name in await client.topics() if everything or not is_of_brokers(name, names, clusters)
+    ]
+    routes = await client.gather(client.routes.lookup, topics)
+    rows = [_listed(name, route) for name, route in zip(topics, routes, strict=True) if route is not None]
+    return VerbResult(rows, [OutputTable(LIST_COLUMNS, rows)], [row["topic"] for row in rows])
 
 
 LIST_COLUMNS = (
@@ -135,43 +136,45 @@ def _listed(topic: str, route: TopicRouteData) -> dict[str, Any]:
 def describe(verb: ClusterVerb, topic: str) -> int:
     """Prints a topic's settings on each broker, and its queues."""
     check_topic(topic)
-
-    async def action(client: AdminClient) -> VerbResult:
-        masters = masters_of(await client.route(topic))
-        settings = await client.gather(lambda broker: read_config(client, broker, topic), masters)
-        stats = await client.gather(lambda broker: read_stats(client, broker, topic), masters)
-        configs = [
-            {
-                "broker": broker.broker_name,
-                "readQueues": config.read_queue_nums,
-                "writeQueues": config.write_queue_nums,
-                "perm": perm_text(config.perm),
-                "order": config.order,
-                "attributes": config.attributes,
-                "address": broker.address,
-            }
-            for broker, config in zip(masters, settings, strict=True)
-        ]
-        queues = [
-            {
-                "broker": queue.broker_name,
-                "queue": queue.queue_id,
-                "minOffset": offsets.min_offset,
-                "maxOffset": offsets.max_offset,
-                "messages": offsets.max_offset - offsets.min_offset,
-                "lastStored": offsets.last_update_timestamp,
-            }
-            for table in stats
-            for queue, offsets in sorted(table.offset_table.items())
-        ]
-        tables = [
-            OutputTable(CONFIG_COLUMNS, configs, f"Topic {topic}"),
-            OutputTable(QUEUE_COLUMNS, queues, "Queues"),
-        ]
-        return VerbResult({"topic": topic, "brokers": configs, "queues": queues}, tables, [topic])
-
-    print_result(verb.run(action), verb.output)
+    print_result(verb.run(lambda client: described_topic(client, topic)), verb.output)
     return ExitCode.OK
+
+
+async def described_topic(client: AdminClient, topic: str) -> VerbResult:
+    """A topic's settings on each broker, and its queues. Raises RequestError if there is no such topic."""
+    masters = masters_of(await client.route(topic))
+    settings = await client.gather(lambda broker: read_config(client, broker, topic), masters)
+    stats = await client.gather(lambda broker: read_stats(client, broker, topic), masters)
+    configs = [
+        {
+            "broker": broker.broker_name,
+            "readQueues": config.read_queue_nums,
+            "writeQueues": config.write_queue_nums,
+            "perm": perm_text(config.perm),
+            "order": config.order,
+            "attributes": config.attributes,
+            "address": broker.address,
+            "inRate": table.topic_put_tps,
+        }
+        for broker, config, table in zip(masters, settings, stats, strict=True)
+    ]
+    queues = [
+        {
+            "broker": queue.broker_name,
+            "queue": queue.queue_id,
+            "minOffset": offsets.min_offset,
+            "maxOffset": offsets.max_offset,
+            "messages": offsets.max_offset - offsets.min_offset,
+            "lastStored": offsets.last_update_timestamp,
+        }
+        for table in stats
+        for queue, offsets in sorted(table.offset_table.items())
+    ]
+    tables = [
+        OutputTable(CONFIG_COLUMNS, configs, f"Topic {topic}"),
+        OutputTable(QUEUE_COLUMNS, queues, "Queues"),
+    ]
+    return VerbResult({"topic": topic, "brokers": configs, "queues": queues}, tables, [topic])
 
 
 CONFIG_COLUMNS = (
@@ -182,6 +185,7 @@ CONFIG_COLUMNS = (
     Column("ORDER", "order"),
     Column("ATTRIBUTES", "attributes"),
     Column("ADDRESS", "address", is_wide=True),
+    Column("IN/S", "inRate", is_wide=True),
 )
 QUEUE_COLUMNS = (
     Column("BROKER", "broker"),
@@ -220,6 +224,18 @@ async def read_stats(client: AdminClient, broker: BrokerAddress, topic: str) -> 
     """The offsets of a topic's queues at a broker."""
     header = GetTopicStatsInfoRequestHeader(topic=topic)
     return await client.read(TopicStatsTable, broker.address, RequestCode.GET_TOPIC_STATS_INFO, header)
+
+
+async def topic_totals(client: AdminClient, topic: str) -> dict[str, Any]:
+    """What all queues of a topic hold together, and the messages a second that enter it."""
+    masters = masters_of(await client.route(topic))
+    tables = await client.gather(lambda broker: read_stats(client, broker, topic), masters)
+    queues = [offsets for table in tables for offsets in table.offset_table.values()]
+    return {
+        "messages": sum(one.max_offset - one.min_offset for one in queues),
+        "inRate": sum(table.topic_put_tps for table in tables),
+        "lastStored": max((one.last_update_timestamp for one in queues), default=0),
+    }
 
 
 def create(
