@@ -23,6 +23,7 @@ from epochmq.commands import (
     repairs,
     stored_messages,
     topics,
+    web_console,
 )
 
 COMPLETE_VARIABLE = "_EPOCHMQ_COMPLETE"
@@ -47,6 +48,7 @@ for family in (
     messages,
     repairs,
     audits,
+    web_console,
     pod_processes,
 ):
     app.registered_commands += family.app.registered_commands

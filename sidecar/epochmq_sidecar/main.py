@@ -102,12 +102,12 @@ class HTTPConnection(H11Protocol):
         self._schedule_check()
 
 
-class _Server(uvicorn.Server):
+class ServerWithoutSignals(uvicorn.Server):
     """Uvicorn's server, but signals only set `should_exit`, so that the exit code is 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves the signal handlers to `_serve`."""
+        """Leaves the signal handlers to the caller of `serve`."""
         yield
 
 
@@ -130,7 +130,7 @@ async def _serve(config: SidecarConfig, tokens: Tokens, context: ssl.SSLContext 
     )
     settings.load()
     settings.ssl = context
-    server = _Server(settings)
+    server = ServerWithoutSignals(settings)
 
     def stop() -> None:
         server.should_exit = True

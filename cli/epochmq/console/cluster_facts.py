@@ -1,0 +1,246 @@
+"""Reads what the pages show, with the functions that the verbs of the command use.
+
+Each page has a client of its own, so that a nameserver or broker that was away is asked anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from epochmq.client import ReceivedMessage
+from epochmq.client.admin import AdminClient
+from epochmq.console.page_views import (
+    GroupCard,
+    OverviewView,
+    Tone,
+    ViewTable,
+    tone_of,
+    view_of,
+    view_of_terminal,
+)
+from epochmq.exits import UsageError, error_text
+from epochmq.verbs import cluster, controllers, group, message, pod_tables, topic
+from epochmq.verbs.message import MessageRange
+from epochmq.verbs.output import Column, OutputTable, VerbResult
+from epochmq.verbs.target import NameserverTarget
+from epochmq_operator.local import status
+from epochmq_operator.local.state_directory import StateDirectory
+from epochmq_operator.status_model import BrokerGroupStatus, StatusReport
+from epochmq_protocol.codes import ResponseCode
+from epochmq_protocol.errors import EpochMQError, RequestError
+
+T = TypeVar("T")
+
+READS_MAX = 8
+"""How many pages are read at a time; more wait."""
+TOPICS_PAGE = 100
+TOPIC_COLUMNS = (
+    Column("TOPIC", "topic"),
+    Column("STATE", "state"),
+    Column("QUEUES", "readQueues"),
+    Column("PERM", "perm"),
+    Column("MESSAGES", "messages"),
+    Column("IN/S", "inRate"),
+    Column("LAST STORED", "lastStored", is_time=True),
+    Column("BROKERS", "brokers"),
+)
+
+
+class ClusterFacts(Protocol):
+    """What the pages ask. Each method raises UsageError, EpochMQError or OSError with a text for people."""
+
+    async def overview(self) -> OverviewView:
+        """The groups, their replicas and controllers."""
+        ...
+
+    async def topics(self, *, everything: bool, find: str, page: int) -> tuple[OutputTable, int]:
+        """A page of topics by `TOPIC_COLUMNS`, and how many topics there are."""
+        ...
+
+    async def topic(self, name: str) -> VerbResult:
+        """The settings and queues of a topic."""
+        ...
+
+    async def messages(
+        self, name: str, span: MessageRange, *, key: str | None, count: int
+    ) -> list[ReceivedMessage]:
+        """Messages of a topic."""
+        ...
+
+    async def message_with_id(self, name: str, message_id: str) -> ReceivedMessage:
+        """The message with a unique key, or an offset id of this cluster."""
+        ...
+
+    async def groups(self, *, everything: bool) -> VerbResult:
+        """The consumer groups."""
+        ...
+
+    async def group(self, name: str) -> VerbResult:
+        """The settings, members and lag of a consumer group."""
+        ...
+
+
+class LiveClusterFacts:
+    """Reads from the cluster of a target."""
+
+    def __init__(self, target: NameserverTarget, timeout_s: float) -> None:
+        self._target = target
+        self._timeout_ms = timeout_s * 1000
+        self._slots = asyncio.Semaphore(READS_MAX)
+
+    async def _with_client(self, action: Callable[[AdminClient], Awaitable[T]]) -> T:
+        async with self._slots:
+            target = self._target
+            async with AdminClient(
+                target.nameservers(),
+                credentials=target.credentials(),
+                tls=target.tls(),
+                timeout_ms=self._timeout_ms,
+            ) as client:
+                return await action(client)
+
+    async def overview(self) -> OverviewView:
+        """The status of the run, or what the nameservers and controllers of another cluster say."""
+        run_directory = self._target.run_directory()
+        if run_directory is not None:
+            return await self._overview_of_run(run_directory)
+        return await self._with_client(overview_of_cluster)
+
+    async def _overview_of_run(self, path: Path) -> OverviewView:
+        directory = StateDirectory(path)
+        async with self._slots:
+            seen = await observed(directory)
+        if not seen.pods:
+            raise UsageError(f"nothing runs in {path}; start something with: epochmq up -f FILE")
+        report = status.report(directory, seen)
+        tables = [
+            view_of_terminal(
+                pod_tables.pod_table(
+                    [pod_tables.row_of(pod) for pod in seen.pods], pod_tables.WIDTH_WITHOUT_TERMINAL
+                ),
+                "Pods",
+            ),
+            *tables_of_report(report),
+        ]
+        notes = []
+        if directory.supervisor() is None:
+            notes.append("the supervisor is gone: pods that end are not restarted; run up again, or down")
+        return OverviewView(
+            f"the run in {path}", [card_of(one) for one in report.broker_groups], tables, notes
+        )
+
+    async def topics(self, *, everything: bool, find: str, page: int) -> tuple[OutputTable, int]:
+        """A page of the topics whose names have `find` in them."""
+
+        async def action(client: AdminClient) -> tuple[OutputTable, int]:
+            listed = await topic.listed_topics(client, everything=everything)
+            chosen = [row for row in listed.document if find in row["topic"]]
+            rows = chosen[(page - 1) * TOPICS_PAGE : page * TOPICS_PAGE]
+
+            async def with_totals(row: dict[str, Any]) -> dict[str, Any]:
+                try:
+                    return row | {"state": "serves"} | await topic.topic_totals(client, row["topic"])
+                except EpochMQError as error:
+                    return row | {"state": error_text(error)}
+
+            return OutputTable(TOPIC_COLUMNS, await client.gather(with_totals, rows)), len(chosen)
+
+        return await self._with_client(action)
+
+    async def topic(self, name: str) -> VerbResult:
+        """What `epochmq topic describe` prints."""
+        topic.check_topic(name)
+        return await self._with_client(lambda client: topic.described_topic(client, name))
+
+    async def messages(
+        self, name: str, span: MessageRange, *, key: str | None, count: int
+    ) -> list[ReceivedMessage]:
+        """What `epochmq message peek` prints."""
+        topic.check_topic(name)
+        return await self._with_client(
+            lambda client: message.peeked_messages(client, name, span, key=key, count=count)
+        )
+
+    async def message_with_id(self, name: str, message_id: str) -> ReceivedMessage:
+        """What `epochmq message get` prints; an id that names another address is not followed."""
+        topic.check_topic(name)
+
+        async def action(client: AdminClient) -> ReceivedMessage:
+            known = {one.address for one in await client.brokers()}
+            return await message.find_message(client, message_id, name, brokers=known)
+
+        return await self._with_client(action)
+
+    async def groups(self, *, everything: bool) -> VerbResult:
+        """What `epochmq group list` prints."""
+        return await self._with_client(lambda client: group.listed_groups(client, everything=everything))
+
+    async def group(self, name: str) -> VerbResult:
+        """What `epochmq group describe` prints."""
+        group.check_group(name)
+        return await self._with_client(lambda client: group.described_group(client, name))
+
+
+async def observed(directory: StateDirectory) -> status.LocalObservation:
+    """What runs in a state directory; nothing if it is not one."""
+    return await status.observe(directory) if directory.exists() else status.LocalObservation.nothing()
+
+
+def tables_of_report(report: StatusReport) -> list[ViewTable]:
+    """The tables of `epochmq status` that have rows."""
+    tables = (
+        (pod_tables.replica_groups_table(report.controller_groups), "Replica groups"),
+        (pod_tables.broker_groups_table(report.broker_groups), "Replicas"),
+        (pod_tables.master_slave_table(report.broker_groups), "Replicas without controllers"),
+        (pod_tables.dledger_table(report.broker_groups), "Replicas on a DLedger log"),
+        (pod_tables.controllers_table(report.controller_groups), "Controllers"),
+    )
+    return [view_of_terminal(table, title) for table, title in tables if table.row_count]
+
+
+def card_of(found: BrokerGroupStatus) -> GroupCard:
+    """A broker group in short."""
+    leading = [one.pod for one in found.replicas if one.role == "master" and one.ready]
+    facts = [("master", leading[0] if leading else "none")]
+    if found.master_epoch is not None:
+        facts.append(("epoch", str(found.master_epoch)))
+    if found.sync_state_set:
+        facts.append(("SyncStateSet", " ".join(map(str, found.sync_state_set))))
+    ready = sum(one.ready for one in found.replicas)
+    facts.append(("replicas ready", f"{ready} of {len(found.replicas)}"))
+    return GroupCard(found.name, found.phase, tone_of(found.phase), facts)
+
+
+async def overview_of_cluster(client: AdminClient) -> OverviewView:
+    """What nameservers, brokers and, if there are any, controllers say."""
+    rows = await cluster.listed_brokers(client)
+    tables = [view_of(OutputTable(cluster.BROKER_COLUMNS, rows, "Brokers"))]
+    notes = []
+    try:
+        members, groups = await controllers.listed_controllers(client, (), None)
+    except RequestError as error:
+        if error.code != ResponseCode.SYSTEM_ERROR:  # that is: the cluster has no controllers
+            notes.append(error_text(error))
+    except EpochMQError as error:
+        notes.append(error_text(error))
+    else:
+        known = [column for column in controllers.GROUP_COLUMNS if any(row[column.field] for row in groups)]
+        tables.append(view_of(OutputTable(known, groups, "Replica groups")))
+        tables.append(view_of(OutputTable(controllers.CONTROLLER_COLUMNS, members, "Controllers")))
+    cards = []
+    for name in dict.fromkeys(str(row["cluster"]) for row in rows):
+        summary = cluster.summary_of(name, [row for row in rows if row["cluster"] == name])
+        lacking = summary["withoutMaster"]
+        serving = f"{summary['serving']} of {summary['brokerCount']}"
+        is_whole = not lacking and summary["serving"] == summary["brokerCount"]
+        state = f"no master in {', '.join(lacking)}" if lacking else "serves" if is_whole else "degraded"
+        facts = [
+            ("brokers that serve", serving),
+            ("groups", str(summary["groups"])),
+            ("in/s", f"{summary['inRate']:.1f}"),
+            ("out/s", f"{summary['outRate']:.1f}"),
+        ]
+        cards.append(GroupCard(name, state, Tone.GOOD if is_whole else Tone.BAD, facts))
+    return OverviewView(f"the nameservers {';'.join(client.nameservers)}", cards, tables, notes)

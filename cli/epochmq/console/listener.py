@@ -1,0 +1,102 @@
+"""Runs `epochmq console`: checks the address and the token, and serves until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from epochmq.console.cluster_facts import LiveClusterFacts
+from epochmq.console.web_app import is_loopback, make_console
+from epochmq.exits import ExitCode, UsageError
+from epochmq.verbs.target import NameserverTarget
+from epochmq_protocol.errors import ConfigError
+from epochmq_sidecar.config import SidecarConfig
+from epochmq_sidecar.credentials import Tokens
+from epochmq_sidecar.main import CONNECTIONS_MAX, STOP_GRACE_S, HTTPConnection, ServerWithoutSignals
+
+LISTEN_DEFAULT: Final = "127.0.0.1:9888"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """Where the console listens. Port 0 is any free one."""
+
+    host: str
+    port: int
+
+    def url(self, port: int) -> str:
+        """The address to open in a browser."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}/"
+
+
+def parse_listen(text: str) -> ListenAddress:
+    """The address of `--listen HOST:PORT`; IPv6 in brackets. Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
+        raise UsageError(f"--listen {text}: expected HOST:PORT, for example {LISTEN_DEFAULT}")
+    return ListenAddress(host, int(port))
+
+
+def run(target: NameserverTarget, listen: str, token_file: Path | None, timeout_s: float) -> int:
+    """Serves the console of a cluster. Raises UsageError for options that cannot be used."""
+    address = parse_listen(listen)
+    if token_file is None and not is_loopback(address.host):
+        raise UsageError(
+            f"--listen {listen}: whoever reaches this address could read every message; give --token-file "
+            f"FILE with a token, or a loopback address such as {LISTEN_DEFAULT}"
+        )
+    if target.run_directory() is None:
+        target.nameservers()  # a run may start later, but what the options say does not change
+    target.credentials()
+    tokens = _tokens(token_file)
+    return asyncio.run(_serve(LiveClusterFacts(target, timeout_s), address, tokens))
+
+
+def _tokens(path: Path | None) -> Tokens | None:
+    if path is None:
+        return None
+    try:
+        return Tokens(SidecarConfig(admin_token_file=str(path)))
+    except ConfigError as error:
+        raise UsageError(f"--token-file {path}: expected {error.expected}") from None
+
+
+async def _serve(facts: LiveClusterFacts, address: ListenAddress, tokens: Tokens | None) -> int:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        listener = socket.create_server((address.host, address.port), family=family)
+    except OSError as error:
+        raise UsageError(
+            f"--listen {address.host}:{address.port}: {error.strerror or error}; give another address"
+        ) from None
+    settings = uvicorn.Config(
+        make_console(facts, None if tokens is None else tokens.accepts),
+        http=HTTPConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=CONNECTIONS_MAX,
+        timeout_graceful_shutdown=STOP_GRACE_S,
+    )
+    settings.load()
+    server = ServerWithoutSignals(settings)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    print(f"console: {address.url(listener.getsockname()[1])} (Ctrl-C ends it)", flush=True)
+    await server.serve(sockets=[listener])
+    return ExitCode.OK
