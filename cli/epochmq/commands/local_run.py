@@ -1,8 +1,9 @@
-"""Declares the verbs of a run: `up`, `down`, `status`, `promote`, `fence`, `drain` and
+"""Declares the verbs of a run: `up`, `down`, `status`, `logs`, `promote`, `fence`, `drain` and
 `support-bundle`."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -72,13 +73,47 @@ def validate(
 
 
 @app.command()
-def down(state: StateOption = STATE_DEFAULT) -> None:
-    """Stop what `up` started.
+def down(
+    group: Annotated[
+        str | None, typer.Argument(metavar="[GROUP]", help="Only this group; the others continue.")
+    ] = None,
+    state: StateOption = STATE_DEFAULT,
+) -> None:
+    """Stop what `up` started, or one group of it.
 
     Stops brokers first, then controllers, then nameservers. Their data is kept."""
     from epochmq.verbs import up as verb
 
-    exit_with(lambda: verb.stop(state))
+    exit_with(lambda: verb.stop(state) if group is None else verb.stop_group(state, group))
+
+
+@app.command()
+def logs(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[GROUP[/REPLICA]]", help="For example orders, or orders/0. [default: all]"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Continue with new lines until Ctrl-C.")
+    ] = False,
+    lines: Annotated[
+        int,
+        typer.Option(
+            "--lines", "-n", metavar="N", min=0, max=100_000, help="How many last lines of each log."
+        ),
+    ] = 20,
+    state: StateOption = STATE_DEFAULT,
+) -> None:
+    """Print the logs of pods of a run on this machine.
+
+    With several pods each line begins with the name of its pod. The exit code is 3 if no pod has run."""
+    from epochmq.verbs import logs as verb
+
+    def write(line: bytes) -> None:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+
+    exit_with(lambda: verb.run(state, name, lines=lines, follow=follow, write=write))
 
 
 @app.command()

@@ -83,6 +83,17 @@ def stop(state: Path) -> int:
     return ExitCode.OK
 
 
+def stop_group(state: Path, name: str) -> int:
+    """Implements `epochmq down GROUP`: stops the pods of one group."""
+    directory = StateDirectory(state)
+    if not directory.exists() or directory.supervisor() is None:
+        raise UsageError(f"nothing runs in {state}; start something with: epochmq up -f FILE")
+    for pod in runtime.down_group(directory, name):
+        print(f"{pod}: stopped")
+    print(f"stopped {name}; the other groups run, and its data stays under {state / 'volumes'}")
+    return ExitCode.OK
+
+
 def _read(path: Path) -> str:
     """A file, or the standard input. Raises UsageError for one that has no end."""
     if str(path) == "-":

@@ -276,6 +276,52 @@ def down(state: StateDirectory, say: Callable[[str], None]) -> bool:
     return found
 
 
+def down_group(state: StateDirectory, name: str) -> list[str]:
+    """Ends the pods of one group and forgets the group; the other groups continue. Returns the names of the
+    pods that ended; volumes stay. StateError if the group does not run, if other groups need it, or if it is
+    the only one."""
+    with state.applying():
+        resources = state.resources()
+        _check_may_end(resources, name)
+        before = state.pods()
+        ended = [record.pod for record in before.pods if record.group == name] if before else []
+        state.write_resources(Resources.of(one for one in resources.documents if one.name != name))
+        try:
+            reload(state)
+        except StateError:
+            if state.supervisor() is not None:
+                state.write_resources(resources)
+            raise
+        _wait_until_gone(state, name)
+        return ended
+
+
+def _wait_until_gone(state: StateDirectory, name: str) -> None:
+    """Waits until the supervisor has ended the pods of this group. StateError if that takes too long."""
+    deadline = time.monotonic() + DOWN_WAIT_S
+    while (pods := state.pods()) is not None and (
+        left := [record.pod for record in pods.pods if record.group == name]
+    ):
+        if state.supervisor() is None:
+            raise StateError(f"the supervisor ended; see {state.supervisor_log}")
+        if time.monotonic() > deadline:
+            raise StateError(f"{', '.join(left)} did not end within {DOWN_WAIT_S:.0f} s; see epochmq status")
+        time.sleep(_POLL_S)
+
+
+def _check_may_end(resources: Resources, name: str) -> None:
+    names = [group.name for group in resources.documents]
+    if name not in names:
+        raise StateError(f"group {name} does not run; running groups: {', '.join(names) or 'none'}")
+    users = [group.name for group in resources.broker_groups if group.spec.controller_group == name]
+    if users:
+        raise StateError(
+            f"{name} are the controllers of {', '.join(users)}; end these first: epochmq down {users[0]}"
+        )
+    if len(names) == 1:
+        raise StateError(f"{name} is the only group of this run; to end the run: epochmq down")
+
+
 async def _finish(state: StateDirectory, say: Callable[[str], None]) -> None:
     """Ends what a supervisor that was killed left running."""
     await state.lock.acquire()

@@ -1,0 +1,70 @@
+"""`epochmq down GROUP` and `epochmq logs` on a run of two groups, with real processes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.up_run import COMMAND, UpRun
+from tests.support.process import wait_until
+
+GROUPS = """
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: orders}
+spec: {replicas: 1}
+---
+apiVersion: epochmq.io/v1alpha1
+kind: BrokerGroup
+metadata: {name: bills}
+spec: {replicas: 1}
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[UpRun]:
+    made = UpRun(tmp_path, "groups")
+    made.file.write_text(GROUPS)
+    made.up()
+    try:
+        yield made
+    finally:
+        made.here("down")
+
+
+def test_one_group_is_stopped_and_followed_while_the_other_serves(run: UpRun, tmp_path: Path) -> None:
+    output = tmp_path / "followed"
+    with output.open("wb") as file:
+        following = subprocess.Popen(
+            [*COMMAND, "logs", "-f", "-n", "1", "--state", str(run.state)],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        last = run.ok("logs", "bills/0", "-n", "1")
+        assert last, "a broker has logged its start"
+        wait_until(lambda: b"bills-broker-0" in output.read_bytes(), what="the last lines are printed")
+
+        printed = run.ok("down", "bills")
+        assert "bills-broker-0: stopped\n" in printed
+        assert "bills-nameserver-0: stopped\n" in printed
+        assert "orders" not in printed
+        assert [group["name"] for group in run.status()["brokerGroups"]] == ["orders"]
+        assert (run.state / "volumes" / "bills-broker-0").is_dir()
+        run.ok("produce", "t", "hello")
+
+        run.up()  # the other group comes back with its data
+        assert {group["name"] for group in run.status()["brokerGroups"]} == {"orders", "bills"}
+
+        def shows_the_new_start() -> bool:
+            text = output.read_bytes()
+            return text.count(b"bills-broker-0") > 1 and b"orders-broker-0" in text
+
+        wait_until(shows_the_new_start, what="the logs are followed over the restart")
+    finally:
+        following.terminate()
+        following.wait()
+    assert b"Traceback" not in output.read_bytes()
