@@ -28,6 +28,7 @@ from epochmq_protocol.record_layout import (
     SIZE_AND_MAGIC,
     SYS_FLAG,
 )
+from epochmq_store.record import is_intact
 
 _START_BYTES: Final = PHYSICAL_OFFSET_AT + LONG.size
 _RECORD_MAGICS: Final = tuple(INT.pack(magic) for magic in (MAGIC_V1, MAGIC_V2))
@@ -195,6 +196,24 @@ def only_headers_differ(own: bytes, theirs: bytes) -> bool:
             return False
         position = end
     return True
+
+
+def shows_rot(own: bytes, theirs: bytes, records: PlainRecords = PLAIN) -> bool:
+    """Whether two runs of whole records, of equal length, differ only in records whose property `__CRC32#`
+    says that theirs are right, and not that the own ones are. It covers the whole record before it."""
+    position = 0
+    skipped = ENTRY_HEADER_SIZE if records is ENTRIES else 0
+    while position < len(theirs):
+        if records.is_blank(theirs, position):
+            return own[position:] == theirs[position:]
+        end = position + records.size(theirs, position)
+        at = position + skipped
+        if own[position:end] != theirs[position:end]:
+            is_proven = own[position:at] == theirs[position:at] and is_intact(theirs, at, end - at)
+            if not is_proven or is_intact(own, at, end - at):
+                return False
+        position = end
+    return own != theirs
 
 
 def _content_fault(buffer: bytes, position: int, size: int) -> str:

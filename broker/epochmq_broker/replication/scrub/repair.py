@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,9 +32,11 @@ from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.log.damaged_ranges import DamagedRange
 from epochmq_store.log.record_checks import (
     ENTRIES,
+    PlainRecords,
     check_records,
     only_headers_differ,
     record_bounds,
+    shows_rot,
 )
 from epochmq_store.log.scanned_unit import ScannedUnit
 from epochmq_store.message_store import MessageStore
@@ -171,9 +173,9 @@ class LogRepair:
         if not copies:
             return None
         own, records = await self._reads.data(part.start, part.end), self._reads.records_of(file)
-        right = majority(part.crc, others)
-        if right is not None and records is ENTRIES and only_headers_differ(own, copies[right]):
-            return await self._repair_headers(part, own, copies[right], names[right], file)
+        right = _proven(own, copies, majority(part.crc, others), records)
+        if right is not None:
+            return await self._replace(part, own, copies[right], names[right], file)
         crc, theirs = next(iter(copies.items()))
         bounds = record_bounds(own, part.start, records)
         found = differing_range(part.start, bounds, own, theirs, names[crc])
@@ -187,21 +189,31 @@ class LogRepair:
         )
         return None
 
-    async def _repair_headers(
+    async def _replace(
         self, part: Part, own: bytes, theirs: bytes, address: str, file: MappedFile
     ) -> DamagedRange | None:
-        """Replaces headers of entries that a majority of the peers has otherwise. Raft has the peers agree on
-        them, and they say nothing of a message."""
-        bounds = record_bounds(own, part.start, ENTRIES)
+        """Replaces whole records that are known to be wrong. Returns what stays."""
+        bounds = record_bounds(own, part.start, self._reads.records_of(file))
         found = differing_range(part.start, bounds, own, theirs, address)
         if found is None:
             return None
-        entry = Part(found.start, found.end, None)
-        data = theirs[entry.start - part.start : entry.end - part.start]
-        if not await self._write(entry, data, file):
+        wrong = Part(found.start, found.end, None)
+        data = theirs[wrong.start - part.start : wrong.end - part.start]
+        if not await self._write(wrong, data, file):
             return found
-        self._note_repair(entry, address)
+        self._note_repair(wrong, address)
         return None
+
+
+def _proven(
+    own: bytes, copies: Mapping[int, bytes], outvoting: int | None, records: PlainRecords
+) -> int | None:
+    """The checksum of the copy that is right where this broker's differs, None if no copy is known to be:
+    by the checksums of whole records; or by a majority, in the headers of entries of a DLedger log, on which
+    Raft has the peers agree, and which say nothing of a message."""
+    if outvoting is not None and records is ENTRIES and only_headers_differ(own, copies[outvoting]):
+        return outvoting
+    return next((crc for crc, theirs in copies.items() if shows_rot(own, theirs, records)), None)
 
 
 def _sync_and_drop(path: Path, at: int, size: int) -> None:

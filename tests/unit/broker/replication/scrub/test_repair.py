@@ -27,24 +27,35 @@ CRC_AT = record_layout.BODY_CRC_AT
 QUEUE_ID_AT = record_layout.QUEUE_ID_AT
 
 
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
-    first = open_store(tmp_path / "one")
+def group_in(folder: Path, **settings: bool) -> Iterator[Group]:
+    """Three replicas with the same log, of three files or more."""
+    first = open_store(folder / "one", **settings)
     put_all(first, [Message(body=bytes([65 + n]) * 700) for n in range(30)])
     first.stop()
     made = Group()
     stores = []
     for name in ("one", "two", "three"):
         if name != "one":
-            shutil.copytree(tmp_path / "one", tmp_path / name)
+            shutil.copytree(folder / "one", folder / name)
     for name in ("one", "two", "three"):
-        store = open_store(tmp_path / name)
+        store = open_store(folder / name, **settings)
         stores.append(store)
         made.replicas[name] = Replica(name, store, made)
         assert len(store.log.files.files) >= 3
     yield made
     for store in stores:
         store.stop()
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    yield from group_in(tmp_path)
+
+
+@pytest.fixture
+def summed_group(tmp_path: Path) -> Iterator[Group]:
+    """Whose records have a checksum of all their bytes each."""
+    yield from group_in(tmp_path, enabled_append_prop_crc=True)
 
 
 @pytest.mark.parametrize("at", [CRC_AT, record_layout.PHYSICAL_OFFSET_AT, 2, record_layout.HEAD_BYTES + 5])
@@ -194,3 +205,49 @@ async def test_a_broker_serves_checksums_and_bytes_of_what_is_confirmed(group: G
 @pytest.fixture(autouse=True)
 def _logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+
+
+UNCOVERED = {
+    "queue id": QUEUE_ID_AT + 3,
+    "flag": record_layout.FLAG_AT + 3,
+    "queue offset": record_layout.QUEUE_OFFSET_AT + 7,
+    "system flag": record_layout.SYS_FLAG_AT + 3,
+    "born timestamp": record_layout.BORN_TIMESTAMP_AT + 7,
+    "born host": record_layout.BORN_HOST_AT,
+    "store timestamp": record_layout.STORE_TIMESTAMP_AT + 7,
+    "store host": record_layout.STORE_HOST_AT,
+    "reconsume times": record_layout.BODY_SIZE_AT - record_layout.LONG.size - 1,
+    "prepared transaction offset": record_layout.BODY_SIZE_AT - 1,
+}
+"""Fields that the checksum of the body does not cover, from the start of a record."""
+
+
+@pytest.mark.parametrize("name", UNCOVERED)
+async def test_a_checksum_of_the_whole_record_says_which_replica_is_right(
+    summed_group: Group, name: str
+) -> None:
+    """Only two replicas answer, so that there is no majority."""
+    summed_group.silent.add("three")
+    one, two = summed_group.replicas["one"], summed_group.replicas["two"]
+    one.flip(1, UNCOVERED[name])
+    async with scrubbing(summed_group, "one", "two"):
+        await until(lambda: one.scrub.metric_values()["broker_damaged_ranges_repaired_total"] == 1)
+        await until(one.passed())
+        await until(two.passed())
+        assert not one.store.damage
+        assert not two.store.damage
+    assert one.files == one.original
+    assert two.files == two.original
+
+
+async def test_a_wrong_record_is_repaired_although_a_majority_has_it(summed_group: Group) -> None:
+    for name in ("one", "two"):
+        summed_group.replicas[name].flip(1, UNCOVERED["queue offset"])
+    async with scrubbing(summed_group, *summed_group.replicas) as replicas:
+        for replica in replicas.values():
+            await until(lambda one=replica: one.files == one.original and not one.store.damage)
+        for replica in replicas.values():
+            await until(replica.passed())
+    for replica in summed_group.replicas.values():
+        assert replica.files == replica.original
+        assert not replica.store.damage
