@@ -54,7 +54,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a test that needs Java on a machine without it, and names what is missing."""
     needs_java = item.get_closest_marker("java") is not None
     callspec = getattr(item, "callspec", None)
-    if needs_java or (callspec is not None and callspec.params.get("cluster") not in (None, "ours")):
+    kinds = [] if callspec is None else [callspec.params.get(name, "ours") for name in ("cluster", "guarded")]
+    if needs_java or any(kind != "ours" for kind in kinds):
         try:
             java_library()
         except JavaMissingError as missing:
