@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from tests.simulation.whole import disk_faults
+from tests.simulation.whole import disk_faults, liveness, outages
 from tests.simulation.whole.group import Group
+from tests.simulation.whole.outages import Outage
 
 FAULTS_MIN, FAULTS_MAX = 2, 7
 
@@ -29,18 +31,26 @@ class Plan:
 
     sync_flush: bool
     faults: tuple[Fault, ...]
+    outages: tuple[Outage, ...] = ()
+    expects_liveness: bool = False
 
     def lines(self) -> list[str]:
         """The plan, for a report."""
-        return [f"flush: {'SYNC' if self.sync_flush else 'ASYNC'}"] + [
-            f"after {one.after_s:.2f} s: {one.kind} ({one.target}) for {one.lasts_s:.2f} s"
-            for one in self.faults
-        ]
+        return (
+            [f"flush: {'SYNC' if self.sync_flush else 'ASYNC'}"]
+            + [
+                f"after {one.after_s:.2f} s: {one.kind} ({one.target}) for {one.lasts_s:.2f} s"
+                for one in self.faults
+            ]
+            + [f"before fault {one.before}, lasting: {one.kind} ({one.target})" for one in self.outages]
+        )
 
 
-def draw(seed: int, *, disks: bool = False, controllers: bool = True, replicas: bool = True) -> Plan:
+def draw(
+    seed: int, *, disks: bool = False, live: bool = False, controllers: bool = True, replicas: bool = True
+) -> Plan:
     """The plan of a seed, with or without faults of disks, for a group that has controllers and replicas, or
-    none."""
+    none. `live`: with outages, during which the group is expected to be live."""
     dice = random.Random(seed * 31 + 7)
     sync_flush = dice.random() < 0.5
     kinds = [kind for kind in ORDINARY if sync_flush or kind not in SYNC_FLUSH_ONLY]
@@ -61,32 +71,55 @@ def draw(seed: int, *, disks: bool = False, controllers: bool = True, replicas: 
     if disks and not spent:
         at = dice.randrange(len(faults))
         faults[at] = replace(faults[at], kind=dice.choice(disk_kinds))
-    return Plan(sync_flush, tuple(faults))
+    lasting = outages.draw(seed, len(faults), controllers=controllers) if live and replicas else ()
+    return Plan(sync_flush, tuple(faults), lasting, live)
 
 
 async def execute(plan: Plan, group: Group) -> None:
-    """Lets the faults happen, and ends them all."""
+    """Lets the faults happen, ends those that do not last, and expects the group to be live. Then ends the
+    others."""
+    with contextlib.ExitStack() as stack:
+        await _happen(plan, group, stack)
+        await _end_faults(group)
+        if plan.expects_liveness:
+            await liveness.check_live(group)
+    for name in (*group.members, *group.clients):
+        group.ensure_running(name)
+    group.site.trace.tell(f"{group.site.loop.time():.3f} --- everything is sound")
+
+
+async def _happen(plan: Plan, group: Group, stack: contextlib.ExitStack) -> None:
+    """Lets the faults happen. The outages last until the end of the stack."""
     undoing: list[asyncio.Task[None]] = []
-    for fault in plan.faults:
+    for number, fault in enumerate(plan.faults):
+        _begin_outages(plan, number, group, stack)
         await asyncio.sleep(fault.after_s)
         group.site.trace.tell(
             f"{group.site.loop.time():.3f} --- {fault.kind} ({fault.target}), {fault.lasts_s:.2f} s"
         )
         undoing.append(asyncio.create_task(FAULTS[fault.kind](group, fault)))  # type: ignore[arg-type]
     await asyncio.gather(*undoing)
+    _begin_outages(plan, len(plan.faults), group, stack)
+
+
+def _begin_outages(plan: Plan, before: int, group: Group, stack: contextlib.ExitStack) -> None:
+    for outage in plan.outages:
+        if outage.before == before:
+            stack.enter_context(outages.lasting(group, outage))
+
+
+async def _end_faults(group: Group) -> None:
     site = group.site
     site.network.heal()
     for name, host in site.hosts.items():
         host.disk_delay = 1.0
         if not host.has_power:
             site.power_on(name)
-    group.down.clear()
     for name in (*group.members, *group.clients):
         process = site.processes.get(name)
         if process is not None and process.paused:
             site.resume(name)
         group.ensure_running(name)
-    site.trace.tell(f"{site.loop.time():.3f} --- everything is sound")
 
 
 def _of(names: list[str], fault: Fault) -> str:

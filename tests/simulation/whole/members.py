@@ -9,6 +9,7 @@ from epochmq_broker import main as broker_main
 from epochmq_broker.broker import Broker
 from epochmq_broker.config.broker_config import LoadedBrokerConfig, load_broker_config
 from epochmq_controller.controller import main as controller_main
+from epochmq_controller.controller.server import ControllerServer
 from epochmq_controller.nameserver import main as nameserver_main
 from tests.simulation.whole.hosts import Host, Process, Site
 from tests.simulation.whole.loop import PROCESS
@@ -37,7 +38,8 @@ def _text(settings: Settings) -> dict[str, str]:
 
 
 def record_services() -> None:
-    """Makes every broker process show its `Broker`, for checks."""
+    """Makes every process of a broker show its `Broker`, and that of a controller its `ControllerServer`, for
+    checks."""
 
     def make(loaded: LoadedBrokerConfig) -> Broker:
         broker = Broker(loaded)
@@ -45,7 +47,14 @@ def record_services() -> None:
         process.service = broker
         return broker
 
+    def make_controller(*args: Any, **options: Any) -> ControllerServer:
+        server = ControllerServer(*args, **options)
+        process: Process = PROCESS.get()
+        process.service = server
+        return server
+
     broker_main.Broker = make  # type: ignore[attr-defined,assignment]
+    controller_main.ControllerServer = make_controller  # type: ignore[attr-defined,assignment]
 
 
 def start_nameserver(site: Site, name: str, settings: Settings | None = None) -> Process:

@@ -8,11 +8,12 @@ host that runs, but does not know a connection, resets it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import errno
 import zlib
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from tests.simulation.whole.sockets import Kernel, SimulatedSocket, error_of
@@ -46,6 +47,7 @@ class Network:
         self.host_of: Callable[[Any], NetworkHost] = lambda owner: owner.host
         self._hosts: dict[str, NetworkHost] = {}
         self._cut: set[tuple[str, str]] = set()
+        self._separated: Counter[tuple[str, str]] = Counter()  # how many outages cut a link
         self.slow_s: dict[tuple[str, str], float] = {}
         self._listening: dict[tuple[str, int], SimulatedSocket] = {}
         self._lanes: dict[int, _Lane] = {}  # by the sending socket
@@ -67,26 +69,37 @@ class Network:
             self._cut.add((other, one))
 
     def heal(self) -> None:
-        """Ends all cuts and delays."""
+        """Ends all cuts but those of `separated`, and all delays."""
         self._cut.clear()
         self.slow_s.clear()
-        for lane in list(self._lanes.values()):
-            lane.pump()
+        self._pump()
 
     def heal_links(self, links: Iterable[tuple[str, str]]) -> None:
         """Ends the cuts of some links."""
         self._cut.difference_update(links)
+        self._pump()
+
+    @contextlib.contextmanager
+    def separated(self, links: Iterable[tuple[str, str]]) -> Iterator[None]:
+        """Cuts links, each from a host to another, until the block ends, also if they are healed."""
+        given = list(links)
+        self._separated.update(given)
+        yield
+        self._separated.subtract(given)
+        self._pump()
+
+    def _pump(self) -> None:
         for lane in list(self._lanes.values()):
             lane.pump()
 
     def is_cut(self, one: str, other: str) -> bool:
         """Whether segments from one host do not reach another."""
-        return (one, other) in self._cut
+        return (one, other) in self._cut or self._separated[one, other] > 0
 
     @property
     def cuts(self) -> frozenset[tuple[str, str]]:
         """The links that are cut, each from a host to another."""
-        return frozenset(self._cut)
+        return frozenset(self._cut) | {pair for pair, count in self._separated.items() if count > 0}
 
     def power_lost(self, host: NetworkHost) -> None:
         """Forgets what a host was about to send, and its sockets."""
@@ -148,8 +161,8 @@ class Network:
     def _blocked(self, source: NetworkHost, target: NetworkHost) -> bool:
         return (
             not target.has_power
-            or (source.name, target.name) in self._cut
-            or (target.name, source.name) in self._cut
+            or self.is_cut(source.name, target.name)
+            or self.is_cut(target.name, source.name)
         )
 
     def _slow(self, source: NetworkHost, target: NetworkHost) -> float:

@@ -26,7 +26,7 @@ Scenario = Callable[[Site], Awaitable[dict[str, int]]]
 
 async def controlled_group(site: Site) -> dict[str, int]:
     """Three brokers under three controllers, clients, and drawn faults."""
-    return await _faulty_group(site, faults.draw(site.seed))
+    return await _faulty_group(site, faults.draw(site.seed, live=True))
 
 
 async def group_on_bad_disks(site: Site) -> dict[str, int]:
@@ -36,13 +36,13 @@ async def group_on_bad_disks(site: Site) -> dict[str, int]:
 
 async def dledger_group(site: Site) -> dict[str, int]:
     """Three brokers with a DLedger log; at most one disk is replaced."""
-    plan = faults.draw(site.seed, disks=site.seed % 3 == 0, controllers=False)
+    plan = faults.draw(site.seed, disks=site.seed % 3 == 0, live=True, controllers=False)
     return await _faulty_group(site, plan, controllers=0, dledger=True)
 
 
 async def one_broker(site: Site) -> dict[str, int]:
     """One broker without replicas."""
-    plan = faults.draw(site.seed, controllers=False, replicas=False)
+    plan = faults.draw(site.seed, live=True, controllers=False, replicas=False)
     return await _faulty_group(site, plan, brokers=1, controllers=0)
 
 

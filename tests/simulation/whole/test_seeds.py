@@ -31,8 +31,8 @@ def simulate(*arguments: str) -> str:
 @pytest.mark.parametrize("first", range(0, CONTROLLED_SEEDS, BLOCK))
 def test_groups_under_controllers_keep_their_promises(first: int) -> None:
     """Whatever happens to brokers, controllers, clients, links and disks: nothing acknowledged is lost, at
-    most one broker acknowledges, consumers see each message in its place, and afterwards the group accepts
-    messages and its replicas are equal."""
+    most one broker acknowledges, and consumers see each message in its place. The group accepts messages
+    while enough of its members reach each other, and afterwards; then its replicas are equal."""
     said = simulate("controlled", "--seeds", f"{first}-{first + BLOCK - 1}", "--processes", "1")
     assert "no promise broken" in said
 
