@@ -126,11 +126,17 @@ def test_a_console_of_nameservers_shows_the_same_group(run: UpRun) -> None:
 
 
 def test_the_new_master_is_on_the_overview(run: UpRun, console: Console) -> None:
-    wait_until(lambda: master(run) is not None, what="the group has a master")
-    old = master(run)
-    assert old is not None
-    before = console.facts()
-    assert before["master"] == old["pod"]
+    shown: list[tuple[dict[str, Any], dict[str, str]]] = []
+
+    def both_name_it() -> bool:
+        old, facts = master(run), console.facts()
+        if old is None or "epoch" not in facts or facts["master"] != old["pod"]:
+            return False
+        shown.append((old, facts))
+        return True
+
+    wait_until(both_name_it, timeout_s=2 * PATIENCE_S, what="status and overview name the same master")
+    ((old, before),) = shown
     os.kill(old["pid"], signal.SIGKILL)
     wait_until(lambda: not alive(old["pid"]), what="the killed master is gone")
 
