@@ -1,14 +1,15 @@
-"""`epochmq down GROUP` and `epochmq logs` on a run of two groups, with real processes."""
+"""`epochmq down GROUP`, `logs` and `restart`, with real processes."""
 
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.up_run import COMMAND, UpRun
+from tests.integration.up_run import COMMAND, GroupRun, UpRun
 from tests.support.process import wait_until
 
 GROUPS = """
@@ -68,3 +69,44 @@ def test_one_group_is_stopped_and_followed_while_the_other_serves(run: UpRun, tm
         following.terminate()
         following.wait()
     assert b"Traceback" not in output.read_bytes()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Iterator[GroupRun]:
+    made = GroupRun(tmp_path)
+    made.up()
+    try:
+        yield made
+    finally:
+        made.here("down")
+
+
+def test_the_brokers_of_a_group_restart_one_at_a_time_and_no_send_fails(three: GroupRun) -> None:
+    three.until(three.whole, "all are in sync")
+    three.ok("topic", "create", "orders-sent", "--queues", "1")
+    before = {one["pod"]: one["pid"] for one in three.group()["replicas"]}
+    master = three.wait_master()["pod"]
+    done, failed = threading.Event(), list[str]()
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        while not done.is_set():
+            result = three.here("produce", "orders-sent", f"message {sent}", "--timeout", "60")
+            if result.returncode:
+                failed.append(result.stderr)
+            sent += 1
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        printed = three.ok("restart", "orders", "--timeout", "120").splitlines()
+    finally:
+        done.set()
+        sender.join()
+    assert not failed, failed
+    assert sent > 0
+    assert [line.partition(":")[0] for line in printed][-1] == master, "the master restarts last"
+    after = {one["pod"]: one["pid"] for one in three.group()["replicas"]}
+    assert sorted(line.partition(":")[0] for line in printed) == sorted(after)
+    assert all(after[pod] not in (None, before[pod]) for pod in before)

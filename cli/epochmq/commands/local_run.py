@@ -1,5 +1,5 @@
-"""Declares the verbs of a run: `up`, `down`, `status`, `logs`, `promote`, `fence`, `drain` and
-`support-bundle`."""
+"""Declares the verbs of a run: `up`, `down`, `status`, `restart`, `logs`, `promote`, `fence`, `drain`
+and `support-bundle`."""
 
 from __future__ import annotations
 
@@ -85,6 +85,27 @@ def down(
     from epochmq.verbs import up as verb
 
     exit_with(lambda: verb.stop(state) if group is None else verb.stop_group(state, group))
+
+
+@app.command()
+def restart(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[GROUP[/REPLICA]]", help="For example orders, or orders/0. [default: all]"),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="SECONDS", min=1, help="The time limit for each broker."),
+    ] = 60,
+    state: StateOption = STATE_DEFAULT,
+) -> None:
+    """Restart brokers of a run on this machine, one at a time.
+
+    Each restarts only while its whole group is ready and in sync. The master restarts last, after another
+    replica has become the master, so that no send fails. The first broker that does not come back ends it."""
+    from epochmq.verbs import restart as verb
+
+    exit_with(lambda: verb.run(state, name, timeout))
 
 
 @app.command()
