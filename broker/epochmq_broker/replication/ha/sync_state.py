@@ -6,8 +6,8 @@ The controllers own the SyncStateSet. The master proposes changes, and may not k
 The rules:
 
 - **Proposals.** A replica that has reached both the confirmed offset and the start of the present epoch is
-  proposed to be added. A member that was not caught up for too long, or never connected, is proposed to be
-  removed. One proposal is under way at a time.
+  proposed to be added, unless it was not caught up for too long. A member that was not caught up for too
+  long, or never connected, is proposed to be removed. One proposal is under way at a time.
 - **Refused.** If the controllers refuse a replica that was to be added, it is left out of the next proposals
   for a growing pause. So it blocks no other change of the set.
 - **Too small.** With `allAckInSyncStateSet`, a set of fewer than `minInSyncReplicas` members acknowledges and
@@ -259,6 +259,12 @@ class SyncState:
         if broker_id not in self.replicas:
             # A closed connection shows at once what silence shows only later.
             return now_ms - self.since_ms > self.not_caught_up_max_ms or broker_id in self.caught_up_ms
+        return self._is_late(broker_id, now_ms)
+
+    def _is_late(self, broker_id: int, now_ms: int) -> bool:
+        """Whether a replica was not caught up for too long. While a set is too small nothing is confirmed, so
+        a replica that gets no bytes any more still has the confirmed ones: it must not join only to be
+        removed again at once."""
         known = self.caught_up_ms.get(broker_id, self.since_ms)
         return now_ms - known > self.not_caught_up_max_ms
 
@@ -266,7 +272,7 @@ class SyncState:
         if broker_id in self.members or replica.async_learner:
             return False
         refused = self.refused.get(broker_id)
-        if refused is not None and now_ms < refused.until_ms:
+        if (refused is not None and now_ms < refused.until_ms) or self._is_late(broker_id, now_ms):
             return False
         # Zero may be the first report of a replica that has not looked at its log yet. In an empty group it
         # is the right value.

@@ -126,7 +126,8 @@ def test_a_refused_replica_blocks_neither_a_removal_nor_another_replica_and_is_p
             assert propose(now_ms) == {1, 2, 4}
             sync.proposal_rejected(2, "replicas {2} don't alive", now_ms)
             pauses.append(sync.refused[2].pause_ms)
-        sync.replica_acknowledged(4, 1000, now_ms)
+        for one in (2, 4):
+            sync.replica_acknowledged(one, 1000, now_ms)
     assert pauses == [400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000]
     assert sync.adopt(frozenset({1, 2, 4}), 7)
     assert not sync.refused
@@ -160,6 +161,27 @@ def test_a_slow_replica_is_removed_after_its_time_and_a_caught_up_one_stays() ->
     late = sync.change_to_propose(15_200)
     assert late is not None
     assert late.members == {1, 2}
+
+
+def test_a_replica_that_was_removed_as_too_slow_joins_once_it_has_caught_up() -> None:
+    """A set that is too small confirms nothing more. A replica that gets no bytes any more, but can report,
+    then still has what is confirmed: it must not join only to be removed again at once."""
+    sync = state({1, 2}, end=1000)
+    sync.min_copies = 2
+    sync.replica_connected(2, async_learner=False)
+    sync.replica_acknowledged(2, 1000, 100)
+    sync.log_appended(5000)
+    late = sync.change_to_propose(15_200)
+    assert late is not None
+    assert late.members == {1}
+    sync.proposal_sent(late.members)
+    assert sync.adopt(late.members, 6)
+    sync.replica_acknowledged(2, 1000, 15_300)
+    assert sync.change_to_propose(15_300) is None
+    sync.replica_acknowledged(2, 5000, 15_400)
+    back = sync.change_to_propose(15_400)
+    assert back is not None
+    assert back.members == {1, 2}
 
 
 def left_alone(*, durable: int, all_ack: bool = True) -> SyncState:
