@@ -314,8 +314,13 @@ def _rows_as_findings(summary: DataFrame, kinds: Set[str]) -> list[DataFrame]:
 
 def _compare_queues(state: AuditState, differing: DataFrame, summary: DataFrame) -> DataFrame:
     """Compares the buckets of queue offsets whose digests differ between log and consume queue."""
-    rows = compared_queues.with_messages(state, differing, summary)
-    return _findings_per_row(state, rows, compared_queues.check_of(state))
+    notes, present = compared_queues.without_topics_without_units(state, differing, summary)
+    rows = compared_queues.with_messages(state, present, summary)
+    found = _findings_per_row(state, rows, compared_queues.check_of(state))
+    if not notes:
+        return found
+    table = pa.Table.from_pylist(notes, schema=schemas.FINDINGS)
+    return found.unionByName(summary.sparkSession.createDataFrame(table))
 
 
 def _compare_entries(state: AuditState, differing: DataFrame, summary: DataFrame) -> DataFrame:

@@ -19,6 +19,7 @@ from epochmq_spark import (
     saved_peer_state,
     shared_files,
     store_layout,
+    topic_tables,
     verdict,
     volume_client,
 )
@@ -100,6 +101,20 @@ class AuditState:
             )
             for one in self.histories[group]
         ]
+
+    def logs_with_queues(self) -> dict[str, list[AuditedLog]]:
+        """The logs that can be read of replicas with consume queues, by group."""
+        return {
+            group: [log for log in self.logs_of(group) if self.contents[group, log.replica.name].has_queues]
+            for group in self.histories
+        }
+
+    def topic_tables(self) -> dict[str, dict[str, frozenset[str]]]:
+        """The tables of topics of the replicas with consume queues, by group and replica."""
+        groups = self.logs_with_queues()
+        return {
+            group: topic_tables.read_tables(log.replica for log in logs) for group, logs in groups.items()
+        }
 
     def logs(self) -> dict[ReplicaKey, AuditedLog]:
         """The logs of all groups that can be read."""

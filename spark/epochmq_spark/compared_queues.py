@@ -14,6 +14,7 @@ import pyarrow as pa
 from epochmq_spark import bounded_tables, queue_drill_down
 from epochmq_spark.audit_state import AuditState, ReplicaKey
 from epochmq_spark.checks.consume_queues import QueueMessage
+from epochmq_spark.checks.former_topics import LoggedTopic, topics_without_units
 from epochmq_spark.decode.summary_rows import SummaryKind
 from epochmq_spark.drill_down import AuditedLog
 from epochmq_spark.queue_drill_down import BucketPart, QueueRange, WantedMessages
@@ -41,6 +42,7 @@ MESSAGES: Final = pa.schema(
 )
 """A message of a bucket; or only `fault`, why its part of the log cannot be read."""
 MESSAGES_OF_BATCH: Final = 10_000
+TOPICS_MAX: Final = 100_000  # topics without a unit that the driver compares with the tables of topics
 
 Row = dict[str, Any]
 Logs = Mapping[ReplicaKey, AuditedLog]
@@ -50,16 +52,29 @@ RowCheck = Callable[[Row], list[Row]]
 
 def with_messages(state: AuditState, suspects: DataFrame, summary: DataFrame) -> DataFrame:
     """The buckets that differ, at most `bounded_tables.COMPARED_MAX` of a replica, with the columns
-    `queue_end`, `unlisted`, `log_parts`, and `messages`: the messages that their units do not describe."""
+    `queue_end`, `new_topic`, `unlisted`, `log_parts`, and `messages`: those messages that their units do not
+    describe."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
 
     by_log, by_queue = SummaryKind.UNITS_BY_LOG.value, SummaryKind.UNITS_BY_QUEUE.value
-    high_of_queue = f.max(f.when(f.col("kind") == by_queue, f.col("high")))
+    is_unit = f.col("kind") == by_queue
+    high_of_queue = f.max(f.when(is_unit, f.col("high")))
+    first_in_log, first_in_queue = (
+        f.min(f.when(~is_unit, f.col("first"))),
+        f.min(f.when(is_unit, f.col("first"))),
+    )
+    starts_anew = (f.min(f.when(is_unit, f.col("low"))) == 0) & (first_in_log < first_in_queue)
     ends = (
         summary.where(f.col("kind").isin(by_log, by_queue))
         .groupBy(*QUEUE)
-        .agg((f.coalesce(high_of_queue, f.lit(-1)) + 1).alias("queue_end"))
+        .agg(
+            (f.coalesce(high_of_queue, f.lit(-1)) + 1).alias("queue_end"),
+            f.coalesce(starts_anew, f.lit(False)).alias("starts_anew"),
+        )
+        .withColumn("new_topic", f.max("starts_anew").over(Window.partitionBy("group", "replica", "topic")))
+        .drop("starts_anew")
     )
     with_ends = suspects.select(*BUCKET).join(ends, [*QUEUE])
     first = bounded_tables.first_of_each(with_ends, ["group", "replica"], ["topic", "queue_id", "at"])
@@ -83,6 +98,7 @@ def with_messages(state: AuditState, suspects: DataFrame, summary: DataFrame) ->
 def check_of(state: AuditState) -> RowCheck:
     """The check of a row of `with_messages`."""
     logs = _logs_with_queues(state)
+    groups = state.logs_with_queues()
 
     def check(row: Row) -> list[Row]:
         log = logs.get((row["group"], row["replica"]))
@@ -96,20 +112,62 @@ def check_of(state: AuditState) -> RowCheck:
         messages = [
             QueueMessage(**{name: value for name, value in one.items() if name != "fault"}) for one in read
         ]
-        return queue_drill_down.compare_messages(log, _range_of(row), messages)
+        return queue_drill_down.compare_messages(log, _range_of(row), messages, groups[row["group"]])
 
     return check
 
 
+def without_topics_without_units(
+    state: AuditState, suspects: DataFrame, summary: DataFrame
+) -> tuple[list[Row], DataFrame]:
+    """Findings about topics that were deleted with their queues, or may have been, and the suspects without
+    them. So what a large topic leaves is not compared bucket by bucket."""
+    from pyspark.sql import functions as f
+
+    tables = state.topic_tables()
+    if not any(tables.values()):
+        return [], suspects
+    place = ["group", "replica", "topic"]
+    by_log, by_queue = SummaryKind.UNITS_BY_LOG.value, SummaryKind.UNITS_BY_QUEUE.value
+    is_log = f.col("kind") == by_log
+    logged = (
+        summary.where(f.col("kind").isin(by_log, by_queue))
+        .join(suspects.select(*place).distinct(), place, "left_semi")
+        .groupBy(*place)
+        .agg(
+            f.sum(f.when(is_log, f.col("count")).otherwise(0)).alias("count"),
+            f.min(f.when(is_log, f.col("first"))).alias("first"),
+            f.max(f.when(is_log, f.col("end"))).alias("last"),
+            f.max(f.col("kind") == by_queue).alias("has_units"),
+        )
+        .where("not has_units")
+        .drop("has_units")
+        .limit(TOPICS_MAX)
+    )
+    dispatched = {
+        group: {log.replica.name: log.dispatched_end for log in logs}
+        for group, logs in state.logs_with_queues().items()
+    }
+    topics = (LoggedTopic(**row.asDict()) for row in logged.collect())
+    notes, keys = topics_without_units(topics, tables, dispatched)
+    if not keys:
+        return [], suspects
+    found = suspects.sparkSession.createDataFrame(keys, "group string, replica string, topic string")
+    return notes, suspects.join(f.broadcast(found), place, "left_anti")
+
+
 def _logs_with_queues(state: AuditState) -> Logs:
-    return {key: log for key, log in state.logs().items() if state.contents[key].has_queues}
+    groups = state.logs_with_queues()
+    return {(group, log.replica.name): log for group, logs in groups.items() for log in logs}
 
 
 def _range_of(row: Row) -> QueueRange:
     parts = [
         BucketPart(one["first"], one["end"], one["count"], one["digest"]) for one in row["log_parts"] or ()
     ]
-    return QueueRange(row["topic"], row["queue_id"], row["at"], parts, row["queue_end"])
+    return QueueRange(
+        row["topic"], row["queue_id"], row["at"], parts, row["queue_end"], is_of_new_topic=row["new_topic"]
+    )
 
 
 def _wanted_of(state: AuditState) -> Callable[[Batches], Batches]:

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, INDEX_UNIT_SIZE
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol.epoch_entries import OFFSET_MAX
-from epochmq_spark import files, store_layout
+from epochmq_spark import files, store_layout, topic_tables
 from epochmq_spark.checks.consume_queues import (
     HoleRanges,
 )
@@ -26,12 +27,14 @@ from epochmq_spark.decode.entry_units import decode_entry_units
 from epochmq_spark.decode.index_entries import entry_pairs
 from epochmq_spark.decode.log_digests import BLOCK_BITS, BUCKET_BITS
 from epochmq_spark.decode.summary_rows import text_of
+from epochmq_spark.decode.unit_columns import decode_units
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.file_ranges import FileRange
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.sources.log_chunks import LogChunk, read_chunks
 
 BLOCK_BYTES = 1 << BLOCK_BITS
+UNITS_READ = 4096  # of a consume queue at a time, to find its first one
 EPOCH_WINDOW_BYTES = 8 * 1024 * 1024  # of the log read on either side of the start of an epoch
 
 Row = dict[str, Any]
@@ -90,6 +93,8 @@ def clear_caches() -> None:
     files.forget_opened()
     scan_store.cache_clear()
     queue_files_of.cache_clear()
+    first_unit.cache_clear()
+    topic_tables.topic_table.cache_clear()
     _index_parts.cache_clear()
     index_file_range.cache_clear()
 
@@ -240,6 +245,20 @@ def scan_store(location: str) -> store_layout.StoreContents:
 def queue_files_of(location: str) -> dict[tuple[str, int], Sequence[store_layout.DataFile]]:
     """The files of a store's consume queues, by topic and queue id. Raises OSError as `scan_store`."""
     return {(one.topic, one.queue_id): one.files for one in scan_store(location).queues}
+
+
+@lru_cache(maxsize=65_536)
+def first_unit(location: str, topic: str, queue_id: int, log_start: int) -> tuple[int, int] | None:
+    """(queue offset, physical offset) of the first unit of a store's queue that leads into the log; None
+    without one. Raises OSError."""
+    for part in sorted(queue_files_of(location).get((topic, queue_id), ()), key=lambda one: one.start):
+        for at in range(0, part.size, UNITS_READ * UNIT_BYTES):
+            data = files.read_range(part.location, at, min(at + UNITS_READ * UNIT_BYTES, part.size))
+            units = decode_units(data, (part.start + at) // UNIT_BYTES)
+            live = (units.physical >= log_start).nonzero()[0]
+            if len(live):
+                return int(units.offsets[live[0]]), int(units.physical[live[0]])
+    return None
 
 
 def read_log(log: AuditedLog, start: int, end: int) -> Iterator[LogChunk]:

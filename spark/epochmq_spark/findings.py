@@ -84,6 +84,12 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     "queue.remains": (_N, "old units lie beyond the end of a consume queue; a truncation left them"),
     "queue-offset.duplicate": (_E, "two messages of a queue have the same offset"),
     "queue-offset.skipped": (_E, "a queue has no message at an offset between two messages"),
+    "topic.deleted": (_N, "messages of a topic that was deleted are still in the log"),
+    "topic.without-queues": (
+        _W,
+        "a topic has messages and no queue: it was made again, or its queues are lost",
+    ),
+    "topic.made-again": (_N, "messages from before their topic was deleted and made again"),
     "consumer-offset.ahead": (_E, "a consumer group's offset is beyond the end of its queue"),
     "state.unreadable": (_W, "a state file cannot be read"),
     "index.missing-entry": (_E, "a key of a message is not in the index"),

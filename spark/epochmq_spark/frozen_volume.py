@@ -37,6 +37,7 @@ COPIED = (
     "config/timercheck",
     "config/timermetrics",
     "config/topicQueueMapping.json",
+    "config/topics.json",
 )
 AUTH = "config/auth.json"
 """Shown without passwords. Its copies beside it are not shown."""

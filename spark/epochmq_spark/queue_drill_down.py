@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from epochmq_formats.queue_unit import UNIT_BYTES
-from epochmq_spark import files
+from epochmq_spark import files, former_queues
 from epochmq_spark.checks.consume_queues import (
     LISTED_MAX,
     HoleRanges,
@@ -67,6 +67,8 @@ class QueueRange:
     bucket: int
     parts: Sequence[BucketPart]
     queue_end: int
+    is_of_new_topic: bool = False
+    """Another queue of the topic starts anew behind older messages."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,11 @@ class WantedMessages:
     last: int
 
 
-def compare_queue_range(log: AuditedLog, queue: QueueRange) -> list[Row]:
-    """Findings of one bucket of a consume queue; none for a batch consume queue. Raises OSError."""
+def compare_queue_range(log: AuditedLog, queue: QueueRange, group: Sequence[AuditedLog] = ()) -> list[Row]:
+    """Findings of one bucket of a consume queue; none for a batch consume queue. `group` are the logs of the
+    replica's group. Raises OSError."""
     messages = [message for _, message in read_wanted(log, wanted_messages(log, queue))]
-    return compare_messages(log, queue, messages)
+    return compare_messages(log, queue, messages, group)
 
 
 def wanted_messages(log: AuditedLog, queue: QueueRange) -> list[WantedMessages]:
@@ -153,9 +156,11 @@ def _is_of(chunk: LogChunk, row: Any, wanted: WantedMessages) -> bool:
     return bool(is_of_queue and row[w.QUEUE_OFFSET] >> BUCKET_BITS == wanted.bucket)
 
 
-def compare_messages(log: AuditedLog, queue: QueueRange, messages: Iterable[QueueMessage]) -> list[Row]:
-    """Findings of one bucket of a consume queue. `messages` are those of `wanted_messages`. Raises
-    OSError."""
+def compare_messages(
+    log: AuditedLog, queue: QueueRange, messages: Iterable[QueueMessage], group: Sequence[AuditedLog] = ()
+) -> list[Row]:
+    """Findings of one bucket of a consume queue. `messages` are those of `wanted_messages`, `group` the logs
+    of the replica's group. Raises OSError."""
     if queue.topic in scan_store(log.replica.location).batch_topics:
         return []
     units = _read_units(log, queue)
@@ -163,6 +168,8 @@ def compare_messages(log: AuditedLog, queue: QueueRange, messages: Iterable[Queu
     for part in queue.parts:
         known |= _described_by_units(log, queue, part, units) or {}
     _describe_duplicates(log, known)
+    name = former_queues.QueueName(queue.topic, queue.queue_id, queue.is_of_new_topic)
+    former = former_queues.former_messages(log, group, name, known.values())
     limits = QueueLimits(
         log.extent.start,
         log.extent.end,
@@ -170,6 +177,8 @@ def compare_messages(log: AuditedLog, queue: QueueRange, messages: Iterable[Queu
         queue.queue_end,
         HoleRanges(log.holes),
         compare_tags=queue.topic.encode() != SCHEDULE_TOPIC,
+        former_end=former.end,
+        former_kind=former.kind,
     )
     lost = [
         unit.physical

@@ -80,6 +80,9 @@ class QueueLimits:
     queue_end: int
     holes: HoleRanges = HoleRanges()
     compare_tags: bool = True
+    former_end: int = 0
+    """Messages before this physical offset are of a topic of the same name that was deleted."""
+    former_kind: str = "topic.made-again"
 
 
 def compare_queue(
@@ -93,6 +96,13 @@ def compare_queue(
     are by queue offset. `elsewhere` describes the records at physical offsets that units point to although no
     message of the range lies there."""
     findings: list[Row] = []
+    if former := [one for one in messages if one.physical < limits.former_end]:
+        detail = f"{len(former)} messages stay in the log until its segments expire"
+        where = {"start_offset": min(one.physical for one in former)}
+        where |= {"end_offset": max(one.physical for one in former)}
+        where |= {"queue_offset": min(one.queue_offset for one in former)}
+        findings.append(_of_queue(queue, limits.former_kind, **where, detail=detail))
+        messages = [one for one in messages if one.physical >= limits.former_end]
     if remains := _remains(messages, units, limits):
         detail = f"{len(remains)} units; the log ends at {limits.log_end}"
         findings.append(_of_queue(queue, "queue.remains", queue_offset=min(remains), detail=detail))

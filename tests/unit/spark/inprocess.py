@@ -8,7 +8,7 @@ from typing import Any
 
 from epochmq_spark import audit, audit_state, coverage, drill_down, queue_drill_down, store_layout
 from epochmq_spark.audit_state import AuditState, ReplicaKey
-from epochmq_spark.checks import two_histories
+from epochmq_spark.checks import former_topics, two_histories
 from epochmq_spark.checks.record_copies import TAIL_KINDS
 from epochmq_spark.drill_down import AuditedLog
 from epochmq_spark.features import FEATURES, check_feature
@@ -139,14 +139,58 @@ def _compare_queues(
             bucket.append((row["first"], row["end"]))
         else:
             ends[key] = max(ends[key], row["high"] + 1)
-    findings: list[Row] = []
+    groups = state.logs_with_queues()
+    findings, without_units = _topics_without_units(state, by_kind)
+    new_topics = _new_topics(by_kind)
     for (group, replica, topic, queue_id, number), ranges in log_ranges.items():
+        if (group, replica, topic) in without_units:
+            continue
+        is_new = (group, replica, topic) in new_topics
         if (group, replica) in logs and state.contents[group, replica].has_queues:
             end = ends[group, replica, topic, queue_id]
             parts = [queue_drill_down.BucketPart(*one) for one in ranges]
-            queue = queue_drill_down.QueueRange(topic, queue_id, number, parts, end)
-            findings += _checked(logs[group, replica], queue_drill_down.compare_queue_range, queue)
+            queue = queue_drill_down.QueueRange(topic, queue_id, number, parts, end, is_of_new_topic=is_new)
+            check = queue_drill_down.compare_queue_range
+            findings += _checked(logs[group, replica], check, queue, groups[group])
     return findings
+
+
+def _topics_without_units(
+    state: AuditState, by_kind: dict[str, list[Row]]
+) -> tuple[list[Row], list[tuple[str, str, str]]]:
+    with_units = {(row["group"], row["replica"], row["topic"]) for row in by_kind["unit"]}
+    by_topic: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in by_kind["queue"]:
+        by_topic[row["group"], row["replica"], row["topic"]].append(row)
+    logged = [
+        former_topics.LoggedTopic(
+            *key,
+            sum(row["count"] for row in found),
+            min(row["first"] for row in found),
+            max(row["end"] for row in found),
+        )
+        for key, found in by_topic.items()
+        if key not in with_units
+    ]
+    dispatched = {
+        group: {log.replica.name: log.dispatched_end for log in logs}
+        for group, logs in state.logs_with_queues().items()
+    }
+    return former_topics.topics_without_units(logged, state.topic_tables(), dispatched)
+
+
+def _new_topics(by_kind: dict[str, list[Row]]) -> set[tuple[str, str, str]]:
+    """The topics of which a queue starts anew behind older messages."""
+    of_log: dict[tuple[Any, ...], int] = {}
+    of_queue: dict[tuple[Any, ...], tuple[int, int]] = {}
+    for row in by_kind["queue"]:
+        key = row["group"], row["replica"], row["topic"], row["queue_id"]
+        of_log[key] = min(of_log.get(key, row["first"]), row["first"])
+    for row in by_kind["unit"]:
+        key = row["group"], row["replica"], row["topic"], row["queue_id"]
+        low, first = of_queue.get(key, (row["low"], row["first"]))
+        of_queue[key] = min(low, row["low"]), min(first, row["first"])
+    return {key[:3] for key, (low, first) in of_queue.items() if low == 0 and of_log.get(key, first) < first}
 
 
 def _compare_entries(logs: dict[ReplicaKey, AuditedLog], by_kind: dict[str, list[Row]]) -> list[Row]:
