@@ -474,8 +474,12 @@ def _socket_config(place: PodPlacement) -> dict[str, ConfigValue]:
 
 def _process_config(place: PodPlacement) -> dict[str, ConfigValue]:
     """What the main process of every pod is configured with."""
-    secret = {} if place.member_secret is None else {"memberSecretPath": place.member_secret}
-    return _socket_config(place) | dict(place.client_tls) | dict(place.external) | secret
+    members: dict[str, ConfigValue] = {}
+    if place.member_secret is not None:
+        members["memberSecretPath"] = place.member_secret
+    if place.unproven_members:
+        members[ALLOW_KEY] = True
+    return _socket_config(place) | dict(place.client_tls) | dict(place.external) | members
 
 
 def _sidecar(identity: PodIdentity, place: PodPlacement) -> PodSidecar | None:

@@ -71,7 +71,8 @@ class PodPlacement:
     the addresses of all nameservers at any time; None if a broker gets the address of each. `client_tls` maps
     the keys of TLS at the ports for clients to the paths of the certificates; empty without TLS. `external`
     are the keys of the port for clients outside; empty without one. `member_secret` is the path of the file
-    of the secret by which members authenticate each other; None without one."""
+    of the secret by which members authenticate each other; None without one. `unproven_members`: members
+    without a proof are accepted, too."""
 
     address: str
     bind_address: str
@@ -84,6 +85,7 @@ class PodPlacement:
     client_tls: Mapping[str, str] = field(default_factory=dict)
     external: Mapping[str, str | int] = field(default_factory=dict)
     member_secret: str | None = None
+    unproven_members: bool = False
 
     def config_path(self, usual: str) -> str:
         """The path of the configuration file whose usual base name is `usual`."""

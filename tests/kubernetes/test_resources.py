@@ -92,6 +92,13 @@ REFUSED = [
     ("BrokerGroup", {**THREE, "controllers": {"replicas": 2}}, "a", "take one fewer or one more"),
     ("BrokerGroup", {**THREE, "controllers": {"replicas": 7}}, "a", "spec.controllers.replicas"),
     ("BrokerGroup", {**THREE, "controllers": {}, "controllerGroup": "b"}, "a", "remove controllers"),
+    (
+        "BrokerGroup",
+        {**THREE, "memberAuthentication": "Require", "controllerGroup": "b"},
+        "a",
+        "set it on the ControllerGroup",
+    ),
+    ("BrokerGroup", {**THREE, "memberAuthentication": "Sometimes"}, "a", "spec.memberAuthentication"),
     ("BrokerGroup", {**THREE, "actingMaster": True}, "a", "actingMaster is for the mode MasterSlave"),
     ("ControllerGroup", {"replicas": 2}, "a", "take one fewer or one more"),
     ("ControllerGroup", {"replicas": 4}, "a", "take one fewer or one more"),

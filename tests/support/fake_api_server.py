@@ -54,6 +54,10 @@ class FakeApiServer:
         return self._store(found)
 
     async def create(self, manifest: Manifest) -> dict[str, Any]:
+        if ref_of(manifest).kind != "Event":
+            if object_path(ref_of(manifest)) in self.objects:
+                raise ApiError(409, f"{ref_of(manifest)} exists already")
+            return self._store(manifest)
         self.events.append(str(manifest.get("reason")))
         return dict(manifest)
 

@@ -116,6 +116,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
 {{- with .Values.adminSecrets }}
 - apiGroups: [""]
   resources: [secrets]

@@ -58,6 +58,11 @@ _COMMON: dict[str, Any] = {
         "empty while spec.image names one.",
         "type": "string",
     },
+    "memberAuthentication": {
+        "description": "How the members authenticate each other: `Require` or `Accept`; absent if they do "
+        "not. While pods restart for a change, some have the former value.",
+        "type": "string",
+    },
     "adopted": {
         "description": "Digest of what the pod templates follow from that an earlier release applied; absent "
         "when all are of this release.",

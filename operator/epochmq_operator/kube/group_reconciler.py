@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from epochmq_operator.kube.member_secrets import MemberSecrets
 from epochmq_operator.kube.reconciler import (
     WATCHED_OBJECTS,
     Reconciler,
@@ -14,7 +15,9 @@ from epochmq_operator.kube.reconciler import (
 )
 from epochmq_operator.plans.compared_objects import ComparisonCache
 from epochmq_operator.plans.effects import ReconciliationResult
+from epochmq_operator.plans.group_status import ResourcePhase
 from epochmq_operator.plans.indexed_objects import of_kind
+from epochmq_operator.plans.member_modes import wanted_secret
 from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, is_deleting, ref_of, status_of
 from epochmq_operator.plans.observed_state import ObservedState
 from epochmq_operator.plans.plan_steps import PlanState, StepKind
@@ -41,10 +44,12 @@ class GroupReconciler(Reconciler):
         self._renderer = renderer
         if isinstance(renderer.differences, ComparisonCache):
             self._writer.note_applied = renderer.differences.note_applied
+        self._secrets = MemberSecrets(dependencies.api)
         self._limit = UpdateLimit(parallel_updates, self.cache.get)
 
     async def reconcile(self, ref: Ref, resource: Manifest, rejection: str) -> ReconciliationResult:
         """Observes the group and takes its plan's next step."""
+        rejection = await self._ensure_member_secret(ref, resource) or rejection
         observed = await self._observe(ref, resource, rejection)
         # Without an await in between, so that no two groups take the same place.
         self._limit.begin(found for kind in self.kinds for found in self.cache.all(kind))
@@ -52,6 +57,14 @@ class GroupReconciler(Reconciler):
         result = reconcile(self._renderer, observed, time.time())
         self._limit.record(ref, resource, result)
         return result
+
+    async def _ensure_member_secret(self, ref: Ref, resource: Manifest) -> str:
+        """Creates the Secret of a group's members, if it needs one; returns why that is impossible."""
+        secret = wanted_secret(ObservedState(resource, self.cache.namespace(ref.namespace)))
+        if secret is None:
+            return ""
+        ready = status_of(resource).get("phase") == ResourcePhase.READY
+        return await self._secrets.ensure(secret, ready=ready)
 
     def object_changed(self, manifest: Manifest) -> None:
         """Wakes also the controllers of a broker group that changed, if that concerns them, and the broker

@@ -23,10 +23,13 @@ from epochmq_operator.manifests.pod import (
     AUTH_DIRECTORY,
     AUTH_FILE,
     CONFIG_DIRECTORY,
+    MEMBERS_DIRECTORY,
+    MEMBERS_FILE,
     VOLUME_DIRECTORY,
     auth_secret,
     client_tls_files,
     default_image,
+    member_secret,
     pod_template,
     sidecar_placement,
 )
@@ -46,7 +49,7 @@ from epochmq_operator.pods import (
     PodPlacement,
 )
 from epochmq_operator.quorum_steps import Founders
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, GroupResource, MemberMode
 
 BUDGET_FROM = 3
 """From this number of controllers on a group tolerates the loss of one. For fewer, a budget would only block
@@ -107,6 +110,8 @@ def _placement(group: GroupResource, identity: PodIdentity) -> PodPlacement:
         auth_secrets=None if auth_secret(group) is None else f"{AUTH_DIRECTORY}/{AUTH_FILE}",
         client_tls=client_tls_files(group),
         external=external_config(group, identity),
+        member_secret=None if member_secret(group) is None else f"{MEMBERS_DIRECTORY}/{MEMBERS_FILE}",
+        unproven_members=group.spec.member_authentication is MemberMode.ACCEPT,
     )
 
 

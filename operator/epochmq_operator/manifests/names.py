@@ -39,6 +39,8 @@ TEMPLATE_ANNOTATION = f"{API_GROUP}/template"
 INPUTS_ANNOTATION = f"{API_GROUP}/template-inputs"
 """An annotation of StatefulSets: a digest of what the pod template follows from: the spec, the image and the
 controllers. A new release of the operator may render another template from the same inputs."""
+MEMBERS_ANNOTATION = f"{API_GROUP}/member-authentication"
+"""An annotation of pods that authenticate other members: `Require` or `Accept`."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "epochmq-operator"
 
@@ -85,6 +87,11 @@ def replica_service(group: str, ordinal: int) -> str:
 def config_map_name(group: str, component: Component, digest: str) -> str:
     """The name of the ConfigMap with the configuration that has this digest."""
     return f"{component_name(group, component)}-{digest}"
+
+
+def member_secret_name(controllers: str) -> str:
+    """The name of the Secret by which the members under a ControllerGroup authenticate each other."""
+    return f"{controllers}-members"
 
 
 def claim_name(volume: str, pod: str) -> str:

@@ -10,9 +10,11 @@ from typing import Any
 from epochmq_operator.manifests.external import add_external_port
 from epochmq_operator.manifests.names import (
     CONFIG_HASH_ANNOTATION,
+    MEMBERS_ANNOTATION,
     component_selector,
     config_map_name,
     labels,
+    member_secret_name,
 )
 from epochmq_operator.manifests.settings import JsonObject, ManifestSettings
 from epochmq_operator.pod_rendering import (
@@ -24,7 +26,7 @@ from epochmq_operator.pods import (
     Pod,
     SidecarPlacement,
 )
-from epochmq_operator.resources import BrokerGroup, GroupResource, Spread
+from epochmq_operator.resources import BrokerGroup, GroupResource, MemberMode, Spread
 
 CONFIG_DIRECTORY = "/etc/epochmq"
 VOLUME_DIRECTORY = "/var/lib/epochmq"
@@ -32,6 +34,8 @@ RUN_DIRECTORY = "/run/epochmq"
 SECRETS_DIRECTORY = "/etc/epochmq-admin"
 AUTH_DIRECTORY = "/etc/epochmq-auth"
 AUTH_FILE = "auth.properties"
+MEMBERS_DIRECTORY = "/etc/epochmq-members"
+MEMBERS_FILE = "secret"
 CLIENT_TLS_DIRECTORY = "/etc/epochmq-tls"
 CLIENT_TLS_FILES = {
     "tlsServerCertPath": "tls.crt",
@@ -95,6 +99,14 @@ def auth_secret(group: GroupResource) -> str | None:
     return group.spec.auth_secret if isinstance(group, BrokerGroup) else None
 
 
+def member_secret(group: GroupResource) -> str | None:
+    """The Secret by which the group's pods prove that they are members; None if they do not."""
+    if group.spec.member_authentication in (None, MemberMode.DISABLED):
+        return None
+    controllers = group.spec.controller_group if isinstance(group, BrokerGroup) else None
+    return member_secret_name(controllers or group.name)
+
+
 def client_tls_files(group: GroupResource) -> dict[str, str]:
     """The keys of TLS at the ports for clients, with the paths of the mounted certificates."""
     if group.spec.client_tls_secret is None:
@@ -135,10 +147,16 @@ def pod_template(
                 **group.spec.pod_annotations,
                 "kubectl.kubernetes.io/default-container": str(component),
                 CONFIG_HASH_ANNOTATION: config_digest,
+                **_members_annotation(group),
             },
         },
         "spec": spec,
     }
+
+
+def _members_annotation(group: GroupResource) -> dict[str, str]:
+    mode = group.spec.member_authentication
+    return {} if member_secret(group) is None else {MEMBERS_ANNOTATION: str(mode)}
 
 
 def _container(
@@ -168,6 +186,7 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
     resources = group.spec.resources
     auth = pod.component is Component.BROKER and auth_secret(group) is not None
     tls = group.spec.client_tls_secret is not None
+    members = member_secret(group) is not None
     container = {
         **_container(str(pod.component), pod.args, pod.name, group, settings),
         "ports": [{"name": port.name, "containerPort": port.number} for port in pod.ports],
@@ -183,6 +202,7 @@ def _main_container(group: GroupResource, pod: Pod, settings: ManifestSettings) 
             {"name": "tmp", "mountPath": "/tmp"},
             *([{"name": "auth", "mountPath": AUTH_DIRECTORY, "readOnly": True}] if auth else []),
             *([{"name": "client-tls", "mountPath": CLIENT_TLS_DIRECTORY, "readOnly": True}] if tls else []),
+            *([{"name": "members", "mountPath": MEMBERS_DIRECTORY, "readOnly": True}] if members else []),
         ],
         **_probes(group, pod),
     }
@@ -281,6 +301,10 @@ def _volumes(group: GroupResource, pod: Pod, config_map: str) -> list[JsonObject
         items = [{"key": file, "path": file} for file in CLIENT_TLS_FILES.values()]
         source = {"secret": {"name": group.spec.client_tls_secret, "items": items}}
         volumes.append({"name": "client-tls", "projected": {"defaultMode": 0o440, "sources": [source]}})
+    members = member_secret(group)
+    if members is not None:
+        source = {"secret": {"name": members, "items": [{"key": MEMBERS_FILE, "path": MEMBERS_FILE}]}}
+        volumes.append({"name": "members", "projected": {"defaultMode": 0o440, "sources": [source]}})
     return volumes
 
 

@@ -72,6 +72,7 @@ from epochmq_operator.plans.hibernation import (
     with_size,
 )
 from epochmq_operator.plans.known_controllers import known_controllers
+from epochmq_operator.plans.member_modes import mode_of_brokers, rendered_mode
 from epochmq_operator.plans.objects import (
     PAUSED,
     Manifest,
@@ -346,7 +347,8 @@ def _controllers(observed: ObservedState, name: str, *, own: bool) -> tuple[Cont
     stateful_set = component_name(name, Component.CONTROLLER)
     created = was_created(PlanState.of(status_of(resource)))
     count = target_replicas(observed, resource, stateful_set, found.spec.replicas, created=created)
-    spec = found.spec.model_copy(update={"replicas": count})
+    mode = rendered_mode(mode_of_brokers(observed, resource))
+    spec = found.spec.model_copy(update={"replicas": count, "member_authentication": mode})
     return found.model_copy(update={"spec": spec}), ""
 
 

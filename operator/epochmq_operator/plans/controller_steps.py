@@ -37,6 +37,7 @@ from epochmq_operator.plans.common_steps import (
     waiting_update_step,
 )
 from epochmq_operator.plans.compared_objects import ComparedObjects, surplus
+from epochmq_operator.plans.member_modes import mode_of_controllers, rendered_mode
 from epochmq_operator.plans.objects import Manifest, Owner, metadata
 from epochmq_operator.plans.observed_state import (
     ObservedPod,
@@ -141,7 +142,9 @@ def observed_controller_group(
     name = component_name(group.name, Component.CONTROLLER)
     spec_replicas = group.spec.replicas
     count = target_replicas(observed, observed.resource, name, spec_replicas, created=created)
-    effective = group.model_copy(update={"spec": group.spec.model_copy(update={"replicas": count})})
+    mode = rendered_mode(mode_of_controllers(observed, observed.resource))
+    update = {"replicas": count, "member_authentication": mode}
+    effective = group.model_copy(update={"spec": group.spec.model_copy(update=update)})
     image = pinned_image(renderer.settings, observed, group, name, gate)
     number = recorded_founders(observed, CONTROLLERS, name, count, created=created)
     founders = founders_of_configuration(observed, name, number, max(count, spec_replicas))

@@ -19,6 +19,7 @@ from epochmq_operator.plans.conditions import Condition, ConditionType, timestam
 from epochmq_operator.plans.controller_steps import ObservedControllerGroup
 from epochmq_operator.plans.hibernation import hibernation_status
 from epochmq_operator.plans.known_controllers import KNOWN_CONTROLLERS
+from epochmq_operator.plans.member_modes import MEMBER_AUTHENTICATION
 from epochmq_operator.plans.observed_state import ObservedActingMaster
 from epochmq_operator.plans.pinned_image import PINNED_IMAGE
 from epochmq_operator.plans.plan_steps import PlanProgress, StepKind
@@ -27,6 +28,7 @@ from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
 from epochmq_operator.quorum_steps import member_id
+from epochmq_operator.resources import ControllerGroup
 
 
 class ResourcePhase(StrEnum):
@@ -326,6 +328,7 @@ def broker_status(
             else {}
         ),
         **({FOUNDERS: observed_group.members.founders} if observed_group.members is not None else {}),
+        **(_member_status(observed_group.controllers) if observed_group.controllers is not None else {}),
         "controllerGroup": observed_group.group.spec.controller_group,
     }
 
@@ -388,5 +391,12 @@ def controller_status(
         "selector": selector,
         **kept,
         **_template_status(observed_group.image, observed_group.rendered.adopted),
+        **_member_status(observed_group.group),
         "brokerGroups": sorted(users),
     }
+
+
+def _member_status(controllers: ControllerGroup) -> dict[str, Any]:
+    """How the members of the group authenticate each other."""
+    mode = controllers.spec.member_authentication
+    return {} if mode is None else {MEMBER_AUTHENTICATION: str(mode)}

@@ -24,6 +24,7 @@ from epochmq_operator.plans.compared_objects import (
     ObjectState,
     compare_object,
 )
+from epochmq_operator.plans.member_modes import MEMBER_AUTHENTICATION
 from epochmq_operator.plans.objects import (
     APPLIED,
     Manifest,
@@ -46,6 +47,7 @@ def own_controllers(group: BrokerGroup) -> dict[str, Any]:
     """The manifest of the ControllerGroup of a broker group that names none."""
     default = group.default_controllers()
     policy = group.spec.update_policy.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    mode = group.spec.member_authentication
     admin = group.spec.admin.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     return {
         "apiVersion": API_VERSION,
@@ -58,6 +60,7 @@ def own_controllers(group: BrokerGroup) -> dict[str, Any]:
         "spec": {
             "replicas": default.spec.replicas,
             **({"updatePolicy": policy} if policy else {}),
+            **({MEMBER_AUTHENTICATION: str(mode)} if mode is not None else {}),
             **({"admin": admin} if admin and group.spec.controllers is not None else {}),
         },
     }

@@ -19,6 +19,7 @@ from epochmq_operator.resources.loader import (
     load_resources,
     show_value,
 )
+from epochmq_operator.resources.member_mode import MemberMode
 from epochmq_operator.resources.model import (
     API_GROUP,
     API_VERSION,
@@ -76,6 +77,7 @@ __all__ = [
     "DocumentFault",
     "GroupMode",
     "GroupResource",
+    "MemberMode",
     "NameserverSpec",
     "ObjectMetadata",
     "ResourceError",

@@ -100,6 +100,7 @@ EXPECTED: Mapping[str, str] = {
     "spec.external.nodePort": "a whole number from 1024 to 65500",
     "spec.external.tlsMode": "disabled, permissive or enforcing",
     "spec.external.annotations": "a mapping of strings",
+    "spec.memberAuthentication": "Require, Accept or Disabled",
     "spec.updatePolicy": "a mapping with operatorChanges, approval and windows",
     "spec.updatePolicy.operatorChanges": "Keep or Follow",
     "spec.updatePolicy.approval": "Automatic or Supervised",

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from epochmq_operator.resources.documents import SCHEMA, DocumentModel, enum_by_value, kubernetes_only
 from epochmq_operator.resources.external_access import ExternalAccess
+from epochmq_operator.resources.member_mode import MemberMode
 from epochmq_operator.resources.owned_keys import CONTROLLER_OWNED_KEYS, key_owner
 from epochmq_operator.resources.pod_settings import PodSettings
 from epochmq_operator.resources.update_policy import UpdatePolicySpec
@@ -313,6 +314,16 @@ class WorkloadSpec(DocumentModel):
     external: Annotated[
         ExternalAccess | None, kubernetes_only("How clients outside the cluster reach the pods.")
     ] = None
+    member_authentication: Annotated[
+        MemberMode | None,
+        enum_by_value(MemberMode),
+        kubernetes_only(
+            "Whether brokers, controllers and nameservers prove to each other that they are members, by a "
+            "secret that the operator makes. `Accept`: they do, and accept members without a proof, such as "
+            "RocketMQ's. With `spec.controllerGroup` it is a field of that ControllerGroup. Default: "
+            "`Disabled`."
+        ),
+    ] = None
     update_policy: Annotated[
         UpdatePolicySpec, kubernetes_only("When and for what the operator restarts running pods.")
     ] = UpdatePolicySpec()
@@ -454,6 +465,17 @@ class BrokerGroupSpec(WorkloadSpec):
         return self
 
     @model_validator(mode="after")
+    def _check_member_authentication(self) -> Self:
+        if self.member_authentication is not None and self.controller_group is not None:
+            raise PydanticCustomError(
+                "spans",
+                "expected no such field together with spec.controllerGroup: remove it, and set it on that "
+                "ControllerGroup",
+                {"at": "memberAuthentication"},
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_min_in_sync(self) -> Self:
         if self.min_in_sync_replicas is not None and self.min_in_sync_replicas > self.replicas:
             raise PydanticCustomError(
@@ -591,15 +613,20 @@ class BrokerGroup(DocumentModel):
         number of replicas: three replicas under controllers could not use what one replica wrote without
         them."""
         metadata = {"name": self.name, "namespace": self.metadata.namespace}
-        spec = {} if self.spec.controllers is None else {"replicas": self.spec.controllers.replicas}
+        spec: dict[str, Any] = {}
+        if self.spec.controllers is not None:
+            spec["replicas"] = self.spec.controllers.replicas
+        if self.spec.member_authentication is not None:
+            spec["memberAuthentication"] = self.spec.member_authentication
         return ControllerGroup.model_validate(
             {"apiVersion": API_VERSION, "kind": "ControllerGroup", "metadata": metadata, "spec": spec}
         )
 
     def with_controllers(self, controllers: ControllerGroup) -> BrokerGroup:
         """The same group with `spec.controllerGroup` set to these controllers."""
-        spec = self.spec.model_copy(update={"controller_group": controllers.name})
-        return self.model_copy(update={"spec": spec})
+        mode = controllers.spec.member_authentication
+        update = {"controller_group": controllers.name, "member_authentication": mode}
+        return self.model_copy(update={"spec": self.spec.model_copy(update=update)})
 
 
 class NameserverSpec(DocumentModel):

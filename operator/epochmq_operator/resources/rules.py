@@ -133,6 +133,12 @@ RULES: Mapping[str, tuple[ValidationRule, ...]] = {
         ),
         ValidationRule(
             "spec",
+            "!has(self.memberAuthentication) || !has(self.controllerGroup)",
+            "memberAuthentication is for a group with controllers of its own: remove it, and set it on the "
+            "ControllerGroup",
+        ),
+        ValidationRule(
+            "spec",
             "!has(self.controllers) || self.controllers.replicas % 2 == 1",
             f"controllers.replicas must be {COUNTS_IN_WORDS}: {AN_EVEN_NUMBER}; take one fewer or one more",
         ),

@@ -144,7 +144,8 @@ WHOLE = "expected a whole number from 1 to 9"
 SCALAR = "expected a string, a number, or true or false"
 COMMON = (
     "image, imagePullPolicy, storage, resources, hostSpread, zoneSpread, nodeSelector, tolerations, "
-    "podLabels, podAnnotations, pod, admin, clientTlsSecret, external, updatePolicy, paused, deletionGuard"
+    "podLabels, podAnnotations, pod, admin, clientTlsSecret, external, memberAuthentication, "
+    "updatePolicy, paused, deletionGuard"
 )
 # (the body of spec, each fault as "line: path and problem")
 SPEC_FAULTS = [
@@ -175,6 +176,15 @@ SPEC_FAULTS = [
     (
         "replicas: 1\n  external: {type: HostPort, nodeport: 1}",
         "6: spec.external.nodeport: unknown field, expected nodePort (is it a misspelling?)",
+    ),
+    (
+        "replicas: 1\n  controllerGroup: quorum\n  memberAuthentication: Require",
+        "7: spec.memberAuthentication: expected no such field together with spec.controllerGroup: remove it, "
+        "and set it on that ControllerGroup",
+    ),
+    (
+        "replicas: 1\n  memberAuthentication: Off",
+        "6: spec.memberAuthentication: false, expected Require, Accept or Disabled",
     ),
     (
         "replicas: 1\n  controllerGroup: quorum\n  controllers: {}",

@@ -352,14 +352,15 @@ class FakeApi:
             pod = Ref("Pod", NAMESPACE, f"{ref.name}-{ordinal}")
             if pod not in self.objects:
                 owner = {"kind": "StatefulSet", "name": ref.name, "uid": stateful_set["metadata"]["uid"]}
+                meta = template.get("metadata") or {}
                 made = {
                     "kind": "Pod",
                     "spec": template.get("spec") or {"containers": [{"image": template.get("image", "")}]},
                     "metadata": {
                         "name": pod.name,
                         "namespace": NAMESPACE,
-                        "annotations": (template.get("metadata") or {}).get("annotations") or {},
-                        "labels": {"controller-revision-hash": revision},
+                        "annotations": meta.get("annotations") or {},
+                        "labels": {**(meta.get("labels") or {}), "controller-revision-hash": revision},
                         "ownerReferences": [{**owner, "controller": True}],
                     },
                 }
