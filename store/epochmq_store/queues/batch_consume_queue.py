@@ -296,12 +296,12 @@ class BatchConsumeQueue(ConsumeQueue):
 
     # Recovery, truncation, expiry
 
-    def recover(self, *, zeroed: bool = False) -> None:
+    def recover(self, *, zeroed: bool = False) -> bool:
         """As for the base class: finds the end of the queue, and truncates there."""
         self._release_buffer()
         files = self.files.files
         if not files:
-            return
+            return False
         found = bisect_end(files[-1]) if zeroed else 0
         if found:
             files[-1].wrote = found
@@ -309,6 +309,7 @@ class BatchConsumeQueue(ConsumeQueue):
         else:
             self._truncate_bytes(scan_end(files))
         self._update_limits()
+        return False
 
     def truncate(self, physical: int) -> None:
         """As for the base class (truncateDirtyLogicFiles)."""

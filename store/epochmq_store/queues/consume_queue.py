@@ -33,7 +33,7 @@ from epochmq_store.files.page_residency import NotResidentError, PageResidency
 from epochmq_store.files.queue_files import MappingCache, QueueFile, QueueFiles
 from epochmq_store.queues.galloping_search import first_that
 from epochmq_store.queues.pending_units import WRITE_THRESHOLD_BYTES, PendingUnits
-from epochmq_store.queues.queue_end import bisect_end, scan_end
+from epochmq_store.queues.queue_end import bisect_end, goes_on_behind, scan_end
 from epochmq_store.queues.queue_extension import QueueExtension
 from epochmq_store.queues.topic_values import topic_values
 
@@ -412,21 +412,25 @@ class ConsumeQueue:
 
     # Recovery, truncation, expiry
 
-    def recover(self, *, zeroed: bool = False) -> None:
+    def recover(self, *, zeroed: bool = False) -> bool:
         """Finds the end of the queue, and truncates there. `zeroed` says that only zeros follow the units,
-        because this store stopped cleanly. Raises OSError."""
+        because this store stopped cleanly. Returns whether it may have removed units of records that the log
+        has. Raises OSError."""
         files = self.files.files
         self._release_buffer()
         if not files:
-            return
+            return False
+        is_cut = False
         end = bisect_end(files[-1]) if zeroed else None
         if end is not None:
             files[-1].wrote = end.position - files[-1].start
             self.max_offset = end.position // UNIT_BYTES
         else:
             end = scan_end(files)
+            is_cut = goes_on_behind(files, end.position)
             self._truncate_bytes(end.position)
         self.max_physical = end.max_physical
+        return is_cut
 
     def truncate(self, physical: int) -> None:
         """Removes every unit at or after this physical offset, durably (truncateDirtyLogicFiles). Raises

@@ -71,6 +71,8 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         self._new_queues: list[ConsumeQueue] = []  # since the last `take_new_queues`
         self.light_queues = 0  # the number of light message queues
         self.damaged = False  # a queue lacked a file in the middle when it was loaded
+        self.cut: list[ConsumeQueue] = []
+        """The queues that may have lost units when they were loaded, of records that the log has."""
 
     def offer_all_as_new(self) -> None:
         """Makes `take_new_queues` return all queues that there are."""
@@ -212,7 +214,8 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             # Recovery rebuilds the units after the gap from the log.
             queue.files.delete_from(at)
             self.damaged = True
-        queue.recover(zeroed=zeroed)
+        if queue.recover(zeroed=zeroed):
+            self.cut.append(queue)
         if not isinstance(queue, BatchConsumeQueue):  # whose units stand for several offsets
             queue.check_invariants()
         if queue.extension is not None:

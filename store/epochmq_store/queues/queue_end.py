@@ -68,6 +68,16 @@ def scan_end(files: Sequence[QueueFile]) -> QueueEnd:
     return QueueEnd(end, max_physical)
 
 
+def goes_on_behind(files: Sequence[QueueFile], end: int) -> bool:
+    """Whether one of the next two units behind the end of a queue has any byte but zero: a bit of a unit has
+    flipped, or units are stale. Raises OSError."""
+    file = next((one for one in files if one.start <= end < one.start + one.size), None)
+    if file is None:
+        return False
+    at = end - file.start
+    return any(file.pread(at, min(2 * UNIT_BYTES, file.size - at)))
+
+
 def _valid_bytes(file: QueueFile, last: int) -> int:
     """Number of bytes of valid units at the start of a file; all must lie after physical offset `last`."""
     at = 0

@@ -7,7 +7,8 @@ only if that record is invalid.) After a crash, when the abort file exists, read
 whose first message is older than the checkpoint. Every record is dispatched; queues and index skip those that
 they have. After a crash of the machine the newest index file is gone, so reading starts no later than the end
 of the index. If only the process was killed, no write is lost, and the abort file names a message before
-which queues and index have everything: reading starts there.
+which queues and index have everything: reading starts there. After either crash it starts no later than at
+the last unit of a queue whose files go on behind an invalid unit, of which a bit may have flipped.
 
 The first invalid or incomplete record ends the log. Log and queues are truncated there on disk, so that a
 later crash cannot bring old bytes back.
@@ -149,12 +150,13 @@ class Recovery:
         clean = clean and not self._queues.damaged
         if clean:
             start, dispatch_from = self._start_after_clean_stop()
-        elif self._is_dispatched_until(dispatched_until):
+        elif not self._queues.cut and self._is_dispatched_until(dispatched_until):
             start, dispatch_from = dispatched_until - self._log.header_bytes_at(dispatched_until), -1
         else:
             self._forget_dispatched()
             self._trim_unbacked_tails()
-            start, dispatch_from = self._start_after_crash(reindex=reindex), -1
+            start = self._start_after_crash(reindex=reindex)
+            start, dispatch_from = min([start, *map(self._last_record, self._queues.cut)]), -1
         self._dispatcher.repairing = not clean
         check_crc = check_crc or self._config.check_crc_on_recover
         result = self._scan(start, dispatch_from=dispatch_from, clean=clean, check_crc=check_crc)
@@ -220,6 +222,14 @@ class Recovery:
             if unindexed is not None:
                 start = min(start, unindexed.start)
         return start
+
+    def _last_record(self, queue: ConsumeQueue) -> int:
+        """Where the record of a queue's last unit begins; the start of the log without one. The queue lacks
+        units of later records."""
+        unit = queue.unit(queue.max_offset - 1) if queue.max_offset else None
+        if unit is None or unit[0] < self._log.min_offset or self._log.files.find(unit[0]) is None:
+            return self._log.min_offset
+        return unit[0] - self._log.header_bytes_at(unit[0])
 
     def _read_before_mapping(self, offset: int) -> None:
         """Reads one record, or what stands in its place, as `ReadAhead` does."""

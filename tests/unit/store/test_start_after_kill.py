@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from epochmq_formats import abort_file
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_store.files.queue_files import QueueFiles
 from epochmq_store.message_store import MessageStore
 from epochmq_store.recovering.recovery import RecoveryResult
@@ -83,6 +84,23 @@ async def test_recovery_starts_at_the_recorded_message(tmp_path: Path) -> None:
     again, found = start(left)
     assert found.start == recorded_offset > 0
     assert 0 < found.records < 30
+    assert check_recovered(again, tmp_path / "w") == 60
+
+
+@pytest.mark.parametrize(("byte", "bit"), [(0, 6), (0, 7), (3, 0), (5, 3), (6, 7)])
+async def test_a_flipped_bit_of_a_queue_loses_no_later_unit(tmp_path: Path, byte: int, bit: int) -> None:
+    async with started_store(tmp_path / "a", **FAST) as store:
+        await recorded_store(store)
+        queue = max(store.queues.values(), key=lambda one: one.max_offset)
+        topic, queue_id, count = queue.topic, queue.queue_id, queue.max_offset
+        assert count > 3
+        left = kill(store, tmp_path / "b")
+    path = left / "consumequeue" / topic / str(queue_id) / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[2 * UNIT_BYTES + byte] ^= 1 << bit
+    path.write_bytes(data)
+    again, _ = start(left)
+    assert again.queue(topic, queue_id).max_offset == count
     assert check_recovered(again, tmp_path / "w") == 60
 
 
