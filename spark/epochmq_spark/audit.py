@@ -3,6 +3,7 @@ differ."""
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ from epochmq_spark.sources.summary import SummaryReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
 
 TASK_BYTES_MAX = 1 << 30
 EPOCHS_TIMED_MAX = 1000  # epochs of a replica for which the report shows the time of the first message
@@ -241,11 +244,17 @@ def _findings_per_row(state: AuditState, frame: DataFrame, check: RowCheck) -> D
 
 
 def findings_or_unreadable(check: RowCheck, row: Row) -> list[Row]:
-    """The findings of a check of one row; a single one if a file cannot be read."""
+    """The findings of a check of one row; a single one if a file cannot be read, or if the check fails over
+    what it reads: damage may have any shape, and the other checks go on."""
+    who = row["group"], row.get("replica") or ""
     try:
         return check(row)
     except OSError as error:
-        return [finding(row["group"], row["replica"], "file.unreadable", detail=str(error))]
+        return [finding(*who, "file.unreadable", detail=str(error))]
+    except Exception as error:
+        log.exception("a check of replica %r of group %s failed", who[1], who[0])
+        place = {name: row[name] for name in ("topic", "queue_id") if row.get(name) is not None}
+        return [finding(*who, "check.failed", **place, detail=f"{type(error).__name__}: {error}")]
 
 
 def without_reported(findings: list[Row], reported: set[tuple[str, str, str]]) -> list[Row]:

@@ -3,14 +3,15 @@ the number of replicas, elections and segments, not on the size of the logs."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from epochmq_formats import store_checkpoint
 from epochmq_formats.index_file import HEADER_BYTES
-from epochmq_formats.store_checkpoint import CONFIRM_PHY_OFFSET_AT, FIELD
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import (
     drill_down,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 ReplicaKey = tuple[str, str]  # group, replica
+DAY_MS = 86_400_000
 EPOCH_STARTS_MAX = 1000
 REMAINS_COMPARED_MAX = 100  # runs of old records of a replica that are compared with other replicas
 RECORD_HEAD_BYTES = 64  # of a record up to its store time: size, checksum, queue offset, born time and host
@@ -192,9 +194,13 @@ def add_histories(
     for key, contents in state.contents.items():
         if contents.log:
             peer = saved_peer_state.read_saved_state(contents)
-            confirmed = (
-                read_confirm_offset(state.replicas[key].location) if peer is None else peer.committed_end
-            )
+            location = state.replicas[key].location
+            confirmed, fault = read_confirm_offset(location)
+            if fault is not None:
+                place = files.join(location, "checkpoint")
+                state.findings.append(finding(*key, "state.unreadable", file=place, detail=fault))
+            if peer is not None:
+                confirmed = peer.committed_end
             histories[key] = ReplicaHistory(
                 key[1],
                 contents.log[0].start,
@@ -351,14 +357,27 @@ def _set_epochs(history: ReplicaHistory, by_file: Mapping[str, Sequence[Mapping[
     history.entries = [(row["epoch"], row["start_offset"]) for row in rows if row["epoch"] is not None]
 
 
-def read_confirm_offset(location: str) -> int:
-    """The confirm offset in a store's checkpoint (StoreCheckpoint); 0 if there is none."""
+def read_confirm_offset(location: str) -> tuple[int, str | None]:
+    """The confirm offset in a store's checkpoint (StoreCheckpoint), 0 if there is none; and what is wrong
+    with the checkpoint. Then the offset is 0, too."""
+    path = files.join(location, "checkpoint")
     try:
-        data = files.read(files.join(location, "checkpoint"))
+        data = files.read(path)
     except OSError:
-        return 0
-    end = CONFIRM_PHY_OFFSET_AT + FIELD.size
-    return int(FIELD.unpack_from(data, CONFIRM_PHY_OFFSET_AT)[0]) if len(data) >= end else 0
+        return 0, None
+    fields = store_checkpoint.FIELDS
+    if len(data) < fields.size:
+        return 0, f"{len(data)} bytes, expected at least {fields.size}"
+    *times, flushed, confirmed = fields.unpack_from(data)
+    latest = time.time() * 1000 + DAY_MS
+    for name, value, most in (
+        *(("store time", value, latest) for value in times),
+        ("masterFlushedOffset", flushed, OFFSET_MAX),
+        ("confirmPhyOffset", confirmed, OFFSET_MAX),
+    ):
+        if not 0 <= value <= most:
+            return 0, f"{name} {value}, expected 0 to {most:.0f}"
+    return confirmed, None
 
 
 def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metadata: Any = None) -> list[Row]:

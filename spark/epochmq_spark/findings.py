@@ -37,6 +37,7 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     "directory.same-files": (_W, "two replicas share files, so a comparison of them proves nothing"),
     "group.one-replica": (_W, "fewer than two replicas could be read, so no copies were compared"),
     "file.unreadable": (_W, "a file cannot be read"),
+    "check.failed": (_W, "a check ended with an error, so what it would have found is missing"),
     "file.foreign": (_W, "no broker creates a file of this name here"),
     "file.short": (_E, "a file is shorter than it must be"),
     "epoch.file-missing": (_E, "the replica has no epoch file, but other replicas have one"),

@@ -4,6 +4,8 @@ replica."""
 from __future__ import annotations
 
 import errno
+import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,3 +94,37 @@ def test_an_unreadable_file_is_reported_once(tmp_path: Path) -> None:
     first = audit.without_reported(audit.findings_or_unreadable(check, row), reported)
     assert [one["kind"] for one in first] == ["file.unreadable"]
     assert audit.without_reported(audit.findings_or_unreadable(check, row), reported) == []
+
+
+def test_a_check_that_fails_is_a_finding_and_the_others_go_on() -> None:
+    def check(_: Row) -> list[Row]:
+        raise OverflowError("int too large to convert")
+
+    row = {"group": "group-a", "replica": "r1", "topic": "orders", "queue_id": 3, "at": 1}
+    [found] = audit.findings_or_unreadable(check, row)
+    assert (found["group"], found["replica"], found["kind"]) == ("group-a", "r1", "check.failed")
+    assert (found["topic"], found["queue_id"]) == ("orders", 3)
+    assert found["detail"] == "OverflowError: int too large to convert"
+
+
+NOW = int(time.time() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("data", "detail"),
+    [
+        (b"", "0 bytes, expected at least 40"),
+        (bytes(39), "39 bytes, expected at least 40"),
+        (struct.pack(">5q", NOW, NOW, NOW + 30 * 86_400_000, 0, 0), "store time"),
+        (struct.pack(">5q", -5, 0, 0, 0, 0), "store time -5, expected 0 to"),
+        (struct.pack(">5q", NOW, NOW, 0, 0, -1), "confirmPhyOffset -1, expected 0 to"),
+        (b"\xa7" * 4096, "store time"),
+    ],
+)
+def test_a_checkpoint_that_no_broker_writes_is_a_finding(group: Group, data: bytes, detail: str) -> None:
+    paths = group(1001)
+    (paths[1] / "checkpoint").write_bytes(data)
+    found = inprocess.without_notes(inprocess.run(inprocess.replicas_of(paths)))
+    assert [(row["replica"], row["kind"]) for row in found] == [(paths[1].name, "state.unreadable")]
+    assert detail in found[0]["detail"]
+    assert found[0]["file"] == str(paths[1] / "checkpoint")
