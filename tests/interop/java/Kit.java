@@ -25,6 +25,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.ResponseCode;
 
 /** The tools of a scenario: names of its own, clients that are closed after it, and the facts that it reports. */
 final class Kit {
@@ -141,9 +142,24 @@ final class Kit {
         List<String> bodies = new ArrayList<>();
         for (int i = 0; i < count; i++) {
             bodies.add(prefix + i);
-            producer().send(message(topic, prefix + i));
+            sendPatiently(message(topic, prefix + i));
         }
         return bodies;
+    }
+
+    /** Sends a message, again while the broker rejects it as not available: on a busy machine a master may be without its lease. */
+    void sendPatiently(Message message) throws Exception {
+        awaitTrue(120_000, "the broker accepts messages", () -> {
+            try {
+                producer().send(message);
+                return true;
+            } catch (MQClientException error) {
+                if (error.getResponseCode() != ResponseCode.SERVICE_NOT_AVAILABLE) {
+                    throw error;
+                }
+                return false;
+            }
+        });
     }
 
     /** A push consumer of this scenario that starts at the first message and is shut down with the scenario. */
