@@ -413,7 +413,7 @@ DISKS = [
     ),
     Mutation(
         "a vote counts if all vote although the voter has lost more than unflushed entries",
-        "raft",
+        "test_scenarios_raft.test_a_peer_that_has_lost_its_vote_gives_none_even_if_all_others_do",
         Election,
         "_check_candidate",
         "if member.rejoin is not None and not member.rejoin.votes_if_all:",

@@ -9,6 +9,7 @@ from epochmq_dledger.core.types import (
     RaftRole,
     ReadIndex,
     RequestReceived,
+    SendResponse,
     Tick,
 )
 from epochmq_protocol.dledger import (
@@ -84,6 +85,19 @@ def test_one_peer_without_entries_does_not_show_that_a_group_is_new() -> None:
         nothing = VoteResponse(vote_result=VoteResult.REJECT_EXPIRED_VOTE_TERM, term=0, epochmq_new=True)
         core.step(CallCompleted(peer, 1, VoteRequest(term=-1), nothing))
         assert (core.node.member.rejoin is None) is is_known
+
+
+def test_a_peer_that_has_lost_its_vote_gives_none_even_if_all_others_do() -> None:
+    """Only one that may lack unflushed entries does: it knows in which terms it has voted."""
+    for vote_lost in (True, False):
+        core = ScriptedNode(rejoins=True, vote_lost=vote_lost, only_unflushed=True)
+        request = VoteRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=5)
+        effects = core.step(RequestReceived(1, request))
+        [response] = [one.response for one in effects if isinstance(one, SendResponse)]
+        assert isinstance(response, VoteResponse)
+        assert response.vote_result is VoteResult.REJECT_UNKNOWN_LEADER
+        assert bool(response.epochmq_if_all) is not vote_lost
+        assert core.node.member.voted_for == (None if vote_lost else "n1")
 
 
 def test_the_log_of_an_earlier_leader_does_not_end_a_rejoin() -> None:
