@@ -104,16 +104,17 @@ def put_rejection(status: PutStatus, config: BrokerConfig, refusal: SendRefusal 
                 "the message is illegal, maybe msg body or properties length not matched. "
                 f"msg body length limit {config.max_message_size}B, msg properties length limit 32KB.",
             )
-        case PutStatus.SERVICE_NOT_AVAILABLE if refusal is not None:
+        case PutStatus.SERVICE_NOT_AVAILABLE if refusal is not None and not refusal.is_expected:
             return RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now. {refused(config, refusal)}"
             )
         case PutStatus.SERVICE_NOT_AVAILABLE:
+            why = "" if refusal is None else f" {refused(config, refusal)}"
             return RequestError(
                 ResponseCode.SERVICE_NOT_AVAILABLE,
                 "service not available now. It may be caused by one of the following reasons: "
                 "the broker's disk is full, messages are put to the slave, "
-                "message store has been shut down, etc.",
+                f"message store has been shut down, etc.{why}",
             )
         case PutStatus.OS_PAGE_CACHE_BUSY:
             return RequestError(
