@@ -175,7 +175,9 @@ def test_what_deleted_topics_leave_is_a_note(
     alone = inprocess.run(replicas)
     groups = by_group(alone)
     assert {row["severity"] for row in alone if row["group"] == "killed"} == {"note"}
-    assert ("broker-0", "topic.deleted", "deleted") in groups["killed"]
+    # RocketMQ's checkpoint may be older than the deletion; what a topic has behind it may lack its units.
+    either = {("broker-0", kind, "deleted") for kind in ("topic.deleted", "queue.behind")}
+    assert either & groups["killed"]
     assert groups["stopped"] == NOTES
     for name in ("lost-queue", "lost-entry"):
         assert groups[name] - {("broker-0", "queue.behind", "kept")} == NOTES | LOST
