@@ -9,10 +9,11 @@ import logging
 import signal
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from epochmq_protocol.admin_api.operations import AdminArguments
@@ -111,14 +112,17 @@ class ServerWithoutSignals(uvicorn.Server):
         yield
 
 
-async def _serve(config: SidecarConfig, tokens: Tokens, context: ssl.SSLContext | None) -> int:
-    async def ask(operation: str, arguments: AdminArguments | None, timeout_ms: int) -> bytes:
-        return await call_admin_socket(config.admin_socket_path, operation, arguments, timeout_ms=timeout_ms)
-
-    family = socket.AF_INET6 if ":" in config.bind_address else socket.AF_INET
-    listener = socket.create_server((config.bind_address, config.listen_port), family=family)
+async def serve_until_signal(
+    app: FastAPI,
+    listener: socket.socket,
+    started: Callable[[], None],
+    *,
+    context: ssl.SSLContext | None = None,
+) -> None:
+    """Serves an application at a listening socket until SIGTERM or SIGINT. `started` is called when a signal
+    already ends it in order, just before the first request. With `context` clients use TLS."""
     settings = uvicorn.Config(
-        make_app(config, tokens, ask),
+        app,
         http=HTTPConnection,
         ws="none",
         lifespan="off",
@@ -138,9 +142,22 @@ async def _serve(config: SidecarConfig, tokens: Tokens, context: ssl.SSLContext 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    scheme = "https" if context is not None else "http"
-    log.info("sidecar of %s serves at %s://%s", config.admin_socket_path, scheme, _address(config))
+    started()
     await server.serve(sockets=[listener])
+
+
+async def _serve(config: SidecarConfig, tokens: Tokens, context: ssl.SSLContext | None) -> int:
+    async def ask(operation: str, arguments: AdminArguments | None, timeout_ms: int) -> bytes:
+        return await call_admin_socket(config.admin_socket_path, operation, arguments, timeout_ms=timeout_ms)
+
+    family = socket.AF_INET6 if ":" in config.bind_address else socket.AF_INET
+    listener = socket.create_server((config.bind_address, config.listen_port), family=family)
+
+    def started() -> None:
+        scheme = "https" if context is not None else "http"
+        log.info("sidecar of %s serves at %s://%s", config.admin_socket_path, scheme, _address(config))
+
+    await serve_until_signal(make_app(config, tokens, ask), listener, started, context=context)
     log.info("sidecar stopped")
     return EXIT_OK
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import signal
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-import uvicorn
 
 from epochmq.console.cluster_facts import LiveClusterFacts
 from epochmq.console.web_app import is_loopback, make_console
@@ -19,7 +15,7 @@ from epochmq.verbs.target import NameserverTarget
 from epochmq_protocol.errors import ConfigError
 from epochmq_sidecar.config import SidecarConfig
 from epochmq_sidecar.credentials import Tokens
-from epochmq_sidecar.main import CONNECTIONS_MAX, STOP_GRACE_S, HTTPConnection, ServerWithoutSignals
+from epochmq_sidecar.main import serve_until_signal
 
 LISTEN_DEFAULT: Final = "127.0.0.1:9888"
 
@@ -77,26 +73,10 @@ async def _serve(facts: LiveClusterFacts, address: ListenAddress, tokens: Tokens
         raise UsageError(
             f"--listen {address.host}:{address.port}: {error.strerror or error}; give another address"
         ) from None
-    settings = uvicorn.Config(
-        make_console(facts, None if tokens is None else tokens.accepts),
-        http=HTTPConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_graceful_shutdown=STOP_GRACE_S,
-    )
-    settings.load()
-    server = ServerWithoutSignals(settings)
 
-    def stop() -> None:
-        server.should_exit = True
+    def started() -> None:
+        print(f"console: {address.url(listener.getsockname()[1])} (Ctrl-C ends it)", flush=True)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    print(f"console: {address.url(listener.getsockname()[1])} (Ctrl-C ends it)", flush=True)
-    await server.serve(sockets=[listener])
+    app = make_console(facts, None if tokens is None else tokens.accepts)
+    await serve_until_signal(app, listener, started)
     return ExitCode.OK
