@@ -28,6 +28,17 @@ class PromotionResult:
     """Whether sends were rejected, not held, meanwhile."""
 
 
+def find_group(status: StatusReport, name: str) -> BrokerGroupStatus:
+    """The broker group of this name. ReplicaControlError if it does not run."""
+    group = next((group for group in status.broker_groups if group.name == name), None)
+    if group is None:
+        running = ", ".join(group.name for group in status.broker_groups) or "none"
+        raise ReplicaControlError(
+            f"broker group {name} does not run in {status.state}; running groups: {running}"
+        )
+    return group
+
+
 def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, ReplicaStatus]:
     """The group and the replica of the name GROUP/REPLICA, where REPLICA is the name or the ordinal of a pod.
     ReplicaControlError if there is none."""
@@ -36,12 +47,7 @@ def find_replica(status: StatusReport, name: str) -> tuple[BrokerGroupStatus, Re
         raise ReplicaControlError(
             f"{name}: expected GROUP/REPLICA, such as orders/0 or orders/orders-broker-0"
         )
-    group = next((group for group in status.broker_groups if group.name == group_name), None)
-    if group is None:
-        running = ", ".join(group.name for group in status.broker_groups) or "none"
-        raise ReplicaControlError(
-            f"broker group {group_name} does not run in {status.state}; running groups: {running}"
-        )
+    group = find_group(status, group_name)
     for replica in group.replicas:
         if pod in (replica.pod, replica.pod.rpartition("-")[2]):
             return group, replica

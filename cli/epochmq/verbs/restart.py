@@ -19,7 +19,7 @@ from epochmq_operator.local import replica_requests, status
 from epochmq_operator.local.errors import NotReadyError, StateError
 from epochmq_operator.local.process import ProcessIdentity, send_signal
 from epochmq_operator.local.state_directory import StateDirectory
-from epochmq_operator.named_replica import find_replica
+from epochmq_operator.named_replica import find_group, find_replica
 from epochmq_operator.resources import GroupMode
 from epochmq_operator.status_model import BrokerGroupStatus, ReplicaStatus, StatusReport
 
@@ -126,8 +126,7 @@ def _chosen(report: StatusReport, name: str | None) -> list[tuple[str, list[Repl
     if name is not None and "/" in name:
         group, replica = find_replica(report, name)
         return [(group.name, [replica])]
-    chosen = [(group.name, group.replicas) for group in report.broker_groups if name in (None, group.name)]
-    if not chosen:
-        running = ", ".join(group.name for group in report.broker_groups) or "none"
-        raise StateError(f"broker group {name} does not run in {report.state}; running groups: {running}")
-    return chosen
+    groups = report.broker_groups if name is None else [find_group(report, name)]
+    if not groups:
+        raise StateError(f"no broker group runs in {report.state}")
+    return [(group.name, group.replicas) for group in groups]
