@@ -21,7 +21,7 @@ voters what they have (`is_probe`). The group is new if so many of them have no 
 which this peer can have belonged has one of them (`shows_new_group`). Answers may be of different moments
 after the start of this peer: it has forgotten only what was before. A vote in a term beyond 0 that this peer
 has forgotten was for a peer that names that term, or for one whose directory was empty, too: that one has
-started anew since, so nobody counts that vote any more.
+started anew since, and no longer counts that vote.
 
 A peer that may have lost only what it had not flushed (`only_unflushed`) knows all its votes. When all
 machines lose power together, every peer is one, and none could ever catch up. So its vote counts if all
