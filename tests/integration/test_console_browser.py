@@ -1,0 +1,262 @@
+"""The console's pages in a real Chromium, beside a group of three replicas under `epochmq up`: how they
+look in each width and scheme, what can be done on them, and how the overview shows a failover."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from tests.integration.browser import PATIENCE_MS, missing, started_browser, watched_page
+from tests.integration.console_process import Console
+from tests.integration.up_run import GroupRun, alive
+from tests.support.process import PATIENCE_S, wait_until
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=f"missing: {missing()}")
+WIDTHS_PX = (400, 900, 1600)
+LONG_BODY = "word " * 400 + "unbroken" * 100
+CONTRAST_MIN = 4.5
+"""Of text to what is behind it (WCAG 2, level AA)."""
+CONTRASTS = """
+() => {
+  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgb = (color) => {
+    paint.clearRect(0, 0, 1, 1); paint.fillStyle = color; paint.fillRect(0, 0, 1, 1);
+    return [...paint.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = ([r, g, b]) => {
+    const part = (v) => (v / 255 <= 0.03928 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+  };
+  const behind = (element) => {
+    for (let one = element; one; one = one.parentElement) {
+      const color = rgb(getComputedStyle(one).backgroundColor);
+      if (color[3] === 255) return color;
+    }
+    return [255, 255, 255, 255];
+  };
+  const found = [];
+  for (const element of document.querySelectorAll("body *")) {
+    const own = [...element.childNodes].some((one) => one.nodeType === 3 && one.textContent.trim());
+    if (!own || !element.checkVisibility() || element.closest("svg, option")) continue;
+    const [a, b] = [luminance(rgb(getComputedStyle(element).color)), luminance(behind(element))];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < MINIMUM) found.push(`${element.outerHTML.slice(0, 100)}: ${ratio.toFixed(2)}`);
+  }
+  return found;
+}
+""".replace("MINIMUM", str(CONTRAST_MIN))
+REACHABLE = "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A run with something on each page, its console, and the paths of its pages."""
+
+    run: GroupRun
+    console: Console
+    paths: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with started_browser() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
+    run = GroupRun(tmp_path_factory.mktemp("browser"))
+    console: Console | None = None
+    try:
+        run.up()
+        run.ok("topic", "create", "sales", "--queues", "2")
+        sent = run.ok("produce", "sales", LONG_BODY, "--key", "k1", "--property", f"long={'x' * 300}")
+        (message_id,) = re.findall(r"\b[0-9A-F]{32}\b", sent)
+        run.ok("produce", "sales", stdin="".join(f"order {n}\n" for n in range(30)))
+        run.ok("consume", "sales", "--group", "billing", "--count", "20")
+        console = Console("--state", str(run.state))
+        paths = (
+            "/",
+            "/topics",
+            "/topics?everything=true",
+            "/topic?name=sales",
+            f"/message?topic=sales&id={message_id}",
+            "/groups",
+            "/group?name=billing",
+            "/about",
+        )
+        yield Shown(run, console, paths)
+    finally:
+        if console is not None:
+            console.stop()
+        run.here("down")
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width_px", WIDTHS_PX)
+def test_every_page_fits_its_window_and_can_be_read(
+    shown: Shown, browser: Browser, width_px: int, is_dark: bool
+) -> None:
+    with watched_page(browser, shown.console.url, width_px=width_px, is_dark=is_dark) as opened:
+        for path in shown.paths:
+            opened.open(path)
+            assert opened.overflow_px() == 0, f"{path} is wider than its window"
+            assert opened.page.evaluate(CONTRASTS) == [], path
+            assert opened.page.locator("h1").count() == 1, path
+
+
+def test_the_scheme_follows_the_system(shown: Shown, browser: Browser) -> None:
+    colors = []
+    for is_dark in (False, True):
+        with watched_page(browser, shown.console.url, is_dark=is_dark) as opened:
+            opened.open("/about")
+            colors.append(opened.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert colors[0] != colors[1]
+
+
+@pytest.mark.parametrize("width_px", [400, 1600])
+def test_the_tab_key_reaches_everything_that_can_be_used(
+    shown: Shown, browser: Browser, width_px: int
+) -> None:
+    with watched_page(browser, shown.console.url, width_px=width_px) as opened:
+        for path in shown.paths:
+            opened.open(path)
+            page = opened.page
+            if page.locator("#pause").count():
+                page.locator("#pause").click()  # so that the overview is not renewed meanwhile
+                page.evaluate("document.activeElement.blur()")
+            wanted = page.evaluate(
+                f"[...document.querySelectorAll(`{REACHABLE}`)].filter((one) => one.checkVisibility())"
+                ".map((one, at) => { one.dataset.place = at; return one.outerHTML; })"
+            )
+            reached = set()
+            page.evaluate("document.body.tabIndex = -1; document.body.focus()")
+            for _ in range(len(wanted) + 1):
+                page.keyboard.press("Tab")
+                place, outline = page.evaluate(
+                    "[document.activeElement.dataset.place, "
+                    "getComputedStyle(document.activeElement).outlineStyle]"
+                )
+                if place is not None:
+                    reached.add(int(place))
+                    assert outline != "none", f"{path}: the focus cannot be seen at {wanted[int(place)]}"
+            assert [wanted[at] for at in range(len(wanted)) if at not in reached] == [], path
+
+
+def test_a_page_is_opened_with_the_keyboard_alone(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url) as opened:
+        opened.open("/about")
+        page = opened.page
+        page.keyboard.press("Tab")
+        expect(page.locator(":focus")).to_have_text("Skip to the content")
+        page.get_by_role("link", name="Topics", exact=True).focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("Topics")
+        page.get_by_label("Name contains").fill("sal")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="sales", exact=True).focus()
+        page.keyboard.press("Enter")
+        expect(page.locator("h1")).to_have_text("sales")
+
+
+def test_a_message_is_found_by_its_key_and_opened(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url) as opened:
+        page = opened.page
+        opened.open("/topic?name=sales")
+        page.get_by_label("Key").fill("k1")
+        page.get_by_role("button", name="Search").click()
+        rows = found_rows(page)
+        expect(rows).to_have_count(1)
+        rows.get_by_role("link").click()
+        expect(page.get_by_label("Body as text")).to_have_text(LONG_BODY.strip())
+        page.get_by_text("In hexadecimal").click()
+        expect(page.get_by_label("Body in hexadecimal")).to_contain_text("77 6f 72 64 20")
+        page.get_by_role("link", name="sales").click()
+        page.get_by_label("At most").select_option("25")
+        page.get_by_role("button", name="Search").click()
+        expect(found_rows(page)).to_have_count(25)
+        page.locator("select[name=queue]").select_option("orders-a:0")
+        page.get_by_label("From offset").fill("3")
+        page.get_by_role("button", name="Search").click()
+        expect(found_rows(page).first.locator("td").nth(2)).to_have_text("3")
+        page.get_by_label("Stored since").fill("1h")
+        page.get_by_role("button", name="Search").click()
+        expect(page.get_by_role("alert")).to_have_count(0)
+        page.get_by_role("link", name="newest messages").click()
+        expect(found_rows(page)).to_have_count(10)
+
+
+def found_rows(page: Page) -> Locator:
+    """The rows of the messages that a topic's page shows."""
+    return (
+        page.locator("section").filter(has=page.get_by_role("heading", name="Messages")).locator("tbody tr")
+    )
+
+
+def test_groups_are_chosen_by_their_names(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url) as opened:
+        page = opened.page
+        opened.open("/groups")
+        page.get_by_label("Name contains").fill("no such group")
+        page.get_by_role("button", name="Show").click()
+        expect(page.get_by_text("There is no such consumer group.")).to_be_visible()
+        page.get_by_label("Name contains").fill("bill")
+        page.get_by_label("also those of brokers").check()
+        page.get_by_role("button", name="Show").click()
+        page.get_by_role("link", name="billing", exact=True).click()
+        expect(page.locator("h1")).to_have_text("billing")
+
+
+def test_a_paused_overview_is_not_renewed_until_it_is_resumed(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url) as opened:
+        page = opened.page
+        opened.open("/")
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url))
+        with page.expect_response("**/overview-fragment"):
+            pass
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("#refreshed")).to_have_text("Paused.")
+        page.get_by_role("button", name="Resume").click()
+        before = len(asked)
+        wait_for_renewal(page)
+        assert len(asked) > before
+
+
+def wait_for_renewal(page: Page) -> None:
+    """Returns after the overview was renewed once more."""
+    with page.expect_response("**/overview-fragment", timeout=PATIENCE_MS):
+        pass
+
+
+def test_the_open_overview_shows_the_new_master_after_a_failover(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url) as opened:
+        page = opened.page
+        opened.open("/")
+        page.evaluate("window.openedOnce = true")
+        old = shown.run.wait_master()
+        master, epoch = fact(page, "master"), fact(page, "epoch")
+        expect(master).to_have_text(old["pod"], timeout=PATIENCE_MS)
+        before = int(epoch.inner_text())
+        os.kill(old["pid"], signal.SIGKILL)
+        wait_until(lambda: not alive(old["pid"]), what="the killed master is gone")
+        wait_until(
+            lambda: epoch.count() == 1 and int(epoch.inner_text()) > before and master.inner_text() != "none",
+            timeout_s=2 * PATIENCE_S,
+            what="the overview names a new master",
+        )
+        assert page.evaluate("window.openedOnce") is True, "without a reload"
+        leader = shown.run.wait_master()
+        expect(master).to_have_text(leader["pod"], timeout=PATIENCE_MS)
+
+
+def fact(page: Page, name: str) -> Locator:
+    """The value with this name on the card of the only group."""
+    name_of_fact = page.locator("dt", has_text=re.compile(f"^{name}$"))
+    return page.locator(".cards div").filter(has=name_of_fact).locator("dd")
