@@ -8,7 +8,8 @@ whose first message is older than the checkpoint. Every record is dispatched; qu
 they have. After a crash of the machine the newest index file is gone, so reading starts no later than the end
 of the index. If only the process was killed, no write is lost, and the abort file names a message before
 which queues and index have everything: reading starts there. After either crash it starts no later than at
-the last unit of a queue whose files go on behind an invalid unit, of which a bit may have flipped.
+the last unit of a queue whose files go on behind an invalid unit, of which a bit may have flipped. A bit that
+has flipped in the last unit of a queue is repaired from the record.
 
 The first invalid or incomplete record ends the log. Log and queues are truncated there on disk, so that a
 later crash cannot bring old bytes back.
@@ -22,6 +23,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from epochmq_formats.queue_unit import PRE_BLANK_SIZE
 from epochmq_protocol import message_const as const
 from epochmq_protocol import record_layout
 from epochmq_store import record
@@ -150,7 +152,7 @@ class Recovery:
         clean = clean and not self._queues.damaged
         if clean:
             start, dispatch_from = self._start_after_clean_stop()
-        elif not self._queues.cut and self._is_dispatched_until(dispatched_until):
+        elif self._is_dispatched_until(dispatched_until) and self._have_last_units():
             start, dispatch_from = dispatched_until - self._log.header_bytes_at(dispatched_until), -1
         else:
             self._forget_dispatched()
@@ -264,6 +266,24 @@ class Recovery:
                 kept -= 1
             queue.truncate_to(kept)
 
+    def _have_last_units(self) -> bool:
+        """Whether every queue ends with the unit of a record, after repairs of single bits that have flipped
+        there. A queue that does not is `cut`, and its later records have to be read again."""
+        newest = self._log.files.files[-1]
+        end = newest.start + newest.size
+        for queue in self._queues.values():
+            if not queue.max_offset or isinstance(queue, BatchConsumeQueue):
+                continue
+            offset = queue.max_offset - 1
+            unit = next(queue.units(offset, 1), None)
+            if unit is None or unit[1] == PRE_BLANK_SIZE or 0 <= unit[0] < self._log.min_offset:
+                continue
+            found = self._record_in(queue, offset, unit[0])
+            is_whole = found is not None and found.size == unit[1]
+            if not is_whole and not self._mend_last_unit(queue, end):
+                self._queues.cut.append(queue)
+        return not self._queues.cut
+
     def _mend_last_units(self, end: int) -> None:
         """Repairs the last unit of a queue of which one bit has flipped, so that it leads out of the log.
         After a clean stop no unit does, unless the log has lost its end, or all messages of the queue have
@@ -273,11 +293,13 @@ class Recovery:
             if queue.max_offset and not is_inside and not isinstance(queue, BatchConsumeQueue):
                 self._mend_last_unit(queue, end)
 
-    def _mend_last_unit(self, queue: ConsumeQueue, end: int) -> None:
+    def _mend_last_unit(self, queue: ConsumeQueue, end: int) -> bool:
+        """Whether the last unit of a queue was replaced: by one before `end` that differs from it in at most
+        one bit of the position, and that the record there says."""
         offset = queue.max_offset - 1
         unit = next(queue.units(offset, 1), None)
         if unit is None:
-            return
+            return False
         position = unit[0] & ((1 << 64) - 1)
         for physical in (position, *(position ^ (1 << bit) for bit in range(64))):
             found = self._record_in(queue, offset, physical) if physical < end else None
@@ -287,7 +309,7 @@ class Recovery:
             queue.max_physical = physical + found.size
             log.warning(
                 "the last unit of the consume queue %s-%d, at offset %d, was (position %d, size %d, code %d) "
-                "and leads out of the log; it was replaced by (position %d, size %d, code %d)",
+                "and names no record of the log; it was replaced by (position %d, size %d, code %d)",
                 queue.topic,
                 queue.queue_id,
                 offset,
@@ -296,7 +318,8 @@ class Recovery:
                 found.size,
                 found.tags_code,
             )
-            return
+            return True
+        return False
 
     def _record_in(self, queue: ConsumeQueue, offset: int, physical: int) -> record.DispatchRequest | None:
         """The record at this physical offset; None unless a whole one is there, with this place in the

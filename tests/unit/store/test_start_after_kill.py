@@ -104,6 +104,33 @@ async def test_a_flipped_bit_of_a_queue_loses_no_later_unit(tmp_path: Path, byte
     assert check_recovered(again, tmp_path / "w") == 60
 
 
+@pytest.mark.parametrize(
+    ("byte", "bit"), [(0, 6), (0, 7), (3, 0), (4, 1), (5, 3), (6, 2), (7, 0), (8, 7), (9, 2), (11, 0)]
+)
+async def test_a_flipped_bit_of_the_last_unit_of_a_queue_is_repaired(
+    tmp_path: Path, byte: int, bit: int
+) -> None:
+    """The last unit says where the queue ends, and which records it has. No message of this queue is read
+    again: all are before the one that the abort file names."""
+    async with started_store(tmp_path / "a", **FAST) as store:
+        put_all(store, [Message(topic="early", queue_id=0) for _ in range(4)])
+        early = store.queue("early", 0)
+        unit = early.unit(3)
+        await recorded_store(store)
+        assert early.written_end == 4 * UNIT_BYTES
+        left = kill(store, tmp_path / "b")
+    path = left / "consumequeue" / "early" / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    data[3 * UNIT_BYTES + byte] ^= 1 << bit
+    path.write_bytes(data)
+    again, _ = start(left)
+    assert again.queue("early", 0).max_offset == 4
+    assert again.queue("early", 0).unit(3) == unit
+    put_all(again, [Message(topic="early", queue_id=0)])
+    assert again.queue("early", 0).max_offset == 5
+    assert check_recovered(again, tmp_path / "w") == 65
+
+
 async def test_units_in_memory_only_are_rebuilt(tmp_path: Path) -> None:
     async with started_store(tmp_path / "a", **FAST) as store:
         await recorded_store(store)
