@@ -125,8 +125,16 @@ TEST = [
     pytest("interop: clients and tools", *CLIENTS),
     pytest("integration: real processes", "tests/integration"),
 ]
+NEWEST = Part(
+    "soak: interop with the newest RocketMQ",
+    [
+        *("env", "EPOCHMQ_ROCKETMQ=5.5.0", sys.executable, "-m", "pytest", "-q", "-m", "java and not soak"),
+        *("--timeout=7200", "tests/interop"),
+    ],
+)
 SOAK = [
     *(soak(folder) for folder in ("unit", "spark", "simulation", "integration", "interop", "kubernetes")),
+    NEWEST,
     Part("soak: mutants", [sys.executable, "-m", "tools.mutants"]),
 ]
 

@@ -23,11 +23,11 @@ import msgspec
 _Text = Callable[[str], str]
 
 
-def dumps(value: Any, *, pretty: bool = False) -> bytes:
-    """JSON.toJSONString(value); with `pretty` the tab-indented form of the configuration files. TypeError:
-    JSON cannot hold the value."""
+def dumps(value: Any, *, pretty: bool = False, quotes_keys: bool = False) -> bytes:
+    """JSON.toJSONString(value); with `pretty` the tab-indented form of the configuration files, with
+    `quotes_keys` with quotes around integer map keys. TypeError: JSON cannot hold the value."""
     out: list[str] = []
-    _Writer(out, _quoted, is_standard=False).write(value, 0 if pretty else None)
+    _Writer(out, _quoted, is_standard=False, quotes_keys=quotes_keys).write(value, 0 if pretty else None)
     return "".join(out).encode("utf-8", "replace")
 
 
@@ -35,7 +35,7 @@ def dumps_standard(value: Any) -> bytes:
     """Standard JSON: every key quoted, everything outside ASCII escaped. Clients from 4.9.4 on get routes
     in this form (BrowserCompatible, QuoteFieldNames, SkipTransientField, MapSortField)."""
     out: list[str] = []
-    _Writer(out, _quoted_for_browsers, is_standard=True).write(value, None)
+    _Writer(out, _quoted_for_browsers, is_standard=True, quotes_keys=True).write(value, None)
     return "".join(out).encode("ascii")
 
 
@@ -169,12 +169,13 @@ def _sort_key(item: tuple[Any, Any]) -> Any:
 
 
 class _Writer:
-    __slots__ = ("_add", "_is_standard", "_text")
+    __slots__ = ("_add", "_is_standard", "_quotes_keys", "_text")
 
-    def __init__(self, out: list[str], text: _Text, *, is_standard: bool) -> None:
+    def __init__(self, out: list[str], text: _Text, *, is_standard: bool, quotes_keys: bool) -> None:
         self._add = out.append
         self._text = text
         self._is_standard = is_standard
+        self._quotes_keys = quotes_keys
 
     def write(self, value: Any, indent: int | None) -> None:
         """Appends one value. `indent`: its level in the pretty form, else None."""
@@ -239,7 +240,7 @@ class _Writer:
             if isinstance(key, str):
                 add(("," if has_items else "{") + before + self._text(key) + ":")
             elif isinstance(key, int) and not isinstance(key, bool | Enum):
-                add(("," if has_items else "{") + (f'"{key}":' if self._is_standard else f"{key}:"))
+                add(("," if has_items else "{") + (f'"{key}":' if self._quotes_keys else f"{key}:"))
             else:
                 add("," if has_items else "{")
                 self.write(key, inner)

@@ -1,17 +1,21 @@
 """Fixtures of the interoperability tests. Each test runs against an EpochMQ cluster (`ours`). In the soak
 run, and with EPOCHMQ_INTEROP_ORACLE=1, it also runs against RocketMQ itself (`java`), which proves the test,
 against three replicas under three controllers (`replicas`), and against EpochMQ's broker under RocketMQ's
-nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may also list the kinds to run."""
+nameserver and the other way round. EPOCHMQ_INTEROP_ORACLE may also list the kinds to run.
+
+The scenarios of the Java client run with the client of both releases that `java_env` knows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet  # pytest exports no name for what `pytest.param` returns
 
 from tests.interop.java_cluster import JavaCluster, OurBrokerCluster, OurNameserverCluster
-from tests.interop.java_env import JavaMissingError, java_library
+from tests.interop.java_env import NEWEST, JavaMissingError, Release, in_use, java_library, using
 from tests.interop.replicated_cluster import ReplicatedCluster
 from tests.interop.scenarios import DriverRun, ScenarioReport, run_scenarios
 from tests.support.cluster import Cluster, OurCluster
@@ -40,6 +44,29 @@ KINDS = [
     for kind in CLUSTERS
     if ORACLE in ("", "1") or kind in ORACLE.split(",")
 ]
+CLIENTS_OF_NEWEST = {"ours", "replicas"}
+"""The kinds of clusters that the newest release's client runs against, too."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Chooses the clusters of a test, and for a test of a driver's report the clients of both releases."""
+    runs = [name for name in ("driver_run", "binary_run") if name in metafunc.fixturenames]
+    if runs:
+        metafunc.parametrize(("cluster", *runs), _clusters_and_clients(), indirect=True, scope="session")
+    elif "cluster" in metafunc.fixturenames:
+        metafunc.parametrize("cluster", KINDS, indirect=True, scope="session")
+
+
+def _clusters_and_clients() -> list[ParameterSet]:
+    """Each kind of cluster with the client of the release in use, and with the newest client where that is
+    another one."""
+    pairs = []
+    for kind in KINDS:
+        (name,) = kind.values
+        pairs.append(pytest.param(name, in_use(), marks=kind.marks, id=str(name)))
+        if name in CLIENTS_OF_NEWEST and in_use() != NEWEST:
+            pairs.append(pytest.param(name, NEWEST, marks=kind.marks, id=f"{name}-{NEWEST.version}"))
+    return pairs
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,7 +89,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(str(missing))
 
 
-@pytest.fixture(scope="session", params=KINDS)
+@pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A running nameserver and broker, shared; each test uses topics and groups of its own."""
     directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
@@ -79,15 +106,27 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def driver_run(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> DriverRun:
-    """Runs every Java client scenario of the selected tests once, in one JVM, against `cluster`."""
-    return run_scenarios(
-        cluster.nameserver_address, _asked_for(request, "scenario"), tmp_path_factory.mktemp("driver")
-    )
+    """Runs every Java client scenario of the selected tests once, in one JVM, against `cluster`, with the
+    client of the release that is this fixture's parameter."""
+    return _run(request, "scenario", cluster, tmp_path_factory.mktemp("driver"))
 
 
-def _asked_for(request: pytest.FixtureRequest, mark: str) -> list[str]:
-    """The scenarios that the selected tests name in this mark."""
-    return sorted({found.args[0] for item in request.session.items for found in item.iter_markers(mark)})
+def _run(
+    request: pytest.FixtureRequest, mark: str, cluster: Cluster, home: Path, jvm: Sequence[str] = ()
+) -> DriverRun:
+    """Runs the scenarios that the selected tests name in this mark, if they want this fixture's release."""
+    release: Release = request.param
+    wanted = {
+        found.args[0]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.callspec.params.get(request.fixturename) == release
+        for found in item.iter_markers(mark)
+    }
+    options = [*jvm]
+    if release != in_use():  # the client of the release in use has used the topics with plain names
+        options.append(f"-Depochmq.interop.prefix={mark}_newest_")
+    with using(release):
+        return run_scenarios(cluster.nameserver_address, sorted(wanted), home, jvm=options)
 
 
 @pytest.fixture
@@ -111,9 +150,7 @@ def binary_run(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> DriverRun:
     """Runs the scenarios of `binary_scenario` marks, by a client with binary headers."""
-    names = _asked_for(request, "binary_scenario")
-    home = tmp_path_factory.mktemp("binary-driver")
-    return run_scenarios(cluster.nameserver_address, names, home, jvm=BINARY_JVM)
+    return _run(request, "binary_scenario", cluster, tmp_path_factory.mktemp("binary-driver"), BINARY_JVM)
 
 
 @pytest.fixture

@@ -1,6 +1,9 @@
-"""Provides the Java side of the interoperability tests: finds Java, a compiler and Maven, fetches the
-RocketMQ release named in `tests/interop/java/pom.xml` once, compiles small programs against it, and runs them
-as processes that are always ended.
+"""Provides the Java side of the interoperability tests: finds Java, a compiler and Maven, fetches releases of
+RocketMQ once, compiles small programs against them, and runs them as processes that are always ended.
+
+`REFERENCE` is the release that EpochMQ follows to the byte, `NEWEST` the newest one that the tests know. All
+functions here work with the release in use, which is `REFERENCE` unless `using` or EPOCHMQ_ROCKETMQ (a
+version) says otherwise. A process keeps the release that was in use when its object was made.
 
 Everything is kept under `.cache/java`, keyed by content, written beside its final place and renamed, and
 guarded by a file lock, so several test runs may share it. What is missing raises `JavaMissingError` with
@@ -20,6 +23,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.process import ManagedProcess
@@ -27,7 +31,6 @@ from tests.support.process import ManagedProcess
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = Path(__file__).resolve().parent / "java"
 CACHE = ROOT / ".cache" / "java"
-POM = SOURCES / "pom.xml"
 
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 600
@@ -72,6 +75,65 @@ class JavaFailedError(Exception):
     """A Java program or a compilation failed; the message has the end of its output."""
 
 
+@dataclass(frozen=True)
+class Release:
+    """A release of RocketMQ, named by the `pom.xml` that lists its artifacts."""
+
+    pom: Path
+
+    @property
+    def version(self) -> str:
+        """The version, such as 5.3.3, from the one place that names it."""
+        found = re.search(r"<rocketmq\.version>([^<]+)<", self.pom.read_text())
+        assert found, f"{self.pom} names no rocketmq.version"
+        return found.group(1)
+
+    @property
+    def library(self) -> Path:
+        """Folder of the jars; its name changes with the release and with the list of artifacts."""
+        digest = hashlib.sha256(self.pom.read_bytes()).hexdigest()[:8]
+        return CACHE / "lib" / f"{self.version}-{digest}"
+
+
+REFERENCE = Release(SOURCES / "pom.xml")
+NEWEST = Release(SOURCES / "newest" / "pom.xml")
+RELEASES = (REFERENCE, NEWEST)
+
+
+def _asked_release() -> Release:
+    """The release that EPOCHMQ_ROCKETMQ names."""
+    asked = os.environ.get("EPOCHMQ_ROCKETMQ", REFERENCE.version)
+    for release in RELEASES:
+        if release.version == asked:
+            return release
+    known = ", ".join(release.version for release in RELEASES)
+    raise ValueError(f"EPOCHMQ_ROCKETMQ={asked}: expected one of {known}")
+
+
+_in_use = [_asked_release()]
+"""The releases of the `using` blocks around the caller, the innermost last."""
+
+
+def in_use() -> Release:
+    """The release that the functions of this module work with."""
+    return _in_use[-1]
+
+
+@contextmanager
+def using(release: Release) -> Iterator[None]:
+    """Within the block, this module works with `release`."""
+    _in_use.append(release)
+    try:
+        yield
+    finally:
+        _in_use.pop()
+
+
+def rocketmq_version() -> str:
+    """The version of the release in use."""
+    return in_use().version
+
+
 def _version_of(tool: str) -> int:
     """The major version that a JDK tool reports (`java -version` writes to stderr, `javac -version` to
     stdout)."""
@@ -81,29 +143,16 @@ def _version_of(tool: str) -> int:
 
 
 @functools.cache
-def _missing_tools() -> str | None:
+def _missing_tools(release: Release) -> str | None:
     missing = []
     for tool in ("java", "javac"):
         if shutil.which(tool) is None:
             missing.append(f"`{tool}` {JAVA_VERSION_MIN} or newer")
         elif (version := _version_of(tool)) < JAVA_VERSION_MIN:
             missing.append(f"`{tool}` {JAVA_VERSION_MIN} or newer (this is {version})")
-    if shutil.which("mvn") is None and not _library().is_dir():
+    if shutil.which("mvn") is None and not release.library.is_dir():
         missing.append("`mvn` (Maven, to fetch RocketMQ)")
     return ", ".join(missing) or None
-
-
-def rocketmq_version() -> str:
-    """The release under test, from the one place that names it."""
-    found = re.search(r"<rocketmq\.version>([^<]+)<", POM.read_text())
-    assert found, f"{POM} names no rocketmq.version"
-    return found.group(1)
-
-
-def _library() -> Path:
-    """Folder of the jars; its name changes with the release and with the list of artifacts."""
-    digest = hashlib.sha256(POM.read_bytes()).hexdigest()[:8]
-    return CACHE / "lib" / f"{rocketmq_version()}-{digest}"
 
 
 @contextmanager
@@ -116,20 +165,21 @@ def _lock(name: str) -> Iterator[None]:
 
 
 def java_library() -> Path:
-    """Folder with all jars of the release, fetched by Maven on first use; JavaMissingError if that fails."""
-    found = _library_or_reason()
+    """Folder with all jars of the release in use, fetched by Maven on first use; JavaMissingError if that
+    fails."""
+    found = _library_or_reason(in_use())
     if isinstance(found, JavaMissingError):
         raise found
     return found
 
 
 @functools.cache
-def _library_or_reason() -> Path | JavaMissingError:
+def _library_or_reason(release: Release) -> Path | JavaMissingError:
     """The library, or why it is missing. Tried once in each process, so that a machine without Maven's
     repository does not try for every test."""
-    if (missing := _missing_tools()) is not None:
+    if (missing := _missing_tools(release)) is not None:
         return JavaMissingError(f"missing: {missing}")
-    library = _library()
+    library = release.library
     if library.is_dir():
         return library
     with _lock("lib"):
@@ -138,14 +188,14 @@ def _library_or_reason() -> Path | JavaMissingError:
         library.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(dir=library.parent, prefix="fetching-"))
         try:
-            return _fetch(scratch, library)
+            return _fetch(release, scratch)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _fetch(scratch: Path, library: Path) -> Path | JavaMissingError:
+def _fetch(release: Release, scratch: Path) -> Path | JavaMissingError:
     """Lets Maven copy the jars into `scratch`, and renames the folder to its final name."""
-    command = ["mvn", "-q", "-B", "-f", str(POM), f"{DEPENDENCY_PLUGIN}:copy-dependencies"]
+    command = ["mvn", "-q", "-B", "-f", str(release.pom), f"{DEPENDENCY_PLUGIN}:copy-dependencies"]
     try:
         done = subprocess.run(
             [*command, f"-DoutputDirectory={scratch}"],
@@ -158,12 +208,12 @@ def _fetch(scratch: Path, library: Path) -> Path | JavaMissingError:
         return JavaMissingError(f"missing: RocketMQ's jars; Maven took more than {FETCH_TIMEOUT_S} s")
     if done.returncode != 0 or not any(scratch.glob("rocketmq-broker-*.jar")):
         return JavaMissingError(f"missing: RocketMQ's jars; Maven said: {_tail(done.stdout, 600)}")
-    scratch.rename(library)
-    return library
+    scratch.rename(release.library)
+    return release.library
 
 
 def java_classpath() -> str:
-    """Class path with every jar of the release, by their names: an archive of classes is valid for one
+    """Class path with every jar of the release in use, by their names: an archive of classes is valid for one
     order only."""
     return ":".join(str(path) for path in sorted(java_library().glob("*.jar")))
 
@@ -171,13 +221,13 @@ def java_classpath() -> str:
 def archive_options() -> list[str]:
     """Options that let a JVM map the classes of the release, already parsed and verified, from a file. A
     JVM that cannot use the file (it is for one class path and one build of the JVM) loads them as usual."""
-    archive = _class_archive()
+    archive = _class_archive(in_use())
     return [] if archive is None else [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off"]
 
 
 @functools.cache
-def _class_archive() -> Path | None:
-    """The archive for this JVM, made on first use; None if this JVM makes none."""
+def _class_archive(release: Release) -> Path | None:
+    """The archive for this JVM and the release in use, made on first use; None if this JVM makes none."""
     java = Path(shutil.which("java") or "java").resolve()
     default_list = java.parents[1] / "lib" / "classlist"
     if not default_list.is_file():
@@ -225,12 +275,13 @@ def compile_java(*sources: Path | str, alone: bool = False) -> Path:
         assert path.is_file(), f"{path} is missing"
     paths = [source for source in sources if isinstance(source, Path)]
     if not paths and not alone:
-        return _compile(tuple(sorted(SOURCES.glob("*.java"))))
-    return _compile((*named, *paths))
+        return _compile(in_use(), tuple(sorted(SOURCES.glob("*.java"))))
+    return _compile(in_use(), (*named, *paths))
 
 
 @functools.cache
-def _compile(paths: tuple[Path, ...]) -> Path:
+def _compile(release: Release, paths: tuple[Path, ...]) -> Path:
+    """The folder of classes, compiled against `release`, which is the one in use."""
     digest = hashlib.sha256(java_library().name.encode())
     for path in paths:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -32,7 +32,8 @@ class Step(NamedTuple):
 
     `until`: repeated until the output matches, for what is sampled every ten seconds. `only`: just the lines
     that match. `rates`: numbers with a decimal point are rates or times and differ. `hidden`: patterns that
-    differ for a reason of their own. `any_order`: the lines come in the order of a hash table.
+    differ for a reason of their own. `any_order`: the lines come in the order of a hash table. `is_json`: the
+    output ends with a JSON document, whose keys come in that order.
     """
 
     command: str
@@ -42,6 +43,7 @@ class Step(NamedTuple):
     hidden: tuple[str, ...] = ()
     dropped: str | None = None
     any_order: bool = False
+    is_json: bool = False
 
     @property
     def is_actor(self) -> bool:
@@ -142,6 +144,9 @@ class MqAdmin:
         """The lines of an output without everything that two clusters cannot have in common."""
         cluster = self.cluster
         text = f"{outcome.error}\n{outcome.out}"
+        if step.is_json and "{" in text:
+            title, document = text.split("{", 1)
+            text = title + json.dumps(json.loads("{" + document), indent=1, sort_keys=True)
         for own, name in (
             (str(self.directory), "DIR"),
             (str(cluster.directory), "DIR"),

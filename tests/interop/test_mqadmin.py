@@ -1,6 +1,9 @@
 """RocketMQ's `mqadmin` shows of an EpochMQ cluster what it shows of RocketMQ's own: the same scenario runs
 against both at the same time, and every command's output is compared line by line. Only what must differ is
 removed (`MqAdmin.comparable`).
+
+The `mqadmin` of both releases that `java_env` knows runs against the cluster of the older release, so the
+newer one's requests must be answered as by an older broker.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.interop.java_cluster import JavaCluster
-from tests.interop.java_env import compile_java
+from tests.interop.java_env import NEWEST, RELEASES, Release, compile_java, using
 from tests.interop.mqadmin import CommandOutput, MqAdmin, Step
 from tests.support.cluster import Cluster, OurCluster
 
@@ -228,8 +231,8 @@ SCENARIO: list[list[Step]] = [
         Step("setCommitLogReadAheadMode -b {broker} -m 1"),
     ],
     [
-        Step("getColdDataFlowCtrInfo -b {broker}"),
-        Step("getColdDataFlowCtrInfo -c {cluster}"),
+        Step("getColdDataFlowCtrInfo -b {broker}", is_json=True),
+        Step("getColdDataFlowCtrInfo -c {cluster}", is_json=True),
         Step("setCommitLogReadAheadMode -b {broker} -m 2"),
     ],
     [
@@ -238,7 +241,7 @@ SCENARIO: list[list[Step]] = [
         Step("removeColdDataFlowCtrGroupConfig -c {cluster} -g nobody"),
         Step("setCommitLogReadAheadMode -c {cluster} -m 0"),
     ],
-    [Step("getColdDataFlowCtrInfo -b {broker}")],
+    [Step("getColdDataFlowCtrInfo -b {broker}", is_json=True)],
     [
         Step("topicRoute -t orders"),
         Step("getNamesrvConfig", only=r"^waitSecondsForService "),
@@ -321,8 +324,17 @@ class MqAdminScenario:
         return (self.admin.directory / name).read_text()
 
 
+@pytest.fixture(scope="module", params=RELEASES, ids=lambda release: release.version)
+def tool(request: pytest.FixtureRequest) -> Release:
+    """The release whose `mqadmin` runs."""
+    release: Release = request.param
+    return release
+
+
 @pytest.fixture(scope="module")
-def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MqAdminScenario, MqAdminScenario]]:
+def scenarios(
+    tool: Release, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[MqAdminScenario, MqAdminScenario]]:
     """(RocketMQ's, EpochMQ's): the scenario run against both in parallel."""
 
     def play(cluster: Cluster) -> MqAdminScenario:
@@ -340,18 +352,23 @@ def scenarios(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MqAdmi
 
     kinds = (JavaCluster, OurCluster)
     clusters = [kind(tmp_path_factory.mktemp(kind.__name__), octet=OCTET) for kind in kinds]
-    compile_java("AdminDriver.java")
+    with using(tool):
+        compile_java("AdminDriver.java")
     with ThreadPoolExecutor(2) as pool:
         try:
             for _ in pool.map(lambda cluster: cluster.start(), clusters):
                 pass
-            java, ours = pool.map(play, clusters)
+            with using(tool):
+                java, ours = pool.map(play, clusters)
             yield java, ours
         finally:
             for cluster in clusters:
                 cluster.abandon()
 
 
+SKIPPED_KEY = "not support unquoted name"
+"""The error of the newest release's commands that skip the mapping of a static topic: they cannot skip the
+keys without quotes that RocketMQ's brokers write, of either release. EpochMQ's broker writes quotes."""
 COMPARED = [
     label for label in LABELS.values() if not label.startswith("getBrokerConfig")
 ]  # that one: key by key
@@ -367,6 +384,9 @@ def test_a_command_prints_the_same_of_epochmq_and_of_rocketmq(
     scenarios: tuple[MqAdminScenario, MqAdminScenario], label: str
 ) -> None:
     java, ours = scenarios
+    if SKIPPED_KEY in java.outcomes[label].error:
+        assert ours.outcomes[label].error == ""
+        return
     assert ours.comparable(label) == without_the_topics_name(java.comparable(label))
 
 
@@ -432,8 +452,13 @@ def test_settings_that_both_have_are_shown_with_the_same_values(
 
 
 def test_exported_metadata_holds_the_same_topics_and_groups(
-    scenarios: tuple[MqAdminScenario, MqAdminScenario],
+    scenarios: tuple[MqAdminScenario, MqAdminScenario], tool: Release
 ) -> None:
+    if tool == NEWEST:  # that one exports nothing of RocketMQ's broker, see SKIPPED_KEY
+        export = json.loads(scenarios[1].file("metadata/metadata.json"))
+        assert {"orders", "fixed"} <= export["topicConfigTable"].keys()
+        assert {"g1", "g2"} <= export["subscriptionGroupTable"].keys()
+        return
     java, ours = (json.loads(scenario.file("metadata/metadata.json")) for scenario in scenarios)
     for export in (java, ours):
         export.pop("exportTime", None)
@@ -445,7 +470,13 @@ def test_exported_configurations_agree(scenarios: tuple[MqAdminScenario, MqAdmin
     assert ours == java
 
 
-def test_exported_metrics_have_the_same_shape(scenarios: tuple[MqAdminScenario, MqAdminScenario]) -> None:
+def test_exported_metrics_have_the_same_shape(
+    scenarios: tuple[MqAdminScenario, MqAdminScenario], tool: Release
+) -> None:
+    if tool == NEWEST:
+        export = json.loads(scenarios[1].file("metrics/metrics.json"))
+        assert _dig(export, "evaluateReport", "broker-a").keys() >= {"runtimeEnv", "runtimeQuota"}
+        return
     java, ours = (json.loads(scenario.file("metrics/metrics.json")) for scenario in scenarios)
     assert _shape(ours) == _shape(java)
     quota = "evaluateReport", "broker-a", "runtimeQuota"

@@ -128,6 +128,11 @@ def test_lenient_json_is_read(text: str, value: Any) -> None:
     assert fastjson.loads(text) == value
 
 
+def test_integer_keys_are_written_with_quotes_on_request() -> None:
+    assert fastjson.dumps({"b": {0: {1: "a"}}}) == b'{"b":{0:{1:"a"}}}'
+    assert fastjson.dumps({"b": {0: {1: "a"}}}, quotes_keys=True) == b'{"b":{"0":{"1":"a"}}}'
+
+
 def test_quoted_and_unquoted_integer_keys_are_the_same() -> None:
     assert fastjson.loads('{0:"a"}') == fastjson.loads('{"0":"a"}') == {"0": "a"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -347,7 +348,9 @@ async def test_the_mapping_is_shown_if_asked_for_registered_copied_and_deleted(g
     assert {name: info.curr_id_map for name, info in infos.items()} == {TOPIC: {0: 0}}
     infos = groups.benches["broker-a"].broker.tables.static_topics.infos([TOPIC])
     assert infos[TOPIC].curr_id_map == {}
-    body = from_json(TopicConfigSerializeWrapper, peer.call(command(RequestCode.GET_ALL_TOPIC_CONFIG)).body)
+    answer = peer.call(command(RequestCode.GET_ALL_TOPIC_CONFIG)).body
+    assert json.loads(answer)["topicQueueMappingDetailMap"][TOPIC]["hostedQueues"].keys() == {"0"}
+    body = from_json(TopicConfigSerializeWrapper, answer)
     assert body.topic_queue_mapping_detail_map == tables.static_topics.table
     assert body.mapping_data_version == tables.static_topics.data_version
     assert peer.call(command(RequestCode.DELETE_TOPIC_IN_BROKER, topic=TOPIC)).code == 0
