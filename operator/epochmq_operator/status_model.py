@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from epochmq_operator.resources import GroupMode
+from epochmq_operator.resources import GroupMode, MemberMode
 
 
 class PodPhase(StrEnum):
@@ -114,7 +114,8 @@ class ControllerStatus(PodStatus, kw_only=True, rename="camel"):
 
 class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     """A controller group. `leader` is the pod that leads, null without one; `term` and `committed_index` are
-    the leader's. `replica_groups` are the groups that it keeps, null if no leader responds."""
+    the leader's. `replica_groups` are the groups that it keeps, null if no leader responds.
+    `member_authentication` says how its members authenticate each other; null while unknown."""
 
     name: str
     phase: GroupPhase
@@ -123,6 +124,7 @@ class ControllerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     committed_index: int | None
     nameservers: list[str]
     replica_groups: list[ListedReplicaGroup] | None
+    member_authentication: MemberMode | None = None
 
 
 class ActingMasterStatus(msgspec.Struct, kw_only=True, rename="camel"):
@@ -138,7 +140,8 @@ class ActingMasterStatus(msgspec.Struct, kw_only=True, rename="camel"):
 class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     """A broker group. `controller_group` is null if no controllers elect its master. `acting_master` is null
     while no replica acts for the master. Epoch and SyncStateSet are null and empty without controllers, and
-    while no controller responds; in the mode DLedger the epoch is the master's term."""
+    while no controller responds; in the mode DLedger the epoch is the master's term. `member_authentication`
+    as in `ControllerGroupStatus`."""
 
     name: str
     broker_name: str
@@ -150,6 +153,7 @@ class BrokerGroupStatus(msgspec.Struct, kw_only=True, rename="camel"):
     acting_master: ActingMasterStatus | None = None
     master_epoch: int | None = None
     sync_state_set: list[int] = []
+    member_authentication: MemberMode | None = None
     replicas: list[ReplicaStatus]
 
 

@@ -78,7 +78,7 @@ def run(tmp_path: Path) -> Iterator[QuorumRun]:
 
 
 def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their_data(run: QuorumRun) -> None:
-    run.write("replicas: 3", "config: {allowUnauthenticatedMembers: true}")  # the test acts as a broker
+    run.write("replicas: 3", "memberAuthentication: Accept")  # the test acts as a broker
     done = run.try_up()
     assert done.returncode == 0, done.stderr
     assert [f"quorum-controller-{n}: Ready" in done.stdout for n in range(3)] == [True] * 3
@@ -98,6 +98,7 @@ def test_three_controllers_elect_survive_the_loss_of_their_leader_and_keep_their
         (leader,) = [one for one in controllers if one["role"] == "leader"]
         assert quorum["leader"] == leader["pod"]
         assert (quorum["phase"], quorum["term"], quorum["replicaGroups"]) == ("Ready", leader["term"], [])
+        assert quorum["memberAuthentication"] == "Accept"
         shown[:] = [quorum]
 
     wait_holds(check_status)
@@ -165,6 +166,7 @@ def test_a_controller_with_a_separate_nameserver_ignores_an_invalid_change(run: 
     assert answer.code == NO_PERMISSION, "who lacks the secret of the run is no broker"
     assert call(found["nameservers"][0], REGISTER_BROKER, WHO).code == NO_PERMISSION
     assert (run.state / "member-secret").stat().st_mode & 0o777 == 0o600
+    assert found["controllerGroups"][0]["memberAuthentication"] == "Require"
 
     run.write("replicas: 1", "nameserver: {embedded: false}", "config: {writeLeaseMs: soon, writeLeasMs: 1}")
     done = run.try_up()

@@ -20,7 +20,7 @@ from epochmq_operator.pod_rendering import (
     NAMESERVER_PORT,
 )
 from epochmq_operator.pods import Component
-from epochmq_operator.resources import GroupMode
+from epochmq_operator.resources import GroupMode, MemberMode
 from epochmq_operator.status_model import (
     BrokerGroupStatus,
     ControllerGroupStatus,
@@ -110,7 +110,8 @@ def row_of_status(pod: PodStatus, component: Component) -> PodRow:
 
 
 def print_groups(console: Console, report: StatusReport) -> None:
-    """Prints the tables of controllers and groups that have rows, and which groups hibernate."""
+    """Prints the tables of controllers and groups that have rows, which groups hibernate, and which take
+    members without a proof."""
     tables = (
         controllers_table(report.controller_groups),
         replica_groups_table(report.controller_groups),
@@ -124,6 +125,12 @@ def print_groups(console: Console, report: StatusReport) -> None:
     for group in report.broker_groups:
         if group.phase is GroupPhase.HIBERNATED:
             console.print(f"{group.name}: {group.phase}: its replicas are stopped, their volumes stay")
+    modes = {one.name: one.member_authentication for one in report.controller_groups}
+    modes |= {one.name: one.member_authentication for one in report.broker_groups}
+    for name, mode in modes.items():
+        if mode not in (None, MemberMode.REQUIRE):
+            words = f"{name}: members without a proof are accepted (memberAuthentication: {mode})"
+            console.print(words, soft_wrap=True, markup=False, highlight=False)
 
 
 def remoting_address(record: PodRecord) -> str:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.network import allocate
 from epochmq_operator.local.state_directory import NetworkFile, QuorumRecord, StateDirectory
 from epochmq_operator.pod_rendering import (
+    ALLOW_KEY,
     pods_of,
     render_pods,
+    setting_text,
 )
 from epochmq_operator.pods import (
     Pod,
@@ -17,7 +19,15 @@ from epochmq_operator.pods import (
     PodPlacement,
     SidecarPlacement,
 )
-from epochmq_operator.resources import BrokerGroup, Resources, is_raft_group, with_member_count
+from epochmq_operator.resources import (
+    BrokerGroup,
+    ControllerGroup,
+    GroupResource,
+    MemberMode,
+    Resources,
+    is_raft_group,
+    with_member_count,
+)
 from epochmq_protocol.errors import ConfigError
 from epochmq_protocol.transport.admin_socket import check_admin_socket_path
 
@@ -46,8 +56,9 @@ def render_all(state: StateDirectory, resources: Resources, network: NetworkFile
     quorums = state.quorums()
     for group in resources.groups:
         controllers = resources.controllers_of(group) if isinstance(group, BrokerGroup) else None
+        mode = _member_mode(state, group, controllers)
         places = {
-            identity.name: _placement(state, identity, network.addresses[identity.name])
+            identity.name: _placement(state, identity, network.addresses[identity.name], mode)
             for identity in (*pods_of(group), *(pods_of(controllers) if controllers is not None else ()))
         }
         quorum = quorums.get(group.name) if is_raft_group(group) else None
@@ -56,14 +67,36 @@ def render_all(state: StateDirectory, resources: Resources, network: NetworkFile
     return tuple(pods)
 
 
-def _placement(state: StateDirectory, pod: PodIdentity, address: str) -> PodPlacement:
+def member_modes(state: StateDirectory, resources: Resources) -> Iterator[tuple[GroupResource, MemberMode]]:
+    """The groups, and how the members of each authenticate each other."""
+    for group in resources.groups:
+        controllers = resources.controllers_of(group) if isinstance(group, BrokerGroup) else None
+        yield group, _member_mode(state, group, controllers)
+
+
+def _member_mode(
+    state: StateDirectory, group: GroupResource, controllers: ControllerGroup | None
+) -> MemberMode:
+    """How the members of a group authenticate each other: by `spec.memberAuthentication` of its controllers,
+    or of the group if it has none, unless the configuration of the group itself says it. All pods of a run
+    have its secret, so that a change is no more than whether they also accept members without a proof.
+    `Disabled`: the supervisor is of a release that made no secret."""
+    if not state.member_secret.exists():
+        return MemberMode.DISABLED
+    wanted = (controllers or group).spec.member_authentication or MemberMode.REQUIRE
+    accepts = group.spec.config.get(ALLOW_KEY, wanted is not MemberMode.REQUIRE)
+    return MemberMode.ACCEPT if setting_text(accepts) == "true" else MemberMode.REQUIRE
+
+
+def _placement(state: StateDirectory, pod: PodIdentity, address: str, mode: MemberMode) -> PodPlacement:
     return PodPlacement(
         address=address,
         bind_address=address,
         config_directory=str(state.absolute / "config" / pod.name),
         volumes={volume: str(state.volume_path(pod.name, volume)) for volume in pod.volumes},
         admin=_sidecar_placement(state, pod.name, address) if state.options().admin else None,
-        member_secret=str(state.member_secret) if state.member_secret.exists() else None,
+        member_secret=None if mode is MemberMode.DISABLED else str(state.member_secret),
+        unproven_members=mode is MemberMode.ACCEPT,
     )
 
 

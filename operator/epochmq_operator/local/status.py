@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
-from epochmq_operator.local.pod_placements import render_all, running_resources
+from epochmq_operator.local.pod_placements import member_modes, render_all, running_resources
 from epochmq_operator.local.process import is_alive
 from epochmq_operator.local.readiness import Readiness, int_or_none, probe_pod
 from epochmq_operator.local.replica_groups import fetch_replica_groups
@@ -25,7 +25,7 @@ from epochmq_operator.pods import (
     Component,
     Pod,
 )
-from epochmq_operator.resources import BrokerGroup, ControllerGroup, Resources
+from epochmq_operator.resources import BrokerGroup, ControllerGroup, MemberMode, Resources
 from epochmq_operator.status_model import (
     ActingMasterStatus,
     BrokerGroupStatus,
@@ -77,11 +77,13 @@ class ObservedLocalPod(msgspec.Struct, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class LocalObservation:
     """The observed state of a state directory. `replica_groups` has an entry for each controller group whose
-    leader responded."""
+    leader responded. `member_modes` says how the members of each group (kind, name) authenticate each
+    other."""
 
     resources: Resources
     pods: list[ObservedLocalPod]
     replica_groups: dict[str, list[ListedReplicaGroup]]
+    member_modes: dict[tuple[str, str], MemberMode] = field(default_factory=dict)
 
     @classmethod
     def nothing(cls) -> LocalObservation:
@@ -128,7 +130,8 @@ async def observe(state: StateDirectory) -> LocalObservation:
     lists = {
         leader.pod.group: found for leader, found in zip(leaders, listed, strict=True) if found is not None
     }
-    return LocalObservation(resources, observed, lists)
+    modes = {(str(group.kind), group.name): mode for group, mode in member_modes(state, resources)}
+    return LocalObservation(resources, observed, lists, modes)
 
 
 async def _listed_groups(client: RemotingClient, leader: Pod) -> list[ListedReplicaGroup] | None:
@@ -188,6 +191,7 @@ def controller_group_status(group: ControllerGroup, seen: LocalObservation) -> C
         committed_index=raft_state.committed_index if raft_state else None,
         nameservers=nameservers_of(pods),
         replica_groups=seen.replica_groups.get(group.name),
+        member_authentication=seen.member_modes.get((group.kind, group.name)),
     )
 
 
@@ -219,6 +223,7 @@ def _group(group: BrokerGroup, seen: LocalObservation) -> BrokerGroupStatus:
         else [],
         master_epoch=listed.master_epoch if listed else _leaders_term(brokers),
         sync_state_set=listed.sync_state_set if listed else [],
+        member_authentication=seen.member_modes.get((group.kind, group.name)),
         replicas=[replica_of(group, o, listed) for o in brokers],
     )
 

@@ -317,11 +317,12 @@ class WorkloadSpec(DocumentModel):
     member_authentication: Annotated[
         MemberMode | None,
         enum_by_value(MemberMode),
-        kubernetes_only(
-            "Whether brokers, controllers and nameservers prove to each other that they are members, by a "
-            "secret that the operator makes. `Accept`: they do, and accept members without a proof, such as "
-            "RocketMQ's. With `spec.controllerGroup` it is a field of that ControllerGroup. Default: "
-            "`Disabled`."
+        Field(
+            description="Whether brokers, controllers and nameservers prove to each other that they are "
+            "members, by a secret that the operator, or `epochmq up`, makes. `Accept`: they do, and accept "
+            "members without a proof, such as RocketMQ's. For `epochmq up` `Disabled` is the same. With "
+            "`spec.controllerGroup` it is a field of that ControllerGroup. Default: `Require` for "
+            "`epochmq up`, `Disabled` on Kubernetes."
         ),
     ] = None
     update_policy: Annotated[

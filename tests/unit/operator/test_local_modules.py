@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from epochmq_operator.local import network
 from epochmq_operator.local.errors import NetworkError, StateError
 from epochmq_operator.local.network import allocate, candidates
-from epochmq_operator.local.pod_placements import addresses_for, render_all
+from epochmq_operator.local.pod_placements import addresses_for, member_modes, render_all
 from epochmq_operator.local.process import ProcessIdentity, current, identify, is_alive, send_signal
 from epochmq_operator.local.quorum_changes import initial_quorums
 from epochmq_operator.local.restart_rules import (
@@ -55,6 +55,7 @@ from epochmq_operator.pods import (
     PodPort,
 )
 from epochmq_operator.resources import Resources, load_resources, with_member_count
+from epochmq_protocol import properties
 from tests.support.net import free_port, loopback
 
 HEAD = "apiVersion: epochmq.io/v1alpha1\nkind: BrokerGroup\n"
@@ -455,6 +456,46 @@ def test_a_groups_own_controllers_run_and_are_not_stored_as_a_document(tmp_path:
     one = merge_resources(resources, group("a"))
     assert one.changes == ("a: spec.replicas: 3 → 1",)
     assert [found.kind for found in one.merged.groups] == ["BrokerGroup"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "accepting"),
+    [
+        ("", set()),
+        (", memberAuthentication: Require", set()),
+        (", memberAuthentication: Accept", {"controller", "broker"}),
+        (", memberAuthentication: Disabled", {"controller", "broker"}),
+        (", memberAuthentication: Accept, config: {allowUnauthenticatedMembers: false}", {"controller"}),
+        (", config: {allowUnauthenticatedMembers: true}", {"broker"}),
+    ],
+)
+def test_members_of_a_run_require_a_proof_unless_the_group_accepts_others(
+    tmp_path: Path, spec: str, accepting: set[str]
+) -> None:
+    """Also its own controllers accept them, unless only the brokers' configuration says so."""
+    state = StateDirectory(tmp_path / "state")
+    state.create()
+    resources = load_resources([("f", GROUP_OF_SEVERAL % spec)])
+    placed = addresses_for(resources, NetworkFile(network="127.9.9", addresses={}))
+
+    def modes() -> dict[str, str]:
+        return {str(group.kind): str(mode) for group, mode in member_modes(state, resources)}
+
+    assert set(modes().values()) == {"Disabled"}, "no secret yet"
+    assert "memberSecretPath" not in str(render_all(state, resources, placed))
+    state.write_member_secret()
+    assert state.member_secret.stat().st_mode & 0o777 == 0o600
+    found = set()
+    for pod in render_all(state, resources, placed):
+        config = properties.parse(pod.config_files[0].text)
+        assert config["memberSecretPath"] == str(state.member_secret)
+        if config.get("allowUnauthenticatedMembers", "false") == "true":
+            found.add(str(pod.component))
+    assert found == accepting
+    assert modes() == {
+        "ControllerGroup": "Accept" if "controller" in accepting else "Require",
+        "BrokerGroup": "Accept" if "broker" in accepting else "Require",
+    }
 
 
 def test_controllers_that_a_group_names_must_exist() -> None:
