@@ -15,6 +15,7 @@ import typer
 from epochmq.commands import (
     access,
     audits,
+    backups,
     broker_settings,
     groups,
     local_run,
@@ -48,6 +49,7 @@ for family in (
     messages,
     repairs,
     audits,
+    backups,
     web_console,
     pod_processes,
 ):

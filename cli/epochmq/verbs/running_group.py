@@ -38,6 +38,7 @@ class RunningGroupCut:
     """A cut, and the directories of the replicas by pod. `alive` are the pods that have a process."""
 
     broker_name: str
+    cluster: str
     cut: GroupCut
     directories: Mapping[str, Path]
     alive: frozenset[str]
@@ -70,9 +71,9 @@ async def _make_cut(state: StateDirectory, name: str) -> RunningGroupCut:
             cut = cut_of(tuple(directories), states, copies, again, group.broker_name)
         if isinstance(cut, GroupCut):
             alive = frozenset(one.pod for one in later.replicas if one.pid is not None)
-            return RunningGroupCut(group.broker_name, cut, directories, alive)
+            return RunningGroupCut(group.broker_name, group.cluster, cut, directories, alive)
         if time.monotonic() > deadline:
-            raise ReplicaControlError(f"group {name} cannot be audited while it runs: {cut}")
+            raise ReplicaControlError(f"there is no consistent cut of group {name}: {cut}")
         await asyncio.sleep(RETRY_S)
 
 

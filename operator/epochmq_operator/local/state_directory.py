@@ -130,10 +130,11 @@ class StateDirectory:
         return (self.path / "lock").exists()
 
     def create(self) -> None:
-        """Creates the directory. StateError if that fails, or if it holds other files."""
+        """Creates the directory. StateError if that fails, or if it holds other files. `volumes` may exist: a
+        person has restored stores there."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if not self.exists() and any(self.path.iterdir()):
+            if not self.exists() and any(one.name != "volumes" for one in self.path.iterdir()):
                 raise StateError(
                     f"{self.path} is not empty and not a state directory; choose another with --state"
                 )
@@ -174,7 +175,7 @@ class StateDirectory:
             if any(store.glob("dledger-*/data/*")):
                 found.append((LogKind.DLEDGER, pod.name))
             elif any(store.glob("commitlog/*")):
-                controlled = (store / "brokerIdentity").exists()
+                controlled = (store / "brokerIdentity").exists() or _is_restored_controlled(store)
                 found.append((LogKind.CONTROLLED if controlled else LogKind.PLAIN, pod.name))
         return found
 
@@ -290,6 +291,15 @@ class StateDirectory:
         replace_file(
             self.path / name, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", mode=0o600
         )
+
+
+def _is_restored_controlled(store: Path) -> bool:
+    """Whether a store was restored from a backup of a group with controllers: until its first start it has
+    neither identity nor epochs."""
+    try:
+        return bool(msgspec.json.decode((store / "restoredFrom.json").read_bytes())["mode"] == "Controller")
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+        return False
 
 
 def documents_of(resources: Resources) -> list[dict[str, Any]]:

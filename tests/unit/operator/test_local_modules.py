@@ -37,6 +37,7 @@ from epochmq_operator.local.runtime import (
     merge_resources,
 )
 from epochmq_operator.local.state_directory import (
+    LogKind,
     NetworkFile,
     QuorumRecord,
     StateDirectory,
@@ -237,6 +238,25 @@ def test_a_directory_with_other_files_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="is not empty and not a state directory"):
         StateDirectory(tmp_path).create()
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        ('{"mode":"Controller"}', LogKind.CONTROLLED),
+        ('{"mode":"MasterSlave"}', LogKind.PLAIN),
+        ("x", LogKind.PLAIN),
+    ],
+)
+def test_restored_stores_are_data_of_their_groups_mode(tmp_path: Path, content: str, kind: LogKind) -> None:
+    """A person restores them before the first `up`; they have neither identity nor epochs."""
+    state = StateDirectory(tmp_path)
+    store = state.volume_path("orders-broker-0", "store")
+    (store / "commitlog").mkdir(parents=True)
+    (store / "commitlog" / f"{0:020}").touch()
+    (store / "restoredFrom.json").write_text(content)
+    state.create()
+    assert state.brokers_with_data("orders") == [(kind, "orders-broker-0")]
 
 
 def test_a_file_in_place_of_the_directory_is_rejected(tmp_path: Path) -> None:
