@@ -149,6 +149,7 @@ class GroupBroker(SimulatedLogHost):
             application=self.application,
             gives_up=self.doubt.gives_up,
             given_up_epoch=self.doubt.given_up_epoch,
+            in_doubt=self.doubt.in_doubt,
         )
         self.later(luck() * 50, self.feed, messages.TimeAdvanced())
         self.later(luck() * 50, self.beats.send, self.beats.number)

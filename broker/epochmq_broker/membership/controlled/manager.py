@@ -181,6 +181,7 @@ class ReplicasManager:
             application=self._application,
             gives_up=self._ha.doubt.current.gives_up,
             given_up_epoch=self._ha.doubt.current.given_up_epoch,
+            in_doubt=self._ha.doubt.may_lack_acknowledged,
         )
         self._running = True
         if config.fetch_controller_addr_by_dns_lookup:
@@ -339,7 +340,7 @@ class ReplicasManager:
 
     async def _give_up(self, epoch: int) -> None:
         log.warning(
-            "the broker gives up the mastership of epoch %d: its log may have lost its end (tail state %s)",
+            "the broker leads only under an epoch after %d: its log may have lost its end (tail state %s)",
             epoch,
             self._components.store.tail.state.name,
         )

@@ -18,7 +18,9 @@ Beside these steps:
 - The driver takes a role as a whole (`TakeRole`). Views that arrive meanwhile wait, and the newest is taken
   next. If another broker, or none, is the master now, this broker stops writing at once (`StopWriting`).
 - A broker whose log may have lost its end gives up the mastership that it finds after the start
-  (`ha.log_doubt`). Its heartbeats report that epoch as fenced, and it leads under a newer epoch only.
+  (`ha.log_doubt`). Its heartbeats report that epoch as fenced, and it leads under a newer epoch only. If the
+  response to its registration names another master or none, every mastership of a newer epoch was decided
+  after the start. Unless its log is in doubt, it takes such a mastership.
 - A proposed SyncStateSet is sent until its fate is known. If a response was lost and the next one is a
   rejection, the first proposal may have been accepted. The broker then registers again. EpochMQ's controllers
   raise the epoch of the set with it, so that no earlier proposal can be accepted any more (#5663).
@@ -127,10 +129,12 @@ class ReplicaStateMachine:
         application: BrokerIdApplication | None = None,
         gives_up: bool = False,
         given_up_epoch: int = 0,
+        in_doubt: bool = False,
     ) -> None:
         """`promises`: those that this process has given, since its start. `gives_up`: the first mastership of
-        its own that it hears of is from before its log lost its end, and is to be given up. `given_up_epoch`:
-        it leads only under an epoch newer than this one."""
+        its own that it hears of may be from before its log lost its end, and is to be given up.
+        `given_up_epoch`: it leads only under an epoch newer than this one. `in_doubt`: its log may lack
+        acknowledged messages, and controllers that elect it soon after the start may not know that."""
         self.settings = settings
         self.role: EpochRole | None = None
         self.leader: str | None = None
@@ -141,6 +145,7 @@ class ReplicaStateMachine:
             cluster, name, identity, application, self._effects.append
         )
         self._must_give_up = gives_up
+        self._log_in_doubt = in_doubt
         self._given_up_epoch = given_up_epoch
         self.latest_master_view: MasterView | None = None
         """The master view with the greatest epoch, and SyncStateSet epoch, so far."""
@@ -269,13 +274,13 @@ class ReplicaStateMachine:
             case ProposalMade():
                 self._change_proposed(event)
             case LogCaughtUp():
-                self._must_give_up = False
+                self._must_give_up = self._log_in_doubt = False
             case HeartbeatNotCounted():
                 if now_ms - self._registered_ms >= REGISTER_AGAIN_PAUSE_MS:
                     self._registered_ms = self._next_ms = now_ms
                     self._registration.register_again()
             case StoreAdopted():
-                self._registration.adopts, self._must_give_up = True, True
+                self._registration.adopts, self._must_give_up, self._log_in_doubt = True, True, True
                 self._next_ms, self._pause_ms = now_ms, PAUSE_MIN_MS
             case IdentityDiscarded():
                 self._leave_role()
@@ -416,6 +421,7 @@ class ReplicaStateMachine:
         self._registration.registered()
         if not was_registered:
             self._registered_ms, self._refused_since_ms, self._distrusts_log = self.now_ms, None, False
+            self._forget_former_mastership(view)
         self._metadata_due_ms = self.now_ms + self.settings.metadata_period_ms
         self._note_master_view(view)
         if self.gives_up_epoch is not None:
@@ -428,6 +434,18 @@ class ReplicaStateMachine:
             self._warn_once(f"the controller reports epoch {view.epoch}, but epoch {latest.epoch} has begun")
         if was_registered and (latest is None or latest.master_id is None):
             self._retry_later(None)  # no broker can be elected now
+
+    def _forget_former_mastership(self, view: MasterView) -> None:
+        """The response to a registration. If it names another master or none, the masterships from before the
+        start are those up to its epoch."""
+        assert self.identity is not None
+        is_master = view.master_id == self.identity.id
+        if self._must_give_up and not self._log_in_doubt and not is_master and view.epoch >= 1:
+            self._give_up(view.epoch)
+
+    def _give_up(self, epoch: int) -> None:
+        self._must_give_up, self._given_up_epoch = False, max(self._given_up_epoch, epoch)
+        self._effects.append(GiveUpEpoch(epoch))
 
     def _retry_later(self, why: str | None) -> None:
         self._next_ms = self.now_ms + self._pause_ms
@@ -452,9 +470,8 @@ class ReplicaStateMachine:
         if self.identity is None:
             return
         if self._must_give_up and view.master_id == self.identity.id:
-            self._must_give_up, self._given_up_epoch = False, max(self._given_up_epoch, view.epoch)
             self._metadata_due_ms = min(self._metadata_due_ms, self.now_ms + SUCCESSOR_CHECK_MS)
-            self._effects.append(GiveUpEpoch(view.epoch))
+            self._give_up(view.epoch)
         if role is not None and role.leads and view.epoch > role.epoch and view.master_id != self.identity.id:
             self._effects.append(StopWriting())
         if role is not None and view.epoch == role.epoch:
@@ -507,7 +524,7 @@ class ReplicaStateMachine:
         if self._refused_since_ms is None:
             self._refused_since_ms = self.now_ms
         if not self._distrusts_log and self.now_ms - self._refused_since_ms >= TWIN_MAX_MS:
-            self._distrusts_log = True
+            self._distrusts_log = self._log_in_doubt = True
             self._effects.append(DistrustLog())
         self._leave_role()
 

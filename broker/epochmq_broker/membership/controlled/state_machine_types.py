@@ -264,8 +264,8 @@ class TakeRole(msgspec.Struct, frozen=True):
 
 
 class GiveUpEpoch(msgspec.Struct, frozen=True):
-    """Give up the mastership of `epoch`, which is from before the log lost its end: save that, and report the
-    epoch as fenced to the controllers."""
+    """Give up the mastership of `epoch` and of older ones, which is from before the log lost its end: save
+    that, and report the epoch as fenced to the controllers if they name this broker its master."""
 
     epoch: int
 

@@ -59,6 +59,7 @@ class StateMachineHarness:
         *,
         gives_up: bool = False,
         given_up_epoch: int = 0,
+        in_doubt: bool = False,
         promises: ReplicaPromises | None = None,
     ) -> None:
         self.now_ms = 1000
@@ -72,6 +73,7 @@ class StateMachineHarness:
             application=application,
             gives_up=gives_up,
             given_up_epoch=given_up_epoch,
+            in_doubt=in_doubt,
         )
         self.effects: list[ReplicaEffect] = []
         self.feed(TimeAdvanced())

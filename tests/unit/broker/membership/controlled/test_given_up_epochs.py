@@ -31,9 +31,11 @@ from tests.unit.broker.replication.ha.broker_node import until
 ME = BrokerIdentity("c", "g", 1)
 
 
-def returned(*, gives_up: bool = True, given_up_epoch: int = 0) -> StateMachineHarness:
-    """A registered broker whose log may have lost its end."""
-    harness = StateMachineHarness(ME, gives_up=gives_up, given_up_epoch=given_up_epoch)
+def returned(
+    *, gives_up: bool = True, given_up_epoch: int = 0, in_doubt: bool = False
+) -> StateMachineHarness:
+    """A broker whose log may have lost its end; its registration is under way."""
+    harness = StateMachineHarness(ME, gives_up=gives_up, given_up_epoch=given_up_epoch, in_doubt=in_doubt)
     harness.meet()
     return harness
 
@@ -62,7 +64,32 @@ def test_another_s_mastership_is_followed_at_once() -> None:
     harness = returned()
     harness.answer(view(2, 6))
     assert harness.only(TakeRole).view.master_id == 2
-    # Its own, heard of later, may still be the one from before.
+
+
+@pytest.mark.parametrize("master", [2, None])
+def test_a_mastership_decided_after_the_registration_is_taken(master: int | None) -> None:
+    """The controllers registered the broker while it was no master, so its election came later."""
+    harness = returned()
+    harness.answer(view(master, 6))
+    assert harness.only(GiveUpEpoch).epoch == 6  # and those before it
+    if master is not None:
+        harness.take()
+    harness.feed(RoleNotification(view(1, 7, set_epoch=2)))
+    assert harness.all(GiveUpEpoch) == []
+    assert harness.only(TakeRole).view.epoch == 7
+
+
+def test_a_mastership_heard_of_before_the_registration_is_given_up() -> None:
+    harness = StateMachineHarness(ME, gives_up=True)
+    harness.feed(RoleNotification(view(2, 6)))
+    harness.feed(RoleNotification(view(1, 7, set_epoch=2)))
+    assert harness.only(GiveUpEpoch).epoch == 7
+
+
+def test_a_broker_in_doubt_gives_up_the_first_mastership_whenever_it_was_decided() -> None:
+    """The controllers may have elected it by a heartbeat from before its start, which named no doubt."""
+    harness = returned(in_doubt=True)
+    harness.answer(view(2, 6))
     harness.take()
     harness.feed(RoleNotification(view(1, 7, set_epoch=2)))
     assert harness.only(GiveUpEpoch).epoch == 7
