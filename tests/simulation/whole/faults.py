@@ -34,10 +34,15 @@ class Plan:
     outages: tuple[Outage, ...] = ()
     expects_liveness: bool = False
 
+    @property
+    def flush(self) -> str:
+        """The brokers' flushDiskType."""
+        return "SYNC_FLUSH" if self.sync_flush else "ASYNC_FLUSH"
+
     def lines(self) -> list[str]:
         """The plan, for a report."""
         return (
-            [f"flush: {'SYNC' if self.sync_flush else 'ASYNC'}"]
+            [f"flush: {self.flush}"]
             + [
                 f"after {one.after_s:.2f} s: {one.kind} ({one.target}) for {one.lasts_s:.2f} s"
                 for one in self.faults
@@ -75,14 +80,33 @@ def draw(
     return Plan(sync_flush, tuple(faults), lasting, live)
 
 
-async def execute(plan: Plan, group: Group) -> None:
+def draw_acting(seed: int) -> Plan:
+    """The plan of a seed for a master with slaves that act for it. No fault takes what the master has flushed
+    or written, so that it always has every acknowledged message."""
+    dice = random.Random(seed * 37 + 5)
+    kinds = [kind for kind in ORDINARY if "controller" not in kind and kind not in POWER_LOSSES]
+    kinds += ACTING_FAULTS
+    faults = tuple(
+        Fault(
+            dice.choice(kinds),
+            dice.choice((0.05, 0.3, 1.0, 3.0)) * (0.5 + dice.random()),
+            dice.choice((0.1, 0.5, 2.0, 6.0, 12.0)) * (0.5 + dice.random()),
+            dice.randrange(60),
+        )
+        for _ in range(dice.randint(FAULTS_MIN, FAULTS_MAX))
+    )
+    sync_flush = dice.random() < 0.5
+    return Plan(sync_flush, faults, outages.draw(seed, len(faults), controllers=False, acting=True), True)
+
+
+async def execute(plan: Plan, group: Group, check_live: Callable[[], Awaitable[None]] | None = None) -> None:
     """Lets the faults happen, ends those that do not last, and expects the group to be live. Then ends the
-    others."""
+    others. `check_live` does it in another way than `liveness.check_live`."""
     with contextlib.ExitStack() as stack:
         await _happen(plan, group, stack)
         await _end_faults(group)
         if plan.expects_liveness:
-            await liveness.check_live(group)
+            await (liveness.check_live(group) if check_live is None else check_live())
     for name in (*group.members, *group.clients):
         group.ensure_running(name)
     group.site.trace.tell(f"{group.site.loop.time():.3f} --- everything is sound")
@@ -269,7 +293,15 @@ DISK_FAULTS: dict[str, Execute] = {
     ),
     "a bit changes, and disks are replaced": _rot,
 }
-FAULTS: dict[str, Execute] = {**ORDINARY, **DISK_FAULTS}
+ACTING_FAULTS: dict[str, Execute] = {
+    "a slave loses power": lambda group, fault: _power(group, [_of(group.brokers[1:], fault)], fault.lasts_s),
+    "the disk of a slave is replaced": lambda group, fault: disk_faults.replace_disk(
+        group, _of(group.brokers[1:], fault), fault.lasts_s
+    ),
+    "kill the master of id 0": lambda group, fault: _down(group, group.brokers[:1], fault.lasts_s),
+    "kill the other group": lambda group, fault: _down(group, group.others, fault.lasts_s),
+}
+FAULTS: dict[str, Execute] = {**ORDINARY, **DISK_FAULTS, **ACTING_FAULTS}
 POWER_LOSSES = frozenset(("a broker loses power", "the master loses power", "the site loses power"))
 SYNC_FLUSH_ONLY = frozenset(("the site loses power",))
 """With ASYNC_FLUSH nothing is promised when all machines lose power."""

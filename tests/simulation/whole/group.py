@@ -66,6 +66,9 @@ class Group:
         self.controllers = [f"n{number}" for number in range(controllers)]
         self.brokers = [f"b{number + 1}" for number in range(brokers)]
         self.clients = ["producer-1", "producer-2", "consumer-1"]
+        self.others: list[str] = []
+        """The brokers of other groups."""
+        self.nameserver_settings: Settings = {}
         for name in (self.nameserver, *self.controllers, *self.brokers, *self.clients):
             site.host(name)
         self.nameservers = [f"{site.host(self.nameserver).address}:{NAMESERVER_PORT}"]
@@ -85,7 +88,7 @@ class Group:
     @property
     def members(self) -> list[str]:
         """The names of all processes but the clients."""
-        return [self.nameserver, *self.controllers, *self.brokers]
+        return [self.nameserver, *self.controllers, *self.brokers, *self.others]
 
     # life
 
@@ -120,7 +123,7 @@ class Group:
         """Starts a process."""
         site = self.site
         if name == self.nameserver:
-            members.start_nameserver(site, name)
+            members.start_nameserver(site, name, self.nameserver_settings)
         elif name in self.controllers:
             members.start_controller(site, name, self.controllers)
         elif name in self.brokers:
@@ -216,6 +219,7 @@ class Group:
         }
         return {
             "acknowledged": len(book.acknowledged),
+            "delayed": len(book.delayed),
             "failed sends": book.failed_sends,
             "delivered": sum(map(len, book.delivered.values())),
             "redelivered": book.redelivered,
@@ -247,7 +251,8 @@ class Group:
             while True:
                 number += 1
                 body = b"probe-%d-%d" % (int(self.site.loop.time() * 1000), number)
-                if await send(self.site, producer, body, self.book):
+                acknowledged = await send(self.site, producer, body, self.book)
+                if acknowledged is not None and acknowledged.broker_name == BROKER_NAME:
                     done.set()
                     return
                 await asyncio.sleep(0.2)
@@ -265,7 +270,7 @@ class Group:
 
     async def wait_history(self) -> None:
         """Waits until a new group of consumers has got every acknowledged message: the logs have them."""
-        again = Book(acknowledged=self.book.acknowledged, places=self.book.places)
+        again = Book(acknowledged=self.book.acknowledged, places=self.book.places, delayed=self.book.delayed)
         reader = start_consumer(self.site, "reader", self.nameservers, again, "readers")
         await self.wait_consumed(again)
         self.site.kill(reader.name)
@@ -273,11 +278,11 @@ class Group:
     async def wait_consumed(self, book: Book) -> None:
         """Waits until consumers have got every acknowledged message. PromiseBrokenError: they have not."""
         end_s = self.site.loop.time() + CONSUME_WITHIN_S
-        while missing := book.not_delivered():
+        while missing := [*book.not_delivered(), *book.delayed_not_delivered()]:
             if self.site.loop.time() > end_s:
                 raise PromiseBrokenError(
-                    f"{len(missing)} of {len(book.acknowledged)} messages were not delivered, "
-                    f"the first: {missing[0]}; {self.describe()}"
+                    f"{len(missing)} of {len(book.acknowledged) + len(book.delayed)} messages were not "
+                    f"delivered, the first: {missing[0]}; {self.describe()}"
                 )
             await asyncio.sleep(0.5)
 

@@ -27,10 +27,12 @@ class Outage:
     target: int
 
 
-def draw(seed: int, faults: int, *, controllers: bool) -> tuple[Outage, ...]:
-    """The outages of a seed whose plan has so many faults, for a group with or without controllers."""
+def draw(seed: int, faults: int, *, controllers: bool, acting: bool = False) -> tuple[Outage, ...]:
+    """The outages of a seed whose plan has so many faults, for a group with or without controllers; or, with
+    `acting`, for one whose slaves act for the master."""
     dice = random.Random(seed * 53 + 11)
-    kinds = [kind for kind in OUTAGES if controllers or "controller" not in kind]
+    kinds = [kind for kind in GENERAL_OUTAGES if controllers or "controller" not in kind]
+    kinds += ACTING_OUTAGES if acting else []
     return tuple(
         Outage(dice.choice(kinds), dice.randint(0, faults), dice.randrange(60))
         for _ in range(dice.randint(1, OUTAGES_MAX))
@@ -52,6 +54,12 @@ def _down(group: Group, name: str) -> Iterator[None]:
     with group.kept_down([name]):
         if name in group.site.processes:
             group.site.kill(name)
+        yield
+
+
+@contextlib.contextmanager
+def _both_down(group: Group, one: str, other: str) -> Iterator[None]:
+    with _down(group, one), _down(group, other):
         yield
 
 
@@ -84,7 +92,7 @@ def _replicas(group: Group, master: str) -> list[str]:
 
 Lasting = Callable[[Group, int], AbstractContextManager[None]]
 
-OUTAGES: dict[str, Lasting] = {
+GENERAL_OUTAGES: dict[str, Lasting] = {
     "a broker is down": lambda group, at: _down(group, _one(group.brokers, at)),
     "the master is down": lambda group, at: _down(group, _master(group, at)),
     "a controller is down": lambda group, at: _down(group, _one(group.controllers, at)),
@@ -130,3 +138,17 @@ OUTAGES: dict[str, Lasting] = {
         group, *_two(group.controllers, at), one_way=True
     ),
 }
+ACTING_OUTAGES: dict[str, Lasting] = {
+    "the master of id 0 is down": lambda group, at: _down(group, group.brokers[0]),
+    "the master and a slave are down": lambda group, at: _both_down(
+        group, group.brokers[0], _one(group.brokers[1:], at)
+    ),
+    "the master does not reach the nameserver": lambda group, at: _apart(
+        group, group.brokers[:1], [group.nameserver]
+    ),
+    "a slave does not reach the nameserver": lambda group, at: _apart(
+        group, [_one(group.brokers[1:], at)], [group.nameserver]
+    ),
+    "the other group is down": lambda group, at: _down(group, group.others[0]),
+}
+OUTAGES: dict[str, Lasting] = {**GENERAL_OUTAGES, **ACTING_OUTAGES}

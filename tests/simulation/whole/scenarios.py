@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.simulation.mutation import Mutation
 from tests.simulation.whole import disk_faults, faults, members, patches
+from tests.simulation.whole.acting import ActingGroup
 from tests.simulation.whole.group import Group
 from tests.simulation.whole.hosts import Site
 from tests.simulation.whole.isolation import Outcome
@@ -46,16 +47,28 @@ async def one_broker(site: Site) -> dict[str, int]:
     return await _faulty_group(site, plan, brokers=1, controllers=0)
 
 
+async def acting_group(site: Site) -> dict[str, int]:
+    """A master without controllers and two slaves that act for it, beside another group."""
+    plan = faults.draw_acting(site.seed)
+    site.trace.story += plan.lines()
+    group = ActingGroup(site, settings={"flushDiskType": plan.flush})
+    await group.begin()
+    await asyncio.sleep(1.0)
+    await faults.execute(plan, group, group.check_live)
+    await group.wait_roles()
+    await check_sound(group)
+    return group.counts()
+
+
 async def _faulty_group(
     site: Site, plan: faults.Plan, *, brokers: int = 3, controllers: int = 3, dledger: bool = False
 ) -> dict[str, int]:
     site.trace.story += plan.lines()
-    flush = "SYNC_FLUSH" if plan.sync_flush else "ASYNC_FLUSH"
     group = Group(
         site,
         brokers=brokers,
         controllers=controllers,
-        settings={"flushDiskType": flush},
+        settings={"flushDiskType": plan.flush},
         dledger=dledger,
     )
     await group.begin()
@@ -71,7 +84,7 @@ async def check_sound(group: Group) -> None:
     helper = group.site.host("person")
     group.site.start("person", lambda: disk_faults.person(group), on=helper.name)
     await group.wait_accepting()
-    for name in ("producer-1", "producer-2"):
+    for name in [name for name in group.clients if not name.startswith("consumer")]:
         group.down[name] += 1
         group.site.kill(name)
     await group.wait_consumed(group.book)
@@ -80,6 +93,7 @@ async def check_sound(group: Group) -> None:
 
 
 SCENARIOS: dict[str, Scenario] = {
+    "acting": acting_group,
     "controlled": controlled_group,
     "disks": group_on_bad_disks,
     "dledger": dledger_group,

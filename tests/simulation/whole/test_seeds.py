@@ -12,6 +12,7 @@ from tests.simulation.whole.mutations import MISTAKES, Mistake
 CONTROLLED_SEEDS = 18
 DISK_SEEDS = 12
 DLEDGER_SEEDS = 3
+ACTING_SEEDS = 6
 ONE_SEEDS = 6
 BLOCK = 6
 WINDOW = 60
@@ -48,6 +49,12 @@ def test_groups_on_bad_disks_keep_their_promises(first: int) -> None:
 def test_groups_on_a_dledger_log_keep_their_promises() -> None:
     """The same for brokers that elect their leader themselves, and for the loss of one disk."""
     assert "no promise broken" in simulate("dledger", "--seeds", f"0-{DLEDGER_SEEDS - 1}")
+
+
+def test_groups_with_an_acting_master_keep_their_promises() -> None:
+    """The same for a master without controllers: while it is away, a slave serves what it has, and what is
+    due leaves for another group."""
+    assert "no promise broken" in simulate("acting", "--seeds", f"0-{ACTING_SEEDS - 1}")
 
 
 def test_a_broker_without_replicas_keeps_its_promises() -> None:

@@ -8,12 +8,19 @@ from dataclasses import dataclass, field
 
 from epochmq.client import Consumer, Producer, SendStatus
 from epochmq_protocol.errors import EpochMQError
+from epochmq_protocol.message_const import PROPERTY_DELAY_TIME_LEVEL
 from tests.simulation.whole.hosts import Process, Site
 
 TOPIC = "orders"
 SEND_PAUSE_S = 0.03
 SEND_TIMEOUT_MS = 4000
 BODY_BYTES_SMALL, BODY_BYTES_LARGE = 40, 1500
+DELAYED = b"delayed-"
+"""How the bodies of delayed messages begin."""
+LEVELS_S = {1: 1.0, 2: 5.0, 3: 10.0}
+"""The first delay levels."""
+CLOCK_S = 0.002
+"""Brokers count in milliseconds."""
 
 
 class PromiseBrokenError(AssertionError):
@@ -41,6 +48,12 @@ class Book:
     last_acknowledged_s: float = 0.0
     failed_sends: int = 0
     redelivered: int = 0
+    delayed: dict[bytes, float] = field(default_factory=dict)
+    """The delayed messages whose senders got SEND_OK, and when each is due at the earliest."""
+    due_s: dict[bytes, float] = field(default_factory=dict)
+    """The same of all that were sent."""
+    arrived: set[bytes] = field(default_factory=set)
+    """The delayed messages that a consumer got."""
     unsafe: int = 0
     """Messages that were stored with less safety than configured; no promise is made about them."""
 
@@ -55,8 +68,14 @@ class Book:
         self.acknowledged.append(one)
         self.last_acknowledged_s = one.at_s
 
-    def deliver(self, broker_name: str, queue_id: int, offset: int, body: bytes) -> None:
+    def deliver(self, broker_name: str, queue_id: int, offset: int, body: bytes, now_s: float) -> None:
         """Notes a message that a consumer got. PromiseBrokenError: it is the wrong one, or too early."""
+        if body.startswith(DELAYED):
+            self.arrived.add(body)
+            if now_s < self.due_s.get(body, 0.0) - CLOCK_S:
+                raise PromiseBrokenError(
+                    f"{body!r} arrived at {now_s:.3f} s, and is due {self.due_s[body]:.3f} s"
+                )
         seen = self.delivered[broker_name, queue_id]
         if offset in seen:
             self.redelivered += 1
@@ -71,6 +90,10 @@ class Book:
         known = self.places.get((broker_name, queue_id, offset), body)
         if known != body:
             raise PromiseBrokenError(f"{known!r} was acknowledged in the place of {body!r}")
+
+    def delayed_not_delivered(self) -> list[bytes]:
+        """The acknowledged delayed messages that no consumer has got."""
+        return [body for body in self.delayed if body not in self.arrived]
 
     def not_delivered(self) -> list[Acknowledged]:
         """The acknowledged messages that no consumer has got."""
@@ -96,24 +119,35 @@ def start_producer(site: Site, name: str, nameservers: list[str], book: Book) ->
     return site.start(name, main)
 
 
-async def send(site: Site, producer: Producer, body: bytes, book: Book) -> bool:
-    """Sends a message; returns whether it was acknowledged."""
+async def send(site: Site, producer: Producer, body: bytes, book: Book) -> Acknowledged | None:
+    """Sends a message; returns where it was acknowledged, None if it was not."""
     try:
         result = await producer.send(TOPIC, body)
     except EpochMQError as error:
         book.failed_sends += 1
         site.trace.add(f"not sent: {error!r}")
-        return False
+        return None
     if result.status is not SendStatus.SEND_OK:
         book.unsafe += 1
-        return False
-    note(
-        site,
-        lambda: book.acknowledge(
-            Acknowledged(body, result.broker_name, result.queue_id, result.queue_offset, site.loop.time())
-        ),
-    )
-    return True
+        return None
+    one = Acknowledged(body, result.broker_name, result.queue_id, result.queue_offset, site.loop.time())
+    note(site, lambda: book.acknowledge(one))
+    return one
+
+
+async def send_delayed(site: Site, producer: Producer, number: int, book: Book) -> None:
+    """Sends a message with one of the first delay levels."""
+    level = number % len(LEVELS_S) + 1
+    body = DELAYED + b"%d-%d" % (number, int(site.loop.time() * 1000))
+    book.due_s[body] = site.loop.time() + LEVELS_S[level]
+    try:
+        result = await producer.send(TOPIC, body, properties={PROPERTY_DELAY_TIME_LEVEL: str(level)})
+    except EpochMQError as error:
+        book.failed_sends += 1
+        site.trace.add(f"not sent: {error!r}")
+        return
+    if result.status is SendStatus.SEND_OK:
+        book.delayed[body] = book.due_s[body]
 
 
 def start_consumer(
@@ -138,7 +172,13 @@ async def _consume(site: Site, nameservers: list[str], group: str, book: Book) -
             queue, record = message.queue, message.record
             note(
                 site,
-                lambda: book.deliver(queue.broker_name, queue.queue_id, record.queue_offset, message.body),  # noqa: B023 — called at once
+                lambda: book.deliver(
+                    queue.broker_name,  # noqa: B023 — called at once
+                    queue.queue_id,  # noqa: B023
+                    record.queue_offset,  # noqa: B023
+                    message.body,  # noqa: B023
+                    site.loop.time(),
+                ),
             )
             consumer.acknowledge()
 
