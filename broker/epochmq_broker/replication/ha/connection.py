@@ -123,7 +123,9 @@ class HAConnection:
             HAConnectionPhase.AWAITS_OFFSET if master.epochs is None else HAConnectionPhase.AWAITS_HANDSHAKE
         )
         self._learner = False
-        self._sync_from_last_file = master.epochs is None  # an empty replica gets the last file only
+        # As RocketMQ's, an empty slave gets the last file only. One that may act for its master needs the
+        # others, too: consumers that it serves would skip what it lacks.
+        self._sync_from_last_file = master.epochs is None and not master.settings.enable_slave_acting_master
         self._context = master
         self._sock = sock
         self._fd = sock.fileno()
