@@ -76,6 +76,7 @@ class ActingGroup(Group):
         self.nameserver_settings = NAMESERVER
         self.clients.append(DELAYER)
         self.others = [OTHER]
+        self.other_settings: Settings = {}
         for name in (OTHER, DELAYER):
             site.host(name)
         self._together_s: dict[str, float] = {}
@@ -113,7 +114,7 @@ class ActingGroup(Group):
         """See `Group`."""
         if name == OTHER:
             settings: Settings = {"namesrvAddr": self.nameservers[0], "brokerName": OTHER, "brokerId": 0}
-            members.start_broker(self.site, OTHER, settings)
+            members.start_broker(self.site, OTHER, {**settings, **self.other_settings})
         elif name == DELAYER:
             self.site.start(DELAYER, self._send_delayed)
         else:

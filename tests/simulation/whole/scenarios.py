@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from tests.simulation.mutation import Mutation
-from tests.simulation.whole import disk_faults, faults, members, patches
+from tests.simulation.whole import disk_faults, faults, members, patches, sequences
 from tests.simulation.whole.acting import ActingGroup
 from tests.simulation.whole.group import Group
 from tests.simulation.whole.hosts import Site
@@ -60,6 +60,13 @@ async def acting_group(site: Site) -> dict[str, int]:
     return group.counts()
 
 
+async def sequence(site: Site) -> dict[str, int]:
+    """One of the sequences of faults that need an order."""
+    group = await sequences.run(site)
+    await check_sound(group)
+    return group.counts()
+
+
 async def _faulty_group(
     site: Site, plan: faults.Plan, *, brokers: int = 3, controllers: int = 3, dledger: bool = False
 ) -> dict[str, int]:
@@ -98,6 +105,7 @@ SCENARIOS: dict[str, Scenario] = {
     "disks": group_on_bad_disks,
     "dledger": dledger_group,
     "one": one_broker,
+    "sequences": sequence,
 }
 
 

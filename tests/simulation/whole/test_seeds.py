@@ -13,6 +13,7 @@ CONTROLLED_SEEDS = 18
 DISK_SEEDS = 12
 DLEDGER_SEEDS = 3
 ACTING_SEEDS = 6
+SEQUENCE_SEEDS = 5
 ONE_SEEDS = 6
 BLOCK = 6
 WINDOW = 60
@@ -55,6 +56,11 @@ def test_groups_with_an_acting_master_keep_their_promises() -> None:
     """The same for a master without controllers: while it is away, a slave serves what it has, and what is
     due leaves for another group."""
     assert "no promise broken" in simulate("acting", "--seeds", f"0-{ACTING_SEEDS - 1}")
+
+
+def test_sequences_of_faults_lose_nothing_and_stop_no_group() -> None:
+    """Faults in an order that has lost messages, or stopped groups, before."""
+    assert "no promise broken" in simulate("sequences", "--seeds", f"0-{SEQUENCE_SEEDS - 1}")
 
 
 def test_a_broker_without_replicas_keeps_its_promises() -> None:
