@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +127,16 @@ def using(release: Release) -> Iterator[None]:
         yield
     finally:
         _in_use.pop()
+
+
+def made_by(release: Release, make: Callable[[Path], ManagedProcess]) -> Callable[[Path], ManagedProcess]:
+    """`make`, which gets the path of a configuration, with `release` in use."""
+
+    def make_it(config: Path) -> ManagedProcess:
+        with using(release):
+            return make(config)
+
+    return make_it
 
 
 def rocketmq_version() -> str:

@@ -14,6 +14,7 @@ import pytest
 from tests.interop.controller_fixture import ControllerFixture
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_controllers import java_controller
+from tests.interop.java_env import NEWEST, in_use, using
 from tests.interop.mqadmin import Step
 from tests.support.group_processes import Factory, our_broker, our_controller
 from tests.support.process import wait_until
@@ -224,15 +225,25 @@ def settings_of(printed: list[str]) -> dict[str, str]:
     return dict(line.split(" =", 1) for line in printed if " =" in line)
 
 
-@pytest.fixture(scope="module", params=["ours", pytest.param("java", marks=pytest.mark.soak)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(("ours", in_use()), id="ours"),
+        pytest.param(("ours", NEWEST), id="ours-newest"),
+        pytest.param(("java", in_use()), id="java", marks=pytest.mark.soak),
+    ],
+)
 def scenario(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[AdminScenario]:
-    """The scenario, run against three controllers."""
-    found = AdminScenario(request.param, tmp_path_factory.mktemp(f"admin-{request.param}"))
-    found.fixture.start()
+    """The scenario, run against three controllers, by the `mqadmin` of a release."""
+    kind, tool = request.param
+    with using(tool):
+        found = AdminScenario(kind, tmp_path_factory.mktemp(f"admin-{kind}"))
+        found.fixture.start()
     try:
-        found.play()
+        with using(tool):
+            found.play()
         yield found
     finally:
         found.fixture.close()

@@ -176,7 +176,8 @@ class ControllerProcessor:
                 group.cluster_name, group.broker_name, view.member_addresses
             )
         result_header = _master_header(ElectMasterResponseHeader, view)
-        return _decision_response(command, decision, result_header, to_json(body), faults)
+        encoded = to_json(body, quotes_keys=True)  # mqadmin skips the group's members
+        return _decision_response(command, decision, result_header, encoded, faults)
 
     async def register_broker(self, command: Command) -> Command:
         """1003 CONTROLLER_REGISTER_BROKER."""

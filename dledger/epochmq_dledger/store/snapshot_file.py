@@ -1,7 +1,8 @@
 """Stores a peer's latest snapshot: one file beside the log, replaced as a whole.
 `epochmq_formats.dledger_peer_files` defines the format.
 
-Java peers ignore the file. A group with a Java peer takes no snapshots.
+Java peers of DLedger 0.3.1 ignore the file. Those of 0.3.2, which RocketMQ 5.5 has, make a directory of that
+name at their start, and leave it empty. A group with a Java peer takes no snapshots.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class SnapshotFile:
 
     def open(self) -> None:
         """Reads and checks the file. ValueError if it is damaged: the log may lack the entries that the
-        snapshot covers, so an administrator must decide."""
+        snapshot covers, so an administrator must decide. The empty directory of a Java peer is removed."""
+        if self.path.is_dir():
+            self._remove_directory()
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -56,6 +59,17 @@ class SnapshotFile:
             if (total, crc) != (snapshot.size, snapshot.crc):
                 raise ValueError(f"{self.path} has damaged data (CRC-32 or size)")
         self.set_current(snapshot, os.open(self.path, os.O_RDONLY))
+
+    def _remove_directory(self) -> None:
+        """Removes the directory that a Java peer has made. ValueError if there is something in it."""
+        try:
+            self.path.rmdir()
+        except OSError as error:
+            raise ValueError(
+                f"{self.path} is a directory ({error.strerror}): expected a snapshot of EpochMQ, or "
+                "the empty directory that a peer of RocketMQ 5.5 makes"
+            ) from error
+        sync_directory(self.path.parent)
 
     def save(self, snapshot: Snapshot, data: bytes) -> int:
         """Replaces the file durably, on a worker thread. Returns a descriptor for `set_current`. OSError: the

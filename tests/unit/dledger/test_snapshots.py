@@ -293,3 +293,18 @@ async def test_without_the_setting_no_entry_is_dropped(
         await group.stop(name)
         assert not (tmp_path / name / "snapshot").exists()
         assert (tmp_path / name / "data" / f"{0:020d}").exists()
+
+
+def test_the_empty_directory_of_a_java_peer_makes_room_for_a_snapshot(tmp_path: Path) -> None:
+    (tmp_path / "snapshot").mkdir()
+    file = SnapshotFile(tmp_path)
+    file.open()
+    assert file.current is None
+    assert not file.path.exists()
+
+
+def test_a_java_peers_snapshot_is_kept_and_named(tmp_path: Path) -> None:
+    (tmp_path / "snapshot" / "snapshot_7").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"snapshot is a directory .*expected a snapshot of EpochMQ"):
+        SnapshotFile(tmp_path).open()
+    assert (tmp_path / "snapshot" / "snapshot_7").is_dir()

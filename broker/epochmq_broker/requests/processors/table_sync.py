@@ -18,7 +18,6 @@ from json.encoder import encode_basestring
 from epochmq_broker.replication.table_state import KNOWN_STATE, KNOWN_UNTIL, STATE, UNCHANGED
 from epochmq_broker.requests.processors.mqadmin_dependencies import MqadminDependencies
 from epochmq_broker.tables.message_request_modes import MessageRequestModeTable
-from epochmq_protocol import fastjson
 from epochmq_protocol.bodies import SubscriptionGroupWrapper, TopicConfigSerializeWrapper, to_json
 from epochmq_protocol.codes import RequestCode, ResponseCode
 from epochmq_protocol.errors import RequestError
@@ -88,10 +87,9 @@ class TableSyncProcessor:
         return answer
 
     def topics_body(self) -> bytes:
-        """Encodes the topics with their mappings and data versions. Queue ids are keys in quotes: the tools
-        of RocketMQ 5.5 skip the mappings, and fail at a key without them."""
+        """Encodes the topics with their mappings, which tools skip, and data versions."""
         topics, static = self._components.topics, self._components.static_topics
-        return fastjson.dumps(
+        return to_json(
             TopicConfigSerializeWrapper(
                 topic_config_table=dict(topics.table),
                 data_version=topics.data_version,
