@@ -76,11 +76,14 @@ class WatchedPage:
 
 @contextmanager
 def watched_page(
-    browser: Browser, url: str, *, width_px: int = 1600, is_dark: bool = False
+    browser: Browser, url: str, *, width_px: int = 1600, is_dark: bool = False, token: str = ""
 ) -> Iterator[WatchedPage]:
-    """A page in a window of its own, which must have no faults at its end."""
+    """A page in a window of its own, which must have no faults at its end. `token` is for a console that asks
+    for one."""
     context = browser.new_context(
-        viewport={"width": width_px, "height": 900}, color_scheme="dark" if is_dark else "light"
+        viewport={"width": width_px, "height": 900},
+        color_scheme="dark" if is_dark else "light",
+        http_credentials={"username": "admin", "password": token} if token else None,
     )
     try:
         watched = WatchedPage(context.new_page(), url)

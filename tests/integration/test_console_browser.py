@@ -3,6 +3,8 @@ look in each width and scheme, what can be done on them, and how the overview sh
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import signal
@@ -12,9 +14,10 @@ from dataclasses import dataclass
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from epochmq.client import Producer
 from tests.integration.browser import PATIENCE_MS, missing, started_browser, watched_page
 from tests.integration.console_process import Console
-from tests.integration.up_run import GroupRun, alive
+from tests.integration.up_run import THREE_REPLICAS, GroupRun, alive
 from tests.support.process import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=f"missing: {missing()}")
@@ -54,6 +57,36 @@ CONTRASTS = """
 REACHABLE = "a[href], button, input:not([type=hidden]), select, summary, [tabindex='0']"
 
 
+TOKEN = "the-token-of-the-admin"
+PROVIDER = "org.apache.rocketmq.auth.{0}.provider.Local{1}MetadataProvider"
+WITH_USERS = THREE_REPLICAS.replace(
+    "config: {",
+    f"config: {{authenticationMetadataProvider: {PROVIDER.format('authentication', 'Authentication')}, "
+    f"authorizationMetadataProvider: {PROVIDER.format('authorization', 'Authorization')}, ",
+)
+REPORT = "<!doctype html><title>Audit</title><style>p { color: red }</style><p>two replicas differ</p>"
+
+
+async def produce_dead_letters(nameservers: list[str]) -> None:
+    """Stores three messages where brokers put those that the group billing has rejected too often."""
+    producer = Producer(nameservers, "dead", timeout_ms=PATIENCE_MS)
+    try:
+        for number in range(3):
+            properties = {"RETRY_TOPIC": "sales", "DLQ_ORIGIN_TOPIC": "sales"}
+            await producer.send("%DLQ%billing", f"dead {number}".encode(), properties=properties)
+    finally:
+        await producer.close()
+
+
+def write_audit(run: GroupRun) -> None:
+    """Leaves the results of an audit in the run's state directory."""
+    folder = run.state / "audits" / "20300101-120000"
+    folder.mkdir(parents=True)
+    summary = {"verdict": "damaged", "findingCounts": {"log.corrupt-record": 2}, "replicas": [{}, {}, {}]}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "report.html").write_text(REPORT)
+
+
 @dataclass(frozen=True)
 class Shown:
     """A run with something on each page, its console, and the paths of its pages."""
@@ -74,13 +107,23 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     run = GroupRun(tmp_path_factory.mktemp("browser"))
     console: Console | None = None
     try:
+        run.file.write_text(WITH_USERS)
         run.up()
         run.ok("topic", "create", "sales", "--queues", "2")
+        run.ok("topic", "create", "%DLQ%billing", "--queues", "1")
+        asyncio.run(produce_dead_letters(run.group()["nameservers"]))
+        run.ok("user", "create", "shop", stdin="secret-of-shop")
+        run.ok("acl", "create", "shop", "--resource", "Topic:sales", "--action", "Pub")
+        write_audit(run)
         sent = run.ok("produce", "sales", LONG_BODY, "--key", "k1", "--property", f"long={'x' * 300}")
         (message_id,) = re.findall(r"\b[0-9A-F]{32}\b", sent)
         run.ok("produce", "sales", stdin="".join(f"order {n}\n" for n in range(30)))
         run.ok("consume", "sales", "--group", "billing", "--count", "20")
-        console = Console("--state", str(run.state))
+        token_file = run.directory / "token"
+        token_file.write_text(f"{TOKEN}\n")
+        console = Console("--state", str(run.state), "--token-file", str(token_file), "--allow-changes")
+        console.client.auth = ("admin", TOKEN)
+        wait_until(lambda: "<polyline" in console.page("/brokers"), what="the console has samples")
         paths = (
             "/",
             "/topics",
@@ -89,6 +132,13 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
             f"/message?topic=sales&id={message_id}",
             "/groups",
             "/group?name=billing",
+            "/brokers",
+            "/broker?name=orders-a",
+            "/controllers",
+            "/dead-letters",
+            "/dead-letter-group?name=billing",
+            "/access",
+            "/audits",
             "/about",
         )
         yield Shown(run, console, paths)
@@ -103,7 +153,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
 def test_every_page_fits_its_window_and_can_be_read(
     shown: Shown, browser: Browser, width_px: int, is_dark: bool
 ) -> None:
-    with watched_page(browser, shown.console.url, width_px=width_px, is_dark=is_dark) as opened:
+    with watched_page(browser, shown.console.url, token=TOKEN, width_px=width_px, is_dark=is_dark) as opened:
         for path in shown.paths:
             opened.open(path)
             assert opened.overflow_px() == 0, f"{path} is wider than its window"
@@ -114,7 +164,7 @@ def test_every_page_fits_its_window_and_can_be_read(
 def test_the_scheme_follows_the_system(shown: Shown, browser: Browser) -> None:
     colors = []
     for is_dark in (False, True):
-        with watched_page(browser, shown.console.url, is_dark=is_dark) as opened:
+        with watched_page(browser, shown.console.url, token=TOKEN, is_dark=is_dark) as opened:
             opened.open("/about")
             colors.append(opened.page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert colors[0] != colors[1]
@@ -124,7 +174,7 @@ def test_the_scheme_follows_the_system(shown: Shown, browser: Browser) -> None:
 def test_the_tab_key_reaches_everything_that_can_be_used(
     shown: Shown, browser: Browser, width_px: int
 ) -> None:
-    with watched_page(browser, shown.console.url, width_px=width_px) as opened:
+    with watched_page(browser, shown.console.url, token=TOKEN, width_px=width_px) as opened:
         for path in shown.paths:
             opened.open(path)
             page = opened.page
@@ -150,7 +200,7 @@ def test_the_tab_key_reaches_everything_that_can_be_used(
 
 
 def test_a_page_is_opened_with_the_keyboard_alone(shown: Shown, browser: Browser) -> None:
-    with watched_page(browser, shown.console.url) as opened:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
         opened.open("/about")
         page = opened.page
         page.keyboard.press("Tab")
@@ -166,7 +216,7 @@ def test_a_page_is_opened_with_the_keyboard_alone(shown: Shown, browser: Browser
 
 
 def test_a_message_is_found_by_its_key_and_opened(shown: Shown, browser: Browser) -> None:
-    with watched_page(browser, shown.console.url) as opened:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
         page = opened.page
         opened.open("/topic?name=sales")
         page.get_by_label("Key").fill("k1")
@@ -200,7 +250,7 @@ def found_rows(page: Page) -> Locator:
 
 
 def test_groups_are_chosen_by_their_names(shown: Shown, browser: Browser) -> None:
-    with watched_page(browser, shown.console.url) as opened:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
         page = opened.page
         opened.open("/groups")
         page.get_by_label("Name contains").fill("no such group")
@@ -214,7 +264,7 @@ def test_groups_are_chosen_by_their_names(shown: Shown, browser: Browser) -> Non
 
 
 def test_a_paused_overview_is_not_renewed_until_it_is_resumed(shown: Shown, browser: Browser) -> None:
-    with watched_page(browser, shown.console.url) as opened:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
         page = opened.page
         opened.open("/")
         asked: list[str] = []
@@ -235,8 +285,87 @@ def wait_for_renewal(page: Page) -> None:
         pass
 
 
+def test_a_group_is_reset_after_its_new_offsets_were_shown(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        page = opened.page
+        opened.open("/group?name=billing")
+        page.get_by_label("Continue at").select_option("earliest")
+        page.get_by_role("button", name="Reset …").click()
+        expect(
+            page.get_by_text(re.compile("It reads [1-9][0-9]* messages again and skips 0."))
+        ).to_be_visible()
+        assert opened.overflow_px() == 0
+        page.get_by_role("link", name="Cancel").click()
+        expect(page.locator("h1")).to_have_text("billing")
+        before = fact(page, "lag").inner_text()
+
+        page.get_by_label("Continue at").select_option("earliest")
+        page.get_by_role("button", name="Reset …").click()
+        page.get_by_role("button", name="Reset", exact=True).click()
+        expect(page.get_by_text("continues at the new offsets")).to_be_visible()
+        assert int(fact(page, "lag").inner_text()) > int(before)
+
+
+def test_a_dead_letter_is_opened_and_sent_again(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        page = opened.page
+        opened.open("/dead-letters")
+        page.get_by_role("link", name="billing").click()
+        expect(page.locator("tbody tr")).to_have_count(3)
+        page.locator("tbody tr").first.get_by_role("link").click()
+        expect(page.get_by_label("Body as text")).to_have_text("dead 0")
+        opened.open("/dead-letter-group?name=billing")
+        page.get_by_label("To", exact=True).select_option("topic")
+        page.get_by_role("button", name="Send again …").click()
+        expect(page.get_by_text("They go to every group of their topics.")).to_be_visible()
+        page.get_by_role("button", name="Send again", exact=True).click()
+        expect(page.locator("tbody tr")).to_have_count(3)
+        page.get_by_role("link", name="sales").first.click()
+        expect(page.get_by_text("dead 0")).to_be_visible()
+
+
+def test_brokers_are_drawn_over_time_and_opened(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        page = opened.page
+        opened.open("/brokers")
+        page.get_by_role("link", name="orders-a").first.click()
+        expect(page.get_by_role("img", name=re.compile("^now .* at most .* in the last"))).not_to_have_count(
+            0
+        )
+        page.get_by_text("orders-a:0 settings").click()
+        expect(page.get_by_role("cell", name="brokerClusterName", exact=True).first).to_be_visible()
+
+
+def test_the_report_of_an_audit_is_shown(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        page = opened.page
+        opened.open("/audits")
+        page.get_by_role("link", name="20300101-120000").click()
+        found = page.get_by_text("two replicas differ")
+        expect(found).to_have_css("color", "rgb(255, 0, 0)")
+
+
+def test_users_are_shown_without_their_passwords(shown: Shown, browser: Browser) -> None:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
+        opened.open("/access")
+        expect(opened.page.get_by_role("cell", name="Topic:sales")).to_be_visible()
+        assert "secret-of-shop" not in opened.page.content()
+
+
+def test_a_console_without_the_option_offers_no_changes(shown: Shown, browser: Browser) -> None:
+    console = Console("--state", str(shown.run.state))
+    try:
+        with watched_page(browser, console.url) as opened:
+            for path in ("/group?name=billing", "/dead-letter-group?name=billing"):
+                opened.open(path)
+                expect(opened.page.get_by_text("read-only")).to_be_visible()
+                assert opened.page.locator("form").count() == 0
+    finally:
+        console.stop()
+
+
 def test_the_open_overview_shows_the_new_master_after_a_failover(shown: Shown, browser: Browser) -> None:
-    with watched_page(browser, shown.console.url) as opened:
+    with watched_page(browser, shown.console.url, token=TOKEN) as opened:
         page = opened.page
         opened.open("/")
         page.evaluate("window.openedOnce = true")

@@ -34,16 +34,23 @@ def console(
             "address.",
         ),
     ] = None,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            help="Also reset consumer groups and send dead letters again. Needs --token-file.",
+        ),
+    ] = False,
     state: OptionalStateOption = None,
     nameserver: NameserverOption = None,
     profile: ProfileOption = None,
     broker_group: BrokerGroupOption = None,
     timeout: TimeoutOption = 5,
 ) -> None:
-    """Show a cluster in a browser: groups, topics, messages, consumer groups.
+    """Show a cluster in a browser: groups, brokers, topics, messages, consumer groups, users, audits.
 
-    It changes nothing, and runs until Ctrl-C."""
+    It runs until Ctrl-C. Without --allow-changes it changes nothing."""
     from epochmq.console import listener
 
     target = NameserverTarget(state, nameserver, broker_group, profile)
-    exit_with(lambda: listener.run(target, listen, token_file, timeout))
+    exit_with(lambda: listener.run(target, listen, token_file, timeout, allows_changes=allow_changes))

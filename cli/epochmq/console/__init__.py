@@ -1,2 +1,2 @@
-"""The console: pages that show a cluster in a browser. It reads with the functions of `verbs`, and changes
-nothing. No other process imports it."""
+"""The console: pages that show a cluster in a browser. It reads with the functions of `verbs`, and
+changes something only if it is started with `--allow-changes`. No other process imports it."""

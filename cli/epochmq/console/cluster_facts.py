@@ -5,12 +5,14 @@ Each page has a client of its own, so that a nameserver or broker that was away 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from epochmq.client import ReceivedMessage
 from epochmq.client.admin import AdminClient
+from epochmq.console.audit_results import AuditResults
 from epochmq.console.page_views import (
     GroupCard,
     OverviewView,
@@ -20,9 +22,24 @@ from epochmq.console.page_views import (
     view_of,
     view_of_terminal,
 )
+from epochmq.console.rate_samples import SeriesName
 from epochmq.exits import UsageError, error_text
-from epochmq.verbs import cluster, controllers, group, message, pod_tables, topic
+from epochmq.verbs import (
+    access_calls,
+    acl,
+    broker_config,
+    cluster,
+    controllers,
+    dead_letters,
+    group,
+    message,
+    offset_reset,
+    pod_tables,
+    topic,
+    user,
+)
 from epochmq.verbs.message import MessageRange
+from epochmq.verbs.offset_reset import ResetPoint
 from epochmq.verbs.output import Column, OutputTable, VerbResult
 from epochmq.verbs.target import NameserverTarget
 from epochmq_operator.local import status
@@ -36,6 +53,20 @@ T = TypeVar("T")
 READS_MAX = 8
 """How many pages are read at a time; more wait."""
 TOPICS_PAGE = 100
+GROUPS_SAMPLED_MAX = 100
+"""For how many consumer groups the lag is sampled."""
+BROKER_COLUMNS = (
+    Column("BROKER", "broker"),
+    Column("ID", "id"),
+    Column("ROLE", "role"),
+    Column("STATE", "state"),
+    Column("ADDRESS", "address"),
+    Column("VERSION", "version"),
+    Column("IN/S", "inRate"),
+    Column("OUT/S", "outRate"),
+    Column("BYTES BEHIND", "bytesBehind"),
+    Column("STARTED", "started", is_time=True),
+)
 TOPIC_COLUMNS = (
     Column("TOPIC", "topic"),
     Column("STATE", "state"),
@@ -46,6 +77,24 @@ TOPIC_COLUMNS = (
     Column("LAST STORED", "lastStored", is_time=True),
     Column("BROKERS", "brokers"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFacts:
+    """The brokers of a group: their rows of `BROKER_COLUMNS`, and the tables of what each says of itself, and
+    of their settings."""
+
+    rows: list[dict[str, Any]]
+    tables: list[OutputTable]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessFacts:
+    """The users and the entries of ACLs. `problems` say which brokers did not respond, and why."""
+
+    users: OutputTable
+    entries: OutputTable
+    problems: list[str] = field(default_factory=list)
 
 
 class ClusterFacts(Protocol):
@@ -79,6 +128,55 @@ class ClusterFacts(Protocol):
 
     async def group(self, name: str) -> VerbResult:
         """The settings, members and lag of a consumer group."""
+        ...
+
+    async def brokers(self) -> list[dict[str, Any]]:
+        """The brokers, by `BROKER_COLUMNS`."""
+        ...
+
+    async def broker(self, name: str) -> BrokerFacts:
+        """The brokers of one group in detail."""
+        ...
+
+    async def controllers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """The controllers, and the groups that they keep."""
+        ...
+
+    async def dead_letters(self) -> VerbResult:
+        """The consumer groups that have dead letters."""
+        ...
+
+    async def dead_letters_of(self, name: str, count: int) -> list[ReceivedMessage]:
+        """The newest dead letters of a consumer group."""
+        ...
+
+    async def access(self) -> AccessFacts:
+        """The users and what they may do."""
+        ...
+
+    @property
+    def audits(self) -> AuditResults:
+        """The results of audits."""
+        ...
+
+    async def sample(self) -> Mapping[SeriesName, float]:
+        """The rates and lags of now."""
+        ...
+
+    # changes
+
+    async def planned_reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
+        """Where a consumer group would continue, by `offset_reset.COLUMNS`."""
+        ...
+
+    async def reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
+        """Sets where a consumer group continues; what was set, by `offset_reset.COLUMNS`."""
+        ...
+
+    async def resend(
+        self, name: str, message_id: str | None, count: int, *, to_topic: bool
+    ) -> list[dict[str, Any]]:
+        """Sends dead letters again; where each was stored, by `message.SENT_COLUMNS`."""
         ...
 
 
@@ -181,6 +279,132 @@ class LiveClusterFacts:
         """What `epochmq group describe` prints."""
         group.check_group(name)
         return await self._with_client(lambda client: group.described_group(client, name))
+
+    async def brokers(self) -> list[dict[str, Any]]:
+        """What `epochmq cluster list` prints, and how far slaves are behind."""
+        return await self._with_client(brokers_with_lag)
+
+    async def broker(self, name: str) -> BrokerFacts:
+        """What `epochmq broker describe` and `epochmq config get` print."""
+
+        async def action(client: AdminClient) -> BrokerFacts:
+            found = await client.brokers(broker_names=[name])
+            rows = [row for row in await brokers_with_lag(client) if row["broker"] == name]
+            serving = {row["address"] for row in rows if row["state"] == "serves"}
+            tables = []
+            for one in found:
+                if one.address not in serving:
+                    continue
+                known = await broker_config.read_runtime(client, one)
+                settings = await broker_config.read_settings_of(client, one)
+                for title, pairs in (("says of itself", known), ("settings", settings)):
+                    columns = (Column("KEY", "key"), Column("VALUE", "value"))
+                    shown = [{"key": key, "value": value} for key, value in sorted(pairs.items())]
+                    tables.append(OutputTable(columns, shown, f"{name}:{one.broker_id} {title}"))
+            return BrokerFacts(rows, tables)
+
+        return await self._with_client(action)
+
+    async def controllers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What `epochmq controller list` prints."""
+        directory = self._target.run_directory()
+        return await self._with_client(lambda client: controllers.listed_controllers(client, (), directory))
+
+    async def dead_letters(self) -> VerbResult:
+        """What `epochmq dlq list` prints."""
+        return await self._with_client(dead_letters.listed_dead_letters)
+
+    async def dead_letters_of(self, name: str, count: int) -> list[ReceivedMessage]:
+        """What `epochmq dlq list GROUP` prints."""
+        group.check_group(name)
+        return await self._with_client(lambda client: dead_letters.dead_letters_of(client, name, count))
+
+    async def access(self) -> AccessFacts:
+        """What `epochmq user list` and `epochmq acl list` print."""
+
+        async def action(client: AdminClient) -> AccessFacts:
+            brokers = await client.brokers()
+            try:
+                users, problems = await access_calls.rows_of_brokers(client, user.users_of, brokers)
+                entries, more = await access_calls.rows_of_brokers(client, acl.entries_of, brokers)
+            except RequestError as error:
+                if error.code != ResponseCode.SYSTEM_ERROR:
+                    raise
+                users, entries, problems, more = [], [], [error_text(error)], []  # they keep no users
+            return AccessFacts(
+                OutputTable((*user.COLUMNS, access_calls.BROKERS_COLUMN), users, "Users"),
+                OutputTable((*acl.COLUMNS, access_calls.BROKERS_COLUMN), entries, "Permissions"),
+                list(dict.fromkeys((*problems, *more))),
+            )
+
+        return await self._with_client(action)
+
+    @property
+    def audits(self) -> AuditResults:
+        """The audits in the state directory of the run."""
+        return AuditResults(self._target.run_directory())
+
+    async def sample(self) -> Mapping[SeriesName, float]:
+        """The rates of all brokers, how far slaves are behind, and the lags of consumer groups."""
+
+        async def action(client: AdminClient) -> Mapping[SeriesName, float]:
+            values: dict[SeriesName, float] = {}
+            for row in await brokers_with_lag(client):
+                for kind, name in SAMPLED.items():
+                    if row.get(name) is not None:
+                        values[SeriesName(kind, series_of(row))] = row[name]
+            for name, lag in (await group.lags_of_groups(client, GROUPS_SAMPLED_MAX)).items():
+                values[SeriesName("lag", name)] = lag
+            return values
+
+        return await self._with_client(action)
+
+    async def planned_reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
+        """What `epochmq group reset --dry-run` prints."""
+        group.check_group(name)
+        topic.check_topic(topic_name)
+        return await self._with_client(
+            lambda client: offset_reset.planned_reset(client, name, topic_name, point, None)
+        )
+
+    async def reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
+        """What `epochmq group reset` does."""
+        rows = await self.planned_reset(name, topic_name, point)
+        await self._with_client(lambda client: offset_reset.write_offsets(client, name, topic_name, rows))
+        return rows
+
+    async def resend(
+        self, name: str, message_id: str | None, count: int, *, to_topic: bool
+    ) -> list[dict[str, Any]]:
+        """What `epochmq dlq resend` does."""
+        group.check_group(name)
+
+        async def action(client: AdminClient) -> list[dict[str, Any]]:
+            found = await dead_letters.chosen_dead_letters(client, name, message_id, count)
+            sent = dead_letters.journeys(found, name, to_topic=to_topic)
+            return await message.sent_again(client, self._target, sent)
+
+        return await self._with_client(action)
+
+
+SAMPLED = {"in": "inRate", "out": "outRate", "behind": "bytesBehind"}
+"""The kinds of series that a broker has, with the fields of its row."""
+
+
+def series_of(row: Mapping[str, Any]) -> str:
+    """The name of a broker's series."""
+    return f"{row['broker']}:{row['id']}"
+
+
+async def brokers_with_lag(client: AdminClient) -> list[dict[str, Any]]:
+    """The brokers by `BROKER_COLUMNS`. A slave's lag is how many bytes its log ends before the master's."""
+    rows = await cluster.listed_brokers(client)
+    ends = {row["broker"]: row.get("logEnd") for row in rows if row["role"] == "master"}
+    for row in rows:
+        end, own = ends.get(row["broker"]), row.get("logEnd")
+        known = end is not None and own is not None and row["role"] != "master"
+        row["bytesBehind"] = max(end - own, 0) if known else None
+    return rows
 
 
 async def observed(directory: StateDirectory) -> status.LocalObservation:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from epochmq.console.cluster_facts import LiveClusterFacts
+from epochmq.console.rate_samples import SampleRing
+from epochmq.console.sampler import sample_forever
 from epochmq.console.web_app import is_loopback, make_console
 from epochmq.exits import ExitCode, UsageError
 from epochmq.verbs.target import NameserverTarget
@@ -41,7 +44,9 @@ def parse_listen(text: str) -> ListenAddress:
     return ListenAddress(host, int(port))
 
 
-def run(target: NameserverTarget, listen: str, token_file: Path | None, timeout_s: float) -> int:
+def run(
+    target: NameserverTarget, listen: str, token_file: Path | None, timeout_s: float, *, allows_changes: bool
+) -> int:
     """Serves the console of a cluster. Raises UsageError for options that cannot be used."""
     address = parse_listen(listen)
     if token_file is None and not is_loopback(address.host):
@@ -49,11 +54,18 @@ def run(target: NameserverTarget, listen: str, token_file: Path | None, timeout_
             f"--listen {listen}: whoever reaches this address could read every message; give --token-file "
             f"FILE with a token, or a loopback address such as {LISTEN_DEFAULT}"
         )
+    if allows_changes and token_file is None:
+        raise UsageError(
+            "--allow-changes needs --token-file FILE: without a token every user of this machine, and every "
+            "program of yours, could change the cluster"
+        )
     if target.run_directory() is None:
         target.nameservers()  # a run may start later, but what the options say does not change
     target.credentials()
     tokens = _tokens(token_file)
-    return asyncio.run(_serve(LiveClusterFacts(target, timeout_s), address, tokens))
+    return asyncio.run(
+        _serve(LiveClusterFacts(target, timeout_s), address, tokens, allows_changes=allows_changes)
+    )
 
 
 def _tokens(path: Path | None) -> Tokens | None:
@@ -65,7 +77,9 @@ def _tokens(path: Path | None) -> Tokens | None:
         raise UsageError(f"--token-file {path}: expected {error.expected}") from None
 
 
-async def _serve(facts: LiveClusterFacts, address: ListenAddress, tokens: Tokens | None) -> int:
+async def _serve(
+    facts: LiveClusterFacts, address: ListenAddress, tokens: Tokens | None, *, allows_changes: bool
+) -> int:
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         listener = socket.create_server((address.host, address.port), family=family)
@@ -77,6 +91,15 @@ async def _serve(facts: LiveClusterFacts, address: ListenAddress, tokens: Tokens
     def started() -> None:
         print(f"console: {address.url(listener.getsockname()[1])} (Ctrl-C ends it)", flush=True)
 
-    app = make_console(facts, None if tokens is None else tokens.accepts)
-    await serve_until_signal(app, listener, started)
+    ring = SampleRing()
+    app = make_console(
+        facts, None if tokens is None else tokens.accepts, allows_changes=allows_changes, ring=ring
+    )
+    sampling = asyncio.create_task(sample_forever(facts.sample, ring))
+    try:
+        await serve_until_signal(app, listener, started)
+    finally:
+        sampling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sampling
     return ExitCode.OK

@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 from rich.table import Table
 
 from epochmq.client import ReceivedMessage
+from epochmq.console.rate_samples import LineDrawing, SampleRing, SeriesName
 from epochmq.verbs.message import messages_result
 from epochmq.verbs.message_json import message_object
-from epochmq.verbs.output import OutputTable, are_numbers, cell_text, one_line, time_text
+from epochmq.verbs.output import NONE, OutputTable, are_numbers, cell_text, one_line, time_text
 
 SHOWN_BYTES_MAX = 64 * 1024
 """How much of a message's body a page shows."""
@@ -35,19 +36,27 @@ TONES = {
     "Progressing": Tone.WAITING,
     "Stopping": Tone.WAITING,
     "Stopped": Tone.WAITING,
+    "healthy": Tone.GOOD,
+    "undecided": Tone.WAITING,
+    "unfinished": Tone.WAITING,
+    "enable": Tone.GOOD,
+    "disable": Tone.WAITING,
+    "Allow": Tone.GOOD,
 }
 """The tone of a state's first word; each other word is bad."""
 STATE_TITLE = "STATE"
+TONED_TITLES = (STATE_TITLE, "STATUS", "DECISION")
 ABBREVIATIONS = ("ID", "PID")
 
 
 @dataclass(frozen=True, slots=True)
 class ViewCell:
-    """A cell. `link` is a path of the console, empty without one."""
+    """A cell. `link` is a path of the console, empty without one. `line` stands in place of the text."""
 
     text: str
     link: str = ""
     tone: Tone | None = None
+    line: LineDrawing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +157,26 @@ def view_of(
                 ViewCell(
                     text,
                     link_to(page, name=value) if page and isinstance(value, str) else "",
-                    tone_of(text) if column.title == STATE_TITLE else None,
+                    tone_of(text) if column.title in TONED_TITLES and text != NONE else None,
                 )
             )
         rows.append(cells)
     return ViewTable(table.title if title is None else title, headings, rows, empty)
+
+
+def with_lines(
+    view: ViewTable, ring: SampleRing, names: Sequence[str], kinds: Mapping[str, tuple[str, str]]
+) -> ViewTable:
+    """The table with a further column for each kind of series: its line over time. `names` are the objects of
+    the rows; `kinds` maps a kind to the title of the column before it, and to its own title."""
+    headings, rows = list(view.headings), [list(row) for row in view.rows]
+    for kind, (before, title) in kinds.items():
+        at = 1 + next(at for at, one in enumerate(headings) if one.title == before)
+        headings.insert(at, ViewHeading(title))
+        for name, row in zip(names, rows, strict=True):
+            line = ring.drawing(SeriesName(kind, name))
+            row.insert(at, ViewCell(NONE, line=line))
+    return ViewTable(view.title, headings, rows, view.empty)
 
 
 def view_of_terminal(table: Table, title: str) -> ViewTable:

@@ -105,39 +105,52 @@ def print_change(verb: ClusterVerb, columns: Sequence[Column], rows: list[dict[s
     return ExitCode.OK
 
 
+ReadRows = Callable[[AdminClient, BrokerAddress], Awaitable[list[dict[str, Any]]]]
+"""Reads the users, or the entries of ACLs, that a broker has."""
+USER = "user"
+"""The field of a row with its user."""
+BROKERS_COLUMN = Column("BROKERS", "brokers")
+
+
+async def rows_of_brokers(
+    client: AdminClient, read: ReadRows, brokers: Sequence[BrokerAddress]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The rows that brokers have, each once with the brokers that have it, and why other brokers did not
+    respond. If none responds, raises the first error."""
+
+    async def answer(broker: BrokerAddress) -> tuple[list[dict[str, Any]], EpochMQError | None]:
+        try:
+            return await read(client, broker), None
+        except EpochMQError as error:
+            return [], error
+
+    rows: dict[bytes, dict[str, Any]] = {}
+    answers = await client.gather(answer, brokers)
+    failures = [error for _, error in answers if error is not None]
+    if len(failures) == len(answers):
+        raise failures[0]
+    for broker, (found, _) in zip(brokers, answers, strict=True):
+        for row in found:
+            known = rows.setdefault(msgspec.json.encode(row), row | {"brokers": []})
+            known["brokers"].append(f"{broker.broker_name}:{broker.broker_id}")
+    return sorted(rows.values(), key=lambda row: str(row[USER])), list(map(failure_text, failures))
+
+
 def print_listed(
     verb: ClusterVerb,
     columns: Sequence[Column],
-    name: str,
-    read: Callable[[AdminClient, BrokerAddress], Awaitable[list[dict[str, Any]]]],
+    read: ReadRows,
     brokers_of: Callable[[AdminClient], Awaitable[list[BrokerAddress]]],
 ) -> int:
-    """Prints the rows that brokers have, each once with the brokers that have it. `name` is the field with
-    the name of a row. Brokers that do not respond are named; if none responds, raises the first error."""
+    """Prints the rows that brokers have, each once with the brokers that have it. Brokers that do not respond
+    are named; if none responds, raises the first error."""
 
     async def action(client: AdminClient) -> tuple[list[dict[str, Any]], list[str]]:
-        brokers = await brokers_of(client)
-
-        async def answer(broker: BrokerAddress) -> tuple[list[dict[str, Any]], EpochMQError | None]:
-            try:
-                return await read(client, broker), None
-            except EpochMQError as error:
-                return [], error
-
-        rows: dict[bytes, dict[str, Any]] = {}
-        answers = await client.gather(answer, brokers)
-        failures = [error for _, error in answers if error is not None]
-        if len(failures) == len(answers):
-            raise failures[0]
-        for broker, (found, _) in zip(brokers, answers, strict=True):
-            for row in found:
-                known = rows.setdefault(msgspec.json.encode(row), row | {"brokers": []})
-                known["brokers"].append(f"{broker.broker_name}:{broker.broker_id}")
-        return sorted(rows.values(), key=lambda row: str(row[name])), list(map(failure_text, failures))
+        return await rows_of_brokers(client, read, await brokers_of(client))
 
     rows, errors = verb.run(action)
-    shown = (*columns, Column("BROKERS", "brokers"))
-    names = list(dict.fromkeys(str(row[name]) for row in rows))
+    shown = (*columns, BROKERS_COLUMN)
+    names = list(dict.fromkeys(str(row[USER]) for row in rows))
     print_result(VerbResult(rows, [OutputTable(shown, rows)], names), verb.output)
     for error in errors:
         print_error(error)

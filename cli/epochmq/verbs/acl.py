@@ -75,13 +75,18 @@ def parse_entries(
 
 def list_acls(verb: ClusterVerb, user: str | None, resource: str | None, selection: Selection) -> int:
     """Prints the entries of ACLs."""
+    return access_calls.print_listed(
+        verb, COLUMNS, lambda client, broker: entries_of(client, broker, user, resource), selection.brokers
+    )
 
-    async def read(client: AdminClient, broker: BrokerAddress) -> list[dict[str, Any]]:
-        header = ListAclsRequestHeader(subject_filter=user, resource_filter=resource)
-        response = await access_calls.call(client, broker, RequestCode.AUTH_LIST_ACL, header)
-        return [row for acl in access_calls.decode_list(AclInfo, response.body) for row in _rows(acl)]
 
-    return access_calls.print_listed(verb, COLUMNS, "user", read, selection.brokers)
+async def entries_of(
+    client: AdminClient, broker: BrokerAddress, user: str | None = None, resource: str | None = None
+) -> list[dict[str, Any]]:
+    """The entries of the ACLs that a broker has."""
+    header = ListAclsRequestHeader(subject_filter=user, resource_filter=resource)
+    response = await access_calls.call(client, broker, RequestCode.AUTH_LIST_ACL, header)
+    return [row for acl in access_calls.decode_list(AclInfo, response.body) for row in _rows(acl)]
 
 
 def put(

@@ -50,7 +50,7 @@ async def broker_row(client: AdminClient, broker: BrokerAddress) -> dict[str, An
         "address": broker.address,
     }
     try:
-        known = await _runtime(client, broker)
+        known = await read_runtime(client, broker)
     except EpochMQError as error:
         return row | {"state": str(error)}
     return row | {
@@ -60,6 +60,7 @@ async def broker_row(client: AdminClient, broker: BrokerAddress) -> dict[str, An
         "outRate": _first_number(known.get("getTransferredTps")),
         "started": int(known.get("bootTimestamp") or 0),
         "diskRatio": known.get("commitLogDiskRatio"),
+        "logEnd": _whole_number(known.get("commitLogMaxOffset")),
     }
 
 
@@ -71,7 +72,12 @@ def _first_number(text: str | None) -> float | None:
         return None
 
 
-async def _runtime(client: AdminClient, broker: BrokerAddress) -> dict[str, str]:
+def _whole_number(text: str | None) -> int | None:
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 20 else None
+
+
+async def read_runtime(client: AdminClient, broker: BrokerAddress) -> dict[str, str]:
+    """What a broker says of itself: RocketMQ's runtime information."""
     return (await client.read(KVTable, broker.address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
 
@@ -80,7 +86,7 @@ def describe_broker(verb: ClusterVerb, name: str) -> int:
 
     async def action(client: AdminClient) -> VerbResult:
         brokers = await client.brokers(broker_names=[name])
-        tables = await client.gather(lambda one: _runtime(client, one), brokers)
+        tables = await client.gather(lambda one: read_runtime(client, one), brokers)
         documents = [
             {"broker": one.broker_name, "id": one.broker_id, "address": one.address, "runtime": known}
             for one, known in zip(brokers, tables, strict=True)

@@ -106,6 +106,19 @@ async def listed_groups(client: AdminClient, *, everything: bool) -> VerbResult:
     return VerbResult(rows, [OutputTable(LIST_COLUMNS, rows)], names)
 
 
+async def lags_of_groups(client: AdminClient, groups_max: int) -> dict[str, int]:
+    """How many messages each of the first groups of applications has not consumed."""
+    masters = await client.masters()
+    known = await _settings_of_all(client, masters)
+    names = sorted(name for name in known if not _is_of_brokers(name))[:groups_max]
+
+    async def behind(name: str) -> int:
+        stats = await read_progress(client, masters, name, None)
+        return sum(map(_lag, stats.values()))
+
+    return dict(zip(names, await client.gather(behind, names), strict=True))
+
+
 LIST_COLUMNS = (
     Column("GROUP", "group"),
     Column("MEMBERS", "members"),

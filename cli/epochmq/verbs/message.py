@@ -20,6 +20,7 @@ from epochmq.exits import ExitCode, UsageError, print_error
 from epochmq.verbs.cluster_calls import ClusterVerb, confirm
 from epochmq.verbs.message_json import message_object
 from epochmq.verbs.output import Column, OutputTable, VerbResult, print_result
+from epochmq.verbs.target import NameserverTarget
 from epochmq.verbs.topic import check_topic, masters_of
 from epochmq_protocol import message_const
 from epochmq_protocol.bodies_base import MessageQueue
@@ -302,39 +303,44 @@ def resend(verb: ClusterVerb, text: str, topic: str | None, *, to: str | None, y
 
 def send_again(verb: ClusterVerb, messages: Sequence[tuple[str, ReceivedMessage, dict[str, str]]]) -> int:
     """Sends messages to topics, with further properties, and prints where each was stored."""
-
-    async def action(client: AdminClient) -> list[dict[str, Any]]:
-        producer = Producer(
-            client.nameservers,
-            "epochmq_resend",
-            timeout_ms=verb.timeout_s * 1000,
-            credentials=verb.target.credentials(),
-            tls=verb.target.tls(),
-        )
-        rows = []
-        try:
-            for topic, received, further in messages:
-                properties = resent_properties(received) | further
-                sent = await producer.send(topic, received.body, properties=properties)
-                rows.append(
-                    {
-                        "topic": topic,
-                        "brokerName": sent.broker_name,
-                        "queueId": sent.queue_id,
-                        "queueOffset": sent.queue_offset,
-                        "status": sent.status.value,
-                        "msgId": sent.msg_id,
-                        "originMsgId": received.msg_id,
-                    }
-                )
-        finally:
-            await producer.close()
-        return rows
-
-    rows = verb.run(action)
+    rows = verb.run(lambda client: sent_again(client, verb.target, messages))
     names = [row["msgId"] for row in rows]
     print_result(VerbResult(rows, [OutputTable(SENT_COLUMNS, rows)], names), verb.output)
     return ExitCode.OK
+
+
+async def sent_again(
+    client: AdminClient,
+    target: NameserverTarget,
+    messages: Sequence[tuple[str, ReceivedMessage, dict[str, str]]],
+) -> list[dict[str, Any]]:
+    """Sends messages to topics, with further properties. Returns a row of `SENT_COLUMNS` for each."""
+    producer = Producer(
+        client.nameservers,
+        "epochmq_resend",
+        timeout_ms=client.timeout_ms,
+        credentials=target.credentials(),
+        tls=target.tls(),
+    )
+    rows = []
+    try:
+        for topic, received, further in messages:
+            properties = resent_properties(received) | further
+            sent = await producer.send(topic, received.body, properties=properties)
+            rows.append(
+                {
+                    "topic": topic,
+                    "brokerName": sent.broker_name,
+                    "queueId": sent.queue_id,
+                    "queueOffset": sent.queue_offset,
+                    "status": sent.status.value,
+                    "msgId": sent.msg_id,
+                    "originMsgId": received.msg_id,
+                }
+            )
+    finally:
+        await producer.close()
+    return rows
 
 
 SENT_COLUMNS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,29 +71,34 @@ def reset(
     check_group(group)
     check_topic(topic)
 
-    async def plan(client: AdminClient) -> list[dict[str, Any]]:
-        return await _plan(client, group, topic, point, queue)
-
-    rows = verb.run(plan)
+    rows = verb.run(lambda client: planned_reset(client, group, topic, point, queue))
     print_result(VerbResult(rows, [OutputTable(COLUMNS, rows)], [group]), verb.output)
     if dry_run:
         print_error("nothing was changed (--dry-run)")
         return ExitCode.OK
-    again = sum(max(-row["change"], 0) for row in rows)
-    skipped = sum(max(row["change"], 0) for row in rows)
-    confirm(f"Reset group {group}? It reads {again} messages again and skips {skipped}.", yes=yes)
-
-    async def write(client: AdminClient) -> None:
-        await client.gather(lambda row: _set(client, group, topic, row), rows)
-
-    verb.run(write)
+    confirm(f"Reset group {group}? {effect_text(rows)}", yes=yes)
+    verb.run(lambda client: write_offsets(client, group, topic, rows))
     print_error(f"group {group} continues at the new offsets with its next pulls")
     return ExitCode.OK
 
 
-async def _plan(
+def effect_text(rows: Sequence[dict[str, Any]]) -> str:
+    """What a reset means for the group, in a sentence. `rows` are those of `planned_reset`."""
+    again = sum(max(-row["change"], 0) for row in rows)
+    skipped = sum(max(row["change"], 0) for row in rows)
+    return f"It reads {again} messages again and skips {skipped}."
+
+
+async def write_offsets(client: AdminClient, group: str, topic: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Sets the new offsets of `planned_reset`."""
+    await client.gather(lambda row: _set(client, group, topic, row), rows)
+
+
+async def planned_reset(
     client: AdminClient, group: str, topic: str, point: ResetPoint, queue: tuple[str, int] | None
 ) -> list[dict[str, Any]]:
+    """A row of `COLUMNS` for each queue: where the group is, and where it would continue. Raises RequestError
+    if the group, the topic or the queue does not exist."""
     masters = masters_of(await client.route(topic))
     await read_settings(client, masters, group)
     address_of = {broker.broker_name: broker.address for broker in masters}

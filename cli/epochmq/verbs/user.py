@@ -59,16 +59,21 @@ def one_of(option: str, text: str | None, known: Sequence[str]) -> str | None:
 
 def list_users(verb: ClusterVerb, part: str | None, selection: Selection) -> int:
     """Prints the users, without their passwords."""
+    return access_calls.print_listed(
+        verb, COLUMNS, lambda client, broker: users_of(client, broker, part), selection.brokers
+    )
 
-    async def read(client: AdminClient, broker: BrokerAddress) -> list[dict[str, Any]]:
-        header = ListUsersRequestHeader(filter=part)
-        response = await access_calls.call(client, broker, RequestCode.AUTH_LIST_USER, header)
-        return [
-            {"user": one.username, "type": one.user_type, "status": one.user_status}
-            for one in access_calls.decode_list(UserInfo, response.body)
-        ]
 
-    return access_calls.print_listed(verb, COLUMNS, "user", read, selection.brokers)
+async def users_of(
+    client: AdminClient, broker: BrokerAddress, part: str | None = None
+) -> list[dict[str, Any]]:
+    """The users of a broker whose names have `part` in them, without their passwords."""
+    header = ListUsersRequestHeader(filter=part)
+    response = await access_calls.call(client, broker, RequestCode.AUTH_LIST_USER, header)
+    return [
+        {"user": one.username, "type": one.user_type, "status": one.user_status}
+        for one in access_calls.decode_list(UserInfo, response.body)
+    ]
 
 
 def create(

@@ -1,13 +1,20 @@
-"""A fake source of facts: one topic and one consumer group with names and contents as odd as they come."""
+"""A fake source of facts: one object of each kind, with names and contents as odd as they come."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 from epochmq.client import ReceivedMessage
-from epochmq.console.cluster_facts import TOPIC_COLUMNS
+from epochmq.console.audit_results import AuditResults
+from epochmq.console.cluster_facts import TOPIC_COLUMNS, AccessFacts, BrokerFacts
 from epochmq.console.page_views import GroupCard, OverviewView, Tone, view_of
-from epochmq.verbs import cluster, group, topic
+from epochmq.console.rate_samples import SeriesName
+from epochmq.verbs import acl, cluster, dead_letters, group, topic, user
 from epochmq.verbs.message import MessageRange
-from epochmq.verbs.output import OutputTable, VerbResult
+from epochmq.verbs.offset_reset import ResetPoint
+from epochmq.verbs.output import Column, OutputTable, VerbResult
 from epochmq_protocol import message
 from epochmq_protocol.bodies_base import MessageQueue
 from epochmq_protocol.codes import ResponseCode
@@ -34,6 +41,9 @@ class FakeFacts:
         self.found: list[ReceivedMessage] = [received(ODD.encode(), {"TAGS": ODD, ODD: ODD})]
         self.asked: list[tuple[str, MessageRange, str | None, int]] = []
         self.topic_count = 1
+        self.audits_of: Path | None = None
+        self.planned: list[tuple[str, str, ResetPoint]] = []
+        self.changed: list[tuple[object, ...]] = []
 
     def _check(self) -> None:
         if self.error is not None:
@@ -90,3 +100,64 @@ class FakeFacts:
         ]
         document = {"queues": queues, "members": members, "consumption": None, "model": ODD}
         return VerbResult(document, tables)
+
+    async def brokers(self) -> list[dict[str, Any]]:
+        self._check()
+        row = {"broker": ODD, "id": 0, "role": "master", "state": "serves", "address": ODD, "inRate": 1.5}
+        return [row, {"broker": ODD, "id": 1, "role": "slave", "state": ODD, "bytesBehind": 7}]
+
+    async def broker(self, name: str) -> BrokerFacts:
+        self._check()
+        return BrokerFacts(
+            await self.brokers(),
+            [
+                OutputTable(
+                    [Column("KEY", "key"), Column("VALUE", "value")], [{"key": ODD, "value": ODD}], ODD
+                )
+            ],
+        )
+
+    async def controllers(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        self._check()
+        members = [{"id": ODD, "address": ODD, "role": "leader", "term": 3}]
+        refused = [{"brokerId": 2, "address": ODD, "reason": ODD}]
+        return members, [{"broker": ODD, "masterId": 1, "masterEpoch": 4, "refused": refused}]
+
+    async def dead_letters(self) -> VerbResult:
+        self._check()
+        return VerbResult(
+            [], [OutputTable(dead_letters.COLUMNS, [{"group": ODD, "messages": 2, "newest": 1}])]
+        )
+
+    async def dead_letters_of(self, name: str, count: int) -> list[ReceivedMessage]:
+        self._check()
+        return self.found[:count]
+
+    async def access(self) -> AccessFacts:
+        self._check()
+        users = [{"user": ODD, "type": "Super", "status": "enable"}]
+        entries = [{"user": ODD, "resource": ODD, "actions": [ODD], "decision": "Deny"}]
+        return AccessFacts(OutputTable(user.COLUMNS, users), OutputTable(acl.COLUMNS, entries), [ODD])
+
+    @property
+    def audits(self) -> AuditResults:
+        return AuditResults(self.audits_of)
+
+    async def sample(self) -> Mapping[SeriesName, float]:
+        self._check()
+        return {SeriesName("lag", ODD): 3.0}
+
+    async def planned_reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
+        self._check()
+        self.planned.append((name, topic_name, point))
+        return [{"topic": topic_name, "broker": ODD, "queue": 0, "consumed": 9, "newOffset": 4, "change": -5}]
+
+    async def reset(self, name: str, topic_name: str, point: ResetPoint) -> list[dict[str, Any]]:
+        self.changed.append((name, topic_name, point))
+        return await self.planned_reset(name, topic_name, point)
+
+    async def resend(
+        self, name: str, message_id: str | None, count: int, *, to_topic: bool
+    ) -> list[dict[str, Any]]:
+        self.changed.append((name, message_id, count, to_topic))
+        return [{"status": "SEND_OK", "topic": ODD, "brokerName": ODD, "queueId": 0, "msgId": "X"}]

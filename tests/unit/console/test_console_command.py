@@ -36,6 +36,11 @@ def test_another_address_than_loopback_needs_a_token(capsys: pytest.CaptureFixtu
     assert "--token-file" in capsys.readouterr().err
 
 
+def test_changes_need_a_token(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["console", "--allow-changes", "--nameserver", "127.0.0.1:9876"]) == 2
+    assert "--allow-changes needs --token-file FILE" in capsys.readouterr().err
+
+
 def test_a_token_must_be_long_enough(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("short\n")
