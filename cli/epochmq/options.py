@@ -27,6 +27,22 @@ class OutputFormat(StrEnum):
     JSON = "json"
 
 
+class StatusFormat(StrEnum):
+    """The format of a status: the formats of results and, as other verbs of runs have it, `text`."""
+
+    TEXT = "text"
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    YAML = "yaml"
+    NAME = "name"
+
+    @property
+    def result(self) -> ResultFormat:
+        """The format of results that is meant."""
+        return ResultFormat.TABLE if self is StatusFormat.TEXT else ResultFormat(self.value)
+
+
 NamespaceOption = Annotated[
     str | None,
     typer.Option("--namespace", "-N", metavar="NAME", help="On Kubernetes: the namespace of the groups."),

@@ -159,3 +159,18 @@ async def test_the_trace_of_a_message_is_shown(command: EpochmqCommand, cluster:
     ]
     assert [one["tookMs"] for one in events] == [7, None, 9]
     assert command.json("message", "trace", "C" * 32) == []
+
+
+def test_bench_measures_sends_and_consumption(command: EpochmqCommand) -> None:
+    command.run("topic", "create", "measured", "--queues", "2")
+    sent = command.json("bench", "produce", "measured", "--count", "200", "--size", "100", "--rate", "2000")
+    assert (sent["messages"], sent["failed"]) == (200, 0)
+    assert 0 < sent["p50Ms"] <= sent["p99Ms"] <= sent["maxMs"]
+    assert sent["seconds"] >= 199 / 2000, "the rate is not exceeded"
+    assert len(command.json("message", "peek", "measured", "--count", "5")[0]["body"]) == 100
+
+    received = command.json("bench", "consume", "measured", "--count", "200")
+    assert received["messages"] == 200
+    assert received["maxMs"] > 0
+    lags = {row["group"]: row["lag"] for row in command.json("top", "--once")["groups"]}
+    assert lags["epochmq_bench"] == 0, "what was measured is acknowledged"

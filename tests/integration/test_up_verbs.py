@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.integration.up_run import COMMAND, GroupRun, UpRun
 from tests.support.process import wait_until
@@ -54,6 +55,10 @@ def test_one_group_is_stopped_and_followed_while_the_other_serves(run: UpRun, tm
         assert "bills-nameserver-0: stopped\n" in printed
         assert "orders" not in printed
         assert [group["name"] for group in run.status()["brokerGroups"]] == ["orders"]
+        pods = ["orders-broker-0", "orders-nameserver-0"]
+        assert sorted(run.ok("status", "-o", "name").split()) == pods
+        assert yaml.safe_load(run.ok("status", "-o", "yaml"))["brokerGroups"][0]["name"] == "orders"
+        assert all(pod in run.ok("status", "-o", "wide") for pod in pods)
         assert (run.state / "volumes" / "bills-broker-0").is_dir()
         run.ok("produce", "t", "hello")
 

@@ -18,6 +18,7 @@ from epochmq.options import (
     OutputFormat,
     OutputOption,
     StateOption,
+    StatusFormat,
     SwitchoverTimeoutOption,
     exit_with,
 )
@@ -140,7 +141,9 @@ def logs(
 @app.command()
 def status(
     state: StateOption = STATE_DEFAULT,
-    output: OutputOption = OutputFormat.TEXT,
+    output: Annotated[
+        StatusFormat, typer.Option("--output", "-o", help="The format of the output.")
+    ] = StatusFormat.TEXT,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
@@ -153,7 +156,7 @@ def status(
     from epochmq.verbs.target import KubernetesTarget
 
     cluster = KubernetesTarget.from_options(namespace, context, kubeconfig)
-    exit_with(lambda: verb.run(state, cluster, as_json=output is OutputFormat.JSON))
+    exit_with(lambda: verb.run(state, cluster, output.result))
 
 
 ReplicaArgument = Annotated[

@@ -282,14 +282,14 @@ class LiveClusterFacts:
 
     async def brokers(self) -> list[dict[str, Any]]:
         """What `epochmq cluster list` prints, and how far slaves are behind."""
-        return await self._with_client(brokers_with_lag)
+        return await self._with_client(cluster.brokers_with_lag)
 
     async def broker(self, name: str) -> BrokerFacts:
         """What `epochmq broker describe` and `epochmq config get` print."""
 
         async def action(client: AdminClient) -> BrokerFacts:
             found = await client.brokers(broker_names=[name])
-            rows = [row for row in await brokers_with_lag(client) if row["broker"] == name]
+            rows = [row for row in await cluster.brokers_with_lag(client) if row["broker"] == name]
             serving = {row["address"] for row in rows if row["state"] == "serves"}
             tables = []
             for one in found:
@@ -349,7 +349,7 @@ class LiveClusterFacts:
 
         async def action(client: AdminClient) -> Mapping[SeriesName, float]:
             values: dict[SeriesName, float] = {}
-            for row in await brokers_with_lag(client):
+            for row in await cluster.brokers_with_lag(client):
                 for kind, name in SAMPLED.items():
                     if row.get(name) is not None:
                         values[SeriesName(kind, series_of(row))] = row[name]
@@ -394,17 +394,6 @@ SAMPLED = {"in": "inRate", "out": "outRate", "behind": "bytesBehind"}
 def series_of(row: Mapping[str, Any]) -> str:
     """The name of a broker's series."""
     return f"{row['broker']}:{row['id']}"
-
-
-async def brokers_with_lag(client: AdminClient) -> list[dict[str, Any]]:
-    """The brokers by `BROKER_COLUMNS`. A slave's lag is how many bytes its log ends before the master's."""
-    rows = await cluster.listed_brokers(client)
-    ends = {row["broker"]: row.get("logEnd") for row in rows if row["role"] == "master"}
-    for row in rows:
-        end, own = ends.get(row["broker"]), row.get("logEnd")
-        known = end is not None and own is not None and row["role"] != "master"
-        row["bytesBehind"] = max(end - own, 0) if known else None
-    return rows
 
 
 async def observed(directory: StateDirectory) -> status.LocalObservation:

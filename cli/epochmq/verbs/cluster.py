@@ -60,6 +60,18 @@ async def listed_brokers(client: AdminClient, cluster: str | None = None) -> lis
     return await client.gather(row, await client.brokers(cluster=cluster))
 
 
+async def brokers_with_lag(client: AdminClient) -> list[dict[str, Any]]:
+    """As `listed_brokers`, with `bytesBehind`: how many bytes the log of a slave ends before the master's.
+    It is null for a master, and where one of the two does not tell its end."""
+    rows = await listed_brokers(client)
+    ends = {row["broker"]: row.get("logEnd") for row in rows if row["role"] == "master"}
+    for row in rows:
+        end, own = ends.get(row["broker"]), row.get("logEnd")
+        is_known = end is not None and own is not None and row["role"] != "master"
+        row["bytesBehind"] = max(int(end or 0) - int(own or 0), 0) if is_known else None
+    return rows
+
+
 def summary_of(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """A cluster in one row. Messages are counted where they are first stored, so only a master's rate in
     counts."""

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from epochmq.exits import ExitCode, print_error
+from epochmq.verbs.output import ResultFormat, VerbResult, print_result
 from epochmq.verbs.target import KubernetesTarget
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from epochmq_operator.status_model import StatusReport
 
 
-def run(state: Path, target: KubernetesTarget | None, *, as_json: bool) -> int:
-    """Prints the pods of a run as a table or as JSON."""
+PROGRAMS = (ResultFormat.JSON, ResultFormat.YAML, ResultFormat.NAME)
+WIDE_COLUMNS = 240
+"""The width of the tables in the format `wide`."""
+
+
+def run(state: Path, target: KubernetesTarget | None, output: ResultFormat) -> int:
+    """Prints the pods of a run: as tables, as JSON or YAML, or their names."""
     if target is not None:
-        return _run_on_cluster(target, as_json=as_json)
+        return _run_on_cluster(target, output)
 
     from epochmq_operator.local import status
     from epochmq_operator.local.state_directory import StateDirectory
@@ -27,14 +36,14 @@ def run(state: Path, target: KubernetesTarget | None, *, as_json: bool) -> int:
         observation = asyncio.run(status.observe(directory))
     else:
         observation = status.LocalObservation.nothing()
-    if as_json:
-        _print_json(status.report(directory, observation))
+    if output in PROGRAMS:
+        _print_document(
+            status.report(directory, observation), [one.pod.name for one in observation.pods], output
+        )
     elif observation.pods:
-        from rich.console import Console
-
         from epochmq.verbs import pod_tables
 
-        console = Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_WITHOUT_TERMINAL)
+        console = _console(output)
         rows = [pod_tables.row_of(pod) for pod in observation.pods]
         console.print(pod_tables.pod_table(rows, console.width))
         pod_tables.print_groups(console, status.report(directory, observation))
@@ -47,19 +56,17 @@ def run(state: Path, target: KubernetesTarget | None, *, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _run_on_cluster(target: KubernetesTarget, *, as_json: bool) -> int:
+def _run_on_cluster(target: KubernetesTarget, output: ResultFormat) -> int:
     from epochmq.verbs import kubernetes_cluster
 
     report = kubernetes_cluster.read_status(target)
     pods = kubernetes_cluster.pods(report)
-    if as_json:
-        _print_json(report)
+    if output in PROGRAMS:
+        _print_document(report, [pod.pod for pod, _ in pods], output)
     elif pods or report.broker_groups:
-        from rich.console import Console
-
         from epochmq.verbs import pod_tables
 
-        console = Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_WITHOUT_TERMINAL)
+        console = _console(output)
         rows = [pod_tables.row_of_status(pod, component) for pod, component in pods]
         console.print(pod_tables.pod_table(rows, console.width))
         pod_tables.print_groups(console, report)
@@ -69,7 +76,16 @@ def _run_on_cluster(target: KubernetesTarget, *, as_json: bool) -> int:
     return ExitCode.OK
 
 
-def _print_json(report: StatusReport) -> None:
-    import msgspec
+def _print_document(report: StatusReport, names: Sequence[str], output: ResultFormat) -> None:
+    print_result(VerbResult(report, (), names), output)
 
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+
+def _console(output: ResultFormat) -> Console:
+    """A console as wide as the terminal; wider for the format `wide`, or where there is no terminal."""
+    from rich.console import Console
+
+    from epochmq.verbs import pod_tables
+
+    if output is ResultFormat.WIDE:
+        return Console(width=WIDE_COLUMNS)
+    return Console() if sys.stdout.isatty() else Console(width=pod_tables.WIDTH_WITHOUT_TERMINAL)
