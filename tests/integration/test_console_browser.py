@@ -332,7 +332,7 @@ def test_brokers_are_drawn_over_time_and_opened(shown: Shown, browser: Browser) 
         expect(page.get_by_role("img", name=re.compile("^now .* at most .* in the last"))).not_to_have_count(
             0
         )
-        page.get_by_text("orders-a:0 settings").click()
+        page.locator("summary", has_text="orders-a:0 settings").click()
         expect(page.get_by_role("cell", name="brokerClusterName", exact=True).first).to_be_visible()
 
 
