@@ -11,14 +11,19 @@ import random
 from collections.abc import Awaitable, Callable
 from itertools import product
 
+from epochmq.client import Producer
 from tests.simulation.whole.acting import OTHER, ActingGroup
-from tests.simulation.whole.group import Group
+from tests.simulation.whole.group import PROBE, Group
 from tests.simulation.whole.hosts import Site
-from tests.simulation.whole.workload import Book, PromiseBrokenError
+from tests.simulation.whole.workload import SEND_TIMEOUT_MS, Book, PromiseBrokenError, send
 
 SLOW_DISK = 600.0
 """A sync takes some hundred milliseconds."""
+HANGING_DISK = 5000.0
+"""It takes some seconds."""
 REPLACED_WITHIN_S = 20.0
+LARGE_BYTES = 300_000
+"""The body of a message that takes three seconds to replicas."""
 
 Sequence = Callable[[Site, random.Random], Awaitable[Group]]
 
@@ -40,6 +45,8 @@ async def a_peer_forgets(site: Site, dice: random.Random) -> Group:
     away, forgets = dice.sample([name for name in group.brokers if name != leader], 2)
     with group.kept_down([away]):
         site.kill(away)
+        if kind == "ASYNC_FLUSH":
+            site.hosts[forgets].disk_delay = HANGING_DISK  # a peer flushes after 10 ms otherwise
         await asyncio.sleep(1.0 + 2 * dice.random())
         with group.kept_down([forgets]):
             if kind == "SYNC_FLUSH":
@@ -49,6 +56,7 @@ async def a_peer_forgets(site: Site, dice: random.Random) -> Group:
                 site.power_off(forgets)
                 await asyncio.sleep(0.1)
                 site.power_on(forgets)
+            site.hosts[forgets].disk_delay = 1.0
             site.pause(leader)
     await asyncio.sleep(4.0 + 4 * dice.random())
     if site.processes[leader].alive:
@@ -133,12 +141,40 @@ async def a_broker_loses_its_tail(site: Site, dice: random.Random) -> Group:
     return group
 
 
+async def a_record_is_half_copied(site: Site, dice: random.Random) -> Group:
+    """All brokers die while the replicas have a part of a large record. At their start they drop the part,
+    which was never confirmed, and one of them is elected."""
+    settings = {
+        "flushDiskType": flush(dice),
+        "mappedFileSizeCommitLog": 2 << 20,
+        "maxMessageSize": 1 << 20,
+        "haFlowControlEnable": True,
+        "maxHaTransferByteInSecond": 100_000,
+    }
+    group = Group(site, brokers=3, controllers=3, settings=settings)
+    await group.begin()
+    await asyncio.sleep(0.5 + dice.random())
+    master, body = _master(group), dice.randbytes(LARGE_BYTES)
+
+    async def send_large() -> None:
+        await send(site, Producer(group.nameservers, "large", timeout_ms=SEND_TIMEOUT_MS), body, group.book)
+
+    site.start("large", send_large, on=site.host(PROBE).name)
+    await asyncio.sleep(0.5 + 1.5 * dice.random())
+    with group.kept_down([master]):
+        for name in group.brokers:
+            site.kill(name)
+        await _check_accepts(group, "the master is down, and two replicas live")
+    return group
+
+
 SEQUENCES: tuple[Sequence, ...] = (
     a_peer_forgets,
     a_replica_is_refused,
     a_master_reaches_no_replica,
     the_other_group_loses_power,
     a_broker_loses_its_tail,
+    a_record_is_half_copied,
 )
 
 
