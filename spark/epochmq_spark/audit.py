@@ -34,7 +34,7 @@ from epochmq_spark.features import FEATURES, check_feature
 from epochmq_spark.findings import KINDS, finding
 from epochmq_spark.sources.epochs import EpochsReader
 from epochmq_spark.sources.file_ranges import OPEN_COST_BYTES, PARTITION_BYTES, FileRange
-from epochmq_spark.sources.offsets import OffsetsReader
+from epochmq_spark.sources.offsets import DELAY, ProgressReader
 from epochmq_spark.sources.range_summaries import summarise_ranges
 from epochmq_spark.sources.summary import SummaryReader
 
@@ -398,7 +398,7 @@ def _read_offsets(spark: SparkSession, replicas: Sequence[store_layout.AuditedRe
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                reader = OffsetsReader([chosen[number]], {})
+                reader = ProgressReader([chosen[number]], {})
                 for partition in reader.partitions():
                     yield from reader.read(partition)
 
@@ -434,6 +434,10 @@ def offset_finding(row: Row) -> list[Row]:
     """The finding of an offset beyond the end of its queue, or of a file of offsets that cannot be read."""
     if row["fault"]:
         return [finding(row["group"], row["replica"], "state.unreadable", detail=row["fault"])]
+    if row["consumer_group"] == DELAY:
+        detail = f"level {row['queue_id'] + 1} is at {row['offset']}, its queue ends at {row['queue_end']}"
+        columns = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}
+        return [finding(row["group"], row["replica"], "delay-offset.ahead", **columns, detail=detail)]
     detail = f"group {row['consumer_group']} is at {row['offset']}, the queue ends at {row['queue_end']}"
     columns = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}
     return [finding(row["group"], row["replica"], "consumer-offset.ahead", **columns, detail=detail)]

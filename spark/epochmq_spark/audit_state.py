@@ -19,6 +19,7 @@ from epochmq_spark import (
     log_spans,
     saved_peer_state,
     shared_files,
+    state_comparison,
     store_layout,
     topic_tables,
     verdict,
@@ -386,6 +387,7 @@ def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metada
     the metadata are not a view."""
     views = controller_view.parse_views(metadata) if metadata is not None else {}
     findings = _check_replica_counts(state)
+    findings += state_comparison.compare_state_files(state.replicas, state.contents, state.histories)
     for group in sorted({group for group, _ in state.replicas}):
         members = state.histories.get(group, [])
         ids = {name: state.broker_ids.get((group, name)) for of, name in state.replicas if of == group}

@@ -24,6 +24,12 @@ class FindingSeverity(StrEnum):
 SEVERITY_ORDER: Final = tuple(FindingSeverity)
 """The severities, the most serious first: the order of lists of findings."""
 
+_LIMITS: Final = {
+    name: 1 << (31 if name == "queue_id" else 63)
+    for name in ("epoch", "start_offset", "end_offset", "queue_id", "queue_offset", "store_timestamp")
+}
+"""The range of each column with a number."""
+
 _E, _W, _N = FindingSeverity.ERROR, FindingSeverity.WARNING, FindingSeverity.NOTE
 
 KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
@@ -39,6 +45,7 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     "file.unreadable": (_W, "a file cannot be read"),
     "check.failed": (_W, "a check ended with an error, so what it would have found is missing"),
     "file.foreign": (_W, "no broker creates a file of this name here"),
+    "file.wrong-size": (_E, "a file has a size that no broker gives it"),
     "file.short": (_E, "a file is shorter than it must be"),
     "epoch.file-missing": (_E, "the replica has no epoch file, but other replicas have one"),
     "epoch.file-broken": (_E, "the epoch file's count, checksum or lines are wrong"),
@@ -92,9 +99,13 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     ),
     "topic.made-again": (_N, "messages from before their topic was deleted and made again"),
     "consumer-offset.ahead": (_E, "a consumer group's offset is beyond the end of its queue"),
-    "state.unreadable": (_W, "a state file cannot be read"),
+    "state.unreadable": (_W, "a state file cannot be read, or has a value that no broker writes"),
+    "state.missing": (_W, "a state file is missing that another replica has"),
+    "state.differs": (_W, "a table has the version of another replica's, and another content"),
+    "delay-offset.ahead": (_E, "the offset of a delay level is beyond the end of its queue"),
     "index.missing-entry": (_E, "a key of a message is not in the index"),
     "index.missing-range": (_W, "keys of messages are outside the ranges of all index files"),
+    "index.broken-header": (_E, "the header of an index file has values that no broker writes"),
     "index.broken-chain": (_E, "a search does not reach an entry of the index"),
     "timer.broken-wheel": (_E, "the timer wheel has another size, or a slot at a wrong place"),
     "timer.wrong-slot": (_E, "a slot of the timer wheel does not lead to its last unit in the timer log"),
@@ -140,7 +151,22 @@ def finding(group: str, replica: str, kind: str, **fields: Any) -> dict[str, Any
     unknown = fields.keys() - row.keys()
     if unknown:
         raise KeyError(f"no such column of a finding: {sorted(unknown)}")
-    return row | {"group": group, "replica": replica, "kind": kind, "severity": KINDS[kind][0].value} | fields
+    row |= {"group": group, "replica": replica, "kind": kind, "severity": KINDS[kind][0].value} | fields
+    return _that_fits(row)
+
+
+def _that_fits(row: dict[str, Any]) -> dict[str, Any]:
+    """The row without what a table cannot hold: a number beyond the range of its column moves to the detail,
+    bytes that are not UTF-8 are escaped. Damaged files have any number and any name."""
+    for name, limit in _LIMITS.items():
+        value = row[name]
+        if value is not None and not -limit <= value < limit:
+            row[name] = None
+            row["detail"] = f"{row['detail'] or ''} ({name} {value})".strip()
+    for name, value in row.items():
+        if isinstance(value, str) and not value.isascii():
+            row[name] = value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return row
 
 
 def sentence(row: dict[str, Any]) -> str:

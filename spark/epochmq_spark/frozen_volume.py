@@ -32,12 +32,15 @@ COPIED = (
     "config/consumerFilter.json",
     "config/consumerOffset.json",
     "config/consumerOrderInfo.json",
+    "config/delayOffset.json",
     "config/lmqConsumerOffset.json",
     "config/messageRequestMode.json",
+    "config/subscriptionGroup.json",
     "config/timercheck",
     "config/timermetrics",
     "config/topicQueueMapping.json",
     "config/topics.json",
+    "config/transactionMetrics",
 )
 AUTH = "config/auth.json"
 """Shown without passwords. Its copies beside it are not shown."""

@@ -10,7 +10,9 @@ from itertools import pairwise
 
 import msgspec
 
+from epochmq_formats.batch_unit import UNIT_BYTES as BATCH_UNIT_BYTES
 from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE
+from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_protocol.integers import INT_MAX, LONG_MAX
 from epochmq_spark import files
 
@@ -75,7 +77,8 @@ class StoreFault:
 class StoreContents:
     """The files of a store. If it cannot be read at all, only `faults` is filled. `log` are the segments of
     the commit log; with DLedger its data files, behind the segments of a plain log that was upgraded.
-    `peer_folder` and `entry_index` are the directory of the DLedger peer and the files of its index."""
+    `peer_folder` and `entry_index` are the directory of the DLedger peer and the files of its index. `names`
+    are those in the store, `config` those in its directory `config`."""
 
     log: list[DataFile] = field(default_factory=list)
     peer_folder: str | None = None
@@ -88,6 +91,8 @@ class StoreContents:
     extensions: list[ConsumeQueueFiles] = field(default_factory=list)
     timer_log: list[DataFile] = field(default_factory=list)
     timer_wheel: DataFile | None = None
+    names: frozenset[str] = frozenset()
+    config: frozenset[str] = frozenset()
     has_epochs: bool = False
     has_queues: bool = False
     aborted: bool = False  # the file `abort` exists: the broker runs, or did not stop cleanly
@@ -129,6 +134,7 @@ def scan_store(location: str) -> StoreContents:
         detail = f"it contains the directories of several DLedger peers: {', '.join(peers)}"
         contents.faults.append(StoreFault("directory.foreign", location, detail))
         return contents
+    contents.names = frozenset(here)
     contents.has_epochs = EPOCH_FILE in here or f"{EPOCH_FILE}.bak" in here
     contents.aborted = "abort" in here
     if peers:
@@ -152,11 +158,16 @@ def scan_store(location: str) -> StoreContents:
     if not contents.log:
         folder = files.join(location, *(peers or ["commitlog"]))
         contents.faults.append(StoreFault("directory.empty", folder, "it contains no segment"))
+    if "config" in here:
+        of_config = _list(listing, files.join(location, "config"), contents) or []
+        contents.config = frozenset(entry.name for entry in of_config)
     contents.has_queues = "consumequeue" in here
     if contents.has_queues:
         contents.queues = _list_queues(listing, files.join(location, "consumequeue"), contents)
+        _check_sizes_of_units(contents.queues, UNIT_BYTES, contents)
     if "batchconsumequeue" in here:
         contents.batch_queues = _list_queues(listing, files.join(location, "batchconsumequeue"), contents)
+        _check_sizes_of_units(contents.batch_queues, BATCH_UNIT_BYTES, contents)
     if "compaction" in here:
         _list_compaction(listing, files.join(location, "compaction"), contents)
     if "consumequeue_ext" in here:
@@ -291,6 +302,17 @@ def _check_segments(log: Sequence[DataFile], contents: StoreContents) -> None:
             contents.faults.append(StoreFault("log.missing-segment", after.location, detail))
 
 
+def _check_sizes_of_units(
+    queues: Sequence[ConsumeQueueFiles], unit_bytes: int, contents: StoreContents
+) -> None:
+    """A file of a consume queue has room for a number of whole units."""
+    for queue in queues:
+        for file in queue.files:
+            if file.size % unit_bytes:
+                detail = f"{file.size} bytes, expected a multiple of {unit_bytes}, the size of a unit"
+                contents.faults.append(StoreFault("file.wrong-size", file.location, detail))
+
+
 def _list_compaction(listing: files.Listing, folder: str, contents: StoreContents) -> None:
     names = {entry.name for entry in _list(listing, folder, contents) or []}
     if "compactionLog" in names:
@@ -365,7 +387,11 @@ def parse_identity(location: str) -> tuple[str, str, int] | None:
     except OSError as error:
         raise ValueError(f"{IDENTITY_FILE}: {error}") from None
     parts = text.strip().split("#")
-    if len(parts) != 3 or not parts[0] or not parts[1] or not parts[2].isdecimal():
+    if len(parts) != 3 or not parts[0] or not parts[1] or not _is_id(parts[2]):
         found = f"it is {text[:80]!r}" if text else "it is empty"
         raise ValueError(f"{IDENTITY_FILE}: {found}, expected cluster#brokerName#brokerId")
     return parts[0], parts[1], int(parts[2])
+
+
+def _is_id(text: str) -> bool:
+    return text.isdecimal() and len(text) <= len(str(LONG_MAX)) and int(text) <= LONG_MAX

@@ -75,9 +75,8 @@ def _check_positions(reader: ReplicaReader, ends: dict[str, int]) -> None:
         document = fastjson.loads(data)
         table = document["queueOffsetMap"]
         positions = {str(key): int(offset) for key, offset in table.items()}
-    except (EpochMQError, ValueError, TypeError, KeyError, AttributeError) as error:
-        reader.report("state.unreadable", file=file, detail=f"{POSITIONS}: {error!r}")
-        return
+    except (EpochMQError, ValueError, TypeError, KeyError, AttributeError):
+        return  # the check of state files reports it
     for key, offset in sorted(positions.items()):
         if key in ends and offset >= ends[key]:
             detail = f"{key} is compacted up to {offset}, its queue ends at {ends[key]}"

@@ -1,24 +1,33 @@
-"""Checks the state files of POP, filters, request modes, static topics, access control and the timer."""
+"""Checks the state files of a store: their values, the headers of its index files, and what its features have
+saved."""
 
 from __future__ import annotations
 
+import time
+
+from epochmq_formats.index_file import HEADER_BYTES
 from epochmq_protocol.errors import EpochMQError
+from epochmq_spark import files
+from epochmq_spark.decode.index_entries import slot_count
 from epochmq_spark.decode.state_tables import STATE_FILES, StateEntry
+from epochmq_spark.decode.state_values import STATE_VALUES, index_header_faults
 from epochmq_spark.features.replica_reader import QueueReader, ReplicaReader
 
 _ORDER_FILE = "config/consumerOrderInfo.json"
 
 
 def check_state_files(reader: ReplicaReader) -> None:
-    """Reports files that cannot be read, entries that contradict themselves, and offsets of ordered POP
-    beyond the end of a queue. Raises OSError."""
+    """Reports files that cannot be read, values that no broker writes, entries that contradict themselves,
+    and offsets of ordered POP beyond the end of a queue. Raises OSError."""
+    _check_values(reader)
+    _check_index_headers(reader)
     for name, parse in STATE_FILES.items():
-        data = reader.small_file(name)
+        data = reader.small_file(name) if name not in STATE_VALUES else None
         if data is None:
             continue
         try:
             entries = parse(data)
-        except (EpochMQError, ValueError, TypeError) as error:
+        except (EpochMQError, ValueError, TypeError, AttributeError) as error:
             reader.report("state.unreadable", file=reader.path(name), detail=f"{name}: {error}")
             continue
         for entry in entries:
@@ -33,6 +42,34 @@ def check_state_files(reader: ReplicaReader) -> None:
                 )
         if name == _ORDER_FILE:
             _check_order_offsets(reader, entries)
+
+
+def _check_values(reader: ReplicaReader) -> None:
+    now_ms = int(time.time() * 1000)
+    for name, check in STATE_VALUES.items():
+        data = reader.small_file(name)
+        if data is None:
+            continue
+        try:
+            faults = check(data, now_ms)
+        except (EpochMQError, ValueError, TypeError) as error:
+            faults = [str(error)]
+        if faults:
+            detail = f"{name}: {'; '.join(faults)}"
+            reader.report("state.unreadable", file=reader.path(name), detail=detail)
+
+
+def _check_index_headers(reader: ReplicaReader) -> None:
+    """Checks the headers of the index files. The newest one of a broker that was killed may be torn: its
+    start makes it anew."""
+    now_ms = int(time.time() * 1000)
+    for file in reader.contents.index[: -1 if reader.contents.aborted else None]:
+        slots = slot_count(file.size)
+        if slots is None:
+            continue  # the pass over the index files reports it
+        header = bytes(files.read_range(file.location, 0, HEADER_BYTES))
+        if faults := index_header_faults(header, file.size, slots, now_ms):
+            reader.report("index.broken-header", file=file.location, detail="; ".join(faults))
 
 
 def _check_order_offsets(reader: ReplicaReader, entries: list[StateEntry]) -> None:

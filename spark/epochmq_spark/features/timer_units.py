@@ -75,10 +75,8 @@ def _read_progress(reader: ReplicaReader) -> t.TimerProgress | None:
         return None
     try:
         return t.decode_progress(data)
-    except ValueError as error:
-        detail = f"{CHECKPOINT}: {error}"
-        reader.report("state.unreadable", file=reader.path(CHECKPOINT), detail=detail)
-        return None
+    except ValueError:
+        return None  # the check of state files reports it
 
 
 def _check_progress(

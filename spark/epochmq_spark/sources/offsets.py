@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.integers import LONG_MAX
-from epochmq_protocol.topics import is_lmq
+from epochmq_protocol.topics import RMQ_SYS_SCHEDULE_TOPIC, is_lmq
 from epochmq_spark import files, schemas, store_layout, volume_client
+from epochmq_spark.decode.state_values import delay_offsets
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
 
 FILE = "config/consumerOffset.json"
@@ -21,6 +22,10 @@ FILES = (FILE, "config/lmqConsumerOffset.json")  # the second one in place of th
 FAULTS_MAX = 10  # entries that are named
 TEXT_MAX = 80  # characters of a wrong value that are shown
 DIGITS_MAX = 19  # of a long
+DELAY_FILE = "config/delayOffset.json"
+DELAY = "delayOffset.json"
+"""Stands for the broker, which delivers delayed messages, where other rows have a consumer group. The name
+of a group has no dot."""
 QUEUE_ID_MAX = 2**31 - 1
 QUEUE_ENDS = "queueEnds.json"
 """A file that only a frozen volume has: the ends of its queues at the moment of the request."""
@@ -45,9 +50,12 @@ class OffsetsReader(FileRangeReader):
     """Reads the consumer offsets of each replica. A frozen volume adds the ends of its queues, as rows
     without a consumer group."""
 
+    names: tuple[str, ...] = FILES
+
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
         """The file of offsets; of a frozen volume the ends of its queues, too."""
-        for name in FILES if not volume_client.is_remote(replica.location) else (*FILES, QUEUE_ENDS):
+        names = self.names
+        for name in names if not volume_client.is_remote(replica.location) else (*names, QUEUE_ENDS):
             yield FileRange(replica.group, replica.name, files.join(replica.location, name), 0, 1, 0, 1)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
@@ -55,7 +63,8 @@ class OffsetsReader(FileRangeReader):
         columns: dict[str, object] = {"group": file_range.group, "replica": file_range.replica}
         try:
             data = files.read(file_range.location)
-            rows = parse_queue_ends(data) if file_range.location.endswith(QUEUE_ENDS) else parse_offsets(data)
+            parse = next((one for end, one in _PARSERS.items() if _ends_with(file_range.location, end)), None)
+            rows = (parse or parse_offsets)(data)
         except (FileNotFoundError, NotADirectoryError):
             return
         except (OSError, ValueError, EpochMQError) as error:
@@ -64,6 +73,25 @@ class OffsetsReader(FileRangeReader):
             if "fault" in row:
                 row["fault"] = f"{file_range.location}: {row['fault']}"
         yield pa.RecordBatch.from_pylist([columns | row for row in rows], schema=schemas.OFFSETS)
+
+
+class ProgressReader(OffsetsReader):
+    """Reads what the audit compares with the ends of queues: besides the offsets of consumer groups those of
+    the delay levels, as rows of the group `DELAY`."""
+
+    names = (*FILES, DELAY_FILE)
+
+
+def parse_delay_offsets(data: bytes) -> list[dict[str, object]]:
+    """The rows of a delayOffset.json, as far as its values are valid: another check reports the others."""
+    try:
+        offsets = delay_offsets(data)
+    except (ValueError, EpochMQError):
+        return []
+    return [
+        {"consumer_group": DELAY, "topic": RMQ_SYS_SCHEDULE_TOPIC, "queue_id": level - 1, "offset": offset}
+        for level, offset in offsets.items()
+    ]
 
 
 def parse_offsets(data: bytes) -> list[dict[str, object]]:
@@ -106,6 +134,21 @@ def _number(value: object, maximum: int) -> int | None:
 def parse_queue_ends(data: bytes) -> list[dict[str, object]]:
     """The rows of a volume reader's queueEnds.json. Raises ValueError."""
     rows: list[dict[str, object]] = []
-    for topic, queues in json.loads(data).items():
-        rows += [{"topic": topic, "queue_id": int(one), "offset": int(end)} for one, end in queues.items()]
+    document = json.loads(data)
+    for topic, queues in document.items() if isinstance(document, dict) else ():
+        for queue_id, end in queues.items():
+            queue, place = _number(queue_id, QUEUE_ID_MAX), _number(end, LONG_MAX)
+            if queue is None or place is None:
+                shown = (
+                    f"{str(end)[:TEXT_MAX]} for queue {str(queue_id)[:TEXT_MAX]} of {str(topic)[:TEXT_MAX]}"
+                )
+                raise ValueError(f"the end {shown}, expected numbers that are not negative")
+            rows.append({"topic": topic, "queue_id": queue, "offset": place})
     return rows
+
+
+_PARSERS = {QUEUE_ENDS: parse_queue_ends, DELAY_FILE: parse_delay_offsets}
+
+
+def _ends_with(location: str, name: str) -> bool:
+    return location.partition("?")[0].endswith(name)

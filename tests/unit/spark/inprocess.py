@@ -15,7 +15,7 @@ from epochmq_spark.features import FEATURES, check_feature
 from epochmq_spark.findings import finding
 from epochmq_spark.sources.epochs import EpochsReader
 from epochmq_spark.sources.file_ranges import FileRangeReader
-from epochmq_spark.sources.offsets import OffsetsReader
+from epochmq_spark.sources.offsets import ProgressReader
 from epochmq_spark.sources.summary import SummaryReader
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ def run(
     for row in by_kind["queue"] + by_kind["unit"]:
         key = row["group"], row["topic"], row["queue_id"]
         ends[key] = max(ends.get(key, 0), row["high"] + 1)
-    offsets = rows(OffsetsReader(replicas, options))
+    offsets = rows(ProgressReader(replicas, options))
     for row in offsets:
         if row["consumer_group"] is None and not row["fault"]:
             key = row["group"], row["topic"], row["queue_id"]
