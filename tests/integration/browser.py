@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.support.process import PATIENCE_S
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = PATIENCE_S * 1000
+expect.set_options(timeout=PATIENCE_MS)  # playwright waits 5 s otherwise, too short for a busy machine
 
 
 def missing() -> str | None:
