@@ -19,6 +19,7 @@ from tests.interop.java_env import NEWEST, JavaMissingError, Release, in_use, ja
 from tests.interop.replicated_cluster import ReplicatedCluster
 from tests.interop.scenarios import DriverRun, ScenarioReport, run_scenarios
 from tests.support.cluster import Cluster, OurCluster
+from tests.support.compatibility import passed_line
 from tests.support.tls import tls_settings
 
 CLUSTERS: dict[str, type[Cluster]] = {
@@ -36,6 +37,8 @@ QUICK_CHECKS = {
 }
 """Transactions are checked after seconds instead of half a minute. With RocketMQ, op messages must be written
 sooner than that: it asks a producer again while the end of its transaction waits for an op message."""
+COMPATIBILITY = os.environ.get("EPOCHMQ_COMPATIBILITY", "")
+"""The file that lists the tests which passed (`tests.support.compatibility`)."""
 FEATURES = {"enablePropertyFilter": True, "recallMessageEnable": True}
 """Features that RocketMQ switches on by a key."""
 ORACLE = os.environ.get("EPOCHMQ_INTEROP_ORACLE", "")
@@ -165,9 +168,12 @@ def binary_report(request: pytest.FixtureRequest, cluster: Cluster, binary_run: 
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the end of the cluster's logs to a failure."""
+    """Adds the end of the cluster's logs to a failure, and records a test that passed."""
     report = yield
     cluster = getattr(item, "funcargs", {}).get("cluster")
+    if COMPATIBILITY and report.when == "call" and report.passed:
+        with Path(COMPATIBILITY).open("a", encoding="utf-8") as file:
+            file.write(passed_line(item.nodeid, in_use().version, NEWEST.version) + "\n")
     if report.failed and isinstance(cluster, Cluster):
         report.sections.append(("cluster logs", cluster.logs()))
     return report
