@@ -4,7 +4,7 @@ the number of replicas, elections and segments, not on the size of the logs."""
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -137,6 +137,7 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
     """Lists the directories of all replicas."""
     state = AuditState({}, {})
     owners: dict[tuple[str, tuple[str, str, int]], str] = {}
+    brokers: dict[ReplicaKey, str] = {}
     for replica in replicas:
         key = replica.group, replica.name
         state.replicas[key] = replica
@@ -152,6 +153,7 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
         if identity is None:
             continue
         state.broker_ids[key] = identity[2]
+        brokers[key] = identity[1]
         if identity[1] != replica.group:
             detail = f"it belongs to replica {identity[2]} of {identity[1]}, expected one of {replica.group}"
             state.findings.append(
@@ -164,23 +166,56 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
                 finding(*key, "directory.same-replica", file=replica.location, detail=detail)
             )
     state.findings += shared_files.find_shared(state.replicas, state.contents)
+    _leave_out_strangers(state, brokers)
     _compare_sizes(state)
     return state
 
 
 def _compare_sizes(state: AuditState) -> None:
-    """Reports segments that are shorter than another replica's segment with the same start."""
-    sizes: dict[tuple[str, int], int] = {}
+    """Reports segments of another size than those of the group have."""
+    logs: dict[tuple[str, int], list[list[store_layout.DataFile]]] = defaultdict(list)
     for (group, _), contents in state.contents.items():
-        for file in contents.log:
-            sizes[group, file.start] = max(sizes.get((group, file.start), 0), file.size)
-    reported = {row["file"] for row in state.findings if row["kind"] == "file.short"}
+        for header in {file.header_bytes for file in contents.log}:
+            logs[group, header].append([file for file in contents.log if file.header_bytes == header])
+    sizes = {key: store_layout.usual_size(of_group) for key, of_group in logs.items()}
     for key, contents in state.contents.items():
         for file in contents.log:
-            size = sizes[key[0], file.start]
-            if file.size < size and file.location not in reported:
-                detail = f"{file.size} bytes, another replica has {size}"
-                state.findings.append(finding(*key, "file.short", file=file.location, detail=detail))
+            size = sizes[key[0], file.header_bytes]
+            if file.size == size:
+                continue
+            kind = "file.short" if file.size < size else "file.wrong-size"
+            detail = f"{file.size} bytes, expected {size} like the others"
+            detail += ": copied in part, or truncated" if file.size < size else ""
+            state.findings.append(finding(*key, kind, file=file.location, detail=detail))
+
+
+def _leave_out_strangers(state: AuditState, brokers: Mapping[ReplicaKey, str]) -> None:
+    """Leaves replicas out of the comparison that are of another mode, or of another group by their file
+    `brokerIdentity`, than most replicas; all of them, if as many are of the one as of the other."""
+    modes = {
+        key: "DLedger" if contents.peer_folder is not None else "plain"
+        for key, contents in state.contents.items()
+        if contents.log
+    }
+    for group in sorted({group for group, _ in modes}):
+        for of_replicas, kind, what in (
+            (modes, "directory.other-mode", "it has a {} log"),
+            (brokers, "directory.other-group", "it belongs to the group {}"),
+        ):
+            here = {key: value for key, value in of_replicas.items() if key[0] == group}
+            counts = Counter(here.values()).most_common()
+            if len(counts) < 2:
+                continue
+            usual = counts[0][0] if counts[0][1] > counts[1][1] else None
+            for key, value in here.items():
+                if value != usual:
+                    detail = what.format(value) + ", unlike other replicas; it is not compared with them"
+                    place = state.replicas[key].location
+                    state.findings.append(finding(*key, kind, file=place, detail=detail))
+                    state.contents[key].log = []
+                    state.contents[key].index = []
+                    state.contents[key].queues = []
+                    state.contents[key].entry_index = []
 
 
 def add_histories(

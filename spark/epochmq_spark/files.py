@@ -167,7 +167,7 @@ def entries(location: str) -> list[DirectoryEntry]:
                 status = child.stat()
             except FileNotFoundError:
                 if child.is_symlink():
-                    raise
+                    listed.append(DirectoryEntry(child.name, False, 0))
                 continue  # a broker that runs has removed it meanwhile, or given it another name
             listed.append(DirectoryEntry(child.name, stat.S_ISREG(status.st_mode), status.st_size))
         return sorted(listed)

@@ -38,6 +38,7 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     "directory.foreign": (_W, "the directory is not a broker's store"),
     "directory.unreadable": (_W, "the directory cannot be read"),
     "directory.other-group": (_W, "the directory belongs to a replica of another group"),
+    "directory.other-mode": (_W, "the directory has a log of another mode than the other replicas"),
     "directory.incomplete": (_W, "a part of the store is missing"),
     "directory.same-replica": (_W, "two directories belong to the same replica"),
     "directory.same-files": (_W, "two replicas share files, so a comparison of them proves nothing"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -23,6 +24,8 @@ _COMPACTION_FOLDERS = frozenset({"compacting", "replicating"})
 """Where a broker collects new files of a compacted queue."""
 _PEER_FOLDER = re.compile(r"dledger-.+")
 """The directory of a DLedger peer in the store of its broker (`DLedgerConfig`)."""
+STRAYS_MIN = 3
+"""Files of a log among which one that begins at another place is noticed."""
 EPOCH_FILE = "epochFileCheckpoint"
 IDENTITY_FILE = "brokerIdentity"
 LOG_PATHS_FILE = "logPaths.json"
@@ -151,6 +154,8 @@ def scan_store(location: str) -> StoreContents:
     contents.log.sort(key=lambda file: file.start)
     if entries:  # brokers create plain files in advance, which an upgrade leaves behind
         contents.log = [file for file in contents.log if file.start < entries[0].start]
+    contents.log = _without_strays(contents.log, contents)
+    entries = _without_strays(entries, contents)
     _check_segments(contents.log, contents)
     _check_segments(entries, contents)
     contents.log += entries
@@ -220,6 +225,8 @@ def _data_files(
             data_files.append(DataFile(location, int(entry.name), entry.size))
         else:
             detail = "no broker creates a file of this name here"
+            if not entry.is_file and pattern.fullmatch(entry.name):
+                detail = "expected a file, and it is a directory, or a link that leads nowhere"
             contents.faults.append(StoreFault("file.foreign", printable(location), detail))
     return data_files
 
@@ -289,13 +296,35 @@ def _check_start_of_entries(contents: StoreContents) -> None:
             contents.faults.append(StoreFault("log.missing-segment", after.location, detail))
 
 
-def _check_segments(log: Sequence[DataFile], contents: StoreContents) -> None:
-    """Segments must be contiguous and of equal size."""
-    size = max((file.size for file in log), default=0)
+def usual_size(logs: Iterable[Sequence[DataFile]]) -> int:
+    """The size that the files of equal logs have, each in the order of its files: the one that most files
+    have, or most distances between the starts of two files in turn. The largest one of several."""
+    votes: Counter[int] = Counter()
+    for log in logs:
+        votes.update(file.size for file in log if file.size)
+        votes.update(after.start - before.start for before, after in pairwise(log))
+    return max(votes, key=lambda size: (votes[size], size), default=0)
+
+
+def _without_strays(log: list[DataFile], contents: StoreContents) -> list[DataFile]:
+    """Removes files that begin where no segment does. The starts of segments are apart by multiples of their
+    size."""
+    size = usual_size([log])
+    if len(log) < STRAYS_MIN or not size:
+        return log
+    (place, count), *_ = Counter(file.start % size for file in log).most_common()
+    if 2 * count <= len(log):
+        return log
     for file in log:
-        if file.size < size:
-            detail = f"{file.size} bytes, expected {size} like the others: copied in part, or truncated"
-            contents.faults.append(StoreFault("file.short", file.location, detail))
+        if file.start % size != place:
+            detail = f"no segment of {size} bytes begins at {file.start}: it was renamed, or is another log's"
+            contents.faults.append(StoreFault("file.foreign", file.location, detail))
+    return [file for file in log if file.start % size == place]
+
+
+def _check_segments(log: Sequence[DataFile], contents: StoreContents) -> None:
+    """Segments must be contiguous."""
+    size = usual_size([log])
     for before, after in pairwise(log):
         if before.start + size < after.start:
             detail = f"no segment contains [{before.start + size}, {after.start})"

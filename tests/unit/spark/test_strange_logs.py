@@ -1,0 +1,100 @@
+"""Files and logs that do not belong to the group are named, and do not make others look damaged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
+pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
+from epochmq_spark.store_layout import AuditedReplica, DataFile, usual_size
+from tests.unit.spark import inprocess
+from tests.unit.spark.conftest import Group
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+SEED = 1001
+
+
+def copied(stores: list[Path], folder: Path) -> list[Path]:
+    return [Path(shutil.copytree(store, folder / store.name)) for store in stores]
+
+
+def kinds(paths: list[Path]) -> list[tuple[str, str, str]]:
+    """(replica, kind, name of the file) of the errors and warnings."""
+    replicas = [AuditedReplica("group-a", path.name, str(path)) for path in paths]
+    rows = inprocess.without_notes(inprocess.run(replicas))
+    return [(row["replica"], row["kind"], Path(row["file"] or "").name) for row in rows]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_a_segment_that_is_too_long_blames_no_other_file(number: int, group: Group, tmp_path: Path) -> None:
+    paths = copied(group(SEED), tmp_path)
+    segment = sorted((paths[1] / "commitlog").iterdir())[number]
+    with segment.open("ab") as file:
+        file.write(bytes(64 * 1024))
+    found = kinds(paths)
+    assert [one for one in found if one[0] != paths[1].name or "file" in one[1]] == [
+        (paths[1].name, "file.wrong-size", segment.name)
+    ]
+
+
+def test_a_file_that_begins_where_no_segment_does(group: Group, tmp_path: Path) -> None:
+    paths = copied(group(SEED), tmp_path)
+    first, second, *_ = sorted((paths[1] / "commitlog").iterdir())
+    stray = first.with_name(f"{int(second.name) + 7:020}")
+    shutil.copy(first, stray)
+    assert kinds(paths) == [(paths[1].name, "file.foreign", stray.name)]
+
+
+def test_a_link_that_leads_nowhere(group: Group, tmp_path: Path) -> None:
+    paths = copied(group(SEED), tmp_path)
+    *_, last = sorted((paths[1] / "commitlog").iterdir())
+    last.unlink()
+    last.symlink_to(tmp_path / "nowhere")
+    found = kinds(paths)
+    assert (paths[1].name, "file.foreign", last.name) in found
+    assert {one[0] for one in found} == {paths[1].name}
+
+
+def strangers(paths: list[Path]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for replica, kind, _ in kinds(paths):
+        found.setdefault(replica, set()).add(kind)
+    return found
+
+
+def test_a_log_of_another_mode_is_left_out(group: Group, dledger_group: Group, tmp_path: Path) -> None:
+    plain = group(SEED)
+    stranger = Path(shutil.copytree(dledger_group(1)[0], tmp_path / "stranger"))
+    found: Any = strangers([*plain[:2], stranger])
+    assert set(found) == {"stranger"}
+    assert "directory.other-mode" in found["stranger"]
+    of_pair = strangers([plain[0], stranger])
+    assert "directory.other-mode" in of_pair[plain[0].name] & of_pair["stranger"]
+    assert "group.one-replica" in of_pair[""]
+
+
+def test_a_replica_of_another_group_is_left_out(group: Group, tmp_path: Path) -> None:
+    stranger = Path(shutil.copytree(group(7)[0], tmp_path / "stranger"))
+    (stranger / "brokerIdentity").write_text("DefaultCluster#group-b#3")
+    found = strangers([*group(SEED)[:2], stranger])
+    assert found == {"stranger": {"directory.other-group"}}
+
+
+@pytest.mark.parametrize(
+    ("logs", "size"),
+    [
+        ([[(0, 100), (100, 100), (200, 60)]], 100),
+        ([[(0, 164), (100, 100)]], 100),
+        ([[(0, 100), (100, 60)]], 100),
+        ([[(0, 100)], [(0, 164)], [(0, 100)]], 100),
+        ([[(0, 60)], [(0, 100)]], 100),
+        ([[]], 0),
+    ],
+)
+def test_the_size_of_segments_is_that_of_most(logs: list[list[tuple[int, int]]], size: int) -> None:
+    assert usual_size([[DataFile("", *file) for file in log] for log in logs]) == size
