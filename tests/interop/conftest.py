@@ -19,7 +19,7 @@ from tests.interop.java_env import NEWEST, JavaMissingError, Release, in_use, ja
 from tests.interop.replicated_cluster import ReplicatedCluster
 from tests.interop.scenarios import DriverRun, ScenarioReport, run_scenarios
 from tests.support.cluster import Cluster, OurCluster
-from tests.support.compatibility import passed_line
+from tests.support.compatibility import names_newest, passed_line
 from tests.support.tls import tls_settings
 
 CLUSTERS: dict[str, type[Cluster]] = {
@@ -86,8 +86,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     callspec = getattr(item, "callspec", None)
     kinds = [] if callspec is None else [callspec.params.get(name, "ours") for name in ("cluster", "guarded")]
     if needs_java or any(kind != "ours" for kind in kinds):
+        release = NEWEST if names_newest(item.nodeid, NEWEST.version) else in_use()
         try:
-            java_library()
+            with using(release):
+                java_library()
         except JavaMissingError as missing:
             pytest.skip(str(missing))
 

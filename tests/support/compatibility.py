@@ -37,11 +37,17 @@ Counts = dict[str, dict[str, int]]
 """Peer → version of RocketMQ → number of tests that passed."""
 
 
+def names_newest(test: str, newest: str) -> bool:
+    """Whether the parameters of a test name the newest release. It needs that one then, and otherwise the
+    release in use."""
+    _, _, parameters = test.partition("[")
+    return newest in parameters or "newest" in parameters
+
+
 def passed_line(test: str, in_use: str, newest: str) -> str:
-    """The line for a test that passed. Its parameters name the newest release if it ran with that one;
-    otherwise it ran with the release in use."""
+    """The line for a test that passed."""
     path, bracket, parameters = test.partition("[")
-    release = newest if newest in parameters or "newest" in parameters else in_use
+    release = newest if names_newest(test, newest) else in_use
     name = path.rpartition("/")[2] + bracket + parameters
     return json.dumps({"test": name, "release": release})
 
