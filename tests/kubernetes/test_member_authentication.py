@@ -1,5 +1,5 @@
 """Tests on a real cluster that members authenticate each other by a secret of the operator's: new groups from
-the beginning, and an existing group by updates, which keep its messages."""
+the beginning, unless they say otherwise, and an existing group by updates, which keep its messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def order(groups: Groups, *environment: str) -> str:
 
 @pytest.mark.usefixtures("started")
 def test_groups_under_shared_controllers_prove_their_membership_from_the_beginning(groups: Groups) -> None:
-    groups.apply("ControllerGroup", "quorum", {"replicas": 1, **REQUIRE})
+    groups.apply("ControllerGroup", "quorum", {"replicas": 1})
     shared = {"controllerGroup": "quorum"}
     groups.apply("BrokerGroup", "orders", {"replicas": 2, **shared})
     groups.apply("BrokerGroup", "ledger", {"replicas": 3, "mode": "DLedger", **shared})
@@ -53,11 +53,20 @@ def test_groups_under_shared_controllers_prove_their_membership_from_the_beginni
 @pytest.mark.usefixtures("started")
 def test_an_existing_group_gets_a_secret_by_updates(groups: Groups) -> None:
     spec: dict[str, Any] = {"replicas": 2, "controllers": {"replicas": 1}}
-    groups.apply("BrokerGroup", "orders", spec)
-    groups.ready("orders", 2)
+    groups.apply("BrokerGroup", "orders", {**spec, "memberAuthentication": "Disabled"})
+    assert groups.ready("orders", 2)["memberAuthentication"] == "Disabled"
     pods = ("orders-controller-0", "orders-broker-0", "orders-broker-1")
     assert modes(groups, *pods) == ["Disabled"] * 3
     send(groups, "orders", ["a"])
+
+    # A group that had no secret, as those of earlier releases, gets none by saying nothing.
+    before = groups.get("StatefulSet", "orders-broker")["metadata"]["generation"]
+    groups.apply("BrokerGroup", "orders", spec)
+    groups.settled()
+    assert groups.get("StatefulSet", "orders-broker")["metadata"]["generation"] == before
+    assert groups.ready("orders", 2)["memberAuthentication"] == "Disabled"
+    assert modes(groups, *pods) == ["Disabled"] * 3
+    assert groups.get("Secret", "orders-members") == {}
 
     groups.apply("BrokerGroup", "orders", {**spec, **REQUIRE})
     seen: list[list[str]] = []

@@ -59,8 +59,8 @@ _COMMON: dict[str, Any] = {
         "type": "string",
     },
     "memberAuthentication": {
-        "description": "How the members authenticate each other: `Require` or `Accept`; absent if they do "
-        "not. While pods restart for a change, some have the former value.",
+        "description": "How the members authenticate each other: `Require`, `Accept` or `Disabled`. While "
+        "pods restart for a change, some have the former value.",
         "type": "string",
     },
     "adopted": {
@@ -187,6 +187,7 @@ _LAST = [
     column("Age", ".metadata.creationTimestamp", "date"),
     REASON,
 ]
+_MEMBERS = column("Members", ".status.memberAuthentication", priority=1)
 COLUMNS: dict[str, list[dict[str, Any]]] = {
     "BrokerGroup": [
         _READY,
@@ -196,11 +197,13 @@ COLUMNS: dict[str, list[dict[str, Any]]] = {
         *_LAST,
         column("Acting", ".status.actingMaster.pod", priority=1, description="The acting master's pod"),
         column("Controllers", ".status.controllerGroup", priority=1),
+        _MEMBERS,
     ],
     "ControllerGroup": [
         _READY,
         column("Leader", ".status.leader", description="The leading controller's pod"),
         column("Term", ".status.term", "integer"),
         *_LAST,
+        _MEMBERS,
     ],
 }

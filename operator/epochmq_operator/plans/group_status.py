@@ -28,7 +28,7 @@ from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
 from epochmq_operator.quorum_steps import member_id
-from epochmq_operator.resources import ControllerGroup
+from epochmq_operator.resources import ControllerGroup, MemberMode
 
 
 class ResourcePhase(StrEnum):
@@ -398,5 +398,4 @@ def controller_status(
 
 def _member_status(controllers: ControllerGroup) -> dict[str, Any]:
     """How the members of the group authenticate each other."""
-    mode = controllers.spec.member_authentication
-    return {} if mode is None else {MEMBER_AUTHENTICATION: str(mode)}
+    return {MEMBER_AUTHENTICATION: str(controllers.spec.member_authentication or MemberMode.DISABLED)}

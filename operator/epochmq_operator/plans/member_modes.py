@@ -4,7 +4,11 @@ to the ControllerGroup.
 
 Members that require a proof talk to no member that has no secret. So a change takes two updates: to get from
 `Disabled` to `Require`, or back, all members first accept both. A pod template says by an annotation what its
-pods do. The decision follows from these annotations, so that nothing has to be remembered in between."""
+pods do. The decision follows from these annotations, so that nothing has to be remembered in between.
+
+A group whose spec does not say what it wants requires a proof from its first pod on. If it has pods without a
+secret, which an earlier release made, it stays without: only its owner knows whether RocketMQ's members take
+part, which a proof would exclude."""
 
 # pure: data in, data out.
 
@@ -29,6 +33,7 @@ from epochmq_operator.plans.objects import (
     status_of,
 )
 from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.plan_steps import PlanState, was_created
 from epochmq_operator.resources import MemberMode
 
 MEMBER_AUTHENTICATION = "memberAuthentication"
@@ -42,10 +47,10 @@ REQUIRE, ACCEPT, DISABLED = (
 
 def mode_of_controllers(observed: ObservedState, controllers: Manifest) -> MemberMode:
     """What the pod templates of a ControllerGroup are to have now."""
-    wanted = _mode(spec_of(controllers)) or DISABLED
+    wanted = _mode(spec_of(controllers)) or _default(observed, controllers)
     if wanted is REQUIRE and not all(_annotations(observed, controllers)):
         return ACCEPT
-    changes = _mode(status_of(controllers)) is not None
+    changes = _mode(status_of(controllers)) in (REQUIRE, ACCEPT)
     if wanted is DISABLED and changes and REQUIRE in _annotations(observed, controllers):
         return ACCEPT
     return wanted
@@ -89,16 +94,35 @@ def _mode(fields: Manifest) -> MemberMode | None:
     return MemberMode(found) if found in tuple(MemberMode) else None
 
 
+def _default(observed: ObservedState, controllers: Manifest) -> MemberMode:
+    """What a ControllerGroup wants whose spec does not say so. Its own pods and templates decide; those of
+    its broker groups only if it has none, so that a group that comes to it from another does not. If there
+    are none at all, the status of a group that had no secret says so; that of an earlier release says
+    nothing."""
+    own = [*_annotations_of_group(observed, ref_of(controllers))]
+    seen = own or [*_annotations(observed, controllers)]
+    if seen:
+        return DISABLED if "" in seen else REQUIRE
+    status = status_of(controllers)
+    had_none = was_created(PlanState.of(status)) and _mode(status) in (None, DISABLED)
+    return DISABLED if had_none else REQUIRE
+
+
 def _annotations(observed: ObservedState, controllers: Manifest) -> Iterator[str]:
     """The annotation of every pod and of every pod template of the members; "" of those without."""
     for group in (ref_of(controllers), *_broker_groups(observed, controllers)):
-        for pod in of_resource(observed.objects, "Pod", group).values():
-            if ref_of(pod).namespace == observed.namespace:
-                yield str(annotations_of(pod).get(MEMBERS_ANNOTATION, ""))
-        for stateful_set in of_resource(observed.objects, "StatefulSet", group).values():
-            if ref_of(stateful_set).namespace == observed.namespace:
-                template = spec_of(stateful_set).get("template") or {}
-                yield str(annotations_of(template).get(MEMBERS_ANNOTATION, ""))
+        yield from _annotations_of_group(observed, group)
+
+
+def _annotations_of_group(observed: ObservedState, group: Ref) -> Iterator[str]:
+    """The same of the members that belong to one resource."""
+    for pod in of_resource(observed.objects, "Pod", group).values():
+        if ref_of(pod).namespace == observed.namespace:
+            yield str(annotations_of(pod).get(MEMBERS_ANNOTATION, ""))
+    for stateful_set in of_resource(observed.objects, "StatefulSet", group).values():
+        if ref_of(stateful_set).namespace == observed.namespace:
+            template = spec_of(stateful_set).get("template") or {}
+            yield str(annotations_of(template).get(MEMBERS_ANNOTATION, ""))
 
 
 def _broker_groups(observed: ObservedState, controllers: Manifest) -> Iterator[Ref]:

@@ -321,8 +321,8 @@ class WorkloadSpec(DocumentModel):
             description="Whether brokers, controllers and nameservers prove to each other that they are "
             "members, by a secret that the operator, or `epochmq up`, makes. `Accept`: they do, and accept "
             "members without a proof, such as RocketMQ's. For `epochmq up` `Disabled` is the same. With "
-            "`spec.controllerGroup` it is a field of that ControllerGroup. Default: `Require` for "
-            "`epochmq up`, `Disabled` on Kubernetes."
+            "`spec.controllerGroup` it is a field of that ControllerGroup. Default: `Require`; on "
+            "Kubernetes a group that an earlier release created without a secret stays without."
         ),
     ] = None
     update_policy: Annotated[

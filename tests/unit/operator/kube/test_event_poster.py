@@ -31,6 +31,8 @@ class ServerWithoutEvents(FakeApiServer):
         self._status = status
 
     async def create(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        if manifest["kind"] != "Event":
+            return await super().create(manifest)
         self.attempts += 1
         if self._status == 0:
             await asyncio.Event().wait()

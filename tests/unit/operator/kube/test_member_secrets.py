@@ -30,11 +30,14 @@ def value(server: FakeApiServer) -> str:
     return base64.b64decode(server.objects[object_path(SECRET)]["data"]["secret"]).decode()
 
 
+@pytest.mark.parametrize("spec", [{}, {"memberAuthentication": "Require"}])
 async def test_a_group_that_wants_it_gets_a_secret_that_nobody_sees(
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    spec: dict[str, str],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    server = FakeApiServer(resource(QUORUM, replicas=1, memberAuthentication="Require"))
+    server = FakeApiServer(resource(QUORUM, replicas=1, **spec))
     async with running_reconciler(server, QUORUM) as (_, cache):
         await until(lambda: Ref("StatefulSet", NAMESPACE, "orders-controller") in server.applied)
         found = value(server)
@@ -46,7 +49,7 @@ async def test_a_group_that_wants_it_gets_a_secret_that_nobody_sees(
 
 
 async def test_a_group_that_does_not_want_it_gets_none() -> None:
-    server = FakeApiServer(resource(QUORUM, replicas=1))
+    server = FakeApiServer(resource(QUORUM, replicas=1, memberAuthentication="Disabled"))
     async with running_reconciler(server, QUORUM):
         await until(lambda: Ref("StatefulSet", NAMESPACE, "orders-controller") in server.applied)
     assert object_path(SECRET) not in server.objects

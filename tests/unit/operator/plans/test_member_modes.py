@@ -89,12 +89,80 @@ def test_new_groups_get_the_secret_of_their_controllers_without_a_restart() -> N
         assert ["members" in one for one in mounted] == [True, False]
 
 
-@pytest.mark.parametrize("back", [None, "Disabled"])
-def test_existing_groups_change_by_two_updates_there_and_back(back: str | None) -> None:
+def earlier_release(mode: str | None = None) -> FakeApi:
+    """The cluster as a release left it whose groups had no secret unless they asked for it."""
+    api = shared_controllers(mode or "Disabled")
+    if mode is None:
+        put_controllers(api, None)
+        for ref, found in api.objects.items():
+            if ref.kind in ("ControllerGroup", "BrokerGroup"):
+                found["status"].pop("memberAuthentication")
+    return api
+
+
+def test_a_new_group_that_says_nothing_requires_a_proof() -> None:
     api = shared_controllers(None)
+    assert set(modes(api).values()) == {"Require"}
+    assert restarts(api) == []
+    assert [api.status(ref)["memberAuthentication"] for ref in (QUORUM, ORDERS)] == ["Require"] * 2
+    api.put("BrokerGroup", "more", {"replicas": 2})
+    api.settle()
+    assert set(modes(api).values()) == {"Require"}
+    assert len(modes(api)) == 10 + 3 + 2
+
+
+def test_groups_of_an_earlier_release_stay_without_a_secret_and_their_status_says_so() -> None:
+    api = earlier_release()
+    before = templates(api)
+    api.replace_operator()
+    settle(api)
+    assert (restarts(api), templates(api)) == ([], before)
+    assert [api.status(ref)["memberAuthentication"] for ref in (QUORUM, ORDERS)] == ["Disabled"] * 2
+    assert wanted_secret(ObservedState(api.objects[QUORUM], api.objects)) is None
+
+    api.put("BrokerGroup", "more", SHARED)
+    settle(api)
+    assert {mode for pod, mode in modes(api).items() if pod.startswith("more")} == {"Disabled"}
+    put_controllers(api, "Require")
+    settle(api)
+    assert set(modes(api).values()) == {"Require"}
+
+
+@pytest.mark.parametrize("of", ["quorum", ""], ids=["controllers", "all"])
+def test_groups_of_an_earlier_release_stay_without_a_secret_when_their_pods_are_gone(of: str) -> None:
+    api = earlier_release()
+    for ref in [one for one in api.objects if one.kind in ("StatefulSet", "Pod") and of in one.name]:
+        api.remove(ref)
+    settle(api)
+    assert set(modes(api).values()) == {"Disabled"}
+    assert len(modes(api)) == 10
+
+
+def test_controllers_that_come_to_brokers_without_a_secret_have_none() -> None:
+    api = earlier_release()
+    gone = [ref for ref in api.objects if ref.name.startswith("quorum") and "Claim" not in ref.kind]
+    for ref in gone:
+        api.objects[ref]["metadata"].pop("finalizers", None)
+        api.remove(ref)
+    put_controllers(api, None)
+    settle(api)
+    assert set(modes(api).values()) == {"Disabled"}
+    assert len(modes(api)) == 10
+
+
+@pytest.mark.parametrize("former", ["Require", "Accept"])
+def test_a_group_that_had_a_secret_requires_it_when_it_says_nothing_any_more(former: str) -> None:
+    api = earlier_release(former)
+    put_controllers(api, None)
+    settle(api)
+    assert set(modes(api).values()) == {"Require"}
+    assert len(restarts(api)) == (0 if former == "Require" else 10)
+
+
+def test_existing_groups_change_by_two_updates_there_and_back() -> None:
+    api = earlier_release()
     before = templates(api)
     assert set(modes(api).values()) == {"Disabled"}
-    assert "memberAuthentication" not in api.status(QUORUM)
 
     put_controllers(api, "Require")
     settle(api)
@@ -102,11 +170,14 @@ def test_existing_groups_change_by_two_updates_there_and_back(back: str | None) 
     assert api.status(ORDERS)["memberAuthentication"] == "Require"
     assert sorted(restarts(api)) == sorted([*modes(api)] * 2)
 
-    put_controllers(api, back)
+    put_controllers(api, "Disabled")
     settle(api)
     assert templates(api) == before
-    assert "memberAuthentication" not in api.status(QUORUM)
+    assert api.status(QUORUM)["memberAuthentication"] == "Disabled"
     assert sorted(restarts(api)) == sorted([*modes(api)] * 4)
+    put_controllers(api, None)
+    settle(api)
+    assert templates(api) == before
 
 
 def test_members_without_a_proof_are_accepted_where_the_group_says_so() -> None:
@@ -121,7 +192,7 @@ def test_members_without_a_proof_are_accepted_where_the_group_says_so() -> None:
 
 def test_a_group_without_a_secret_keeps_its_members_waiting_for_it() -> None:
     """An update that a person has to approve does not begin; the others do not require a proof meanwhile."""
-    api = shared_controllers(None)
+    api = earlier_release()
     api.put("BrokerGroup", "orders", {**SHARED, "updatePolicy": {"approval": "Supervised"}})
     api.settle()
     put_controllers(api, "Require")
@@ -155,5 +226,5 @@ def test_only_controllers_that_need_a_secret_get_one_and_it_belongs_to_them() ->
     assert secret_of(ORDERS) is None
     api.annotate(QUORUM, paused="true")
     assert secret_of(QUORUM) is None
-    without = shared_controllers(None)
+    without = shared_controllers("Disabled")
     assert wanted_secret(ObservedState(without.objects[QUORUM], without.objects)) is None
