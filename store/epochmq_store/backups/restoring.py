@@ -204,12 +204,11 @@ class _Restore:
         first = stores[0] / file.path
         parts: Iterator[bytes] | list[bytes]
         parts = catalog.checked_parts(self._storage, file.key, file.stored, file.sha256)
+        size: int | None = file.size
         if user_groups_only and file.path == CONSUMER_OFFSETS:
-            parts = [_without_system_groups(b"".join(parts), file.path)]
+            parts, size = [_without_system_groups(b"".join(parts), file.path)], None
         make_directory(first.parent)
-        _write(first, parts, mode)
-        if not (user_groups_only and file.path == CONSUMER_OFFSETS):
-            os.truncate(first, file.size)
+        _write(first, parts, mode, size)
         for store in stores[1:]:
             path = store / file.path
             make_directory(path.parent)
@@ -219,11 +218,14 @@ class _Restore:
                 os.fsync(written.fileno())
 
 
-def _write(path: Path, parts: Iterator[bytes] | Sequence[bytes], mode: int) -> None:
+def _write(path: Path, parts: Iterator[bytes] | Sequence[bytes], mode: int, size: int | None = None) -> None:
+    """Writes and syncs a new file; with a `size`, zeros follow up to it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         for part in parts:
             write_fully(descriptor, part)
+        if size is not None:
+            os.ftruncate(descriptor, size)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
