@@ -110,7 +110,7 @@ class SimulatedPreOnline:
                 found = {**(one or {}), **found}
             self._members, self._lag = found, None
             self._given.clear()
-            self._report(MembersReceived(found))
+            self._report(MembersReceived(found, has_log=self._broker.progress.stored > 0))
 
         for nameserver in nameservers:
             self._broker.world.call(self._broker, nameserver, nameserver.poll, done)

@@ -22,7 +22,9 @@ A slave whose group has a master:
 4. Go online.
 
 A slave whose group has no master goes online at once. The smallest id that it starts with is that of the
-others, unless it is alone: another slave acts until both have seen each other.
+others, unless it is alone: another slave acts until both have seen each other. A slave with an empty log,
+such as one whose disk was replaced, waits while another slave is alive: it might have the smaller id, and
+consumers would lose sight of all messages of the other one. (RocketMQ's does not wait.)
 """
 
 from __future__ import annotations
@@ -113,9 +115,10 @@ PreOnlineStep = (
 
 class MembersReceived(Struct, frozen=True):
     """The living members of the group: broker id → address. This broker may be among them from before its
-    start."""
+    start. `has_log`: whether this broker's log has ever had a message."""
 
     members: Mapping[int, str]
+    has_log: bool = True
 
 
 class MasterAnnounced(Struct, frozen=True):
@@ -201,9 +204,9 @@ class PreOnline:
             case AwaitRetry(), RetryDue():
                 self.attempts += 1
                 self.step = AskMembers()
-            case AskMembers(), MembersReceived(members=members):
+            case AskMembers(), MembersReceived(members=members, has_log=has_log):
                 self._use_members(members)
-                self.step = self._first_step()
+                self.step = self._first_step(now_ms, has_log=has_log)
             case AnnounceMaster(address=address), MasterAnnounced():
                 self.step, self._waits_since_ms = AwaitSlave(address), now_ms
             case AwaitSlave(address=address), HAObserved(connected=connected):
@@ -231,11 +234,14 @@ class PreOnline:
         }
         self._taken.clear()
 
-    def _first_step(self) -> PreOnlineStep:
+    def _first_step(self, now_ms: int, *, has_log: bool) -> PreOnlineStep:
         if self._id == MASTER_ID:
             return self._next_master_step()
         if MASTER_ID in self._others:
             return AskMaster(self._others[MASTER_ID])
+        if self._others and not has_log:
+            serving = self._others[min(self._others)]
+            return AwaitRetry(now_ms + RETRY_MS, f"this log is empty, and the slave at {serving} serves")
         return self._go_online()
 
     def _next_master_step(self) -> PreOnlineStep:

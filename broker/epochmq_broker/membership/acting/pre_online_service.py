@@ -125,7 +125,7 @@ class PreOnlineService:
     async def _outcome(self, step: PreOnlineStep) -> PreOnlineEvent:
         match step:
             case AskMembers():
-                return MembersReceived(await self._members())
+                return MembersReceived(await self._members(), has_log=self._ha.store.max_phy_offset > 0)
             case AnnounceMaster(address=address):
                 await self._announce(address)
                 return MasterAnnounced()

@@ -160,6 +160,21 @@ def test_a_slave_of_a_master_without_an_ha_address_goes_online_at_once() -> None
     assert driver.report(MembersReceived({0: MASTER}), MasterAnswered(None)) == GoOnline(0, MASTER)
 
 
+def test_a_slave_with_an_empty_log_lets_another_one_act() -> None:
+    """Consumers of the acting master would find no message."""
+    driver = Driver(1, SLAVE1)
+    for _ in range(3):
+        step = driver.report(MembersReceived({2: SLAVE2}, has_log=False))
+        assert isinstance(step, AwaitRetry)
+        assert SLAVE2 in step.why
+        driver.retry()
+    assert driver.report(MembersReceived({0: MASTER, 2: SLAVE2}, has_log=False)) == AskMaster(MASTER)
+
+
+def test_a_slave_with_an_empty_log_goes_online_if_it_is_alone() -> None:
+    assert Driver(1, SLAVE1).report(MembersReceived({}, has_log=False)) == GoOnline(1, SLAVE1)
+
+
 def test_a_slave_goes_online_at_once_without_a_master() -> None:
     """The smallest id is that of the others, so that two brokers never act at a time."""
     assert Driver(1, SLAVE1).report(MembersReceived({2: SLAVE2})) == GoOnline(2, SLAVE2)
