@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.java_cluster import NO_TIMER_MESSAGES, java_broker, java_nameserver
-from tests.support.acting_group import ActingGroup
+from tests.support.acting_group import GROUP, ActingGroup
 from tests.support.group_processes import Factory, our_broker, our_nameserver
 from tests.support.java_slaves import java_slave
 from tests.support.process import wait_until
@@ -44,6 +44,11 @@ def test_a_returning_master_takes_back_what_the_acting_master_has(
         group.lock(first, "c1", unlock=True)
         wait_until(
             lambda: group.lock(second, "c2", only_this_broker=True), what="the slave has unlocked, too"
+        )
+        # A master that never saved the table has a newer version of it after its start, and takes back none.
+        saved = group.store(0) / "config" / "consumerOffset.json"
+        wait_until(
+            lambda: saved.exists() and GROUP in saved.read_text(), what="the master has saved the offsets"
         )
         first.process.kill()
         group.wait_listed(1)
