@@ -80,11 +80,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "binary_scenario(name): the same, by a client with binary headers")
 
 
+def _params(item: pytest.Item) -> dict[str, object]:
+    """The parameters of a test; none of one that is not parametrized."""
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a test that needs Java on a machine without it, and names what is missing."""
     needs_java = item.get_closest_marker("java") is not None
-    callspec = getattr(item, "callspec", None)
-    kinds = [] if callspec is None else [callspec.params.get(name, "ours") for name in ("cluster", "guarded")]
+    kinds = [_params(item).get(name, "ours") for name in ("cluster", "guarded")]
     if needs_java or any(kind != "ours" for kind in kinds):
         release = NEWEST if names_newest(item.nodeid, NEWEST.version) else in_use()
         try:
@@ -124,7 +129,7 @@ def _run(
     wanted = {
         found.args[0]
         for item in request.session.items
-        if isinstance(item, pytest.Function) and item.callspec.params.get(request.fixturename) == release
+        if isinstance(item, pytest.Function) and _params(item).get(request.fixturename) == release
         for found in item.iter_markers(mark)
     }
     options = [*jvm]

@@ -21,7 +21,7 @@ from tests.kubernetes.testbed.init_process import SOCKET
 from tests.kubernetes.testbed.layout import Layout
 
 START_TIMEOUT_S = 30
-END_TIMEOUT_S = 180
+END_TIMEOUT_S = 900  # a slow disk takes minutes to remove the unpacked images
 COMMAND_TIMEOUT_S = 120
 POLL_S = 0.05
 PROCESS_HIERARCHIES = ("pids", "freezer", "systemd")
