@@ -68,7 +68,8 @@ def _clusters_and_clients() -> list[ParameterSet]:
         (name,) = kind.values
         pairs.append(pytest.param(name, in_use(), marks=kind.marks, id=str(name)))
         if name in CLIENTS_OF_NEWEST and in_use() != NEWEST:
-            pairs.append(pytest.param(name, NEWEST, marks=kind.marks, id=f"{name}-{NEWEST.version}"))
+            own = f"{name}@{NEWEST.version}"  # a cluster of its own, so that topics have the same names
+            pairs.append(pytest.param(own, NEWEST, marks=kind.marks, id=f"{name}-{NEWEST.version}"))
     return pairs
 
 
@@ -89,7 +90,7 @@ def _params(item: pytest.Item) -> dict[str, object]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips a test that needs Java on a machine without it, and names what is missing."""
     needs_java = item.get_closest_marker("java") is not None
-    kinds = [_params(item).get(name, "ours") for name in ("cluster", "guarded")]
+    kinds = [str(_params(item).get(name, "ours")).partition("@")[0] for name in ("cluster", "guarded")]
     if needs_java or any(kind != "ours" for kind in kinds):
         release = NEWEST if names_newest(item.nodeid, NEWEST.version) else in_use()
         try:
@@ -105,7 +106,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     directory = tmp_path_factory.mktemp(f"cluster-{request.param}")
     tls = tls_settings(directory / "tls")
     broker = {**tls, **QUICK_CHECKS, **FEATURES}
-    made = CLUSTERS[request.param](directory, broker=broker, nameserver=tls)
+    kind, _, _ = request.param.partition("@")
+    made = CLUSTERS[kind](directory, broker=broker, nameserver=tls)
     made.start()
     yield made
     # The store is not needed any more, and RocketMQ takes twenty seconds to stop.
@@ -132,11 +134,8 @@ def _run(
         if isinstance(item, pytest.Function) and _params(item).get(request.fixturename) == release
         for found in item.iter_markers(mark)
     }
-    options = [*jvm]
-    if release != in_use():  # the client of the release in use has used the topics with plain names
-        options.append(f"-Depochmq.interop.prefix={mark}_newest_")
     with using(release):
-        return run_scenarios(cluster.nameserver_address, sorted(wanted), home, jvm=options)
+        return run_scenarios(cluster.nameserver_address, sorted(wanted), home, jvm=jvm)
 
 
 @pytest.fixture
