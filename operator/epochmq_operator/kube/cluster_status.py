@@ -16,8 +16,8 @@ from epochmq_operator.kube.sidecar_credentials import SidecarCredentials
 from epochmq_operator.manifests import MANAGED_BY, MANAGER, claim_name
 from epochmq_operator.manifests.names import COMPONENT_LABEL, GROUP_LABEL, KIND_LABEL, address
 from epochmq_operator.plans.group_status import ResourcePhase
-from epochmq_operator.plans.member_modes import MEMBER_AUTHENTICATION
-from epochmq_operator.plans.objects import Manifest, controller_group_of, metadata
+from epochmq_operator.plans.member_modes import mode_in
+from epochmq_operator.plans.objects import Manifest, controller_group_of, metadata, status_of
 from epochmq_operator.plans.observed_state import observed_pod
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
@@ -34,7 +34,7 @@ from epochmq_operator.pod_rendering import (
     NAMESERVER_PORT,
 )
 from epochmq_operator.pods import Component
-from epochmq_operator.resources import GroupMode, MemberMode
+from epochmq_operator.resources import GroupMode
 from epochmq_operator.status_model import (
     ActingMasterStatus,
     BrokerGroupStatus,
@@ -232,13 +232,8 @@ def _controller_group(observed: ObservedNamespace, controllers: Manifest) -> Con
         committed_index=state.committed_index if state else None,
         nameservers=_nameservers(observed, controllers),
         replica_groups=[_replica_group(one) for one in state.groups] if state else None,
-        member_authentication=_member_mode(controllers),
+        member_authentication=mode_in(status_of(controllers)),
     )
-
-
-def _member_mode(group: Manifest) -> MemberMode | None:
-    found = (group.get("status") or {}).get(MEMBER_AUTHENTICATION)
-    return MemberMode(found) if found in tuple(MemberMode) else None
 
 
 def _replica_group(group: ReportedReplicaGroup) -> ListedReplicaGroup:
@@ -296,7 +291,7 @@ def _broker_group(observed: ObservedNamespace, group: Manifest) -> BrokerGroupSt
         nameservers=_nameservers(observed, controllers) if controllers is not None else [],
         master_epoch=kept.master_epoch if kept else _leaders_term(replicas, mode),
         sync_state_set=sorted(kept.sync_state_set) if kept else [],
-        member_authentication=_member_mode(group),
+        member_authentication=mode_in(status_of(group)),
         replicas=replicas,
     )
 

@@ -47,10 +47,10 @@ REQUIRE, ACCEPT, DISABLED = (
 
 def mode_of_controllers(observed: ObservedState, controllers: Manifest) -> MemberMode:
     """What the pod templates of a ControllerGroup are to have now."""
-    wanted = _mode(spec_of(controllers)) or _default(observed, controllers)
+    wanted = mode_in(spec_of(controllers)) or _default(observed, controllers)
     if wanted is REQUIRE and not all(_annotations(observed, controllers)):
         return ACCEPT
-    changes = _mode(status_of(controllers)) in (REQUIRE, ACCEPT)
+    changes = mode_in(status_of(controllers)) in (REQUIRE, ACCEPT)
     if wanted is DISABLED and changes and REQUIRE in _annotations(observed, controllers):
         return ACCEPT
     return wanted
@@ -58,7 +58,7 @@ def mode_of_controllers(observed: ObservedState, controllers: Manifest) -> Membe
 
 def mode_of_brokers(observed: ObservedState, controllers: Manifest) -> MemberMode:
     """What those of a broker group under this ControllerGroup are to have now."""
-    return _mode(status_of(controllers)) or mode_of_controllers(observed, controllers)
+    return mode_in(status_of(controllers)) or mode_of_controllers(observed, controllers)
 
 
 def rendered_mode(mode: MemberMode) -> MemberMode | None:
@@ -89,7 +89,8 @@ def wanted_secret(observed: ObservedState) -> Manifest | None:
     }
 
 
-def _mode(fields: Manifest) -> MemberMode | None:
+def mode_in(fields: Manifest) -> MemberMode | None:
+    """What a spec or a status says; None if it says nothing that this release knows."""
     found = fields.get(MEMBER_AUTHENTICATION)
     return MemberMode(found) if found in tuple(MemberMode) else None
 
@@ -104,7 +105,7 @@ def _default(observed: ObservedState, controllers: Manifest) -> MemberMode:
     if seen:
         return DISABLED if "" in seen else REQUIRE
     status = status_of(controllers)
-    had_none = was_created(PlanState.of(status)) and _mode(status) in (None, DISABLED)
+    had_none = was_created(PlanState.of(status)) and mode_in(status) in (None, DISABLED)
     return DISABLED if had_none else REQUIRE
 
 
