@@ -138,7 +138,7 @@ def delete(
 ) -> DeletedBackups:
     """Deletes backups, and the objects that no remaining backup needs. Their manifests go first; then the
     remaining manifests are read again, so that a backup which is taken meanwhile keeps what it needs. Raises
-    BackupError; a repeated call goes on."""
+    BackupError; a call that failed can be repeated."""
     names = tuple(one.id for one in chosen)
     if not dry_run:
         for one in chosen:

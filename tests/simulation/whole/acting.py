@@ -1,8 +1,9 @@
 """A group without controllers, whose slaves act for the master while it is away (RIP-32), and a second group
 that takes what is due meanwhile.
 
-The master's broker id is 0. Nobody is elected: while the master is away, the group accepts no messages, and
-the slave with the smallest id serves consumers and delivers delayed messages to the other group.
+The master's broker id is 0. The group elects no other one: while the master is away, the group accepts no
+messages, and the slave with the smallest id serves consumers and delivers delayed messages to the other
+group.
 """
 
 from __future__ import annotations

@@ -218,7 +218,7 @@ def test_a_scan_leaves_the_page_cache_as_it_was(store: MessageStore) -> None:
             pages = resident_pages(mapped)
             assert all(pages[: READ_BYTES // PAGE_BYTES]), "pages that were in memory were dropped"
             left.append(sum(pages) * PAGE_BYTES)
-        # The kernel keeps some that another core is about to sort: what it is told is advice.
+        # POSIX_FADV_DONTNEED is advice: the kernel keeps pages that wait in another core's batch.
         assert min(left) <= 3 * READ_BYTES, "each scan filled the page cache"
     finally:
         mapped.close()
