@@ -12,12 +12,15 @@ The order of the steps of `replace_file` makes it safe:
 A crash before step 3 leaves the old content, a crash after step 4 the new content. A crash in between leaves
 one of them, always complete. All functions block on the disk: beside an event loop, call them on a worker
 thread.
+
+`write_new_file` writes a large file in parts, for callers that name it when it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 BACKUP_SUFFIX = ".bak"
@@ -91,6 +94,20 @@ def write_fully(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def write_new_file(path: Path, parts: Iterable[bytes], mode: int, size: int | None = None) -> None:
+    """Writes a file that must not exist, and syncs it; with a `size`, zeros follow up to it. The caller syncs
+    the directory. OSError; then, and if `parts` raises, a part of the file may be left."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        for part in parts:
+            write_fully(descriptor, part)
+        if size is not None:
+            os.ftruncate(descriptor, size)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _mode_of(path: Path) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from epochmq.exits import ExitCode, UsageError, print_error
 from epochmq.verbs.cluster_calls import confirm, parse_time
 from epochmq.verbs.output import Column, OutputTable, ResultFormat, VerbResult, print_result
+from epochmq_operator.resources import GroupMode
 from epochmq_store.backups import backup_plan, catalog, restoring, taking
 from epochmq_store.backups.backup_plan import RestorePoint
 from epochmq_store.backups.manifest import BackedUpGroup, BackupManifest
@@ -21,7 +22,6 @@ from epochmq_store.backups.taking import BackupCut
 
 IDENTITY_FILE = "brokerIdentity"
 REPORT_EVERY_S = 5.0
-CONTROLLED, PLAIN = "Controller", "MasterSlave"
 
 COLUMNS = (
     Column("ID", "id"),
@@ -67,13 +67,13 @@ def _cut_of_stopped(store: Path, group: str | None) -> BackupCut:
     _reject_store_in_use(store)
     try:
         cluster, name, _ = (store / IDENTITY_FILE).read_text(encoding="utf-8").strip().split("#")
-        mode = CONTROLLED
+        mode = GroupMode.CONTROLLER
     except FileNotFoundError:
         if group is None:
             raise UsageError(
                 f"{store} has no {IDENTITY_FILE}, as without controllers: give the brokerName, too"
             ) from None
-        cluster, name, mode = "", group, PLAIN
+        cluster, name, mode = "", group, GroupMode.MASTER_SLAVE
     except ValueError:
         raise UsageError(f"{store / IDENTITY_FILE}: expected cluster#name#id") from None
     replica = store.absolute().parent.name if store.name == "store" else store.absolute().name
@@ -105,7 +105,7 @@ def _running_group(state: Path, group: str) -> tuple[Path, Callable[[], BackupCu
         slaves = [name for name in whole if name != made.cut.master and name in made.alive]
         replica = next(iter(slaves), made.cut.master)
         store = made.directories[replica]
-        mode = CONTROLLED if (store / IDENTITY_FILE).exists() else PLAIN
+        mode = GroupMode.CONTROLLER if (store / IDENTITY_FILE).exists() else GroupMode.MASTER_SLAVE
         identity = BackedUpGroup(made.broker_name, made.cluster, mode)
         definitions = made.directories[made.cut.master]
         return BackupCut(identity, replica, store, definitions, made.cut.confirmed)

@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import ValidationError
 
+from epochmq_formats import restored_store
 from epochmq_operator.local.errors import StateError
 from epochmq_operator.local.process import ProcessIdentity, is_alive
 from epochmq_operator.local.state_lock import SupervisorLock, apply_lock
@@ -39,7 +40,7 @@ from epochmq_operator.pod_rendering import (
     controller_pod_name,
 )
 from epochmq_operator.pods import Component
-from epochmq_operator.resources import KINDS, Resources
+from epochmq_operator.resources import KINDS, GroupMode, Resources
 from epochmq_operator.status_model import PodPhase
 from epochmq_protocol.durable_files import replace_file, sync_directory
 from epochmq_protocol.transport.member_authentication import MemberAuthentication
@@ -297,9 +298,10 @@ def _is_restored_controlled(store: Path) -> bool:
     """Whether a store was restored from a backup of a group with controllers: until its first start it has
     neither identity nor epochs."""
     try:
-        return bool(msgspec.json.decode((store / "restoredFrom.json").read_bytes())["mode"] == "Controller")
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError):
+        mode = restored_store.mode_of((store / restored_store.FILE_NAME).read_bytes())
+    except (OSError, msgspec.MsgspecError):
         return False
+    return mode == GroupMode.CONTROLLER
 
 
 def documents_of(resources: Resources) -> list[dict[str, Any]]:

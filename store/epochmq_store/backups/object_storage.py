@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from epochmq_protocol.durable_files import make_directory, sync_directory, write_fully
+from epochmq_protocol.durable_files import PRIVATE_MODE, make_directory, sync_directory, write_new_file
 from epochmq_store.backups.backup_errors import BackupStorageError, BrokenBackupError
 
 READ_BYTES = 4 << 20
@@ -56,13 +56,7 @@ class DirectoryObjects:
         unfinished = path.with_name(_UNFINISHED + secrets.token_hex(8))
         try:
             make_directory(path.parent)
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                for part in parts:
-                    write_fully(descriptor, part)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            write_new_file(unfinished, parts, PRIVATE_MODE)
             unfinished.rename(path)
             sync_directory(path.parent)
         except BaseException as error:

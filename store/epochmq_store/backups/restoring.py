@@ -14,9 +14,8 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
-from msgspec import Struct
-
+from epochmq_formats import restored_store
+from epochmq_formats.restored_store import RestoredStore
 from epochmq_formats.store_checkpoint import CHECKPOINT_BYTES, FIELDS
 from epochmq_protocol import fastjson, fastjson_writer
 from epochmq_protocol.durable_files import (
@@ -25,6 +24,7 @@ from epochmq_protocol.durable_files import (
     make_directory,
     sync_directory,
     write_fully,
+    write_new_file,
 )
 from epochmq_protocol.errors import RemoteProtocolError
 from epochmq_protocol.topics import CID_RMQ_SYS_PREFIX
@@ -35,23 +35,11 @@ from epochmq_store.backups.manifest import BackupManifest, LogPiece, StoredFile
 from epochmq_store.backups.object_storage import ObjectStorage
 from epochmq_store.backups.record_walk import walk
 
-RESTORED_FILE = "restoredFrom.json"
 PRIVATE_FILE = "config/auth.json"
 WALK_BYTES = 8 << 20
 TARGETS_MAX = 64
 
 ReportProgress = Callable[[str], None]
-
-
-class RestoredStore(Struct, frozen=True, rename="camel"):
-    """The content of `restoredFrom.json`: where a store comes from. `mode` is that of its group, which a
-    start needs because the store has neither identity nor epochs."""
-
-    backup: str
-    broker_name: str
-    mode: str
-    log_start: int
-    log_end: int
 
 
 def restore(
@@ -134,8 +122,8 @@ class _Restore:
         )
         fields = FIELDS.pack(self._last_stored_ms, 0, 0, 0, end)
         for store in stores:
-            _write(store / "checkpoint", [fields.ljust(CHECKPOINT_BYTES, b"\0")], PUBLIC_MODE)
-            _write(store / RESTORED_FILE, [msgspec.json.encode(restored)], PUBLIC_MODE)
+            write_new_file(store / "checkpoint", [fields.ljust(CHECKPOINT_BYTES, b"\0")], PUBLIC_MODE)
+            write_new_file(store / restored_store.FILE_NAME, [restored_store.encode(restored)], PUBLIC_MODE)
             for directory, _, _ in os.walk(store):
                 sync_directory(Path(directory))
         return restored
@@ -208,7 +196,7 @@ class _Restore:
         if user_groups_only and file.path == CONSUMER_OFFSETS:
             parts, size = [_without_system_groups(b"".join(parts), file.path)], None
         make_directory(first.parent)
-        _write(first, parts, mode, size)
+        write_new_file(first, parts, mode, size)
         for store in stores[1:]:
             path = store / file.path
             make_directory(path.parent)
@@ -216,19 +204,6 @@ class _Restore:
             path.chmod(mode)
             with path.open("rb") as written:
                 os.fsync(written.fileno())
-
-
-def _write(path: Path, parts: Iterator[bytes] | Sequence[bytes], mode: int, size: int | None = None) -> None:
-    """Writes and syncs a new file; with a `size`, zeros follow up to it."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
-        for part in parts:
-            write_fully(descriptor, part)
-        if size is not None:
-            os.ftruncate(descriptor, size)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _rename(directory: Path, target: Path) -> None:
