@@ -433,7 +433,8 @@ def _compare_offsets(state: AuditState, offsets: DataFrame, summary: DataFrame) 
 def offset_finding(row: Row) -> list[Row]:
     """The finding of an offset beyond the end of its queue, or of a file of offsets that cannot be read."""
     if row["fault"]:
-        return [finding(row["group"], row["replica"], "state.unreadable", detail=row["fault"])]
+        place, _, _ = row["fault"].partition(": ")
+        return [finding(row["group"], row["replica"], "state.unreadable", file=place, detail=row["fault"])]
     if row["consumer_group"] == DELAY:
         detail = f"level {row['queue_id'] + 1} is at {row['offset']}, its queue ends at {row['queue_end']}"
         columns = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}

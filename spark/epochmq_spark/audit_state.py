@@ -306,11 +306,13 @@ def _check_group(
         )
         contents = state.contents[group, one.name]
         if one.end > one.start and not contents.has_queues:
+            place = files.join(state.replicas[group, one.name].location, "consumequeue")
             detail = "the directory consumequeue is missing"
-            state.findings.append(finding(group, one.name, "directory.incomplete", detail=detail))
+            state.findings.append(finding(group, one.name, "directory.incomplete", file=place, detail=detail))
         if one.end > one.start and one.stopped and not contents.index and _has_index(state, group):
+            place = files.join(state.replicas[group, one.name].location, "index")
             detail = "the directory index contains no file, but other replicas have index files"
-            state.findings.append(finding(group, one.name, "directory.incomplete", detail=detail))
+            state.findings.append(finding(group, one.name, "directory.incomplete", file=place, detail=detail))
     state.findings += epoch_history.find_lost_logs(group, members)
     for name, extent in epoch_history.log_extents(members).items():
         state.extents[group, name] = extent

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from epochmq_spark import audit, files, result_files, session, store_layout, store_lock
+from epochmq_spark import audit, files, plan_inputs, result_files, session, store_layout, store_lock
 from epochmq_spark.results import LISTED_MAX, REPORTED_MAX, summarise
 
 if TYPE_CHECKING:
@@ -87,12 +87,15 @@ def run(
     progress: Callable[[str], None] = lambda text: None,
     master: str | None = None,
     config: Mapping[str, str] | None = None,
+    origin: plan_inputs.StoreOrigin | None = None,
 ) -> AuditOutcome:
     """Audits replicas in a session of this machine, or on the Spark cluster `master`, and writes findings,
     summary and report to the folder."""
     progress("starting Spark")
     spark = session.audit_session(cores, master=master, config=config)
-    summary, findings = run_in(spark, replicas, str(folder), metadata=metadata, progress=progress)
+    summary, findings = run_in(
+        spark, replicas, str(folder), metadata=metadata, progress=progress, origin=origin
+    )
     return AuditOutcome(summary, findings, folder)
 
 
@@ -103,6 +106,7 @@ def run_in(
     *,
     metadata: Any = None,
     progress: Callable[[str], None] = lambda text: None,
+    origin: plan_inputs.StoreOrigin | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Audits replicas in a session, and writes findings, summary and report to the folder, a path of this
     machine or a URI of Spark. Returns the summary, and the findings that it lists. An audit that fails leaves
@@ -111,7 +115,7 @@ def run_in(
         Path(folder).mkdir(parents=True, exist_ok=True)
     result_files.remove_results(spark, folder)
     try:
-        return _audit_in(spark, replicas, folder, metadata, progress)
+        return _audit_in(spark, replicas, folder, metadata, progress, origin)
     except Exception as error:
         with contextlib.suppress(result_files.ResultsNotWrittenError, *session.spark_errors()):
             result_files.write_failure(spark, folder, session.describe_error(error))
@@ -124,11 +128,12 @@ def _audit_in(
     folder: str,
     metadata: Any,
     progress: Callable[[str], None],
+    origin: plan_inputs.StoreOrigin | None,
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     started = time.time()
     result = audit.run(spark, replicas, metadata=metadata, progress=progress)
     try:
-        summary, findings = summarise(result, started, REPORTED_MAX)
+        summary, findings = summarise(result, started, REPORTED_MAX, origin=origin)
         progress("writing the findings")
         result_files.write_findings(result.findings, folder)
         result_files.write_summary(spark, summary, folder, findings)

@@ -81,8 +81,10 @@ def compare_state_files(
         for name, contents in members.items():
             others = [other for of, other in members.items() if of != name]
             location = replicas[group, name].location
-            for detail in _missing_directories(contents, others, location, stopped=name in stopped):
-                rows.append(finding(group, name, "directory.incomplete", detail=detail))
+            missing = _missing_directories(contents, others, location, stopped=name in stopped)
+            for file, detail in missing:
+                place = files.join(location, file)
+                rows.append(finding(group, name, "directory.incomplete", file=place, detail=detail))
             for file in _missing_files(contents, others) if name in stopped else ():
                 detail = f"{file} is missing, and another replica has it"
                 place = files.join(location, *file.split("/"))
@@ -96,9 +98,10 @@ def compare_state_files(
 
 def _missing_directories(
     contents: StoreContents, others: Sequence[StoreContents], location: str, *, stopped: bool
-) -> Iterator[str]:
+) -> Iterator[tuple[str, str]]:
+    """(name, what is wrong) of each directory or file that is missing."""
     if "config" not in contents.names and any(other.config for other in others):
-        yield "the directory config is missing, and another replica has it"
+        yield "config", "the directory config is missing, and another replica has it"
     if not stopped:
         return
     for name, is_used in (
@@ -107,14 +110,14 @@ def _missing_directories(
         ("timerlog", any(other.timer_log for other in others)),
     ):
         if is_used and name not in contents.names:
-            yield f"the directory {name} is missing, and another replica has it"
+            yield name, f"the directory {name} is missing, and another replica has it"
     if contents.timer_wheel is None and (contents.timer_log or "timercheck" in contents.config):
         has_snapshot = any(name.startswith("timerwheel.") for name in contents.names)
         if not has_snapshot:
             evidence = "the timer log" if contents.timer_log else "config/timercheck"
-            yield f"the file timerwheel is missing, and {evidence} is there"
+            yield "timerwheel", f"the file timerwheel is missing, and {evidence} is there"
     if not contents.index and _has_indexed(location) and not any(other.index for other in others):
-        yield "no index file is there, and the checkpoint says that messages were indexed"
+        yield "index", "no index file is there, and the checkpoint says that messages were indexed"
 
 
 def _has_indexed(location: str) -> bool:

@@ -52,6 +52,12 @@ def audit(
         list[str] | None,
         typer.Option("--conf", metavar="KEY=VALUE", help="Spark configuration; may be repeated."),
     ] = None,
+    fix_plan: Annotated[
+        bool,
+        typer.Option(
+            "--fix-plan", help="Print the commands that repair the findings, in their order, and run none."
+        ),
+    ] = False,
     state: StateOption = STATE_DEFAULT,
     output: OutputOption = OutputFormat.TEXT,
 ) -> None:
@@ -72,6 +78,7 @@ def audit(
             master=master,
             conf=conf or [],
             as_json=output is OutputFormat.JSON,
+            fix_plan=fix_plan,
         )
     )
 

@@ -8,19 +8,21 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from epochmq.exits import ExitCode, UsageError, print_error
 
 if TYPE_CHECKING:
     from epochmq.verbs.target import KubernetesTarget
     from epochmq_spark.local_audit import AuditOutcome
+    from epochmq_spark.plan_inputs import StoreOrigin
     from epochmq_spark.store_layout import AuditedReplica
 
 AUDITS = "audits"
@@ -39,11 +41,12 @@ def run(
     cores: int | None,
     metadata: Path | None,
     as_json: bool,
+    fix_plan: bool = False,
     master: str | None = None,
     conf: Sequence[str] = (),
 ) -> int:
-    """Audits directories, or a group that runs in the state directory; returns the exit code of the
-    verdict."""
+    """Audits directories, or a group that runs in the state directory; returns the exit code of the verdict.
+    With `fix_plan` the standard output is the plan of repair, and the findings go to the standard error."""
     _require_spark_and_java()
     from epochmq_spark import local_audit, result_files, session
 
@@ -67,6 +70,7 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {folder}: {error.strerror}, expected a folder that can be written") from None
+    origin = None
     with contextlib.ExitStack() as stack:
         if running is not None:
             if master is not None and not session.is_local(master):
@@ -74,7 +78,7 @@ def run(
                     f"{running} runs on this machine, and executors of {master} cannot read its directories: "
                     "leave --master out, or audit copies in shared storage"
                 )
-            replicas, view = stack.enter_context(_frozen(state, running, group, view))
+            replicas, view, origin = stack.enter_context(_frozen(state, running, group, view))
         else:
             replicas = local_audit.replicas_of(directories, group)
             _reject_directories_in_use(replicas)
@@ -87,14 +91,18 @@ def run(
                 progress=_progress,
                 master=master,
                 config=config,
+                origin=origin,
             )
         except expected as error:
             print_error(session.describe_error(error))
             return ExitCode.FAILED
     if as_json:
         sys.stdout.write(json.dumps(outcome.summary, indent=2) + "\n")
+    elif fix_plan:
+        _print(outcome, sys.stderr)
+        sys.stdout.write(_plan_text(outcome, directories, state if running else None))
     else:
-        _print(outcome)
+        _print(outcome, sys.stdout)
     return outcome.exit_code
 
 
@@ -146,12 +154,14 @@ def _not_a_group(name: str, state: Path, *, alone: bool) -> str:
 @contextlib.contextmanager
 def _frozen(
     state: Path, name: str, group: str | None, view: Any
-) -> Iterator[tuple[list[AuditedReplica], Any]]:
-    """The replicas of a running group, frozen at a cut, and the controllers' view at that time unless there
-    is another one."""
+) -> Iterator[tuple[list[AuditedReplica], Any, StoreOrigin]]:
+    """The replicas of a running group, frozen at a cut; the controllers' view at that time unless there is
+    another one; and the directories that are frozen."""
     from epochmq.verbs import running_group
     from epochmq_spark import local_readers
     from epochmq_spark.files_at_cut import VolumeCut
+    from epochmq_spark.fix_plan import LocalGroup
+    from epochmq_spark.plan_inputs import StoreOrigin
 
     _progress(f"making the cut of {name}")
     made = running_group.make_cut(state, name)
@@ -164,8 +174,10 @@ def _frozen(
         )
         for one in made.cut.replicas
     ]
+    places = {pod: str(path.absolute()) for pod, path in made.directories.items()}
+    origin = StoreOrigin(LocalGroup(name, str(state)), places)
     with local_readers.frozen(group or made.broker_name, directories) as replicas:
-        yield replicas, view if view is not None else made.cut.view
+        yield replicas, view if view is not None else made.cut.view, origin
 
 
 def _reject_directories_in_use(replicas: Sequence[AuditedReplica]) -> None:
@@ -270,16 +282,27 @@ def _progress(text: str) -> None:
     print(f"audit: {text} …", file=sys.stderr, flush=True)
 
 
-def _print(outcome: AuditOutcome) -> None:
+def _plan_text(outcome: AuditOutcome, arguments: Sequence[str], state: Path | None) -> str:
+    """The plan of repair as a shell script."""
+    from epochmq_spark import fix_plan
+
+    again = ["epochmq", "audit", *arguments, *([] if state is None else ["--state", str(state)])]
+    return fix_plan.shell_text(outcome.summary["fixPlan"], shlex.join(again))
+
+
+def _print(outcome: AuditOutcome, stream: TextIO) -> None:
     from epochmq_spark import coverage
     from epochmq_spark.findings import sentence
 
+    def write(text: str) -> None:
+        print(text, file=stream)
+
     for row in outcome.findings:
-        print(sentence(row))
+        write(sentence(row))
     total = sum(outcome.summary["findingCounts"].values())
     if total > len(outcome.findings):
-        print(f"… {total - len(outcome.findings)} more in {outcome.folder}")
-    print(coverage.sentence(outcome.summary["coverage"]))
+        write(f"… {total - len(outcome.findings)} more in {outcome.folder}")
+    write(coverage.sentence(outcome.summary["coverage"]))
     for one in outcome.summary["coverage"]["leftOut"][:LEFT_OUT_PRINTED]:
-        print("left out: " + ": ".join(text for text in (one["replica"], one["what"], one["why"]) if text))
-    print(f"{outcome.summary['verdict']}: {total} findings; report: {outcome.folder / 'report.html'}")
+        write("left out: " + ": ".join(text for text in (one["replica"], one["what"], one["why"]) if text))
+    write(f"{outcome.summary['verdict']}: {total} findings; report: {outcome.folder / 'report.html'}")

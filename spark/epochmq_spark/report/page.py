@@ -20,6 +20,7 @@ table { border-collapse: collapse; width: 100%; font-size: 13px; }
 th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.n { text-align: right; font-variant-numeric: tabular-nums; }
 .verdict { padding: .2rem .7rem; border-radius: .3rem; color: #fff; }
+pre { margin: .3rem 0; white-space: pre-wrap; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; } svg { max-width: 100%; height: auto; } svg text { fill: currentColor; }
 svg text.in-bar { fill: #111; }
 .error { color: var(--damaged); } .warning { color: var(--undecided); }
@@ -68,6 +69,7 @@ def render(summary: Mapping[str, Any], listed: Sequence[Mapping[str, Any]] | Non
         ]
         if any(found):
             parts += [f"<h2>{escape(group)}: findings by offset</h2>", plots.findings(members, found)]
+    parts += _plan(summary)
     parts += _coverage(summary)
     parts += ["<h2>Findings</h2>", _counts(summary["findingCounts"])]
     parts += finding_list.render(shown, sum(summary["findingCounts"].values()))
@@ -98,6 +100,27 @@ def _replicas(members: Sequence[Mapping[str, Any]]) -> str:
     return _table(
         ["replica", "location", "log start", "log end", "common end", "confirm offset", "epochs"], rows
     )
+
+
+def _plan(summary: Mapping[str, Any]) -> list[str]:
+    """The steps of repair, in their order."""
+    steps = summary.get("fixPlan")
+    if not steps:
+        return []
+    rows = [
+        [
+            _cell(number),
+            _cell(f"{step['group']}: {', '.join(step['replicas'])}" if step["replicas"] else step["group"]),
+            _cell(", ".join(step["kinds"])),
+            f"<td>{escape(step['text'])}{_commands(step['commands'])}</td>",
+        ]
+        for number, step in enumerate(steps, 1)
+    ]
+    return ["<h2>Repair</h2>", _table(["step", "replicas", "findings", "what to do"], rows)]
+
+
+def _commands(commands: Sequence[str]) -> str:
+    return "".join(f"<pre>{escape(one)}</pre>" for one in commands)
 
 
 COVERED = {

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from epochmq_spark import audit, audit_state, coverage, drill_down, queue_drill_down, store_layout
+from epochmq_spark import (
+    audit,
+    audit_state,
+    coverage,
+    drill_down,
+    plan_inputs,
+    queue_drill_down,
+    store_layout,
+)
 from epochmq_spark.audit_state import AuditState, ReplicaKey
 from epochmq_spark.checks import former_topics, two_histories
 from epochmq_spark.checks.record_copies import TAIL_KINDS
@@ -86,6 +95,26 @@ def run(
     for group, replica, starts in audit_state.epoch_starts(state):
         findings += _checked(logs[group, replica], drill_down.check_epoch_starts, starts)
     return findings
+
+
+def plan_of(
+    replicas: Sequence[store_layout.AuditedReplica],
+    findings: Sequence[Row],
+    origin: plan_inputs.StoreOrigin | None = None,
+) -> list[Row]:
+    """The steps that repair these findings."""
+    options = {"partitionBytes": str(1 << 26)}
+    state = audit_state.scan_replicas(replicas)
+    spans = [row for row in rows(SummaryReader(replicas, options)) if row["kind"] == "span"]
+    audit_state.add_histories(state, spans, rows(EpochsReader(replicas, options)))
+    found: dict[tuple[str, str, str], Row] = {}
+    for row in findings:
+        key = row["group"], row["replica"], row["kind"]
+        names = dict(zip(("group", "replica", "kind"), key, strict=True))
+        one = found.setdefault(key, {**names, "count": 0, "files": set()})
+        one["count"] += 1
+        one["files"] |= {row["file"]} - {None}
+    return plan_inputs.plan_of(state, found.values(), time.time(), origin)
 
 
 def coverage_of(
