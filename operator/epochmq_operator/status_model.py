@@ -59,6 +59,12 @@ class ListedReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
     sync_state_set: list[int]
     replicas: list[ListedReplica]
 
+    def replica_at(self, address: str) -> ListedReplica | None:
+        """The replica of this address: the living one, or that with the newest id. A store that was replaced by
+        an empty one got a new id, and the former one stays listed with the same address."""
+        here = [one for one in self.replicas if one.address == address]
+        return max(here, key=lambda one: (one.alive, one.broker_id), default=None)
+
 
 class PodStatus(msgspec.Struct, kw_only=True, rename="camel"):
     """The fields of every pod. `pid` is null while no process runs; `reason` says why the pod is not ready;

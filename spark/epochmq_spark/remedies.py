@@ -55,7 +55,10 @@ NO_COPY: Final = (
     "new directories if there is one, or accept the loss"
 )
 _REBUILD: Final = "the next start builds consume queues and index from the log"
-_REPLACE: Final = "a start with an empty directory copies everything from the other replicas"
+_REPLACE: Final = (
+    "a start with an empty directory copies everything from the other replicas; under controllers the replica "
+    "gets a new broker id, and mqadmin cleanBrokerMetadata removes the former one"
+)
 _SCRUB: Final = "the broker repairs the records from the other replicas within an hour of its start"
 _TABLE: Final = "a replica without findings has the table"
 _AGAIN: Final = "audit again with what was missing"

@@ -150,12 +150,12 @@ def _why_not_in_sync(group: ListedReplicaGroup, address: str, *, drained: bool) 
     outside the SyncStateSet."""
     if group.master_id is None:
         return "the group has no master"
-    for replica in group.replicas:
-        if replica.address == address:
-            if not replica.alive:
-                return "its heartbeats do not reach the controllers"
-            return "" if replica.in_sync or drained else f"not in the SyncStateSet {group.sync_state_set}"
-    return "the controllers do not know this replica"
+    replica = group.replica_at(address)
+    if replica is None:
+        return "the controllers do not know this replica"
+    if not replica.alive:
+        return "its heartbeats do not reach the controllers"
+    return "" if replica.in_sync or drained else f"not in the SyncStateSet {group.sync_state_set}"
 
 
 async def _controller(client: RemotingClient, probe: ControllerProbe) -> Readiness:

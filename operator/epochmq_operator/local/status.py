@@ -253,7 +253,7 @@ def replica_of(group: BrokerGroup, o: ObservedLocalPod, listed: ListedReplicaGro
         broker_id = o.pod.ordinal if registered is None else registered
         in_sync = o.readiness.ready
     else:
-        known = next((one for one in listed.replicas if one.address == address), None) if listed else None
+        known = listed.replica_at(address) if listed else None
         broker_id = known.broker_id if known else None
         in_sync = known is not None and known.in_sync and known.alive
     leads = registered == MASTER_BROKER_ID if listed is None else listed.master_id == broker_id

@@ -36,6 +36,7 @@ class Fake:
         self.leader: str | None = None
         self.info: ReplicasInfo | None = ReplicasInfo(1, "h:1", 3, 4)
         self.in_sync, self.alive = True, True
+        self.former: list[ReplicaIdentity] = []
         self.address = ""
 
     def runtime(self, _: RemotingConnection, command: Command) -> Command:
@@ -55,7 +56,7 @@ class Fake:
         if self.info is not None:
             here = ReplicaIdentity("a", 2, self.address, self.alive)
             self.info.in_sync_replicas = [here] if self.in_sync else []
-            self.info.not_in_sync_replicas = [] if self.in_sync else [here]
+            self.info.not_in_sync_replicas = [*self.former, *([] if self.in_sync else [here])]
             body.replicas_info_table["a"] = self.info
         return response(command, ResponseCode.SUCCESS, body=to_json(body))
 
@@ -115,6 +116,19 @@ async def test_a_replica_that_is_not_ready_has_a_reason(change: dict[str, object
     assert not found.ready
     assert found.reason.startswith(reason.replace("ADDRESS", fake.address))
     assert found.runtime_info == fake.runtime_info
+
+
+async def test_a_former_replica_at_the_same_address_does_not_count() -> None:
+    """A store that was replaced by an empty one has a new broker id."""
+    fake = Fake()
+    async with running(fake) as client:
+        fake.former = [ReplicaIdentity("a", 1, fake.address, False)]
+        found = await probe_pod(client, probe(fake))
+    assert (found.ready, found.reason) == (True, "")
+    assert found.group is not None
+    known = found.group.replica_at(fake.address)
+    assert known is not None
+    assert known.broker_id == 2
 
 
 async def test_a_drained_replica_is_ready_outside_the_set_while_it_is_alive() -> None:
