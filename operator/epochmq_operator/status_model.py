@@ -60,8 +60,8 @@ class ListedReplicaGroup(msgspec.Struct, kw_only=True, rename="camel"):
     replicas: list[ListedReplica]
 
     def replica_at(self, address: str) -> ListedReplica | None:
-        """The replica of this address: the living one, or that with the newest id. A store that was replaced by
-        an empty one got a new id, and the former one stays listed with the same address."""
+        """The replica of this address: the living one, or that with the newest id. A store that was replaced
+        by an empty one got a new id, and the former one stays listed with the same address."""
         here = [one for one in self.replicas if one.address == address]
         return max(here, key=lambda one: (one.alive, one.broker_id), default=None)
 

@@ -407,9 +407,9 @@ def _read_offsets(spark: SparkSession, replicas: Sequence[store_layout.AuditedRe
 
 
 def _compare_offsets(state: AuditState, offsets: DataFrame, summary: DataFrame) -> DataFrame:
-    """Finds consumer offsets beyond the end that any replica has for the queue, but for topics with batch
-    consume queues. For frozen volumes this is the present end, because consumers keep consuming after the
-    cut."""
+    """Finds offsets beyond the end that any replica has for the queue, and offsets in queues that no replica
+    has, but for topics with batch consume queues. For frozen volumes the end is the present one, because
+    consumers keep consuming after the cut."""
     from pyspark.sql import functions as f
 
     keys = ["group", "topic", "queue_id"]
@@ -420,11 +420,16 @@ def _compare_offsets(state: AuditState, offsets: DataFrame, summary: DataFrame) 
         now = offsets.where("consumer_group is null and fault is null")
         ends = ends.unionByName(now.select(*keys, f.col("offset").alias("end")))
     ends = ends.groupBy(*keys).agg(f.max("end").alias("queue_end"))
+    without_queue = f.col("queue_end").isNull() & f.col("group").isin(*state.groups_with_queues())
     ahead = (
         offsets.where("consumer_group is not null or fault is not null")
         .join(ends, keys, "left")
         .where(f.col("topic").isNull() | ~f.col("topic").isin(*state.batch_topics))
-        .where(f.col("fault").isNotNull() | (f.col("offset") > f.col("queue_end")))
+        .where(
+            f.col("fault").isNotNull()
+            | (f.col("offset") > f.col("queue_end"))
+            | (without_queue & (f.col("offset") > 0))
+        )
         .select("group", "replica", "consumer_group", "topic", "queue_id", "offset", "queue_end", "fault")
     )
     return _findings_per_row(state, ahead, offset_finding)
@@ -435,13 +440,15 @@ def offset_finding(row: Row) -> list[Row]:
     if row["fault"]:
         place, _, _ = row["fault"].partition(": ")
         return [finding(row["group"], row["replica"], "state.unreadable", file=place, detail=row["fault"])]
-    if row["consumer_group"] == DELAY:
-        detail = f"level {row['queue_id'] + 1} is at {row['offset']}, its queue ends at {row['queue_end']}"
-        columns = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}
-        return [finding(row["group"], row["replica"], "delay-offset.ahead", **columns, detail=detail)]
-    detail = f"group {row['consumer_group']} is at {row['offset']}, the queue ends at {row['queue_end']}"
     columns = {"topic": row["topic"], "queue_id": row["queue_id"], "queue_offset": row["offset"]}
-    return [finding(row["group"], row["replica"], "consumer-offset.ahead", **columns, detail=detail)]
+    is_level, end = row["consumer_group"] == DELAY, row["queue_end"]
+    who = f"level {row['queue_id'] + 1}" if is_level else f"group {row['consumer_group']}"
+    ends = "no replica has the queue" if end is None else f"the queue ends at {end}"
+    kind = "delay-offset.ahead" if is_level else "consumer-offset.ahead"
+    if end is None and not is_level:
+        kind = "consumer-offset.no-queue"
+    detail = f"{who} is at {row['offset']}, {ends}"
+    return [finding(row["group"], row["replica"], kind, **columns, detail=detail)]
 
 
 def _check_epoch_starts(

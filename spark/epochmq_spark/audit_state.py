@@ -112,6 +112,11 @@ class AuditState:
             for group in self.histories
         }
 
+    def groups_with_queues(self) -> list[str]:
+        """The groups of which a replica has consume queues. (A restored store has none before its first
+        start.)"""
+        return sorted({group for (group, _), contents in self.contents.items() if contents.queues})
+
     def topic_tables(self) -> dict[str, dict[str, frozenset[str]]]:
         """The tables of topics of the replicas with consume queues, by group and replica."""
         groups = self.logs_with_queues()
@@ -167,17 +172,53 @@ def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState
             )
     state.findings += shared_files.find_shared(state.replicas, state.contents)
     _leave_out_strangers(state, brokers)
+    _leave_out_misplaced(state)
     _compare_sizes(state)
     return state
 
 
+def _logs_by_header(
+    state: AuditState,
+) -> dict[tuple[str, int], dict[ReplicaKey, list[store_layout.DataFile]]]:
+    """The files of the logs of each group: those of plain logs, and those of DLedger logs."""
+    logs: dict[tuple[str, int], dict[ReplicaKey, list[store_layout.DataFile]]] = defaultdict(dict)
+    for key, contents in state.contents.items():
+        for header in {file.header_bytes for file in contents.log}:
+            logs[key[0], header][key] = [file for file in contents.log if file.header_bytes == header]
+    return logs
+
+
+def _leave_out_misplaced(state: AuditState) -> None:
+    """Leaves out files of logs that begin where no segment does in most files of the group. A log that has
+    segments of another size than the group is left as it is: other findings name them."""
+    for logs in _logs_by_header(state).values():
+        size = store_layout.usual_size(logs.values())
+        if not size or len(logs) < store_layout.STRAYS_MIN:
+            continue
+        places = Counter(file.start % size for log in logs.values() for file in log)
+        (place, count), *_ = places.most_common()
+        if 2 * count <= sum(places.values()):
+            continue
+        for key, log in logs.items():
+            if store_layout.usual_size([log]) == size:
+                misplaced = [file for file in log if file.start % size != place]
+                state.findings += [
+                    finding(
+                        *key,
+                        "file.foreign",
+                        file=file.location,
+                        detail=f"no segment of {size} bytes of the group begins at {file.start}",
+                    )
+                    for file in misplaced
+                ]
+                contents = state.contents[key]
+                contents.log = [file for file in contents.log if file not in misplaced]
+
+
 def _compare_sizes(state: AuditState) -> None:
     """Reports segments of another size than those of the group have."""
-    logs: dict[tuple[str, int], list[list[store_layout.DataFile]]] = defaultdict(list)
-    for (group, _), contents in state.contents.items():
-        for header in {file.header_bytes for file in contents.log}:
-            logs[group, header].append([file for file in contents.log if file.header_bytes == header])
-    sizes = {key: store_layout.usual_size(of_group) for key, of_group in logs.items()}
+    logs = _logs_by_header(state)
+    sizes = {key: store_layout.usual_size(of_group.values()) for key, of_group in logs.items()}
     for key, contents in state.contents.items():
         for file in contents.log:
             size = sizes[key[0], file.header_bytes]
@@ -316,7 +357,8 @@ def _check_group(
     state.findings += epoch_history.find_lost_logs(group, members)
     for name, extent in epoch_history.log_extents(members).items():
         state.extents[group, name] = extent
-    end = max(one.end for one in members)
+    # A log without a record may begin anywhere: its only segment may be one that was created in advance.
+    end = max((one.end for one in members if one.end > one.start), default=0)
     state.findings += [
         finding(group, one.name, "log.behind", start_offset=one.end, end_offset=end)
         for one in members
@@ -401,8 +443,10 @@ def read_confirm_offset(location: str) -> tuple[int, str | None]:
     path = files.join(location, "checkpoint")
     try:
         data = files.read(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0, None
+    except OSError as error:
+        return 0, str(error)
     fields = store_checkpoint.FIELDS
     if len(data) < fields.size:
         return 0, f"{len(data)} bytes, expected at least {fields.size}"
@@ -418,12 +462,37 @@ def read_confirm_offset(location: str) -> tuple[int, str | None]:
     return confirmed, None
 
 
+def _check_zero_checkpoints(state: AuditState) -> list[Row]:
+    """A finding for each checkpoint that has only zeros, after a clean stop of a broker with messages, if the
+    checkpoint of another such replica has not."""
+    findings = []
+    for group, members in state.histories.items():
+        zero: dict[str, bool] = {}
+        for one in members:
+            if one.stopped and one.end > one.start:
+                location = state.replicas[group, one.name].location
+                try:
+                    data = files.read(files.join(location, "checkpoint"))
+                except OSError:
+                    continue
+                fields = store_checkpoint.FIELDS
+                if len(data) >= fields.size:
+                    zero[one.name] = not any(fields.unpack_from(data))
+        if all(zero.values()):
+            continue
+        for name in (name for name, is_zero in zero.items() if is_zero):
+            place = files.join(state.replicas[group, name].location, "checkpoint")
+            detail = "all values are 0, and the broker has stopped cleanly with messages"
+            findings.append(finding(group, name, "state.unreadable", file=place, detail=detail))
+    return findings
+
+
 def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metadata: Any = None) -> list[Row]:
     """Findings of the epoch files, compared with each other and with the controllers' view. `diverged` are,
     by group, the replicas whose log has a tail that is not part of the group's history. Raises ValueError if
     the metadata are not a view."""
     views = controller_view.parse_views(metadata) if metadata is not None else {}
-    findings = _check_replica_counts(state)
+    findings = _check_replica_counts(state) + _check_zero_checkpoints(state)
     findings += state_comparison.compare_state_files(state.replicas, state.contents, state.histories)
     for group in sorted({group for group, _ in state.replicas}):
         members = state.histories.get(group, [])

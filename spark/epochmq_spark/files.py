@@ -10,6 +10,7 @@ has options of the file system, such as `endpoint_override` of S3."""
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -218,7 +219,7 @@ def read(location: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
     """The bytes of a small file. Raises OSError, also if it is larger than `bytes_max`."""
     path = local_path(location)
     if path is not None:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             data = file.read(bytes_max + 1)
     elif volume_client.is_remote(location):
         data = volume_client.read(location)
@@ -233,6 +234,19 @@ def read(location: str, bytes_max: int = 64 * 1024 * 1024) -> bytes:
     return data
 
 
+def open_regular(path: Path, flags: int = 0) -> int:
+    """A descriptor to read a file of this machine. Raises OSError, also for what is no file: to open a named
+    pipe would wait for its other end for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "expected a file, and it is a pipe, a socket or a device", str(path))
+
+
 @contextmanager
 def descriptor_of(location: str) -> Iterator[int | None]:
     """An open descriptor of a file of this machine; None for other locations. Raises OSError."""
@@ -240,7 +254,7 @@ def descriptor_of(location: str) -> Iterator[int | None]:
     if path is None:
         yield None
         return
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = open_regular(path)
     try:
         yield descriptor
     finally:
@@ -272,7 +286,7 @@ def read_range(location: str, start: int, end: int) -> Array:
     """Bytes [start, end) of a file, or fewer at its end, as a uint8 array. Raises OSError."""
     path = local_path(location)
     if path is not None:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             size = min(end, os.fstat(file.fileno()).st_size) - start
             if size <= 0:
                 return np.zeros(0, np.uint8)

@@ -100,6 +100,7 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     ),
     "topic.made-again": (_N, "messages from before their topic was deleted and made again"),
     "consumer-offset.ahead": (_E, "a consumer group's offset is beyond the end of its queue"),
+    "consumer-offset.no-queue": (_N, "a consumer group has an offset in a queue that no replica has"),
     "state.unreadable": (_W, "a state file cannot be read, or has a value that no broker writes"),
     "state.missing": (_W, "a state file is missing that another replica has"),
     "state.differs": (_W, "a table has the version of another replica's, and another content"),

@@ -22,7 +22,7 @@ from epochmq_spark.decode.index_entries import (
     slot_count,
 )
 from epochmq_spark.decode.state_tables import without_passwords
-from epochmq_spark.files import DirectoryEntry
+from epochmq_spark.files import DirectoryEntry, open_regular
 from epochmq_spark.files_at_cut import VolumeCut
 
 COPIED = (
@@ -143,7 +143,7 @@ class FrozenVolume:
 
     def _read_small_file(self, name: str) -> bytes | None:
         try:
-            with (self.root / name).open("rb") as file:
+            with os.fdopen(open_regular(self.root / name), "rb") as file:
                 return file.read(SMALL_BYTES_MAX)
         except (FileNotFoundError, NotADirectoryError):
             return None
@@ -177,7 +177,7 @@ class FrozenVolume:
         """Opens a file, if enough descriptors are left."""
         if self._may_open and name not in self._copies:
             try:
-                descriptor = os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
+                descriptor = open_regular(self.root / name, os.O_NOFOLLOW)
             except OSError:
                 return  # `open` raises it again for the request that needs the file
             self._open[name] = descriptor
@@ -279,7 +279,7 @@ class FrozenVolume:
     def open(self, name: str) -> int:
         """A descriptor of the file. The caller must close it. Raises OSError."""
         kept = self._open.get(name)
-        return os.dup(kept) if kept is not None else os.open(self.root / name, os.O_RDONLY | os.O_NOFOLLOW)
+        return os.dup(kept) if kept is not None else open_regular(self.root / name, os.O_NOFOLLOW)
 
     def bytes_of(self, name: str, start: int, count: int) -> bytes:
         """Bytes of the file as it is now. Raises OSError."""

@@ -56,8 +56,8 @@ NO_COPY: Final = (
 )
 _REBUILD: Final = "the next start builds consume queues and index from the log"
 _REPLACE: Final = (
-    "a start with an empty directory copies everything from the other replicas; under controllers the replica "
-    "gets a new broker id, and mqadmin cleanBrokerMetadata removes the former one"
+    "a start with an empty directory copies everything from the other replicas; under controllers the "
+    "replica gets a new broker id, and mqadmin cleanBrokerMetadata removes the former one"
 )
 _SCRUB: Final = "the broker repairs the records from the other replicas within an hour of its start"
 _TABLE: Final = "a replica without findings has the table"
@@ -192,6 +192,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
     ),
     "topic.made-again": _nothing(),
     "consumer-offset.ahead": _start("the master lowers the offset to the end of the queue at its start"),
+    "consumer-offset.no-queue": _nothing("if the queue never was there: epochmq group, to delete the offset"),
     "state.unreadable": _table(
         "the start reads the file's .bak; if the broker does not start, write the file"
     ),

@@ -21,7 +21,7 @@ def broker_of(store: Path) -> int | None:
     if sys.platform != "linux" or struct.calcsize("P") != 8:
         return None
     try:
-        file = os.open(store / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW)
+        file = os.open(store / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:

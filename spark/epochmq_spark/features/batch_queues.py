@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from epochmq_formats.batch_unit import UNIT, UNIT_BYTES, BatchUnit
+from epochmq_formats.batch_unit import END_UNIT, UNIT, UNIT_BYTES, BatchUnit
 from epochmq_protocol.message import MessageExt, parse_properties
 from epochmq_protocol.message_const import PROPERTY_INNER_BASE, PROPERTY_INNER_NUM
 from epochmq_spark import files
@@ -36,7 +36,9 @@ def _check_queue(reader: ReplicaReader, queue: ConsumeQueueFiles) -> None:
     extent = reader.log.extent
     before: BatchUnit | None = None
     for file in sorted(queue.files, key=lambda one: one.start):
+        used = 0
         for unit in used_units(file):
+            used += 1
             where = {"topic": queue.topic, "queue_id": queue.queue_id, "queue_offset": unit.base}
             where |= {"start_offset": unit.physical}
             if before is not None and (unit.base != before.end or unit.physical <= before.physical):
@@ -50,6 +52,11 @@ def _check_queue(reader: ReplicaReader, queue: ConsumeQueueFiles) -> None:
                 reader.report("batch-queue.no-record", **where, detail=f"{unit.size} bytes")
             elif wrong := _contradiction(queue, unit, message):
                 reader.report("batch-queue.wrong-unit", **where, detail=wrong)
+        at = used * UNIT_BYTES
+        rest = bytes(files.read_range(file.location, at, min(at + UNIT_BYTES, file.size)))
+        if any(rest) and rest != END_UNIT[: len(rest)]:
+            where = {"topic": queue.topic, "queue_id": queue.queue_id, "file": file.location}
+            reader.report("batch-queue.no-record", **where, detail=f"the bytes at {at} are no unit")
 
 
 def _contradiction(queue: ConsumeQueueFiles, unit: BatchUnit, message: MessageExt) -> str:

@@ -87,7 +87,8 @@ def run(
         if (row["consumer_group"] is None and not row["fault"]) or row["topic"] in state.batch_topics:
             continue
         end = ends.get((row["group"], row["topic"], row["queue_id"]))
-        if row["fault"] or (end is not None and row["offset"] > end):
+        is_without = end is None and not row["fault"] and row["group"] in state.groups_with_queues()
+        if row["fault"] or (row["offset"] > 0 if is_without else end is not None and row["offset"] > end):
             findings += audit.offset_finding(row | {"queue_end": end})
     for log in logs.values():
         for name in FEATURES:

@@ -147,3 +147,10 @@ def test_consumer_offsets_of_a_broker_with_light_queues_are_checked(tmp_path: Pa
     assert kinds(tmp_path) == ["consumer-offset.ahead"]
     (config / "lmqConsumerOffset.json").write_text("{")
     assert kinds(tmp_path) == ["state.unreadable"]
+
+
+def test_bytes_that_are_no_unit_are_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    (file,) = (tmp_path / "batchconsumequeue" / "batches" / "0").iterdir()
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    assert kinds(tmp_path) == ["batch-queue.no-record"]

@@ -102,6 +102,29 @@ def test_an_impossible_value_is_a_finding(
     assert any(expected in f"{row['file']} {row['detail']}" for row in of_kind), found
 
 
+PIPES = {
+    "checkpoint": "state.unreadable",
+    "config/consumerOffset.json": "state.unreadable",
+    "epochFileCheckpoint": "epoch.file-broken",
+    "brokerIdentity": "state.unreadable",
+    "consumequeue/orders/0/00000000000000000000": "file.foreign",
+}
+
+
+@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_a_file_is_a_finding(name: str, group: Group, tmp_path: Path) -> None:
+    """To open a pipe would wait for its other end for ever."""
+    paths = copies(group(1001), tmp_path)
+    place = paths[1] / name
+    place.unlink(missing_ok=True)
+    place.with_name(f"{place.name}.bak").unlink(missing_ok=True)
+    os.mkfifo(place)
+    found = inprocess.without_notes(inprocess.run(inprocess.replicas_of(paths)))
+    of_kind = [row for row in found if (row["replica"], row["kind"]) == (paths[1].name, PIPES[name])]
+    assert any("expected a file" in str(row["detail"]) for row in of_kind), found
+
+
 def test_entries_beside_an_impossible_one_are_read() -> None:
     rows = parse_offsets(b'{"offsetTable":{"T@g":{0:7,1:-1},"lost":{},"U@g":{0:9}}}')
     assert [(row["topic"], row["offset"]) for row in rows if "fault" not in row] == [("T", 7), ("U", 9)]

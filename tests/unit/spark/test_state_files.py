@@ -155,6 +155,11 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a version of next month": (future_version, "state.unreadable"),
     "a group with too many queues": (group_of(retryQueueNums=2**40), "state.unreadable"),
     "a delay level 0": (lambda store: with_delay(store, 0, 1), "state.unreadable"),
+    "a delay offset without a queue": (lambda store: with_delay(store, 1, 7), "delay-offset.ahead"),
+    "a checkpoint of zeros": (
+        lambda store: (store / "checkpoint").write_bytes(bytes(4096)),
+        "state.unreadable",
+    ),
     "a delay offset of -5": (lambda store: with_delay(store, 1, -5), "state.unreadable"),
     "a delay offset of 2^70": (lambda store: with_delay(store, 1, 2**70), "state.unreadable"),
     "a timer 30 days ahead": (lambda store: pack_timercheck(store, 0, FAR_MS), "state.unreadable"),
@@ -241,11 +246,24 @@ def test_tables_of_other_versions_may_differ(pair: list[Path]) -> None:
     assert audited(pair) == []
 
 
+def test_an_offset_in_a_queue_that_no_replica_has_is_a_note(pair: list[Path]) -> None:
+    """The queue may have expired, or its topic was deleted."""
+
+    def edit(one: dict[str, Any]) -> None:
+        one["offsetTable"]["T@late"] = {"77": 5, "78": 0}
+
+    change(pair[1], "config/consumerOffset.json", edit)
+    replicas = [AuditedReplica("group-a", path.name, str(path)) for path in pair]
+    found = [row for row in inprocess.run(replicas) if row["kind"] == "consumer-offset.no-queue"]
+    assert [(row["replica"], row["queue_id"], row["queue_offset"]) for row in found] == [("b", 77, 5)]
+    assert audited(pair) == []
+
+
 def test_a_delay_offset_beyond_its_queue() -> None:
     row = {"group": "g", "replica": "a", "consumer_group": "delayOffset.json", "topic": "SCHEDULE_TOPIC_XXXX"}
     (found,) = offset_finding(row | {"queue_id": 2, "offset": 9, "queue_end": 4, "fault": None})
     assert found["kind"] == "delay-offset.ahead"
-    assert found["detail"] == "level 3 is at 9, its queue ends at 4"
+    assert found["detail"] == "level 3 is at 9, the queue ends at 4"
 
 
 def test_the_ends_of_a_frozen_view_are_checked() -> None:

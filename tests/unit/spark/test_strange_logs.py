@@ -50,6 +50,18 @@ def test_a_file_that_begins_where_no_segment_does(group: Group, tmp_path: Path) 
     assert kinds(paths) == [(paths[1].name, "file.foreign", stray.name)]
 
 
+def test_the_first_segment_under_another_name(group: Group, tmp_path: Path) -> None:
+    """With few segments only the other replicas tell where one begins."""
+    paths = copied(group(SEED), tmp_path)
+    first, *_ = sorted((paths[1] / "commitlog").iterdir())
+    first.rename(first.with_name(f"{13:020}"))
+    replicas = [AuditedReplica("group-a", path.name, str(path)) for path in paths]
+    rows = inprocess.run(replicas)
+    assert (paths[1].name, "file.foreign", f"{13:020}") in kinds(paths)
+    assert {row["kind"] for row in rows if row["replica"] == paths[1].name} >= {"log.missing-segment"}
+    assert {row["replica"] for row in rows} == {paths[1].name}, "the others are not behind an empty log"
+
+
 def test_a_link_that_leads_nowhere(group: Group, tmp_path: Path) -> None:
     paths = copied(group(SEED), tmp_path)
     *_, last = sorted((paths[1] / "commitlog").iterdir())
