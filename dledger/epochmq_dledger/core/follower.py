@@ -223,11 +223,29 @@ class Follower:
 
     def _compare(self, call: int, request: PushEntryRequest) -> None:
         entry = request.entries[0]
+        if self._is_rotten(entry):
+            rotten = f"entry {entry.index} of term {entry.term}"
+            self.member.alarm(rotten, f"{rotten} has rotted here; the one of {request.leader_id} replaces it")
+            if not self._write(call, request, lambda: self.member.replace_last(entry)):
+                return
         if self.member.log.entry(entry.index) == entry:
             self.matched_index = max(self.matched_index, entry.index)
             self._respond_when_durable(call, request, entry.index)
         else:
             self._respond(call, request, DLedgerResponseCode.INCONSISTENT_STATE)
+
+    def _is_rotten(self, entry: DLedgerEntry) -> bool:
+        """Whether the last entry here differs from the leader's of the same index and term: where no disk
+        lies there is only one such entry (Raft §5.3). No checksum tells, since DLedger's entries of a commit
+        log have none, and a message's covers only its body. The entry stays, for this peer has acknowledged
+        it; its bytes are the leader's from now on. Where it is committed here, the two histories differ."""
+        own, committed_index = self.member.log, self.member.committed_index
+        is_last = entry.index == own.end_index and entry.pos + entry.size == own.end_pos
+        return (
+            is_last
+            and entry.index > committed_index
+            and (own.term(entry.index) == entry.term and own.entry(entry.index) != entry)
+        )
 
     def _truncate(self, call: int, request: PushEntryRequest) -> None:
         """Truncates the log after the entry if the log holds it. Otherwise the entry replaces what follows

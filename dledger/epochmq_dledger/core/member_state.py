@@ -279,6 +279,22 @@ class MemberState:
             self._begin_erasure()
             raise
 
+    def replace_last(self, entry: DLedgerEntry) -> None:
+        """Writes the last entry again, as the leader has it. RemoteProtocolError: that one is damaged, and
+        the log has not changed. LogFullError: the log may hold any part of either."""
+        if self.body_log is not None:
+            self.body_log.check_entry(entry)
+        before = self.membership.addresses_at(entry.index - 1)
+        if entry.channel == MEMBERS_CHANNEL:
+            check_succession(entry.index, before, self.decode_members(entry))
+        self.log.replace_last(entry)
+        self.synced_index = min(self.synced_index, entry.index - 1)
+        changed = self.membership.truncate(entry.index - 1)
+        changed = self.membership.add_entries([entry]) or changed
+        if changed:
+            self._save_memberships()
+        self._report_members(changed)
+
     def truncate(self, end_index: int) -> None:
         """Truncates the log after `end_index`."""
         self.log.truncate(end_index)

@@ -53,6 +53,10 @@ class RaftLog(Protocol):
         """Writes entries that follow the last one, and fillers where a file ends. LogFullError: the log has
         not changed."""
 
+    def replace_last(self, entry: DLedgerEntry) -> None:
+        """Writes the last entry again, which has rotted. It has this index, term, position and size.
+        LogFullError: the log may hold any part of either."""
+
     def truncate(self, end_index: int) -> None:
         """Truncates the log after `end_index`. The entries do not come back, not even after a crash."""
 
@@ -171,6 +175,9 @@ class MemoryLog:
 
     def append(self, entries: list[DLedgerEntry]) -> None:
         self.entries.extend(entries)
+
+    def replace_last(self, entry: DLedgerEntry) -> None:
+        self.entries[-1] = entry
 
     def truncate(self, end_index: int) -> None:
         if self.entries:

@@ -30,6 +30,7 @@ from epochmq_formats.dledger_log import (
     INDEX_UNIT_SIZE,
     decode_entry,
     decode_index_unit,
+    encode_entry,
 )
 from epochmq_protocol.dledger import DLedgerEntry, decode_members_body, encode_members
 from epochmq_protocol.errors import RemoteProtocolError
@@ -75,7 +76,7 @@ class BlockLog(FileLog):
         damaged, and the log has not changed. Other errors as `FileLog.append`."""
         for entry in entries:
             self.check_entry(entry)
-        self.append_blocks(blocks_of(entries, self._file_size))
+        self.append_blocks(blocks_of(entries, self._file_size, self._encoded))
 
     def check_entry(self, entry: DLedgerEntry) -> None:
         """RemoteProtocolError: the body of an entry that a leader has sent is damaged."""
@@ -84,6 +85,9 @@ class BlockLog(FileLog):
             raise RemoteProtocolError(
                 f"the body of entry {entry.index}, {len(body)} bytes for position {position}, is damaged"
             )
+
+    def _encoded(self, entry: DLedgerEntry) -> bytes:
+        return encode_entry(entry)
 
     def append_bodies(self, term: int, bodies: Sequence[bytes], channel: int = 0) -> list[EntryBlock]:
         """Appends an entry of this term for each body, as a leader does, and returns the blocks that were

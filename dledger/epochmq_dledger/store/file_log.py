@@ -231,12 +231,13 @@ class FileLog:
         """Writes entries that follow the last one. LogFullError: the log has not changed; if any byte was
         written, it is not writable until that byte is erased. OSError: the disk failed, and the state of the
         log is unknown."""
-        durable_index = self.durable_index
-        self.append_blocks(
-            blocks_of(entries, self._file_size, lambda entry: self._encode(entry, durable_index))
-        )
+        self.append_blocks(blocks_of(entries, self._file_size, self._encoded))
         for entry in entries:
             self._cache.add(entry)
+
+    def _encoded(self, entry: DLedgerEntry) -> bytes | bytearray:
+        """The bytes of an entry in a data file."""
+        return self._encode(entry, self.durable_index)
 
     def append_blocks(self, blocks: list[EntryBlock]) -> None:
         """Writes the entries of these blocks, as `append` does."""
@@ -263,6 +264,16 @@ class FileLog:
             if (files.data.writes, files.index.writes) != written:
                 self._drop_after_end(marked=False)
             raise
+
+    def replace_last(self, entry: DLedgerEntry) -> None:
+        """Writes the last entry again, which has rotted: it has this index, term, position and size.
+        LogFullError: the file may hold any part of either. OSError as `append`."""
+        assert self.is_writable, "dropped entries are not erased yet"
+        assert (entry.index, entry.term) == (self._end, self._end_term), (entry.index, self._end)
+        assert entry.pos + entry.size == self._end_pos, (entry.pos, entry.size, self._end_pos)
+        self._cache.remove(entry.index)
+        self.durable_index = min(self.durable_index, entry.index - 1)
+        self._files.data.write(entry.pos, self._encoded(entry))
 
     def truncate(self, end_index: int) -> None:
         """Truncates the log after `end_index`. It is not writable until the dropped bytes are erased."""

@@ -48,3 +48,12 @@ def grow(rng: random.Random, model: MemoryLog, count: int, term: int) -> list[DL
         end_pos = entry.pos + entry.size
         entries.append(entry)
     return entries
+
+
+def flip(folder: Path, at: int) -> None:
+    """Flips a bit of byte `at` of a log."""
+    with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
+        file.seek(at % FILE_SIZE)
+        byte = file.read(1)[0]
+        file.seek(at % FILE_SIZE)
+        file.write(bytes([byte ^ 4]))

@@ -18,7 +18,7 @@ from epochmq_dledger.store.segments import sync_and_close
 from epochmq_formats.dledger_log import encode_entry
 from epochmq_protocol.dledger import DLedgerEntry
 from tests.unit.dledger.disk_room import room
-from tests.unit.dledger.file_logs import FILE_SIZE, INDEX_FILE_SIZE, cut, grow, opened, same
+from tests.unit.dledger.file_logs import FILE_SIZE, INDEX_FILE_SIZE, cut, flip, grow, opened, same
 
 
 def synced(log: FileLog) -> None:
@@ -167,15 +167,6 @@ def spoil(folder: Path, at: int, data: bytes) -> None:
     with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
         file.seek(at % FILE_SIZE)
         file.write(data)
-
-
-def flip(folder: Path, at: int) -> None:
-    """Flips a bit."""
-    with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
-        file.seek(at % FILE_SIZE)
-        byte = file.read(1)[0]
-        file.seek(at % FILE_SIZE)
-        file.write(bytes([byte ^ 4]))
 
 
 @pytest.mark.parametrize("byte", [0, 7, 15, 23, 31, 35, 37, 39, 43, 47, 50])

@@ -8,6 +8,7 @@ import pytest
 
 from epochmq_dledger.core.raft_log import MemoryLog, make_entry
 from epochmq_dledger.core.types import Alarm, ErasureCompleted, LogSynced, RequestReceived, SendResponse
+from epochmq_formats.dledger_log import CHAIN_CRC_AT
 from epochmq_protocol.dledger import (
     FEATURES,
     DLedgerEntry,
@@ -17,6 +18,7 @@ from epochmq_protocol.dledger import (
     PushType,
 )
 from tests.unit.dledger.block_logs import filled, opened
+from tests.unit.dledger.file_logs import flip
 from tests.unit.dledger.scripted_node import ScriptedNode, fill
 
 
@@ -139,3 +141,32 @@ def test_a_push_has_either_entries_or_a_block_with_their_number(
     assert log.end_index == (2 if code is DLedgerResponseCode.SUCCESS else -1)
     leaders.close()
     log.close()
+
+
+def test_a_rotten_last_entry_is_replaced_by_the_leaders(tmp_path: Path) -> None:
+    """A flipped bit that no checksum covers: the entry has the index and term of the leader's, and a peer
+    rejects a TRUNCATE of its leader's own entries, so nothing else would ever let this peer follow."""
+    leaders, model = filled(tmp_path / "leader", 3)
+    log, _ = filled(tmp_path / "follower", 3)
+    last = model.entries[-1]
+    log.close()
+    flip(tmp_path / "follower", last.pos + CHAIN_CRC_AT - 1)  # its channel
+    log = opened(tmp_path / "follower", committed_index=1)
+    assert log.end_index == 2
+    assert log.entry(2) != last
+    core = ScriptedNode(log=log, term=1, committed=1, body_log=log)
+    push = PushEntryRequest(group="g", remote_id="n0", local_id="n1", leader_id="n1", term=1)
+    push.type, push.entry = PushType.COMPARE, last
+    effects = core.step(RequestReceived(1, push))
+    assert not [one for one in effects if isinstance(one, SendResponse)], "the entry is not durable yet"
+    assert [one.text for one in effects if isinstance(one, Alarm)] == [
+        "entry 2 of term 1 has rotted here; the one of n1 replaces it"
+    ]
+    assert core.node.member.synced_index == 1
+    effects = core.step(LogSynced(2, 1))
+    assert [one.response.code for one in effects if isinstance(one, SendResponse)] == [
+        DLedgerResponseCode.SUCCESS
+    ]
+    assert log.read_entries(0, 1 << 20) == leaders.read_entries(0, 1 << 20)
+    for one in (log, leaders):
+        one.close()
