@@ -80,6 +80,7 @@ class PeerRecovery:
             self._mark_new_directory(covered)
             self._save_first_checkpoint()
         vote = self._vote()
+        self._check_end_term(vote)
         if self.entries.damage is not None:
             self._handle_loss(self.entries.damage.text)
         elif doubt is not None:
@@ -179,6 +180,15 @@ class PeerRecovery:
             # A peer may follow the leader of term 0 without a vote. A missing file means a loss from now on.
             state_files.save_vote(self.folder, vote.term, vote.voted_for)
         return vote
+
+    def _check_end_term(self, vote: SavedVote) -> None:
+        """Ends the log before last entries whose term is doubtful, in a group that elects by it."""
+        entries = self.entries
+        term_max = None if vote.is_lost or vote == SavedVote() else vote.term
+        while fault := entries.end_doubt(term_max):
+            if self._voters() <= {self.settings.self_id}:
+                return
+            entries.mark_unreadable(entries.end_index, fault)
 
     def _replay(
         self, first: int, committed: int, apply: Callable[[DLedgerEntry], None]

@@ -24,13 +24,21 @@ from epochmq_dledger.store.entry_encoding import EntryEncoder
 from epochmq_dledger.store.log_files import LogFiles, index_unit_of
 from epochmq_dledger.store.segments import Erasure, UnsyncedFiles
 from epochmq_dledger.store.truncation_mark import TruncationMark
-from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, FILLER_SIZE_MIN, INDEX_UNIT_SIZE, encode_index_unit
+from epochmq_formats.dledger_log import (
+    ENTRY_HEADER_SIZE,
+    FILLER_SIZE_MIN,
+    INDEX_UNIT_SIZE,
+    decode_index_unit,
+    encode_index_unit,
+)
 from epochmq_protocol.dledger import DLedgerEntry
 
 INDEX_FILE_SIZE = INDEX_UNIT_SIZE * 5 * 1024 * 1024
 _RECOVERED_FILES = 3
 """Recovery reads this many of the last data files (`DLedgerMmapFileStore.recover`). It reads all of them if
 the index does not hold the first entry of those."""
+
+_INDEXED_TERMS_MAX = 1000
 
 
 class FileLog:
@@ -58,6 +66,9 @@ class FileLog:
         self._reset_to: DLedgerEntry | None = None
         """The first entry of a log that was reset. It is written once the old entries are erased."""
         self._removals: list[Callable[[], None]] = []
+        self._indexed_terms: dict[int, int] = {}
+        """The terms that the index named for entries which have another one, as recovery found them: those of
+        the last ones, at most `_INDEXED_TERMS_MAX`."""
         self.is_writable = True
         self.durable_index = -1
         """Entries up to this index survive a power failure, as `mark_synced` reports."""
@@ -147,19 +158,46 @@ class FileLog:
         for entry in self._files.entries_from(pos, end_pos):
             if (index is not None and entry.index != index + 1) or entry.term < term:
                 break
-            if rebuilt or self._files.read_index_unit(entry.index) != index_unit_of(entry):
+            stored = self._files.read_index_unit(entry.index)
+            if rebuilt or stored != index_unit_of(entry):
                 rebuilt = True
-                self._files.write_index_units(entry.index, encode_index_unit(entry))
+                self._rebuild_units(entry.index, encode_index_unit(entry))
             index, term = entry.index, entry.term
             self._end, self._end_term, self._end_pos = index, term, entry.pos + entry.size
+
+    def _rebuild_units(self, first_index: int, units: bytes) -> None:
+        """Writes the index units of entries that recovery has read, and notes the terms that the former units
+        of the same entries name."""
+        stored = self._files.read_index_units(first_index, len(units) // INDEX_UNIT_SIZE)
+        for at in range(0, len(stored), INDEX_UNIT_SIZE):
+            before, after = decode_index_unit(stored, at), decode_index_unit(units, at)
+            if before[:4] == after[:4] and before[4] != after[4]:
+                self._indexed_terms[after[3]] = before[4]
+        for dropped in list(self._indexed_terms)[:-_INDEXED_TERMS_MAX]:
+            del self._indexed_terms[dropped]
+        self._files.write_index_units(first_index, units)
+
+    def end_doubt(self, term_max: int | None) -> str:
+        """Why a flipped bit may have changed the term of the last entry, empty without a reason: data file
+        and index name different terms, or it alone has a term beyond `term_max`, that of the peer (None:
+        unknown). A peer is elected by the term of its last entry, so a wrong one would make a log that is
+        behind the newest of the group. The terms of earlier entries lie between those of their neighbours."""
+        index, term = self._end, self._end_term
+        indexed = self._indexed_terms.get(index)
+        if indexed is not None:
+            return f"has term {term}, but term {indexed} in the index"
+        if index >= 0 and term_max is not None and max(term_max, self.term(index - 1)) < term:
+            return f"has term {term}, but the term of this peer is {term_max}"
+        return ""
 
     def _find_proof_of_loss(self, committed_index: int | None) -> DLedgerEntry | None:
         """An entry that proves that the first unreadable one was durable, None without one."""
         expected = self._end + 1 if self._end >= 0 else None
         return find_proof_of_loss(self._files.data, self._files.read_entry, self._end_pos, expected)
 
-    def mark_unreadable(self, index: int) -> None:
-        """Ends the log before an entry that cannot be read, and describes it in `damage`."""
+    def mark_unreadable(self, index: int, fault: str = "is unreadable") -> None:
+        """Ends the log before an entry that cannot be read or has this fault, and describes it in
+        `damage`."""
         unit = self._files.read_index_unit(index)
         pos = unit[1] if unit is not None else -1
         last = self.entry(index - 1)
@@ -170,7 +208,7 @@ class FileLog:
         self._end_pos = last.pos + last.size if last is not None else self._files.begin_pos
         place = self._files.describe(pos if pos >= 0 else self._end_pos, self._end + 1)
         self.damage = LogDamage(
-            self._end_pos, self._end, f"{place} is unreadable; the log had entries up to {lost_to}"
+            self._end_pos, self._end, f"{place} {fault}; the log had entries up to {lost_to}"
         )
 
     def erase_after_end(self) -> None:

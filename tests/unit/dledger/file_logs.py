@@ -52,8 +52,13 @@ def grow(rng: random.Random, model: MemoryLog, count: int, term: int) -> list[DL
 
 def flip(folder: Path, at: int) -> None:
     """Flips a bit of byte `at` of a log."""
+    flip_bits(folder, at, 4)
+
+
+def flip_bits(folder: Path, at: int, mask: int) -> None:
+    """Flips these bits of byte `at` of a log."""
     with (folder / "data" / f"{at - at % FILE_SIZE:020d}").open("r+b") as file:
         file.seek(at % FILE_SIZE)
         byte = file.read(1)[0]
         file.seek(at % FILE_SIZE)
-        file.write(bytes([byte ^ 4]))
+        file.write(bytes([byte ^ mask]))
