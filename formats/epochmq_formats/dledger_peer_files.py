@@ -1,4 +1,5 @@
-"""The formats of the files beside a DLedger log: the truncation mark `cut` and `snapshot`; both our own.
+"""The formats of the files beside a DLedger log: the truncation mark `cut` and `snapshot`, both our own, and
+the checksum of `currterm` and `checkpoint`, a further property, which DLedger ignores and does not write.
 
 The mark is the end of the log, and the CRC-32 of these eight bytes; zeros stand for no mark. A disk writes
 their sector as a whole or not at all. A snapshot is:
@@ -12,9 +13,11 @@ their sector as a whole or not at all. A snapshot is:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from epochmq_formats.fields import struct_of
+from epochmq_protocol import properties
 from epochmq_protocol.checksum import crc32
 
 _END: Final = (("end", "q"),)
@@ -27,6 +30,23 @@ SNAPSHOT_MAGIC: Final = b"epochmq snapshot 1\n"
 _SIZE_AND_CRC: Final = struct_of((("size", "I"), ("crc", "I")))
 SNAPSHOT_START_BYTES: Final = len(SNAPSHOT_MAGIC) + _SIZE_AND_CRC.size
 SNAPSHOT_HEADER_BYTES_MAX: Final = 1 << 24
+
+CHECKSUM_KEY: Final = "epochmqCrc32"
+
+
+def encode_properties(values: Mapping[str, str]) -> bytes:
+    """The text of a properties file, and as its last property the CRC-32 of the bytes before that."""
+    text = properties.format(values).encode()
+    return text + b"%s=%08x\n" % (CHECKSUM_KEY.encode(), crc32(text))
+
+
+def decode_properties(data: bytes) -> dict[str, str]:
+    """The properties in a file, without their checksum. ValueError: no text, or of another checksum."""
+    before, key, checksum = data.rpartition(CHECKSUM_KEY.encode())
+    expected = b"=%08x\n" % crc32(before)
+    if key and checksum != expected:
+        raise ValueError(f"{CHECKSUM_KEY}{checksum.decode()!r}, expected {expected.decode()!r}")
+    return properties.parse((before if key else data).decode())
 
 
 def encode_mark(end_pos: int) -> bytes:

@@ -17,10 +17,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
+from epochmq_formats.dledger_peer_files import decode_properties, encode_properties
 from epochmq_formats.index_file import ENTRY_BYTES, HEADER, HEADER_BYTES
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_formats.store_checkpoint import CONFIRM_PHY_OFFSET_AT, FIELD
-from epochmq_protocol import message, properties
+from epochmq_protocol import message
 from epochmq_protocol.errors import EpochMQError
 from epochmq_protocol.message_const import BLANK_MAGIC, MAGIC_V1, MAGIC_V2
 from epochmq_protocol.record_layout import SIZE_AND_MAGIC
@@ -105,10 +106,10 @@ def peer_checkpoint_at(data: bytes, index: int) -> bytes:
     """The checkpoint of a DLedger peer whose committed index is at most `index`. An invalid one stays as it
     is."""
     try:
-        committed = int(properties.parse(data.decode())["committedIndex"])
+        committed = int(decode_properties(data)["committedIndex"])
     except (KeyError, ValueError):
         return data
-    return f"endIndex={index}\ncommittedIndex={min(committed, index)}\n".encode()
+    return encode_properties({"endIndex": str(index), "committedIndex": str(min(committed, index))})
 
 
 def unit_count(data: bytes) -> int:

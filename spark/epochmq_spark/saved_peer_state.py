@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
-from epochmq_protocol import properties
+from epochmq_formats.dledger_peer_files import decode_properties
 from epochmq_spark import files
 from epochmq_spark.checks.log_extent import SavedPeerState
 from epochmq_spark.decode.entry_units import NO_UNIT_SIZE, decode_entry_units
@@ -34,7 +34,7 @@ def _read_number(folder: str, names: Sequence[str], key: str, faults: list[tuple
     for name in names:
         path = files.join(folder, name)
         try:
-            return int(properties.parse(files.read(path).decode())[key].strip())
+            return int(decode_properties(files.read(path))[key].strip())
         except FileNotFoundError:
             continue
         except KeyError:

@@ -1,6 +1,8 @@
 """Reads and writes the state files `currterm` and `checkpoint`: properties files that are replaced as a whole
 (`MemberState.persistTerm`, `DLedgerMmapFileStore.persistCheckPoint`). The previous content stays as `.bak`.
-`memberships` is EpochMQ's own: JSON, with a checksum, of a peer whose log takes blocks.
+Both hold a checksum, which DLedger ignores: one flipped bit in term or vote could make a peer vote twice, one
+in the committed index could commit what is not. `memberships` is EpochMQ's own: JSON, with a checksum, of a
+peer whose log takes blocks.
 
 The previous content of `currterm` does not replace the current one: a peer that used it could vote twice in a
 term. So an empty or damaged `currterm` is a lost vote (`SavedVote.is_lost`).
@@ -8,6 +10,7 @@ term. So an empty or damaged `currterm` is a lost vote (`SavedVote.is_lost`).
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from epochmq_dledger.core.types import SavedMembership
-from epochmq_protocol import properties
+from epochmq_formats.dledger_peer_files import decode_properties, encode_properties
 from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, backup_of, replace_file
 
@@ -37,23 +40,21 @@ class SavedVote:
     is_lost: bool = False
 
 
-def _read_integers(path: Path, *keys: str) -> dict[str, int] | None:
-    """The integers of these keys, None if the file is missing or one of them cannot be read."""
+def _read_properties(path: Path) -> dict[str, str]:
+    """The properties of a file, none if it is missing or damaged."""
     try:
-        found = properties.parse(path.read_bytes().decode())
-        return {key: int(found[key].strip()) for key in keys}
-    except (FileNotFoundError, KeyError, ValueError):
-        return None
+        return decode_properties(path.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return {}
 
 
 def _read_vote(path: Path) -> SavedVote | None:
-    numbers = _read_integers(path, "currTerm")
-    if numbers is None:
+    found = _read_properties(path)
+    try:
+        # Without the second key the file is truncated: both keys are written together.
+        return SavedVote(int(found["currTerm"].strip()), found["voteLeader"].strip() or None)
+    except (KeyError, ValueError):
         return None
-    found = properties.parse(path.read_text(encoding="utf-8"))
-    if "voteLeader" not in found:
-        return None  # the file is truncated: both keys are written together
-    return SavedVote(numbers["currTerm"], found["voteLeader"].strip() or None)
 
 
 def load_vote(folder: Path) -> SavedVote:
@@ -75,8 +76,8 @@ def load_vote(folder: Path) -> SavedVote:
 
 def save_vote(folder: Path, term: int, voted_for: str | None) -> None:
     """Saves term and vote durably."""
-    text = f"currTerm={term}\nvoteLeader={voted_for or ''}\n"
-    replace_file(folder / CURRTERM, text.encode(), keep_backup=True)
+    data = encode_properties({"currTerm": str(term), "voteLeader": voted_for or ""})
+    replace_file(folder / CURRTERM, data, keep_backup=True)
 
 
 def load_committed(folder: Path) -> int | None:
@@ -84,9 +85,8 @@ def load_committed(folder: Path) -> int | None:
     committed. None without a checkpoint."""
     path = folder / CHECKPOINT
     for candidate in (path, backup_of(path)):
-        found = _read_integers(candidate, "committedIndex")
-        if found is not None:
-            return found["committedIndex"]
+        with contextlib.suppress(KeyError, ValueError):
+            return int(_read_properties(candidate)["committedIndex"].strip())
     if path.exists():
         log.warning("cannot read %s; this peer learns the committed index from its leader", path)
     return None
@@ -94,8 +94,8 @@ def load_committed(folder: Path) -> int | None:
 
 def save_checkpoint(folder: Path, end_index: int, committed_index: int) -> None:
     """Writes the checkpoint."""
-    text = f"endIndex={end_index}\ncommittedIndex={committed_index}\n"
-    replace_file(folder / CHECKPOINT, text.encode(), keep_backup=True)
+    data = encode_properties({"endIndex": str(end_index), "committedIndex": str(committed_index)})
+    replace_file(folder / CHECKPOINT, data, keep_backup=True)
 
 
 def load_memberships(folder: Path) -> list[SavedMembership]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,35 @@ def test_an_unreadable_vote_is_lost_and_the_previous_one_does_not_count(tmp_path
     assert load_vote(tmp_path) == SavedVote(7, None, is_lost=True)
     (tmp_path / "currterm").unlink()
     assert load_vote(tmp_path).is_lost
+
+
+def test_a_flipped_bit_of_the_vote_loses_it_or_changes_nothing(tmp_path: Path) -> None:
+    save_vote(tmp_path, 6, "n1")
+    save_vote(tmp_path, 7, "n3")
+    for _ in every_flipped_bit(tmp_path / "currterm"):
+        assert load_vote(tmp_path) in (SavedVote(7, "n3"), SavedVote(6, None, is_lost=True))
+
+
+def test_a_flipped_bit_of_the_checkpoint_never_commits_more(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 30, 12)
+    save_checkpoint(tmp_path, 31, 13)
+    for _ in every_flipped_bit(tmp_path / "checkpoint"):
+        assert load_committed(tmp_path) in (12, 13)
+
+
+def every_flipped_bit(path: Path) -> Iterator[None]:
+    """The file with each of its bits flipped, one after the other."""
+    data = path.read_bytes()
+    for bit in range(8 * len(data)):
+        path.write_bytes((int.from_bytes(data, "little") ^ 1 << bit).to_bytes(len(data), "little"))
+        yield
+
+
+def test_state_files_without_a_checksum_are_read(tmp_path: Path) -> None:
+    """Those of DLedger and of earlier releases."""
+    (tmp_path / "currterm").write_text("#Mon Nov 02\ncurrTerm=7\nvoteLeader=n1\n")
+    (tmp_path / "checkpoint").write_text("#Mon Nov 02\nendIndex=9\ncommittedIndex=8\n")
+    assert (load_vote(tmp_path), load_committed(tmp_path)) == (SavedVote(7, "n1"), 8)
 
 
 def test_a_java_peer_that_was_killed_while_it_replaced_its_vote_has_not_lost_it(tmp_path: Path) -> None:
