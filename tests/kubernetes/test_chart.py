@@ -59,15 +59,15 @@ MAY = [
     ("create", "statefulsets.apps"),
     ("create", "pods"),
     ("delete", "pods"),
+    ("delete", "persistentvolumeclaims"),
     ("create", "roles.rbac.authorization.k8s.io"),
     ("create", "events"),
 ]
-"""For audits: their pods, and the roles of their drivers."""
+"""For audits: their pods, and the roles of their drivers. Claims: of replicas that a person replaces."""
 MAY_NOT = [
     ("create", "pods/exec"),
     ("list", "secrets"),
     ("get", "secrets"),
-    ("delete", "persistentvolumeclaims"),
     ("bind", "roles.rbac.authorization.k8s.io"),
     ("escalate", "roles.rbac.authorization.k8s.io"),
     ("create", "clusterroles.rbac.authorization.k8s.io"),

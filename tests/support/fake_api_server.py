@@ -53,6 +53,20 @@ class FakeApiServer:
             return found
         return self._store(found)
 
+    async def annotate(self, ref: Ref, version: str, key: str, value: str) -> dict[str, Any]:
+        found = await self.get(object_path(ref))
+        if version != found["metadata"]["resourceVersion"]:
+            raise ApiError(409, f"{ref} has another version than {version}")
+        found["metadata"].setdefault("annotations", {})[key] = value
+        return self._store(found)
+
+    async def remove_annotation(self, ref: Ref, key: str, value: str) -> dict[str, Any] | None:
+        found = await self.get(object_path(ref))
+        if found["metadata"].get("annotations", {}).get(key) != value:
+            return None
+        del found["metadata"]["annotations"][key]
+        return self._store(found)
+
     async def create(self, manifest: Manifest) -> dict[str, Any]:
         if ref_of(manifest).kind != "Event":
             if object_path(ref_of(manifest)) in self.objects:

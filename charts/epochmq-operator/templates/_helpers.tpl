@@ -113,6 +113,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, patch]
+{{- if .Values.features.replaceReplicas }}
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [delete]
+{{- end }}
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

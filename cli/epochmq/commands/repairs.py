@@ -8,6 +8,9 @@ import typer
 
 from epochmq.options import (
     STATE_DEFAULT,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
     OutputFormat,
     OutputOption,
     StateOption,
@@ -19,7 +22,7 @@ app = typer.Typer()
 
 
 replica_app = typer.Typer(
-    help="Decide about a replica whose store the controllers refuse.",
+    help="Decide about a replica whose store the controllers refuse, or whose volume is lost.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -65,6 +68,44 @@ def discard_store(
 
     exit_with(
         lambda: verb.settle(state, replica, pod, timeout, adopt=False, as_json=output is OutputFormat.JSON)
+    )
+
+
+@replica_app.command("replace")
+def replace_lost_replica(
+    replica: Annotated[
+        str,
+        typer.Argument(metavar="GROUP/REPLICA", help="A replica, by the name or the ordinal of its pod."),
+    ],
+    accept_fewer_copies: Annotated[
+        bool,
+        typer.Option(
+            "--accept-fewer-copies",
+            help="Also if fewer others have every message than an acknowledgement needs.",
+        ),
+    ] = False,
+    namespace: NamespaceOption = None,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
+    timeout: SwitchoverTimeoutOption = 120,
+    output: OutputOption = OutputFormat.TEXT,
+) -> None:
+    """On Kubernetes: give a replica a new volume whose node or volume is lost for good.
+
+    Its pod gets an empty volume and another broker id, and copies the log. The former volume is deleted. The
+    operator refuses that unless enough other replicas have every acknowledged message."""
+    from epochmq.verbs import lost_replica as verb
+    from epochmq.verbs.target import KubernetesTarget
+
+    target = KubernetesTarget(namespace, context, kubeconfig)
+    exit_with(
+        lambda: verb.replace(
+            target,
+            replica,
+            timeout,
+            accepts_fewer=accept_fewer_copies,
+            as_json=output is OutputFormat.JSON,
+        )
     )
 
 

@@ -1,4 +1,5 @@
-"""Does the part of `status`, `promote`, `fence`, `drain` and `report` that concerns a Kubernetes cluster.
+"""Does the part of `status`, `promote`, `fence`, `drain`, `replica replace` and `report` that concerns a
+Kubernetes cluster.
 
 It reads the resources, and calls the sidecars of replicas."""
 
@@ -14,8 +15,10 @@ from epochmq_operator.kube.api import Api
 from epochmq_operator.kube.cluster_status import observe_namespace, report
 from epochmq_operator.kube.connection import ClusterConnection, from_kubeconfig, in_cluster
 from epochmq_operator.kube.pod_commands import call_replica
+from epochmq_operator.kube.replacement_order import order_replacement
 from epochmq_operator.local.readiness import int_or_none
 from epochmq_operator.named_replica import PromotionResult, ReplicaControlError, find_replica
+from epochmq_operator.plans.objects import Ref
 from epochmq_operator.pods import Component
 from epochmq_operator.status_model import PodStatus, ReplicaStatus, StatusReport
 from epochmq_protocol.errors import EpochMQError
@@ -107,6 +110,25 @@ def drain(target: KubernetesTarget, name: str, timeout_s: float, *, on: bool) ->
     _, replica = find_replica(_report(connection, namespace), name)
     _call_sidecar(connection, namespace, replica, "drain" if on else "undrain", timeout_s)
     return replica
+
+
+def replace_replica(target: KubernetesTarget, name: str, timeout_s: float, *, accepts_fewer: bool) -> str:
+    """Gives a lost replica a new volume; returns its pod. Raises ReplicaControlError, and ApiError if the API
+    server rejects the order."""
+    connection, namespace = connect(target)
+    group, replica = find_replica(_report(connection, namespace), name)
+
+    async def order() -> None:
+        api = Api(connection)
+        try:
+            await order_replacement(
+                api, Ref("BrokerGroup", namespace, group.name), replica.pod, timeout_s, fewer=accepts_fewer
+            )
+        finally:
+            await api.close()
+
+    asyncio.run(order())
+    return replica.pod
 
 
 def _call_sidecar(

@@ -106,6 +106,15 @@ _OF_BROKERS: dict[str, Any] = {
         "description": "`Hibernating`, `Hibernated` or `Resuming`; absent while the group is in use.",
         "type": "string",
     },
+    "replacement": {
+        "description": "The last order to give a replica a new volume; absent without one.",
+        "type": "object",
+        "properties": {
+            "order": {"description": "Value of the annotation.", "type": "string"},
+            "state": {"description": "`Replacing`, `Replaced` or `Refused`.", "type": "string"},
+            "message": {"description": "What it waits for, or why it is refused.", "type": "string"},
+        },
+    },
     "reloads": {
         "description": "The configuration that pods got without a restart; absent if all started with it.",
         "type": "object",

@@ -163,10 +163,30 @@ class Api:
         ]
         return await self._write("PATCH", object_path(ref), operations, "application/json-patch+json")
 
-    async def delete(self, ref: Ref, uid: str) -> None:
-        """Deletes the object with this uid; the garbage collector deletes what it owns. Does nothing if the
-        object is gone, or if the name belongs to an object with another uid."""
-        body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+    async def annotate(self, ref: Ref, version: str, key: str, value: str) -> dict[str, Any]:
+        """Sets an annotation if the object still has this resourceVersion."""
+        patch = {"metadata": {"resourceVersion": version, "annotations": {key: value}}}
+        return await self._write("PATCH", object_path(ref), patch, "application/merge-patch+json")
+
+    async def remove_annotation(self, ref: Ref, key: str, value: str) -> dict[str, Any] | None:
+        """Removes an annotation if it still has this value; returns the object, None if nothing is left to
+        remove."""
+        path = f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}"
+        operations = [{"op": "test", "path": path, "value": value}, {"op": "remove", "path": path}]
+        try:
+            return await self._write("PATCH", object_path(ref), operations, "application/json-patch+json")
+        except ApiError as error:
+            if error.status not in (404, 422):
+                raise
+            return None
+
+    async def delete(self, ref: Ref, uid: str, *, forced: bool = False) -> None:
+        """Deletes the object with this uid; the garbage collector deletes what it owns. `forced`: a pod goes
+        at once, although its node has not ended it. Does nothing if the object is gone, or if the name
+        belongs to an object with another uid."""
+        body: dict[str, Any] = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
+        if forced:
+            body["gracePeriodSeconds"] = 0
         try:
             await self._write("DELETE", object_path(ref), body)
         except ApiError as error:

@@ -25,6 +25,7 @@ from epochmq_operator.plans.effects import (
     EventType,
     PatchStatus,
     ReloadConfiguration,
+    RemoveAnnotation,
     SetFinalizers,
 )
 from epochmq_operator.plans.objects import Manifest, Ref, digest, is_deleting, metadata, ref_of, spec_of
@@ -44,6 +45,7 @@ METRIC_LABELS: Mapping[type[Effect], str] = {
     Apply: "Apply",
     Delete: "Delete",
     SetFinalizers: "SetFinalizers",
+    RemoveAnnotation: "RemoveAnnotation",
     PatchStatus: "PatchStatus",
     CreateEvent: "Emit",
     ReloadConfiguration: "ReloadConfiguration",
@@ -101,8 +103,17 @@ class EffectWriter:
                 await self._apply(effect.manifest, worker)
                 self._report_rewritten(effect.manifest, ref, resource)
             case Delete():
-                log.info("deleting an object", object=str(effect.ref), namespace=ref.namespace)
-                await self._api.delete(effect.ref, effect.uid)
+                log.info(
+                    "deleting an object",
+                    object=str(effect.ref),
+                    namespace=ref.namespace,
+                    forced=effect.forced,
+                )
+                await self._api.delete(effect.ref, effect.uid, forced=effect.forced)
+            case RemoveAnnotation():
+                answer = await self._api.remove_annotation(ref, effect.key, effect.value)
+                if answer is not None:
+                    self._cache.put(answer)
             case PatchStatus():
                 version = str(metadata(resource).get("resourceVersion", ""))
                 resource = await self._api.put_status(ref, version, effect.status)
@@ -111,9 +122,9 @@ class EffectWriter:
                 # This reconciliation may have written the status: then the cache has the present version.
                 known = self._cache.get(ref) or resource
                 version = str(metadata(known).get("resourceVersion", ""))
-                answer = await self._api.put_finalizers(ref, version, effect.finalizers)
-                if not is_deleting(answer) or effect.finalizers:
-                    self._cache.put(answer)
+                found = await self._api.put_finalizers(ref, version, effect.finalizers)
+                if not is_deleting(found) or effect.finalizers:
+                    self._cache.put(found)
             case ReloadConfiguration():
                 await self._replicas.reload(ref, effect)
             case ChangeQuorumMembers():

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from epochmq_operator.kube.api import ApiError
 from epochmq_operator.kube.member_secrets import MemberSecrets
 from epochmq_operator.kube.reconciler import (
     WATCHED_OBJECTS,
@@ -19,10 +20,11 @@ from epochmq_operator.plans.group_status import ResourcePhase
 from epochmq_operator.plans.indexed_objects import of_kind
 from epochmq_operator.plans.member_modes import wanted_secret
 from epochmq_operator.plans.objects import Manifest, Ref, controller_group_of, is_deleting, ref_of, status_of
-from epochmq_operator.plans.observed_state import ObservedState
+from epochmq_operator.plans.observed_state import NodeState, ObservedState, node_state
 from epochmq_operator.plans.plan_steps import PlanState, StepKind
 from epochmq_operator.plans.reconciliation import reconcile
 from epochmq_operator.plans.renderer import Renderer
+from epochmq_operator.plans.replica_replacement import nodes_to_ask
 from epochmq_operator.plans.reported_states import ReportedState
 from epochmq_operator.plans.update_limit import PARALLEL_UPDATES, UpdateLimit
 from epochmq_operator.resources import KINDS
@@ -112,7 +114,20 @@ class GroupReconciler(Reconciler):
             can_reload,
             self.replicas.rejected_reloads(ref),
             self._writer.rejected_claims(ref.namespace),
+            nodes=await self._nodes(resource),
         )
+
+    async def _nodes(self, resource: Manifest) -> dict[str, NodeState]:
+        """The states of the nodes that the plan has to know. Without the right to read one, or without a
+        response, it is not known."""
+        found = {}
+        for name in nodes_to_ask(resource, self.cache.namespace(ref_of(resource).namespace)):
+            try:
+                found[name] = node_state(await self._api.get(f"/api/v1/nodes/{name}"))
+            except ApiError as error:
+                if error.status == 404:
+                    found[name] = NodeState.GONE
+        return found
 
     def _groups_to_ask(self, ref: Ref, resource: Manifest) -> list[Ref]:
         """The groups whose replicas are asked: the group itself, and its controllers."""

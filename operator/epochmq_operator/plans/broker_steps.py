@@ -9,6 +9,7 @@ nothing to all replicas in sync.
 - `replicas`: the StatefulSet is as rendered for the target number of replicas. Waits while a volume claim is
   being deleted, or, for a new group, while there are claims of ordinals that the group will not have.
 - `claims`: the group owns its volume claims exactly if they are to be deleted with it (`volumes`).
+- `replace-POD`: the replica has a new volume, by the rules in `replica_replacement`.
 - `join-N`: replica N is ready and in the SyncStateSet.
 - `grow-N`: the status records N as the target number of replicas; `objects` and `replicas` then add the
   replica. Waits until the other N−1 are ready and in sync, there is a master, and the controllers have a
@@ -111,6 +112,13 @@ from epochmq_operator.plans.reloads import (
     with_reloads,
 )
 from epochmq_operator.plans.renderer import NO_MANIFESTS, ApplicableManifests, Renderer, applicable_manifests
+from epochmq_operator.plans.replica_replacement import (
+    GroupCopies,
+    LostReplica,
+    ReplacementVerdict,
+    judge,
+    lost_replicas,
+)
 from epochmq_operator.plans.reported_states import ReportedBrokerState
 from epochmq_operator.plans.restarts import PodsByName, next_broken_pod, next_ready_pod, restart_step
 from epochmq_operator.plans.update_gate import UpdateGate
@@ -133,7 +141,8 @@ class ObservedBrokerGroup:
     replicas restart; empty if nothing. `unready_brokers` are the pods whose brokers report that they are not
     ready. `reloads` are the pods that get the configuration `reload_target` without a restart.
     `known_controllers` is the number of controllers that all brokers list. `members`: None unless the group
-    is in the mode DLedger."""
+    is in the mode DLedger. `copies` are the replicas that have every acknowledged message, `lost` those that
+    do not run although they have a volume; `replacement` is the verdict on an order to replace one."""
 
     group: BrokerGroup
     owner: Owner
@@ -155,6 +164,9 @@ class ObservedBrokerGroup:
     hibernation: HibernationState | None = None
     known_controllers: int = 0
     members: QuorumMembers | None = None
+    copies: GroupCopies | None = None
+    lost: tuple[LostReplica, ...] = ()
+    replacement: ReplacementVerdict | None = None
 
     @property
     def manifests(self) -> tuple[Manifest, ...]:
@@ -272,6 +284,17 @@ def observed_broker_group(
     if group.is_dledger:
         peers = observed_peers(observed, broker_pods)
         members = QuorumMembers(REPLICAS, group.name, observed.namespace, spec_replicas, number, pods, peers)
+    replica_group = _replica_group(observed, group, quorum, broker_pods)
+    unavailable = "" if created and hibernation is None else "the group is being created, or hibernates"
+    copies = GroupCopies.of(
+        observed,
+        pods_by_name(stateful_set, pods),
+        replica_group,
+        group.min_in_sync,
+        leaderless=group.is_under_controllers and quorum.leader is None,
+        unavailable=unavailable,
+    )
+    set_manifest = next(iter(stateful_sets(rendered.manifests)), None)
     return ObservedBrokerGroup(
         group=named,
         owner=Owner("BrokerGroup", group.name, str(metadata(observed.resource).get("uid", ""))),
@@ -281,7 +304,7 @@ def observed_broker_group(
         controllers=controllers,
         controller_pods=pods_of_set(observed, controller_set, controller_count),
         quorum=quorum,
-        replica_group=_replica_group(observed, group, quorum, broker_pods),
+        replica_group=replica_group,
         rendered=rendered,
         quorum_missing=waits_for,
         own=own,
@@ -297,6 +320,9 @@ def observed_broker_group(
             if isinstance(state := observed.states.get(pod), ReportedBrokerState) and not state.ready
         ),
         members=members,
+        copies=copies,
+        lost=() if set_manifest is None else lost_replicas(observed, set_manifest, copies.pods),
+        replacement=None if set_manifest is None else judge(observed, set_manifest, copies),
     )
 
 
@@ -375,6 +401,8 @@ def broker_steps(
         )
         yield from hibernation_steps(observed, hibernating)
         return
+    if observed_group.replacement is not None and observed_group.replacement.step is not None:
+        yield observed_group.replacement.step
     spec_replicas = observed_group.group.spec.replicas
     broken = next_broken_pod(observed_group.restart_order, observed_group.serves, observed_group.in_sync_pods)
     if broken is not None:

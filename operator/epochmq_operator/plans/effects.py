@@ -29,10 +29,12 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Deletes the object with this uid. A later object of the same name has another uid and stays."""
+    """Deletes the object with this uid. A later object of the same name has another uid and stays. `forced`:
+    without waiting for the node of a pod, which is lost."""
 
     ref: Ref
     uid: str
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,14 @@ class SetFinalizers:
 
     finalizers: tuple[str, ...]
     resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAnnotation:
+    """Removes an annotation of the resource if it still has this value."""
+
+    key: str
+    value: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,14 @@ class ChangeQuorumMembers:
 
 
 Effect = (
-    Apply | Delete | SetFinalizers | PatchStatus | CreateEvent | ReloadConfiguration | ChangeQuorumMembers
+    Apply
+    | Delete
+    | SetFinalizers
+    | RemoveAnnotation
+    | PatchStatus
+    | CreateEvent
+    | ReloadConfiguration
+    | ChangeQuorumMembers
 )
 
 

@@ -27,6 +27,7 @@ from epochmq_operator.plans.progress_conditions import LISTED_MAX, STEP_DEADLINE
 from epochmq_operator.plans.quorum_members import FOUNDERS
 from epochmq_operator.plans.reloads import PodReload, ReloadTarget
 from epochmq_operator.plans.renderer import ADOPTED
+from epochmq_operator.plans.replica_replacement import REPLACEMENT
 from epochmq_operator.quorum_steps import member_id
 from epochmq_operator.resources import ControllerGroup, MemberMode
 
@@ -201,7 +202,8 @@ def broker_conditions(
     idle, reduced = observed_group.idle_pods, wrong + _behind(observed_group, progress)
     if idle and hibernation is None and under_controllers and observed_group.created:
         copies = _copies(observed_group)
-        idle, reduced = ([*lines[: LISTED_MAX - 1], copies] for lines in (idle, reduced))
+        idle = _with_loss(idle, copies, _replacement_offer(observed_group, slow=True))
+        reduced = _with_loss(reduced, copies, _replacement_offer(observed_group, slow=False))
     ready_condition, *others = tool_conditions(first, progress, rejection, idle, now)
     return [
         ready_condition,
@@ -212,6 +214,27 @@ def broker_conditions(
         paused_condition(paused=progress.paused),
         *others,
     ]
+
+
+def _with_loss(lines: list[str], copies: str, offer: str) -> list[str]:
+    """The first of these lines, what the loss of the replicas would cost, and what to do about it."""
+    added = [copies, offer] if offer else [copies]
+    return [*lines[: LISTED_MAX - len(added)], *added]
+
+
+def _replacement_offer(observed_group: ObservedBrokerGroup, *, slow: bool) -> str:
+    """The command that replaces the first lost replica, or why it must keep its volume; empty if none is
+    lost. `slow`: the plan makes no progress, so a pod that is being deleted does not end."""
+    lost = next((one for one in observed_group.lost if slow or not one.ends), None)
+    copies = observed_group.copies
+    if lost is None or copies is None or observed_group.replacement is not None:
+        return ""
+    impediment = copies.impediment(lost.pod, accepts_fewer=False)
+    if impediment:
+        return f"{lost} cannot be replaced now: {impediment}"
+    group, ordinal = observed_group.group, lost.pod.rpartition("-")[2]
+    command = f"epochmq replica replace {group.name}/{ordinal} --namespace {group.metadata.namespace}"
+    return f"if {lost} does not come back: {command}"
 
 
 def _copies(observed_group: ObservedBrokerGroup) -> str:
@@ -321,6 +344,7 @@ def broker_status(
         **({"actingMaster": _acting_status(acting)} if acting is not None else {}),
         **_template_status(observed_group.image, observed_group.rendered.adopted),
         **hibernation_status(observed_group.hibernation),
+        **({REPLACEMENT: old[REPLACEMENT]} if REPLACEMENT in old else {}),
         **_reload_status(observed_group.reload_target, observed_group.reloads),
         **(
             {KNOWN_CONTROLLERS: observed_group.known_controllers}

@@ -27,6 +27,9 @@ APPROVE_UPDATE = "epochmq.io/approve-update"
 FORCE_SCALE_DOWN = "epochmq.io/force-scale-down"
 """The annotation that removes one replica although others are not ready or not in sync; its value names the
 replica and the generation of the resource."""
+REPLACE_REPLICA = "epochmq.io/replace-replica"
+"""The annotation that gives a lost replica a new volume; its value names the replica and the uid of its
+volume claim. The operator removes it when the order is carried out or refused."""
 FINALIZER = "epochmq.io/deletion-guard"
 """The deletion guard: the finalizer that keeps a group until its deletion is confirmed and its steps are
 done. Groups without the guard have no finalizer: they can be deleted while no operator runs."""

@@ -5,8 +5,9 @@ states that replicas reported."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 from epochmq_operator.manifests.kept_templates import image_of, mounted_config_maps
@@ -39,6 +40,23 @@ STUCK_REASONS = frozenset(
 """Reasons why a container does not run that waiting cannot resolve: its template has to change."""
 
 
+class NodeState(StrEnum):
+    """The state of a node: whether its kubelet ends the pods that are deleted."""
+
+    READY = "Ready"
+    NOT_READY = "NotReady"
+    GONE = "Gone"
+
+
+def node_state(node: Manifest | None) -> NodeState:
+    """The state of a node; None: the API server has none of the name."""
+    if node is None:
+        return NodeState.GONE
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = any(one.get("type") == "Ready" and one.get("status") == "True" for one in conditions)
+    return NodeState.READY if ready else NodeState.NOT_READY
+
+
 @dataclass(frozen=True, slots=True)
 class RejectedReload:
     """A broker's rejection of the configuration with this version."""
@@ -55,7 +73,8 @@ class ObservedState:
     that was rejected. `can_reload`: the operator may change the settings of running replicas.
     `rejected_reloads`: configurations that replicas rejected, by pod. `rejected_claims`: sizes that the API
     server rejected lately, by volume claim. `updates_full` says why no update may begin because
-    many other groups are being updated; empty if one may."""
+    many other groups are being updated; empty if one may. `nodes` are the states of the nodes that
+    `nodes_to_ask` names, without those that the operator may not read."""
 
     resource: Manifest
     objects: Mapping[Ref, Manifest] = field(default_factory=dict)
@@ -66,6 +85,7 @@ class ObservedState:
     rejected_reloads: Mapping[str, RejectedReload] = field(default_factory=dict)
     rejected_claims: Mapping[str, str] = field(default_factory=dict)
     updates_full: str = ""
+    nodes: Mapping[str, NodeState] = field(default_factory=dict)
 
     @property
     def namespace(self) -> str:
@@ -331,8 +351,9 @@ def _acting(pod: str, state: ReportedBrokerState) -> ObservedActingMaster | None
     )
 
 
-def _by_address(kept: ReportedReplicaGroup, pods: tuple[str, ...]) -> dict[int | None, str]:
-    """The pods by broker id, of those whose address in the controllers' report begins with the pod's name."""
+def _by_address(kept: ReportedReplicaGroup, pods: Sequence[str]) -> dict[int | None, str]:
+    """The pods by broker id, of those whose address in the controllers' report begins with the pod's name.
+    `pods` are those that report nothing: a pod with a new volume has the address of its former id, too."""
     hosts = {one.broker_id: (one.address or "").partition(".")[0] for one in kept.replicas}
     return {broker_id: host for broker_id, host in hosts.items() if host in pods}
 
@@ -353,7 +374,7 @@ def observed_replica_group(
         None,
     )
     if kept is not None:
-        by_id = {**_by_address(kept, pods), **by_id}
+        by_id = {**_by_address(kept, [pod for pod in pods if pod not in reported]), **by_id}
         master_id, epoch, members = (
             kept.master_broker_id,
             kept.master_epoch,

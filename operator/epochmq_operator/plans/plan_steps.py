@@ -32,6 +32,7 @@ class StepKind(StrEnum):
     OBJECTS = "objects"
     REPLICAS = "replicas"
     CLAIMS = "claims"
+    REPLACE = "replace"
     RELOAD = "reload"
     JOIN = "join"
     GROW = "grow"

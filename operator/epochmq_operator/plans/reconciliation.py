@@ -41,6 +41,7 @@ from epochmq_operator.plans.plan_steps import (
 )
 from epochmq_operator.plans.progress_conditions import deletion_conditions
 from epochmq_operator.plans.renderer import Renderer
+from epochmq_operator.plans.replica_replacement import REPLACEMENT
 from epochmq_operator.plans.update_gate import UpdateGate
 from epochmq_operator.resources import KINDS, BrokerGroup, ControllerGroup, GroupResource
 
@@ -63,6 +64,7 @@ PLAN_NAMES: Mapping[StepKind, str] = {
     StepKind.GUARD: "update",
     StepKind.CLAIMS: "update",
     StepKind.EXPAND: "expand-volumes",
+    StepKind.REPLACE: "replace",
     StepKind.STOP: "hibernate",
     StepKind.STOPPED: "hibernate",
     StepKind.START: "resume",
@@ -118,9 +120,15 @@ def _brokers(
         status_of(observed.resource),
     )
     conditions = group_status.broker_conditions(observed_group, progress, observed.rejection, gate.now)
+    verdict = None if progress.paused else observed_group.replacement
+    if verdict is not None:
+        statistics[REPLACEMENT] = verdict.document()
     state = observed_group.hibernation
     hibernated = state is HibernationState.HIBERNATED and progress.step is None
-    return _outcome(observed, progress, statistics, conditions, gate.now, hibernated=hibernated)
+    outcome = _outcome(observed, progress, statistics, conditions, gate.now, hibernated=hibernated)
+    if verdict is None:
+        return outcome
+    return ReconciliationResult((*outcome.effects, *verdict.effects), outcome.requeue_after_s)
 
 
 def _controllers(

@@ -69,11 +69,11 @@ def documented() -> list[set[Right]]:
 
 
 def test_both_scopes_grant_exactly_the_documented_rights() -> None:
-    groups, leader, release = documented()
+    groups, leader, cluster, release = documented()
     whole = rendered()
     (wide,) = kinds(whole, "ClusterRole")
     (own,) = kinds(whole, "Role")
-    assert rights(wide) == groups
+    assert rights(wide) == groups | cluster
     assert rights(own) == leader
     (after,) = kinds(whole, "ClusterRole", "post-delete")
     assert rights(after) == release
@@ -111,12 +111,13 @@ def test_no_right_is_a_wildcard_runs_commands_in_pods_or_lists_secrets() -> None
 
 
 def test_a_feature_that_is_off_has_no_rights(tmp_path: Path) -> None:
-    off = [f"features.{name}=false" for name in ("audits", "topics", "users")]
+    off = [f"features.{name}=false" for name in ("audits", "topics", "users", "replaceReplicas")]
     (wide,) = kinds(rendered(*off), "ClusterRole")
     granted = rights(wide)
     resources = {resource.partition("/")[0] for _, resource, _ in granted}
-    optional = {"brokergroupaudits", "topics", "users", "roles", "rolebindings", "volumesnapshots"}
+    optional = {"brokergroupaudits", "topics", "users", "roles", "rolebindings", "volumesnapshots", "nodes"}
     assert not optional & resources
+    assert ("", "persistentvolumeclaims", "delete") not in granted
     assert ("", "pods", "create") not in granted
     assert loaded(tmp_path / "off", *off).kinds == ("BrokerGroup", "ControllerGroup")
     (wide,) = kinds(rendered("features.users=false"), "ClusterRole")

@@ -22,12 +22,14 @@ from epochmq_operator.plans.effects import (
     PatchStatus,
     ReconciliationResult,
     ReloadConfiguration,
+    RemoveAnnotation,
     SetFinalizers,
 )
 from epochmq_operator.plans.objects import Owner, Ref, digest, metadata, ref_of, with_owner
-from epochmq_operator.plans.observed_state import ObservedState, RejectedReload
+from epochmq_operator.plans.observed_state import NodeState, ObservedState, RejectedReload
 from epochmq_operator.plans.reconciliation import reconcile
 from epochmq_operator.plans.renderer import Renderer
+from epochmq_operator.plans.replica_replacement import nodes_to_ask
 from epochmq_operator.plans.reported_states import (
     ReportedBrokerState,
     ReportedControllerState,
@@ -124,6 +126,13 @@ class FakeApi:
     rejected: dict[str, RejectedReload] = field(default_factory=dict)
     rejected_claims: dict[str, str] = field(default_factory=dict)
     """The sizes that `fixed_volumes` rejected, by claim."""
+    lost_volumes: set[str] = field(default_factory=set)
+    """The uids of the claims whose volume is on a lost node: no node can take their pods."""
+    hung: dict[str, NodeState | None] = field(default_factory=dict)
+    """The pods that do not end when they are deleted, with the state of their node; None: the operator may
+    not read it."""
+    forced: list[str] = field(default_factory=list)
+    """The pods that were deleted without waiting for their node."""
     fixed_volumes: bool = False
     """The StorageClass does not let volumes grow."""
     limit: UpdateLimit = field(init=False)
@@ -187,11 +196,24 @@ class FakeApi:
                 found["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
                 found["metadata"]["generation"] += 1
             return
+        if ref.name in self.hung or (ref.kind == "PersistentVolumeClaim" and self._is_used(ref)):
+            found["metadata"].setdefault("deletionTimestamp", "2027-01-15T08:00:00Z")
+            return
         del self.objects[ref]
         policy = (found.get("spec") or {}).get("persistentVolumeClaimRetentionPolicy") or {}
         if ref.kind == "StatefulSet" and policy.get("whenDeleted") == "Delete":
             for claim in [one for one in self.objects if "Claim" in one.kind and ref.name in one.name]:
                 self.remove(claim)
+
+    def hang(self, pod: str, node: NodeState | None) -> None:
+        """The node of this pod fails, and does not end it any more."""
+        self.hung[pod] = node
+        self.objects[Ref("Pod", NAMESPACE, pod)]["spec"]["nodeName"] = f"node-of-{pod}"
+
+    def _is_used(self, claim: Ref) -> bool:
+        """Whether a pod on a node uses the claim, which the API server keeps until then."""
+        pod = self.objects.get(Ref("Pod", NAMESPACE, claim.name.partition("-")[2]))
+        return pod is not None and (pod.get("status") or {}).get("phase") == "Running"
 
     # What the API server does for the operator.
 
@@ -205,7 +227,16 @@ class FakeApi:
                 if found is not None and found["metadata"]["uid"] == effect.uid:
                     self.deleted[str(effect.ref)] += 1
                     self.writes += 1
+                    if effect.forced:
+                        self.forced.append(effect.ref.name)
+                        self.hung.pop(effect.ref.name, None)
                     self.remove(effect.ref)
+            case RemoveAnnotation():
+                found = self.objects.get(resource)
+                held = (found or {}).get("metadata", {}).get("annotations") or {}
+                if held.get(effect.key) == effect.value:
+                    del held[effect.key]
+                    self.writes += 1
             case PatchStatus():
                 if resource in self.objects:
                     self.objects[resource]["status"] = copy.deepcopy(dict(effect.status))
@@ -258,7 +289,9 @@ class FakeApi:
     def _runs(self, pod: str) -> bool:
         """Whether the pod's process runs."""
         found = self.objects.get(Ref("Pod", NAMESPACE, pod))
-        return found is not None and "status" in found and not self._fault(found) and pod not in self.unready
+        if found is None or (found.get("status") or {}).get("phase") != "Running" or pod in self.hung:
+            return False
+        return not self._fault(found) and pod not in self.unready
 
     def _reload(self, effect: ReloadConfiguration) -> None:
         found = self.objects.get(effect.pod)
@@ -322,6 +355,9 @@ class FakeApi:
         self.now += 1
         self._collect()
         for ref, found in list(self.objects.items()):
+            if ref.kind == "PersistentVolumeClaim" and "deletionTimestamp" in found["metadata"]:
+                self.remove(ref)
+        for ref, found in list(self.objects.items()):
             if ref.kind == "StatefulSet":
                 self._pods(ref, found)
         self._agree()
@@ -345,11 +381,11 @@ class FakeApi:
         volume = metadata(stateful_set["spec"]["volumeClaimTemplates"][0])["name"]
         for ordinal in range(count):
             claim = Ref("PersistentVolumeClaim", NAMESPACE, f"{volume}-{ref.name}-{ordinal}")
-            if claim not in self.objects:
+            pod = Ref("Pod", NAMESPACE, f"{ref.name}-{ordinal}")
+            if claim not in self.objects and pod not in self.objects:
                 self._store(claim, self._new_claim(claim, stateful_set))
                 if f"{ref.name}-{ordinal}" in self.unschedulable:
                     self.objects[claim]["status"] = {"phase": "Pending"}
-            pod = Ref("Pod", NAMESPACE, f"{ref.name}-{ordinal}")
             if pod not in self.objects:
                 owner = {"kind": "StatefulSet", "name": ref.name, "uid": stateful_set["metadata"]["uid"]}
                 meta = template.get("metadata") or {}
@@ -367,7 +403,9 @@ class FakeApi:
                 self._store(pod, made)
                 continue
             found = self.objects[pod]
-            if pod.name in self.unschedulable:
+            if "deletionTimestamp" in found["metadata"]:
+                continue
+            if pod.name in self.unschedulable or self._lacks_volume(claim, found):
                 full = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available"}
                 found["status"] = {"phase": "Pending", "conditions": [full]}
                 continue
@@ -381,6 +419,13 @@ class FakeApi:
                 "conditions": [{"type": "Ready", "status": str(good)}],
                 "containerStatuses": [waiting],
             }
+
+    def _lacks_volume(self, claim: Ref, pod: dict[str, Any]) -> bool:
+        """Whether no node can take the pod because of its volume claim."""
+        volume = self.objects.get(claim, {}).get("metadata") or {}
+        if (pod.get("status") or {}).get("phase") == "Running":
+            return False
+        return not volume or "deletionTimestamp" in volume or volume["uid"] in self.lost_volumes
 
     def _is_member(self, stateful_set: str, ordinal: int) -> bool:
         """Whether a controller, or a replica in the mode DLedger, is a member of its quorum, and so can be
@@ -428,7 +473,7 @@ class FakeApi:
 
     def _ready(self, name: str) -> bool:
         found = self.objects.get(Ref("Pod", NAMESPACE, name), {})
-        return any(
+        return name not in self.hung and any(
             one == {"type": "Ready", "status": "True"}
             for one in (found.get("status") or {}).get("conditions", ())
         )
@@ -563,11 +608,18 @@ class FakeApi:
             rejection=self.rejections.get(resource, ""),
             rejected_reloads=self.rejected,
             rejected_claims=self.rejected_claims,
+            nodes=self._nodes(found),
             updates_full=self.limit.full_because(resource),
         )
         result = reconcile(self.renderer, observed, self.now)
         self.limit.record(resource, found, result)
         return result
+
+    def _nodes(self, resource: Mapping[str, Any]) -> dict[str, NodeState]:
+        """The states of the nodes that the operator asks for."""
+        states = {f"node-of-{pod}": state for pod, state in self.hung.items()}
+        asked = nodes_to_ask(resource, self.visible_objects())
+        return {name: state for name in asked if (state := states.get(name)) is not None}
 
     def users(self, resource: Ref) -> tuple[str, ...]:
         """The broker groups that use a controller group."""
