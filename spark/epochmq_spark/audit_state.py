@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 ReplicaKey = tuple[str, str]  # group, replica
 DAY_MS = 86_400_000
+ABORT_BYTES_MAX = 1 << 20
+CLAIM = "dispatched="  # in the file `abort`
+OFFSET_DIGITS_MAX = len(str(OFFSET_MAX))
 EPOCH_STARTS_MAX = 1000
 REMAINS_COMPARED_MAX = 100  # runs of old records of a replica that are compared with other replicas
 RECORD_HEAD_BYTES = 64  # of a record up to its store time: size, checksum, queue offset, born time and host
@@ -101,6 +104,7 @@ class AuditState:
                 tuple(one.holes + one.broken_runs),
                 one.last_index,
                 OFFSET_MAX if one.peer is None else one.confirmed,
+                0 if one.stopped or one.frozen else claimed_end(self.replicas[group, one.name].location),
             )
             for one in self.histories[group]
         ]
@@ -136,6 +140,17 @@ def dispatched_end(history: ReplicaHistory) -> int:
     if not history.stopped or (history.peer is not None and not history.confirmed):
         return history.start
     return min(history.confirmed, history.end) if history.confirmed else history.end
+
+
+def claimed_end(location: str) -> int:
+    """The physical offset before which all messages were in the queues, by the file `abort` of EpochMQ's
+    broker; 0 if it does not say so. A broker that was killed does not read them again at its start."""
+    try:
+        text = files.read(files.join(location, "abort"), ABORT_BYTES_MAX).decode("ascii", "replace")
+    except OSError:
+        return 0
+    claims = [line.removeprefix(CLAIM) for line in text.splitlines() if line.startswith(CLAIM)]
+    return int(claims[0]) if claims and claims[0].isdecimal() and len(claims[0]) <= OFFSET_DIGITS_MAX else 0
 
 
 def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState:

@@ -44,7 +44,8 @@ Row = dict[str, Any]
 class AuditedLog:
     """A replica's log. Messages that end at or below `dispatched_end` must be in their consume queues.
     `last_index` is the index of the last entry of a DLedger log, -1 without one; what ends beyond
-    `committed_end` may be in no index yet."""
+    `committed_end` may be in no index yet. A broker that was killed says that messages before `claimed_end`
+    are in its queues, and does not read them again at its start."""
 
     replica: store_layout.AuditedReplica
     extent: LogExtent
@@ -52,6 +53,7 @@ class AuditedLog:
     holes: tuple[tuple[int, int], ...]
     last_index: int = -1
     committed_end: int = OFFSET_MAX
+    claimed_end: int = 0
 
 
 @dataclass(frozen=True)

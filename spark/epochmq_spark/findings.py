@@ -89,6 +89,10 @@ KINDS: Final[dict[str, tuple[FindingSeverity, str]]] = {
     "queue.missing-unit": (_E, "a message has no unit in its consume queue"),
     "queue.wrong-unit": (_E, "a unit of a consume queue does not match its message"),
     "queue.no-record": (_E, "a unit of a consume queue points to no message of the queue"),
+    "queue.not-repaired": (
+        _W,
+        "a killed broker says that a consume queue is whole, and messages have no unit there",
+    ),
     "queue.behind": (_N, "a consume queue ends before the log; the broker repairs it at its start"),
     "queue.remains": (_N, "old units lie beyond the end of a consume queue; a truncation left them"),
     "queue-offset.duplicate": (_E, "two messages of a queue have the same offset"),

@@ -179,6 +179,7 @@ def compare_messages(
         compare_tags=queue.topic.encode() != SCHEDULE_TOPIC,
         former_end=former.end,
         former_kind=former.kind,
+        claimed=log.claimed_end,
     )
     lost = [
         unit.physical

@@ -182,6 +182,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
     "queue.missing-unit": _rebuild(),
     "queue.wrong-unit": _rebuild(),
     "queue.no-record": _rebuild(),
+    "queue.not-repaired": _rebuild(),
     "queue.behind": _nothing("the next start completes the queue"),
     "queue.remains": _nothing(),
     "queue-offset.duplicate": _decide(_DUPLICATED),

@@ -83,6 +83,8 @@ class QueueLimits:
     former_end: int = 0
     """Messages before this physical offset are of a topic of the same name that was deleted."""
     former_kind: str = "topic.made-again"
+    claimed: int = 0
+    """Messages before this physical offset are in the queues, says the broker that was killed."""
 
 
 def compare_queue(
@@ -119,14 +121,19 @@ def compare_queue(
     for offset, unit in sorted(units.items()):
         if unit.physical >= limits.log_start and not limits.holes.contain(unit.physical):
             findings += _check_unit(queue, offset, unit, by_offset, by_physical, limits, elsewhere)
-    behind = 0
+    behind = claimed = 0
     for offset, message in sorted(by_offset.items()):
         if offset in units:
             continue
         if offset >= limits.queue_end and message.physical + message.size > limits.dispatched:
             behind += 1
+            claimed += message.physical < limits.claimed
         else:
             findings.append(_of_message(queue, "queue.missing-unit", message))
+    if claimed:
+        detail = f"{claimed} messages before {limits.claimed}, up to which queues are whole by its file abort"
+        findings.append(_of_queue(queue, "queue.not-repaired", queue_offset=limits.queue_end, detail=detail))
+        behind -= claimed
     if behind:
         detail = f"{behind} messages"
         findings.append(_of_queue(queue, "queue.behind", queue_offset=limits.queue_end, detail=detail))

@@ -97,6 +97,20 @@ def test_a_replica_of_another_group_is_left_out(group: Group, tmp_path: Path) ->
     assert found == {"stranger": {"directory.other-group"}}
 
 
+@pytest.mark.parametrize("claim", [0, 30_000])
+def test_queues_that_a_killed_broker_takes_for_whole(claim: int, group: Group, tmp_path: Path) -> None:
+    """Its next start does not read again what it takes for whole, so it would not repair them."""
+    paths = copied(group(SEED), tmp_path)
+    (paths[1] / "abort").write_text(f"4711\nflush=ok\ndispatched={claim or -1}\n")
+    for queue in paths[1].glob("consumequeue/orders/0/*"):
+        queue.write_bytes(bytes(queue.stat().st_size))
+    found = inprocess.run(inprocess.replicas_of(paths))
+    of_queue = {row["kind"]: row for row in found if row["topic"] == "orders"}
+    assert set(of_queue) == {"queue.behind"} | ({"queue.not-repaired"} if claim else set())
+    if claim:
+        assert f"messages before {claim}," in of_queue["queue.not-repaired"]["detail"]
+
+
 @pytest.mark.parametrize(
     ("logs", "size"),
     [
