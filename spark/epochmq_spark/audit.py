@@ -314,6 +314,10 @@ def _rows_as_findings(summary: DataFrame, kinds: Set[str]) -> list[DataFrame]:
                 "store_timestamp": "high",
             },
         ),
+        SummaryKind.BAD_TIME: (
+            "record.store-time",
+            {"start_offset": "at", "end_offset": "end", "store_timestamp": "low", "detail": "detail"},
+        ),
         SummaryKind.MORE_BAD_RECORDS: ("more", {"start_offset": "at", "detail": "detail"}),
         SummaryKind.BROKEN_CHAIN: ("index.broken-chain", {"start_offset": "end", "file": "detail"}),
         SummaryKind.UNREADABLE_FILE: ("file.unreadable", {"detail": "detail"}),

@@ -175,6 +175,10 @@ REMEDIES: Final[dict[str, Remedy]] = {
     "dledger.no-entry": _replace(),
     "dledger.broken-state": _replace(),
     "record.checksum": _start(_SCRUB, needs_copy=True),
+    "record.store-time": _decide(
+        "if only this replica has these times, log.diverged names them, too; if all have them, a clock was "
+        "wrong: the messages stay as they are, but are found at another time and expire with their segment"
+    ),
     "message.missing": _start(_SCRUB, needs_copy=True),
     "message.one-sided": _decide(_HISTORIES),
     "message.not-copied": _start("the shorter replica copies the messages when both run"),
@@ -193,6 +197,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
     ),
     "topic.made-again": _nothing(),
     "consumer-offset.ahead": _start("the master lowers the offset to the end of the queue at its start"),
+    "consumer-offset.at-zero": _nothing("if nobody has reset them: epochmq group reset"),
     "consumer-offset.no-queue": _nothing("if the queue never was there: epochmq group, to delete the offset"),
     "state.unreadable": _table(
         "the start reads the file's .bak; if the broker does not start, write the file"

@@ -20,6 +20,7 @@ from epochmq_protocol.topics import (
 from epochmq_spark import files
 from epochmq_spark.checks.epoch_history import ReplicaHistory
 from epochmq_spark.findings import finding
+from epochmq_spark.sources.offsets import parse_offsets
 from epochmq_spark.store_layout import AuditedReplica, StoreContents
 
 Row = dict[str, Any]
@@ -27,6 +28,7 @@ ReplicaKey = tuple[str, str]  # group, replica
 NAMED_MAX: Final = 10  # entries of a table that are named
 ALWAYS_WRITTEN: Final = ("consumerOffset.json", "subscriptionGroup.json", "topics.json")
 """Files of `config` that every broker has written when it has stopped."""
+CONSUMER_OFFSETS: Final = "config/consumerOffset.json"
 GROUPS_OF_BROKERS: Final = (
     "CID_",
     FILTERSRV_CONSUMER_GROUP,
@@ -93,7 +95,36 @@ def compare_state_files(
         with_messages = frozenset(queue.topic for one in members.values() for queue in one.queues)
         for table in TABLES:
             rows += _compare_tables(group, table, locations, with_messages)
+        rows += _offsets_at_zero(group, {name: locations[name] for name in locations if name in stopped})
     return rows
+
+
+def _offsets_at_zero(group: str, locations: Mapping[str, str]) -> Iterator[Row]:
+    """A note for each replica in which consumer groups are at 0 that are further in another replica: they
+    were reset, the replica has not copied them yet, or they were lost. The files do not tell which."""
+    tables: dict[str, dict[tuple[str, object], int]] = {}
+    for name, location in locations.items():
+        try:
+            rows = parse_offsets(files.read(files.join(location, *CONSUMER_OFFSETS.split("/"))))
+        except (OSError, EpochMQError, ValueError):
+            continue  # another check reports it
+        tables[name] = {
+            (f"{row['topic']}@{row['consumer_group']}", row["queue_id"]): int(str(row["offset"]))
+            for row in rows
+            if "fault" not in row
+        }
+    for name, table in tables.items():
+        further = [
+            (key, max(other.get(key, 0) for other in tables.values()))
+            for key, offset in sorted(table.items(), key=str)
+            if offset == 0
+        ]
+        behind = [f"{key} queue {queue} is at 0, not {most}" for (key, queue), most in further if most]
+        if behind:
+            shown = "; ".join(behind[:NAMED_MAX])
+            more = f"; {len(behind) - NAMED_MAX} more" if len(behind) > NAMED_MAX else ""
+            place = files.join(locations[name], *CONSUMER_OFFSETS.split("/"))
+            yield finding(group, name, "consumer-offset.at-zero", file=place, detail=shown + more)
 
 
 def _missing_directories(

@@ -21,6 +21,8 @@ Kinds of rows (`SummaryKind`) and their columns (`schemas.SUMMARY`). `end` is ex
 - bad: `at`, `end` the physical offsets of a record whose body does not match its CRC, `topic`, `queue_id` and
   `low` its queue offset, `high` its store time, `detail` its unique key; at most BAD_MAX of a range
 - more-bad: `at` the first such record that has no row, `count` their number in the range, `detail` a text
+- bad-time: `at`, `end` the range of physical offsets of the `count` records of a MiB that have a store time
+  which no broker writes, `low` the first such time, `detail` a text
 - block: `at` the number of the block, `end` the end of its last record, `count` the bytes of the records that
   begin in it, `digest` of these records, `low`, `high` their store times (the lowest is the greatest integer
   if no record has a time)
@@ -73,6 +75,7 @@ class SummaryKind(StrEnum):
     ENTRIES_BY_LOG = "entries"
     ENTRIES_BY_INDEX = "entry-unit"
     BAD_RECORD = "bad"
+    BAD_TIME = "bad-time"
     MORE_BAD_RECORDS = "more-bad"
     BLOCK = "block"
     UNITS_BY_LOG = "queue"
@@ -180,6 +183,21 @@ def add_bad_records(out: SummaryRows, data: Array, rows: Array, base: int) -> No
             queue_id=chosen[:, w.QUEUE_ID],
             detail=[text_of(data, row[w.UNIQ_AT], row[w.UNIQ_SIZE]) for row in chosen],
         )
+
+
+def add_bad_times(out: SummaryRows, rows: Array, base: int, latest_ms: int) -> None:
+    """Adds a row of kind bad-time if a record has a store time before 1970 or after `latest_ms`. `rows` are
+    those of `walk`."""
+    times = rows[:, w.STORE_TIME]
+    (bad,) = np.nonzero(((times < 0) | (times > latest_ms)) & (rows[:, w.MAGIC] != w.BLANK))
+    if not len(bad):
+        return
+    first, last = rows[bad[0]], rows[bad[-1]]
+    time, zero, count = int(first[w.STORE_TIME]), np.zeros(1, _INT), np.full(1, len(bad), _INT)
+    start, end = first[w.POSITION] + base, last[w.POSITION] + last[w.SIZE] + base
+    text = f"{len(bad)} records, the first one with the store time {time}, expected 0 to tomorrow"
+    low = np.full(1, time, _INT)
+    out.add(SummaryKind.BAD_TIME, np.array([start]), np.array([end]), count, zero, low, zero, detail=[text])
 
 
 def text_of(data: Array, at: int, size: int) -> str:

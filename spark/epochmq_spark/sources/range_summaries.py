@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from epochmq_spark.decode.summary_rows import (
     SummaryKind,
     SummaryRows,
     add_bad_records,
+    add_bad_times,
     add_digests,
     add_entries,
     add_entry_units,
@@ -38,6 +40,7 @@ from epochmq_spark.sources.file_ranges import (
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.sources.log_chunks import ReadBuffer, read_chunks
 
+DAY_MS = 86_400_000
 SHARED_ROWS = 1000  # a batch that has so many is full
 _BUFFER = ReadBuffer()  # shared: a worker reads one range at a time, and new pages are expensive
 
@@ -95,10 +98,12 @@ def _add_log_rows(out: SummaryRows, file_range: FileRange, spans: list[LogSpan])
     begin = max(file_range.begin - file_range.header_bytes, 0)  # a filler counts where it begins
     digests = LogDigests(file_range.base + begin, file_range.base + file_range.end)
     entries = EntryRows(out)
+    latest_ms = int(time.time() * 1000) + DAY_MS
     try:
         for chunk in read_chunks(file_range, _BUFFER):
             digests.add(chunk.data, chunk.rows, chunk.base)
             add_bad_records(out, chunk.data, chunk.rows, chunk.base)
+            add_bad_times(out, chunk.rows, chunk.base, latest_ms)
             if chunk.in_entries:
                 entries.add(chunk.rows, chunk.base)
             spans += spans_of(chunk.spans, chunk.base)

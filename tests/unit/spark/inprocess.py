@@ -66,6 +66,10 @@ def run(
         columns = {"start_offset": row["at"], "end_offset": row["end"], "queue_offset": row["low"]}
         columns |= {"topic": row["topic"], "queue_id": row["queue_id"], "message_id": row["detail"]}
         findings.append(finding(row["group"], row["replica"], "record.checksum", **columns))
+    for row in by_kind["bad-time"]:
+        columns = {"start_offset": row["at"], "end_offset": row["end"], "store_timestamp": row["low"]}
+        columns |= {"detail": row["detail"]}
+        findings.append(finding(row["group"], row["replica"], "record.store-time", **columns))
     for row in by_kind["chain"]:
         of_chain = {"start_offset": row["end"], "file": row["detail"]}
         findings.append(finding(row["group"], row["replica"], "index.broken-chain", **of_chain))

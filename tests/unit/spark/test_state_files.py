@@ -259,6 +259,19 @@ def test_an_offset_in_a_queue_that_no_replica_has_is_a_note(pair: list[Path]) ->
     assert audited(pair) == []
 
 
+def test_offsets_that_are_back_at_0_are_a_note(pair: list[Path]) -> None:
+    """A slave copies offsets some seconds later, and people reset them."""
+
+    def set_offset(offset: int) -> Callable[[dict[str, Any]], None]:
+        return lambda one: one["offsetTable"].update({"T@late": {"0": offset}})
+
+    change(pair[0], "config/consumerOffset.json", set_offset(3))
+    change(pair[1], "config/consumerOffset.json", set_offset(0))
+    replicas = [AuditedReplica("group-a", path.name, str(path)) for path in pair]
+    found = [row for row in inprocess.run(replicas) if row["kind"] == "consumer-offset.at-zero"]
+    assert [(row["replica"], row["detail"]) for row in found] == [("b", "T@late queue 0 is at 0, not 3")]
+
+
 def test_a_delay_offset_beyond_its_queue() -> None:
     row = {"group": "g", "replica": "a", "consumer_group": "delayOffset.json", "topic": "SCHEDULE_TOPIC_XXXX"}
     (found,) = offset_finding(row | {"queue_id": 2, "offset": 9, "queue_end": 4, "fault": None})

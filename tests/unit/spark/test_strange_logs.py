@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ pytest.importorskip("pyspark", reason="missing: what the audit needs (make insta
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
 
 from epochmq_spark.store_layout import AuditedReplica, DataFile, usual_size
+from tests.spark.damage_kit import messages, overwrite
 from tests.unit.spark import inprocess
 from tests.unit.spark.conftest import Group
 
@@ -95,6 +97,20 @@ def test_a_replica_of_another_group_is_left_out(group: Group, tmp_path: Path) ->
     (stranger / "brokerIdentity").write_text("DefaultCluster#group-b#3")
     found = strangers([*group(SEED)[:2], stranger])
     assert found == {"stranger": {"directory.other-group"}}
+
+
+@pytest.mark.parametrize("time_ms", [-5, 4_102_444_800_000])
+def test_store_times_that_no_broker_writes(time_ms: int, group: Group, tmp_path: Path) -> None:
+    """All replicas have them, so no comparison tells."""
+    paths = copied(group(SEED), tmp_path)
+    for path in paths:
+        for record in messages(path)[7:9]:
+            overwrite(record.path, record.at + 56, struct.pack(">q", time_ms))
+    first, second = messages(paths[0])[7:9]
+    found = inprocess.without_notes(inprocess.run(inprocess.replicas_of(paths)))
+    place = {(row["kind"], row["start_offset"], row["end_offset"], row["store_timestamp"]) for row in found}
+    assert place == {("record.store-time", first.offset, second.offset + second.size, time_ms)}
+    assert len(found) == len(paths)
 
 
 @pytest.mark.parametrize("claim", [0, 30_000])
