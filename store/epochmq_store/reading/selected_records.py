@@ -6,7 +6,7 @@ the length of its body and its properties, straight from the mapped file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from epochmq_formats.queue_unit import PRE_BLANK_SIZE
@@ -15,10 +15,11 @@ from epochmq_protocol.topics import is_lmq
 from epochmq_store import record
 from epochmq_store.files.mapped_file import MappedFileQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue
+from epochmq_store.reading.selections import PROPERTY_END, Select, SelectByProperty
 from epochmq_store.statuses import GetStatus
 
-Select = Callable[[bytes], bool]
-"""Whether a message with these stored properties is selected."""
+NO_ROOM: Final = -(1 << 62)
+"""Bytes: no further record fits, whatever size its unit states."""
 
 _HEAD: Final = fields_of_head(MAGIC, SYS_FLAG, BODY_SIZE)
 
@@ -44,7 +45,7 @@ def select_records(
     units: Iterable[tuple[int, int, int]],
     select: Select,
     *,
-    excluded: Container[int],
+    excluded: frozenset[int],
     count_max: int,
     bytes_max: int,
     had: bool,
@@ -56,32 +57,39 @@ def select_records(
     properties_after_body = queue.record_overhead
     # The records of a light message queue have another topic.
     magic_wanted = 0 if is_lmq(queue.topic) else queue.magic
+    mark: bytes | None = None
+    results: Mapping[bytes, bool] = {}
+    if isinstance(select, SelectByProperty):
+        mark, results, select = select.mark, select.results, select.test
     pieces: list[memoryview] = []
     places: list[tuple[int, int]] = []
     total = count = examined = 0
     physical_end = -1
     status = GetStatus.NO_MATCHED_MESSAGE
-    start = stop = 0  # of the file
+    room = bytes_max if count_max > 0 else NO_ROOM
+    start = length = 0  # of the file
     for physical, size, _ in units:
-        if (count >= count_max or total + size > bytes_max) and (count or had):
+        if total + size > room and (count or had):
             break
         examined += 1
         physical_end = physical
-        if physical in excluded:
+        if excluded and physical in excluded:
             status = GetStatus.NO_MATCHED_MESSAGE
             continue
-        if not start <= physical < stop:
+        at = physical - start
+        if not 0 <= at < length:
             file = files.find(physical)
             if file is None or physical < log_min:
                 status = GetStatus.MESSAGE_WAS_REMOVING
                 continue
-            start, stop = file.start, file.start + file.size
+            start, length = file.start, file.size
             log, view = file.map, memoryview(file.map)
-        at = physical - start
-        if head_size < size <= stop - physical:
+            at = physical - start
+        end = at + size
+        if size > head_size and end <= length:
             magic, flags, body_size = read_head(log, at)
             if magic == magic_wanted and 0 <= body_size < size and not flags & v6_flags:
-                stored = log[at + body_size + properties_after_body : at + size]
+                stored = log[at + body_size + properties_after_body : end]
             else:
                 stored = record.properties_at(log, at, size)
         elif size == PRE_BLANK_SIZE:
@@ -89,11 +97,19 @@ def select_records(
             continue
         else:
             stored = b""
-        if select(stored):
-            pieces.append(view[at : at + size])
+        value = b""
+        if mark is not None:
+            found = stored.rpartition(mark)
+            if found[1]:
+                value = found[2].partition(PROPERTY_END)[0]
+        is_selected = results[value] if value else select(stored)
+        if is_selected:
+            pieces.append(view[at:end])
             places.append((physical, size))
             total += size
             count += 1
+            if count >= count_max:
+                room = NO_ROOM
         else:
             status = GetStatus.NO_MATCHED_MESSAGE
     return SelectedRecords(pieces, places, total, examined, physical_end, status)

@@ -27,6 +27,7 @@ from epochmq_protocol.bodies import SubscriptionData
 from epochmq_protocol.fastpath import find_property_bytes
 from epochmq_protocol.message_const import PROPERTY_RETRY_TOPIC
 from epochmq_protocol.topics import RETRY_GROUP_TOPIC_PREFIX
+from epochmq_store.reading.selections import PROPERTY_END, Select, SelectByProperty
 
 _RETRY_TOPIC: Final = PROPERTY_RETRY_TOPIC.encode()
 """The property with the topic from which a message came to a retry topic."""
@@ -37,9 +38,6 @@ RESULT_BYTES_MAX = 64
 """Expressions whose results are kept, the results of each, and the bytes of the values of a result."""
 
 Key = TypeVar("Key")
-Select = Callable[[bytes], bool]
-"""Whether a message with these stored properties is selected."""
-
 Excludes = Callable[[ExtensionUnit], bool]
 """Whether the bit map in a unit of the consume queue's extension says that the message is not selected."""
 
@@ -73,43 +71,45 @@ def selector(expression: SqlExpression) -> Select:
     return _select_by_one(expression, names[0]) if len(names) == 1 else _select_by_all(expression, names)
 
 
+class _Results(dict[bytes, bool]):
+    """The results of an expression for the values of its one property. Only the latest are kept."""
+
+    __slots__ = ("_decides",)
+
+    def __init__(self, expression: SqlExpression) -> None:
+        super().__init__()
+        self._decides = expression.decides
+
+    def __missing__(self, value: bytes) -> bool:
+        result = self._decides((value.decode("utf-8", "replace"),))
+        if len(value) <= RESULT_BYTES_MAX:
+            _keep(self, value, result)
+        return result
+
+
 def _select_by_one(expression: SqlExpression, name: bytes) -> Select:
-    """The test of an expression that names one property. Most properties are found by the first search."""
-    wanted = b"\x02" + name + b"\x01"
-    size = len(wanted)
-    results: dict[bytes | None, bool] = {}
-    known_result = results.get
+    """The test of an expression that names one property."""
+    results = _Results(expression)
+    without = expression.decides((None,))
 
     def select(stored: bytes) -> bool:
-        start = stored.rfind(wanted) + size
-        stop = stored.find(b"\x02", start)
-        if start >= size and stop > start:
-            value: bytes | None = stored[start:stop]
-        else:
-            value = find_property_bytes(stored, name)
-        known = known_result(value)
-        if known is None:
-            known = expression.decides((_text_of(value),))
-            if value is None or len(value) <= RESULT_BYTES_MAX:
-                _keep(results, value, known)
-        return known
+        value = find_property_bytes(stored, name)
+        return without if value is None else results[value]
 
-    return select
+    return SelectByProperty(_mark_of(name), results, select)
 
 
 def _select_by_all(expression: SqlExpression, names: list[bytes]) -> Select:
     """The test of an expression that names any number of properties."""
     results: dict[tuple[bytes | None, ...], bool] = {}
-    marks = [(b"\x02" + name + b"\x01", len(name) + 2, name) for name in names]
+    marks = [(_mark_of(name), name) for name in names]
 
     def select(stored: bytes) -> bool:
         values = tuple(
             [
-                stored[start:stop]
-                if (start := stored.rfind(mark) + size) >= size
-                and (stop := stored.find(b"\x02", start)) > start
-                else find_property_bytes(stored, name)
-                for mark, size, name in marks
+                ((found := stored.rpartition(mark))[1] and found[2].partition(PROPERTY_END)[0])
+                or find_property_bytes(stored, name)
+                for mark, name in marks
             ]
         )
         known = results.get(values)
@@ -120,6 +120,12 @@ def _select_by_all(expression: SqlExpression, names: list[bytes]) -> Select:
         return known
 
     return select
+
+
+def _mark_of(name: bytes) -> bytes:
+    """What precedes the value of a property that follows another one. Most are found by it: searching with
+    `partition` costs half of `find` with its positions."""
+    return PROPERTY_END + name + b"\x01"
 
 
 def _keep(results: dict[Key, bool], key: Key, result: bool) -> None:

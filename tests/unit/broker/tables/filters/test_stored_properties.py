@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +21,8 @@ from epochmq_broker.tables.filters.message_filter import (
 from epochmq_broker.tables.filters.sql import compile_sql
 from epochmq_protocol.bodies import SubscriptionData
 from epochmq_protocol.message import parse_properties
+from epochmq_store.record import properties_at
+from tests.unit.store.support import HOST, HOST_V6, open_store
 
 PIECES = st.sampled_from(["a", "aa", "b", "\x01", "\x02", "1", "7", "", "x y", "TAGS", "%"])
 STORED = st.lists(PIECES, max_size=30).map("".join)
@@ -58,6 +64,47 @@ def test_a_filter_with_more_values_than_it_keeps_selects_the_right_messages() ->
     selected = [number for number in range(3 * RESULTS_MAX) if select(b"a\x01%d\x02" % number)]
     assert selected == list(range(10, 20))
     assert not select(b"a\x01" + b"1" * 10_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["a > 3", "a IS NULL", "a = '7' OR b = 'x y'", "TRUE", "a <> '1' AND aa IS NULL"]
+)
+def test_a_get_returns_the_records_that_match_by_their_parsed_properties(tmp_path: Path, text: str) -> None:
+    rng = random.Random(text)
+    names, values = ("a", "aa", "b", "", "%a"), ("1", "7", "", "x y", "\x01", "a\x017")
+    store = open_store(tmp_path)
+    for number in range(400):
+        pairs = [f"{rng.choice(names)}\x01{rng.choice(values)}" for _ in range(rng.randrange(5))]
+        stored = rng.choice(("", "7\x02", "\x02")) + "\x02".join(pairs) + rng.choice(("", "\x02"))
+        store.append(
+            store.queue("orders", 0),
+            body=bytes(number % 7),
+            properties=stored.encode() + rng.choice((b"", b"\xe3\x02")),
+            born_timestamp=1,
+            born_host=rng.choice((HOST, HOST, HOST_V6)),
+            flag=0,
+            sys_flag=0,
+            tags_code=0,
+            uniq_key=None,
+            keys=None,
+        )
+    queue, expression = store.queue("orders", 0), compile_sql(text)
+    for _ in range(2):  # the second time with all results known
+        offset, found, expected = 0, b"", b""
+        while offset < queue.max_offset:
+            got = store.reader.get_selected(
+                queue, offset, 7, selector(expression), examine_max=9, resident=False
+            )
+            found += got.body
+            offset = got.next_offset
+        for offset in range(queue.max_offset):
+            physical, size, _code = queue.unit(offset) or (0, 0, 0)
+            record = store.read(physical, size) or b""
+            if expression.matches(parse_properties(properties_at(record, 0, size))):
+                expected += record
+        assert found == expected
+        assert expected
+    store.stop()
 
 
 @given(st.lists(STORED, min_size=1, max_size=5))
