@@ -7,11 +7,16 @@ import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, Operator, run_epochmq
+from epochmq_operator.plans.objects import REPLACE_REPLICA, annotation
+from tests.kubernetes.killed_operators import KilledOperators, ready, resource
+from tests.kubernetes.messages import received, send
+from tests.kubernetes.operator_process import READY_TIMEOUT_S, Groups, Operator, operator, run_epochmq
+from tests.kubernetes.testbed.cluster import Cluster
 from tests.kubernetes.testbed.node import Node
 from tests.kubernetes.traffic import Traffic
 
@@ -126,3 +131,49 @@ def test_a_replica_whose_node_is_lost_gets_a_new_volume_and_identity(spread: Tra
     assert ids[LOST] not in status["syncStateSet"]
     assert status["replacement"]["state"] == "Replaced"
     assert uid(groups, "PersistentVolumeClaim", CLAIM) != volume
+
+
+@pytest.mark.soak
+def test_operators_that_are_killed_after_every_write_replace_a_replica_once(
+    cluster: Cluster, groups: Groups, definitions: None, tmp_path: Path
+) -> None:
+    """The replica's node takes no pods any more, so its volume cannot be used."""
+    place = f"--namespace={groups.namespace}"
+    with operator(cluster, groups.namespace, tmp_path):
+        groups.apply("ControllerGroup", "quorum", {"replicas": 1})
+        groups.apply("BrokerGroup", "orders", {"replicas": 3, "controllerGroup": "quorum"})
+        groups.ready("orders", 3)
+        send(groups, "orders", ["a", "b"])
+        claims = {
+            f"store-orders-broker-{n}": uid(groups, "PersistentVolumeClaim", f"store-orders-broker-{n}")
+            for n in range(3)
+        }
+        node = cluster.node(node_of(groups, LOST))
+        cluster.kubectl("cordon", node.name)
+        cluster.kubectl("delete", "pod", LOST, place)
+        groups.wait("BrokerGroup", "orders", READY_TIMEOUT_S, ready="2/3")
+        cluster.wait(
+            lambda: len(groups.status("BrokerGroup", "orders")["syncStateSet"]) == 2,
+            READY_TIMEOUT_S,
+            "the lost replica has left the SyncStateSet",
+        )
+    try:
+        groups.forget_lease()
+        value = f"{REPLACE_REPLICA}={LOST}.{claims[CLAIM]}"
+        cluster.kubectl("annotate", "brokergroup", "orders", value, place)
+        whole = ready(groups, 3, "quorum")
+
+        def over() -> bool:
+            found = resource(groups, "BrokerGroup", "orders")
+            state = (found["status"].get("replacement") or {}).get("state")
+            return state == "Replaced" and annotation(found, REPLACE_REPLICA) is None and whole()
+
+        died = KilledOperators(groups, tmp_path).until(over)
+    finally:
+        cluster.kubectl("uncordon", node.name)
+    assert [write for write in died if "/persistentvolumeclaims/" in write] == [
+        write for write in died if write.startswith("DELETE") and write.endswith(f"/{CLAIM}")
+    ]
+    found = {name: uid(groups, "PersistentVolumeClaim", name) for name in claims}
+    assert [name for name in claims if found[name] != claims[name]] == [CLAIM]
+    assert received(groups, "orders", 2) == ["a", "b"]
