@@ -477,37 +477,12 @@ def read_confirm_offset(location: str) -> tuple[int, str | None]:
     return confirmed, None
 
 
-def _check_zero_checkpoints(state: AuditState) -> list[Row]:
-    """A finding for each checkpoint that has only zeros, after a clean stop of a broker with messages, if the
-    checkpoint of another such replica has not."""
-    findings = []
-    for group, members in state.histories.items():
-        zero: dict[str, bool] = {}
-        for one in members:
-            if one.stopped and one.end > one.start:
-                location = state.replicas[group, one.name].location
-                try:
-                    data = files.read(files.join(location, "checkpoint"))
-                except OSError:
-                    continue
-                fields = store_checkpoint.FIELDS
-                if len(data) >= fields.size:
-                    zero[one.name] = not any(fields.unpack_from(data))
-        if all(zero.values()):
-            continue
-        for name in (name for name, is_zero in zero.items() if is_zero):
-            place = files.join(state.replicas[group, name].location, "checkpoint")
-            detail = "all values are 0, and the broker has stopped cleanly with messages"
-            findings.append(finding(group, name, "state.unreadable", file=place, detail=detail))
-    return findings
-
-
 def compare_replicas(state: AuditState, diverged: Mapping[str, set[str]], metadata: Any = None) -> list[Row]:
     """Findings of the epoch files, compared with each other and with the controllers' view. `diverged` are,
     by group, the replicas whose log has a tail that is not part of the group's history. Raises ValueError if
     the metadata are not a view."""
     views = controller_view.parse_views(metadata) if metadata is not None else {}
-    findings = _check_replica_counts(state) + _check_zero_checkpoints(state)
+    findings = _check_replica_counts(state)
     findings += state_comparison.compare_state_files(state.replicas, state.contents, state.histories)
     for group in sorted({group for group, _ in state.replicas}):
         members = state.histories.get(group, [])

@@ -156,10 +156,6 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a group with too many queues": (group_of(retryQueueNums=2**40), "state.unreadable"),
     "a delay level 0": (lambda store: with_delay(store, 0, 1), "state.unreadable"),
     "a delay offset without a queue": (lambda store: with_delay(store, 1, 7), "delay-offset.ahead"),
-    "a checkpoint of zeros": (
-        lambda store: (store / "checkpoint").write_bytes(bytes(4096)),
-        "state.unreadable",
-    ),
     "a delay offset of -5": (lambda store: with_delay(store, 1, -5), "state.unreadable"),
     "a delay offset of 2^70": (lambda store: with_delay(store, 1, 2**70), "state.unreadable"),
     "a timer 30 days ahead": (lambda store: pack_timercheck(store, 0, FAR_MS), "state.unreadable"),
