@@ -22,6 +22,7 @@ TEXT_OR_JSON = {
     "drain": "what was done, as a sentence or an object",
     "replica adopt": "what was done, as a sentence or an object",
     "replica discard": "what was done, as a sentence or an object",
+    "replica replace": "what was done, as a sentence or an object",
     "controllers adopt": "what was done, as sentences or an object",
 }
 """The verbs with the formats `text` and `json`, and what they print."""
