@@ -26,7 +26,7 @@ TROUBLES = (
 )
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 def test_one_broker_runs_the_special_services() -> None:
     """Two brokers that reach a nameserver run them together for a heartbeat interval at most; they have an
     owner again within the time-out; a slave that reaches no nameserver stops. A master goes online only with

@@ -36,7 +36,7 @@ def check_counts(seeds: range) -> None:
         assert counts[sometimes] > len(seeds) / 10, sometimes
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 def test_groups_that_change_keep_raft_s_promises() -> None:
     """Under all faults of networks, clocks and disks, while files expire: the promises of a group that does
     not change, one peer at a time joins or leaves, and each peer counts the voters that the log names, also

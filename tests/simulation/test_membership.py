@@ -29,7 +29,7 @@ from tests.simulation.membership_world import (
 from tests.simulation.mutation import Mutation
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 def test_groups_with_changing_members_keep_raft_s_promises() -> None:
     """Election safety, log matching, leader completeness, state machine safety, durability at a quorum
     of the voters, one change at a time; and after the faults a leader and equal states."""
@@ -273,7 +273,7 @@ MISTAKES = [
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: one.mistake.replace(" ", "-"))
 def test_a_mistake_is_found(mistake: Mutation) -> None:
     """Each of these breaks a promise sooner or later."""
