@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from epochmq_formats import store_checkpoint
+from epochmq_formats import abort_file, store_checkpoint
 from epochmq_formats.index_file import HEADER_BYTES
 from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import (
@@ -30,6 +30,7 @@ from epochmq_spark.checks.epoch_history import EpochStart, ReplicaHistory
 from epochmq_spark.checks.log_extent import LogExtent, SavedPeerState
 from epochmq_spark.checks.terms import TermEntries, set_terms
 from epochmq_spark.decode.index_entries import index_header
+from epochmq_spark.decode.state_values import DAY_MS
 from epochmq_spark.drill_down import EPOCH_WINDOW_BYTES, AuditedLog
 from epochmq_spark.findings import finding
 
@@ -39,10 +40,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 ReplicaKey = tuple[str, str]  # group, replica
-DAY_MS = 86_400_000
 ABORT_BYTES_MAX = 1 << 20
-CLAIM = "dispatched="  # in the file `abort`
-OFFSET_DIGITS_MAX = len(str(OFFSET_MAX))
 EPOCH_STARTS_MAX = 1000
 REMAINS_COMPARED_MAX = 100  # runs of old records of a replica that are compared with other replicas
 RECORD_HEAD_BYTES = 64  # of a record up to its store time: size, checksum, queue offset, born time and host
@@ -146,11 +144,10 @@ def claimed_end(location: str) -> int:
     """The physical offset before which all messages were in the queues, by the file `abort` of EpochMQ's
     broker; 0 if it does not say so. A broker that was killed does not read them again at its start."""
     try:
-        text = files.read(files.join(location, "abort"), ABORT_BYTES_MAX).decode("ascii", "replace")
-    except OSError:
+        record = abort_file.decode(files.read(files.join(location, "abort"), ABORT_BYTES_MAX))
+    except (OSError, ValueError):
         return 0
-    claims = [line.removeprefix(CLAIM) for line in text.splitlines() if line.startswith(CLAIM)]
-    return int(claims[0]) if claims and claims[0].isdecimal() and len(claims[0]) <= OFFSET_DIGITS_MAX else 0
+    return record.dispatched_until if 0 <= record.dispatched_until <= OFFSET_MAX else 0
 
 
 def scan_replicas(replicas: Sequence[store_layout.AuditedReplica]) -> AuditState:

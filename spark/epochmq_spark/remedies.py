@@ -197,7 +197,7 @@ REMEDIES: Final[dict[str, Remedy]] = {
     ),
     "topic.made-again": _nothing(),
     "consumer-offset.ahead": _start("the master lowers the offset to the end of the queue at its start"),
-    "consumer-offset.at-zero": _nothing("if nobody has reset them: epochmq group reset"),
+    "consumer-offset.at-zero": _nothing("if no person has reset the offsets, set them: epochmq group reset"),
     "consumer-offset.no-queue": _nothing("if the queue never was there: epochmq group, to delete the offset"),
     "state.unreadable": _table(
         "the start reads the file's .bak; if the broker does not start, write the file"

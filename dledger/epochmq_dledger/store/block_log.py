@@ -190,8 +190,7 @@ class BlockLog(FileLog):
             piece = files.data.read(pos, size)
             block = leading_entries(piece, pos, self._file_size, index=index, term=term, check=self._check)
             if block.entry_count:
-                if files.read_index_units(block.first_index, block.entry_count) != block.units:
-                    self._rebuild_units(block.first_index, block.units)
+                self._check_units(block.first_index, block.units)
                 self.recovered_members += block.members
                 index, term, pos = block.first_index + block.entry_count, block.term, block.end_pos
                 self._end, self._end_term, self._end_pos = index - 1, term, pos

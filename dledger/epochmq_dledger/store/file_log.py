@@ -154,21 +154,19 @@ class FileLog:
     def _scan(self, pos: int, end_pos: int | None) -> None:
         """Finds the end of the log, and rebuilds the index where it differs."""
         index, term = None, -1
-        rebuilt = False
         for entry in self._files.entries_from(pos, end_pos):
             if (index is not None and entry.index != index + 1) or entry.term < term:
                 break
-            stored = self._files.read_index_unit(entry.index)
-            if rebuilt or stored != index_unit_of(entry):
-                rebuilt = True
-                self._rebuild_units(entry.index, encode_index_unit(entry))
+            self._check_units(entry.index, encode_index_unit(entry))
             index, term = entry.index, entry.term
             self._end, self._end_term, self._end_pos = index, term, entry.pos + entry.size
 
-    def _rebuild_units(self, first_index: int, units: bytes) -> None:
-        """Writes the index units of entries that recovery has read, and notes the terms that the former units
-        of the same entries name."""
+    def _check_units(self, first_index: int, units: bytes) -> None:
+        """Writes the index units of entries that recovery has read, if the index has others, and notes the
+        terms that those of the same entries name."""
         stored = self._files.read_index_units(first_index, len(units) // INDEX_UNIT_SIZE)
+        if stored == units:
+            return
         for at in range(0, len(stored), INDEX_UNIT_SIZE):
             before, after = decode_index_unit(stored, at), decode_index_unit(units, at)
             if before[:4] == after[:4] and before[4] != after[4]:

@@ -13,6 +13,7 @@ from epochmq_spark import files
 from epochmq_spark.decode.entry_units import decode_entry_units
 from epochmq_spark.decode.log_digests import LogDigests
 from epochmq_spark.decode.queue_units import QueueUnits
+from epochmq_spark.decode.state_values import DAY_MS
 from epochmq_spark.decode.summary_rows import (
     BROKEN_MAX,
     EntryRows,
@@ -40,7 +41,6 @@ from epochmq_spark.sources.file_ranges import (
 from epochmq_spark.sources.index import IndexFileScan
 from epochmq_spark.sources.log_chunks import ReadBuffer, read_chunks
 
-DAY_MS = 86_400_000
 SHARED_ROWS = 1000  # a batch that has so many is full
 _BUFFER = ReadBuffer()  # shared: a worker reads one range at a time, and new pages are expensive
 

@@ -106,7 +106,7 @@ def test_an_index_that_was_lost_is_rebuilt(tmp_path: Path) -> None:
 
 
 def test_the_only_voter_keeps_its_entries(tmp_path: Path, entries: list[DLedgerEntry]) -> None:
-    """Nobody else has them, and nobody else is elected."""
+    """No other peer has them, and no other peer can be elected."""
     flip_bits(tmp_path, entries[4].pos + LAST_BYTE, 2)
     log, peer = recovered(tmp_path, peers=("n0",))
     assert (log.end_index, peer.rejoin) == (4, None)
