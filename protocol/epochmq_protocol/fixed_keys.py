@@ -62,8 +62,9 @@ _CHANGEABLE_NAMES = """
     messageIndexSafe migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName namesrvAddr
     notifyConsumerIdsChangedEnable offsetCheckInSlave osPageCacheBusyTimeOutMills popCkMaxBufferSize
     popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popFromRetryProbability
-    popInflightMessageThreshold popLongPollingForceNotifyInterval popPollingMapSize popPollingSize
-    popResponseReturnActualRetryTopic recallMessageEnable redeleteHangedFileInterval regionId
+    popFromRetryProbabilityForPriority popInflightMessageThreshold popLongPollingForceNotifyInterval
+    popPollingMapSize popPollingSize popResponseReturnActualRetryTopic priorityOrderAsc recallMessageEnable
+    redeleteHangedFileInterval regionId
     registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable rejectSystemTopicSends
     rejectTransactionMessage retrieveMessageFromPopRetryTopicV1 reviveAckWaitMs reviveInterval
     reviveQueueNum sampleCountThreshold sampleSteps scrubBytesPerSecond scrubPassIntervalMs

@@ -28,6 +28,7 @@ SOURCES = (
     "TimerScenarios.java",
     "FilterScenarios.java",
     "PopScenarios.java",
+    "PriorityScenarios.java",
     "StaticTopicScenarios.java",
     "BatchTopicScenarios.java",
     "CompactionScenarios.java",

@@ -296,6 +296,10 @@ class BrokerConfig(Struct, frozen=True, kw_only=True, rename=rocketmq_key):
     max_queues_per_lock: Positive = 20_000
     pop_long_polling_force_notify_interval: int = 800
     pop_from_retry_probability: Annotated[int, Meta(ge=0, le=100)] = 20
+    pop_from_retry_probability_for_priority: Annotated[int, Meta(ge=0, le=100)] = 0
+    """How many of 100 POPs by priority look into the retry topic first (RocketMQ 5.4)."""
+    priority_order_asc: bool = True
+    """Whether 0 is the lowest priority (RocketMQ 5.4)."""
     enable_retry_topic_v2: bool = False
     retrieve_message_from_pop_retry_topic_v1: bool = True
     pop_response_return_actual_retry_topic: bool = False

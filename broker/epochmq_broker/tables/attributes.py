@@ -1,25 +1,32 @@
 """Parses and checks changes of the attributes of topics and groups.
 
 A request spells `+key=value` to add or change and `-key` to delete an attribute; a table stores keys without
-a sign. The rules, the four topic attributes and the wording of the errors are RocketMQ's (AttributeUtil,
-AttributeParser, TopicAttributes), because its tools print the remark.
+a sign. The rules, the four topic attributes, the group attribute and the wording of the errors are
+RocketMQ's (AttributeUtil, AttributeParser, TopicAttributes, SubscriptionGroupAttributes), because its tools
+print the remark. The type PRIORITY and `priority.factor` are those of 5.4 and later.
 """
 # pure: rules over dictionaries
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
 
 from epochmq_protocol.codes import ResponseCode
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 from epochmq_protocol.topics import TopicConfig
 
 MESSAGE_TYPE = "message.type"
 QUEUE_TYPE, BATCH_CQ = "queue.type", "BatchCQ"
 CLEANUP_POLICY, COMPACTION = "cleanup.policy", "COMPACTION"
+PRIORITY, PRIORITY_FACTOR = "PRIORITY", "priority.factor"
+PRIORITY_FACTOR_MAX = 100
 LONG_MAX = (1 << 63) - 1
+DIGITS_MAX = 1000
+_DECIMAL = re.compile(r"[+-]?[0-9]+")
 
 
 class Attribute(msgspec.Struct, frozen=True):
@@ -36,10 +43,9 @@ class Attribute(msgspec.Struct, frozen=True):
             if value not in self.choices:
                 raise _rejected(f"value is not in set: [{', '.join(self.choices)}]")
             return
-        try:
-            number = int(value)
-        except ValueError:
-            raise _rejected(f'For input string: "{value}"') from None
+        number = _long(value)
+        if number is None:
+            raise _rejected(f'For input string: "{value}"')
         if not self.low <= number <= self.high:
             raise _rejected(f"value is not in range({self.low}, {self.high})")
 
@@ -47,10 +53,12 @@ class Attribute(msgspec.Struct, frozen=True):
 TOPIC_ATTRIBUTES: Mapping[str, Attribute] = {
     QUEUE_TYPE: Attribute(False, (BATCH_CQ, "SimpleCQ")),
     CLEANUP_POLICY: Attribute(False, (COMPACTION, "DELETE")),
-    MESSAGE_TYPE: Attribute(True, ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")),
+    MESSAGE_TYPE: Attribute(
+        True, ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", PRIORITY, "MIXED")
+    ),
     "reserve.time": Attribute(True, (), -1, LONG_MAX),
 }
-GROUP_ATTRIBUTES: Mapping[str, Attribute] = {}
+GROUP_ATTRIBUTES: Mapping[str, Attribute] = {PRIORITY_FACTOR: Attribute(True, (), 0, PRIORITY_FACTOR_MAX)}
 
 
 def is_batch_cq(topic: TopicConfig) -> bool:
@@ -61,6 +69,17 @@ def is_batch_cq(topic: TopicConfig) -> bool:
 def is_compacted(topic: TopicConfig) -> bool:
     """Whether of each key only the newest message of a topic is kept (CleanupPolicyUtils.isCompaction)."""
     return (topic.attributes or {}).get(CLEANUP_POLICY) == COMPACTION
+
+
+def has_priorities(topic: TopicConfig) -> bool:
+    """Whether POPs of a topic look into its queues by priority."""
+    return (topic.attributes or {}).get(MESSAGE_TYPE) == PRIORITY
+
+
+def priority_factor(group: SubscriptionGroupConfig) -> int:
+    """How many of 100 POPs of a group go by priority, if the topic has priorities."""
+    factor = _long((group.attributes or {}).get(PRIORITY_FACTOR, ""))
+    return PRIORITY_FACTOR_MAX if factor is None else factor
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:
@@ -113,6 +132,14 @@ def alter_attributes(
         else:
             del result[key]
     return result
+
+
+def _long(text: str) -> int | None:
+    """The value of a decimal that a Java long holds; None of any other text."""
+    if not _DECIMAL.fullmatch(text) or len(text) > DIGITS_MAX:
+        return None
+    number = int(text)
+    return number if -LONG_MAX - 1 <= number <= LONG_MAX else None
 
 
 def _rejected(remark: str) -> RequestError:

@@ -106,8 +106,8 @@ class SubscriptionGroupTable:
         return config
 
     def update(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
-        """Creates or replaces groups for an administrator; all or nothing. RocketMQ defines no group
-        attribute yet, so any attribute change raises RequestError."""
+        """Creates or replaces groups for an administrator; all or nothing. Raises RequestError for a change
+        of attributes that is not allowed."""
         altered: dict[str, SubscriptionGroupConfig] = {}
         for config in configs:
             name = config.group_name

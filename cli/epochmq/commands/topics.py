@@ -54,7 +54,9 @@ AttributeOption = Annotated[
 TypeOption = Annotated[
     str | None,
     typer.Option(
-        "--type", metavar="TYPE", help="NORMAL, FIFO, DELAY, TRANSACTION or MIXED: attribute message.type."
+        "--type",
+        metavar="TYPE",
+        help="NORMAL, FIFO, DELAY, TRANSACTION, PRIORITY or MIXED: attribute message.type.",
     ),
 ]
 

@@ -136,7 +136,7 @@ class TopicSpec(EntitySpec):
         Field(description="What clients may do with the topic."),
     ] = TopicPermission.READ_WRITE
     message_type: Annotated[
-        Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"] | None,
+        Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"] | None,
         Field(description="RocketMQ's `message.type`. Default: left as it is."),
     ] = None
     attributes: Annotated[

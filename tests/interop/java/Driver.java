@@ -35,6 +35,7 @@ public final class Driver {
         TimerScenarios.register(SCENARIOS);
         FilterScenarios.register(SCENARIOS);
         PopScenarios.register(SCENARIOS);
+        PriorityScenarios.register(SCENARIOS);
         StaticTopicScenarios.register(SCENARIOS);
         BatchTopicScenarios.register(SCENARIOS);
         CompactionScenarios.register(SCENARIOS);

@@ -183,14 +183,14 @@ final class PopScenarios {
         return data;
     }
 
-    private static List<MessageExt> messages(RemotingCommand response) {
+    static List<MessageExt> messages(RemotingCommand response) {
         if (response.getBody() == null || response.getBody().length == 0) {
             return Collections.emptyList();
         }
         return MessageDecoder.decodesBatch(java.nio.ByteBuffer.wrap(response.getBody()), true, true, true);
     }
 
-    private static PopMessageRequestHeader popHeader(Kit kit) {
+    static PopMessageRequestHeader popHeader(Kit kit) {
         PopMessageRequestHeader header = new PopMessageRequestHeader();
         header.setTopic(kit.topic());
         header.setConsumerGroup(kit.group());
@@ -205,7 +205,7 @@ final class PopScenarios {
         return header;
     }
 
-    private static RemotingCommand pop(Kit kit, PopMessageRequestHeader header) throws Exception {
+    static RemotingCommand pop(Kit kit, PopMessageRequestHeader header) throws Exception {
         header.setBornTime(System.currentTimeMillis());
         return invoke(kit, RequestCode.POP_MESSAGE, header, null);
     }

@@ -30,7 +30,9 @@ SOURCES = (*(f"{root}/" for root in source_roots()), "charts/")
 CAMEL = re.compile(r"(?<![\w./-])([a-z]+(?:[A-Z][A-Za-z0-9]*)+)(?![\w(/.-])")
 DOTTED = re.compile(r"(?:spec|status|crds|image|monitoring|storage|admin|executors)(?:\.[A-Za-z]+)+")
 ROCKETMQS = {"pollNameServerInterval", "vipChannelEnabled", "defaultRocksDB", "logicsMsgTimestamp"}
-"""Settings of RocketMQ's clients, a value, and a field of its checkpoint, which the sources never spell."""
+ROCKETMQS |= {"enableSplitMetadata"}
+"""Settings of RocketMQ's clients, a value, a field of its checkpoint, and a key of its newer brokers, which
+the sources never spell."""
 WRONG_ON_PURPOSE = {"flushDiskTyp"}
 
 

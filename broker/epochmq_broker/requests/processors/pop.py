@@ -1,9 +1,10 @@
 """Serves POP_MESSAGE (RocketMQ's PopMessageProcessor).
 
 A POP looks into every queue of a topic, from a random one on, or into one queue; and into the group's retry
-topic, before or after that. For what it finds in a queue it stores a checkpoint before the response. So after
-a failover the new master hands out again what is not acknowledged. A POP that finds nothing waits
-(`pop.pop_long_polling`), and runs again from the start.
+topic, before or after that. If the topic has priorities, a POP looks into the queues of the highest ones
+first, as in RocketMQ 5.4; `priority.factor` of the group says how many of 100 POPs do so. For what it finds
+in a queue it stores a checkpoint before the response. So after a failover the new master hands out again what
+is not acknowledged. A POP that finds nothing waits (`pop.pop_long_polling`), and runs again from the start.
 
 A `PopRound` processes one queue after the other on the event loop, in steps of `STEP_BUDGET_S`. Each queue is
 popped without a pause, so that two rounds never get the same message. If a queue's messages are on the disk
@@ -32,6 +33,7 @@ from epochmq_broker.services.cold_reads import PULL_TRIES_MAX
 from epochmq_broker.services.pop.extra_info import ORDER_REVIVE_QUEUE, join_entries
 from epochmq_broker.services.pop.pop_long_polling import HeldPop, Polling, PopLongPolling
 from epochmq_broker.services.pop.pop_service import PopService
+from epochmq_broker.tables.attributes import has_priorities, priority_factor
 from epochmq_broker.tables.filters.consumer_filters import compiled
 from epochmq_broker.tables.filters.message_filter import MessageFilter, carried_filter
 from epochmq_broker.tables.subscriptions import SubscriptionError, is_tag_type, parse_subscription
@@ -115,6 +117,14 @@ class PopProcessor:
             asyncio.get_running_loop().call_later(RERUN_PAUSE_S, self._rerun, held)
             return
         run_held(held.connection, held.request, self.pop, NOTHING)
+
+    def goes_by_priority(self, header: PopMessageRequestHeader, number: int) -> bool:
+        """Whether a POP looks into the queues of the highest priorities first. `number`: which one of 100
+        POPs it is, at random."""
+        topic, group = self.topics.get(header.topic), self._groups.get(header.consumer_group)
+        if topic is None or group is None or header.order or not has_priorities(topic):
+            return False
+        return number < priority_factor(group)
 
     def next_revive_queue(self, header: PopMessageRequestHeader) -> int:
         """The revive queue of the next POP's checkpoints, in turn."""
@@ -201,6 +211,7 @@ class PopRound:
         self._header = header
         self._wanted = wanted
         self._random = random.randrange(100)
+        self._by_priority = processor.goes_by_priority(header, self._random)
         self._result = PopResult(
             pop_time=now_ms(), revive_queue_id=processor.next_revive_queue(header), order=header.order
         )
@@ -277,7 +288,10 @@ class PopRound:
         """The queues to pop, in order. The retry topic comes first with a certain probability, otherwise last
         if the response is not full."""
         header, config = self._header, self._processor.live.current
-        retry_first = self._random < config.pop_from_retry_probability
+        if self._by_priority:
+            retry_first = self._random < config.pop_from_retry_probability_for_priority
+        else:
+            retry_first = self._random < config.pop_from_retry_probability
         if retry_first and not header.order:
             yield from self._queues_of(self._retry_topic())
         if header.queue_id < 0:
@@ -291,8 +305,14 @@ class PopRound:
         topic = self._processor.topics.get(name)
         if topic is not None:
             count = topic.read_queue_nums
-            for number in range(count):
-                yield name, (self._random + number) % count
+            if not self._by_priority:
+                order = [(self._random + number) % count for number in range(count)]
+            elif self._processor.live.current.priority_order_asc:
+                order = list(reversed(range(count)))
+            else:
+                order = list(range(count))
+            for number in order:
+                yield name, number
 
     def _topics(self) -> list[str]:
         """The topics whose messages the POP can receive, its own first."""

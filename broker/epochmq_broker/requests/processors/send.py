@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from epochmq_broker.config.broker_config import BrokerConfig
 from epochmq_broker.config.clock import now_ms
 from epochmq_broker.config.refusals import SendRefusal
+from epochmq_broker.requests.processors.priorities import queue_by_priority
 from epochmq_broker.requests.processors.processor_context import ProcessorContext
 from epochmq_broker.requests.processors.send_checks import (
     SendChecks,
@@ -40,6 +41,7 @@ from epochmq_protocol.message_const import (
     PROPERTY_KEYS,
     PROPERTY_MSG_REGION,
     PROPERTY_POP_CK,
+    PROPERTY_PRIORITY,
     PROPERTY_REAL_TOPIC,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TIMER_DELAY_MS,
@@ -192,6 +194,8 @@ class SendProcessor:
             topic = self._checks.topic(header, connection.remote, from_broker=is_from_broker(header))
             queue_id = header.queue_id if header.queue_id >= 0 else random_queue(topic)
             message = self._message(connection, command.body, header, topic, queue_id)
+            if PROPERTY_PRIORITY in message.properties and not header.batch and logical is None:
+                queue_id = message.queue_id = queue_by_priority(message.properties, topic, queue_id)
             kind = message_type(message.properties)
             if self._writer.must_wait(message.properties) and not (command.is_oneway or connection.can_defer):
                 # Reject before storing: a client sends a rejected message again.

@@ -48,6 +48,7 @@ from epochmq_protocol.message_const import (
     PROPERTY_KEYS,
     PROPERTY_MSG_REGION,
     PROPERTY_POP_CK,
+    PROPERTY_PRIORITY,
     PROPERTY_SHARDING_KEY,
     PROPERTY_TAGS,
     PROPERTY_TIMER_OUT_MS,
@@ -82,6 +83,7 @@ SPECIAL_PROPERTIES = frozenset(
         *TIMER_PROPERTIES,
         PROPERTY_INNER_NUM,
         PROPERTY_INNER_MULTI_DISPATCH,
+        PROPERTY_PRIORITY,
         # the broker removes or sets these
         PROPERTY_CRC32,
         PROPERTY_POP_CK,

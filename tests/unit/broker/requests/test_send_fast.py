@@ -23,6 +23,7 @@ from tests.unit.broker.kit import BORN_MS, UNIQ_KEY, Bench, running, send_comman
 ROUNDS = 400
 NAMES = ["TAGS", "KEYS", "WAIT", "UNIQ_KEY", "own", "RETRY_TOPIC", "TRACE_CONTEXT", "UNIQ_KE", "TAGSX", "é"]
 SPECIAL = ["DELAY", "TRAN_MSG", "TIMER_DELAY_SEC", "POP_CK", "CLUSTER", "MSG_REGION", "TRACE_ON", "INNER_NUM"]
+SPECIAL += ["_SYS_MSG_PRIORITY_"]
 VALUES = [
     "a",
     "b c",
@@ -198,6 +199,7 @@ async def test_other_messages_do_not_take_the_fast_path(bench: Bench) -> None:
         send_command("BenchmarkTest", sys_flag=4),
         send_command("BenchmarkTest", properties={"TAGS": "no id"}),
         send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "DELAY": "1"}),
+        send_command("BenchmarkTest", properties={"UNIQ_KEY": UNIQ_KEY, "_SYS_MSG_PRIORITY_": "1"}),
     ):
         assert not is_taken(bench, command)
     assert bench.broker.store.max_phy_offset == 0

@@ -9,8 +9,10 @@ from epochmq_broker.tables.attributes import (
     TOPIC_ATTRIBUTES,
     alter_attributes,
     parse_attributes,
+    priority_factor,
 )
 from epochmq_protocol.errors import RequestError
+from epochmq_protocol.subscription_groups import SubscriptionGroupConfig
 
 
 def test_a_header_has_additions_with_a_value_and_deletions_without() -> None:
@@ -95,6 +97,18 @@ def test_rejected_changes_give_the_reason(
     assert caught.value.remark == fault
 
 
-def test_groups_have_no_attributes_yet() -> None:
-    with pytest.raises(RequestError, match="unsupported key"):
-        alter_attributes(GROUP_ATTRIBUTES, {}, {"+message.type": "FIFO"})
+def test_the_attribute_of_a_group_is_its_priority_factor() -> None:
+    altered = alter_attributes(GROUP_ATTRIBUTES, {}, {"+priority.factor": "30"})
+    group = SubscriptionGroupConfig(group_name="g", attributes=altered)
+    assert (priority_factor(group), priority_factor(SubscriptionGroupConfig(group_name="g"))) == (30, 100)
+    for value in ("-1", "101", "1_0", " 1"):
+        with pytest.raises(RequestError):
+            alter_attributes(GROUP_ATTRIBUTES, altered, {"+priority.factor": value})
+    for key in ("message.type", "lite.bind.topic"):
+        with pytest.raises(RequestError, match=f"unsupported key: {key}"):
+            alter_attributes(GROUP_ATTRIBUTES, {}, {f"+{key}": "x"})
+
+
+def test_a_topic_of_type_lite_is_rejected() -> None:
+    with pytest.raises(RequestError, match="value is not in set"):
+        alter_attributes(TOPIC_ATTRIBUTES, None, {"+message.type": "LITE"})
