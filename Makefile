@@ -7,7 +7,7 @@ SPARK  := $(VENV)/.installed-spark
 STATE  ?= .epochmq
 ROOM   ?=
 
-.PHONY: install install-spark run stop quick lint test soak mutants bench kube kube-down lock clean
+.PHONY: install install-spark run stop quick lint test soak mutants bench docs kube kube-down lock clean
 
 install: $(STAMP)
 
@@ -60,6 +60,11 @@ bench: install-spark
 	$(BIN)/python -m tests.benchmarks.pending_timers
 	$(BIN)/python -m tests.benchmarks.acting
 	$(BIN)/python -m tests.benchmarks.dledger_groups
+
+# The documentation as a site in build/site.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site; to read it with its search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
 
 # How many of 300 single-operator mutants of the packages that store messages the tests detect; part of soak.
 mutants: install

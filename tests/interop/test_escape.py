@@ -168,12 +168,12 @@ def test_messages_of_a_group_without_a_master_come_through_another_group(
                 assert [name for *_, body, name in consumer.sightings if body == REJECTED][-1] == OTHER_NAME
             finally:
                 producer.stop()
-            # What the master delivered before it was killed may come again, and a client may be given a message
-            # twice: what counts is where it is stored.
+            # What the master delivered before it was killed may come again, and a client may be given one
+            # message twice: what counts is where it is stored.
             places = {place for place in consumer.sightings if place[2] in delayed | timed}
             copies = Counter((body, name) for _, _, body, name in places)
             assert {body for body, _ in copies} == delayed | timed
-            # RocketMQ's slave sends again what was not answered in time, and what it reads again of its wheel.
+            # RocketMQ's slave sends a message again that was not acknowledged within three seconds.
             if brokers[1] is our_broker:
                 assert max(copies.values()) == 1, f"each once: {sorted(places)}"
                 assert "popped-0" not in again, "it was acknowledged"
