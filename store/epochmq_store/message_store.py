@@ -233,7 +233,7 @@ class MessageStore:
             log.warning("an fsync failed in this boot, the store rewrites the suspect files in %s", root)
             rewrite_suspect_files(self.config, self.log, self.checkpoint)
             self.abort.record_rewritten()
-        self.queues.load(zeroed=clean and self._queues_zeroed)
+        self.queues.load(zeroed=clean and self._queues_zeroed, before_cut=self.checkpoint.withdraw_queues)
         trusted = None if clean or killed else self.checkpoint.index_msg_timestamp
         self.index.load(trusted_until=trusted, killed=killed)
         recovery = Recovery(
@@ -243,6 +243,7 @@ class MessageStore:
             index=self.index,
             checkpoint=self.checkpoint,
             dispatcher=self.dispatcher,
+            damage=self.damage,
             forget_dispatched=lambda: self.abort.record_dispatched(-1),
         )
         recovered = recovery.run(

@@ -3,7 +3,7 @@ for replicated records and at recovery, and writes the same bytes as the append 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from epochmq_protocol import message_const as const
 from epochmq_protocol.topics import is_lmq
@@ -84,6 +84,17 @@ class CommitLogDispatcher:
             self._index.dispatch(message)
         self.last_timestamp = max(self.last_timestamp, message.store_timestamp)
 
+    def dispatch_to(self, message: record.DispatchRequest, queues: Set[ConsumeQueue]) -> None:
+        """Adds the units of a message to these queues only, and nothing to the index; a repetition changes
+        nothing. Raises DiskFullError or OSError."""
+        if not message.in_consume_queue:
+            return
+        queue = self._queues.get((message.topic, message.queue_id))
+        if queue is not None and queue in queues:
+            self._put_unit(queue, message)
+        if self._light_queues is not None and not isinstance(queue, BatchConsumeQueue):
+            self._put_light_units(self._light_queues, message, queues)
+
     def _put_unit(self, queue: ConsumeQueue, message: record.DispatchRequest) -> None:
         _, _, offset, physical, size, tags_code, *_ = message
         if isinstance(queue, BatchConsumeQueue):
@@ -101,9 +112,13 @@ class CommitLogDispatcher:
             is_new = queue.put(offset, physical, size, tags_code, message.store_timestamp, bit_map)
         self._after_put(queue, offset, message, is_new=is_new)
 
-    def _put_light_units(self, light: LightQueues, message: record.DispatchRequest) -> None:
+    def _put_light_units(
+        self, light: LightQueues, message: record.DispatchRequest, only: Set[ConsumeQueue] | None = None
+    ) -> None:
         _, _, _, physical, size, tags_code, *_ = message
         for queue, offset in light.of_record(message.topic, self._properties(physical, size)):
+            if only is not None and queue not in only:
+                continue
             is_new = queue.put(offset, physical, size, tags_code)
             self._after_put(queue, offset, message, is_new=is_new)
 

@@ -84,6 +84,12 @@ class RecordScan:
         base = self._file_start
         return ScannedUnit(base + self._start, base + self._at, tuple(self._pieces), tuple(self._damaged))
 
+    @property
+    def newest_damage(self) -> DamagedRange | None:
+        """The last damaged range so far that a whole record or the end of the scan follows. The next one may
+        be joined to it."""
+        return self._damaged[-1] if self._damaged else None
+
     def close(self) -> None:
         """Closes the file; a later `step` is not possible."""
         self._reader.close()

@@ -296,20 +296,25 @@ class BatchConsumeQueue(ConsumeQueue):
 
     # Recovery, truncation, expiry
 
-    def recover(self, *, zeroed: bool = False) -> bool:
+    def recover(self, *, zeroed: bool = False, before_cut: Callable[[], None] = lambda: None) -> bool:
         """As for the base class: finds the end of the queue, and truncates there."""
         self._release_buffer()
         files = self.files.files
         if not files:
             return False
+        is_cut = False
         found = bisect_end(files[-1]) if zeroed else 0
         if found:
             files[-1].wrote = found
             self._unwritten_start = files[-1].end
         else:
-            self._truncate_bytes(scan_end(files))
+            end = scan_end(files)
+            is_cut = end <= files[-1].start
+            if is_cut:
+                before_cut()
+            self._truncate_bytes(end)
         self._update_limits()
-        return False
+        return is_cut
 
     def truncate(self, physical: int) -> None:
         """As for the base class (truncateDirtyLogicFiles)."""
@@ -326,8 +331,8 @@ class BatchConsumeQueue(ConsumeQueue):
         self._update_limits()
 
     def _truncate_bytes(self, end: int) -> None:
-        """Truncates the queue at this byte. An empty last file is deleted, unless it is the only one. No
-        thread writes the queue meanwhile."""
+        """Truncates the queue at this byte. An empty last file is deleted, unless it is the only one and does
+        not begin the queue. No thread writes the queue meanwhile."""
         self._heads.clear()
         if end >= self.written_end:
             kept = end - self._unwritten_start
@@ -336,7 +341,7 @@ class BatchConsumeQueue(ConsumeQueue):
             return
         self.files.truncate(end)
         files = self.files.files
-        if len(files) > 1 and files[-1].start == end:
+        if files and files[-1].start == end and (len(files) > 1 or not end):
             files.pop().delete()
         self._release_buffer()
         self.pending.mark_queue_written(self)

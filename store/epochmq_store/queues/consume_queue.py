@@ -14,7 +14,7 @@ The module is longer than 600 lines because appends, reads, expiry and recovery 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar, Final, NamedTuple
 
@@ -412,10 +412,10 @@ class ConsumeQueue:
 
     # Recovery, truncation, expiry
 
-    def recover(self, *, zeroed: bool = False) -> bool:
+    def recover(self, *, zeroed: bool = False, before_cut: Callable[[], None] = lambda: None) -> bool:
         """Finds the end of the queue, and truncates there. `zeroed` says that only zeros follow the units,
-        because this store stopped cleanly. Returns whether it may have removed units of records that the log
-        has. Raises OSError."""
+        because this store stopped cleanly. Returns whether units of records that the log has may be missing;
+        then calls `before_cut` before it truncates. Raises OSError."""
         files = self.files.files
         self._release_buffer()
         if not files:
@@ -427,7 +427,10 @@ class ConsumeQueue:
             self.max_offset = end.position // UNIT_BYTES
         else:
             end = scan_end(files)
-            is_cut = goes_on_behind(files, end.position)
+            # The first unit of a file is written when it is made, so a last one without units has lost them.
+            is_cut = end.position <= files[-1].start or goes_on_behind(files, end.position)
+            if is_cut:
+                before_cut()
             self._truncate_bytes(end.position)
         self.max_physical = end.max_physical
         return is_cut
@@ -477,8 +480,8 @@ class ConsumeQueue:
         return self.max_offset
 
     def _truncate_bytes(self, end: int) -> None:
-        """Truncates the queue at this byte. An empty last file is deleted, unless it is the only record of
-        the queue's next offset. No thread writes the queue meanwhile."""
+        """Truncates the queue at this byte. An empty last file is deleted, unless its name is the only record
+        of the queue's next offset. No thread writes the queue meanwhile."""
         if self.buffer is not None and self.buffer_start <= self.written_end <= end:
             self.buffer_position = end - self.buffer_start
         else:
@@ -486,7 +489,7 @@ class ConsumeQueue:
             self.pending.mark_queue_written(self)
             self.files.truncate(end)
             files = self.files.files
-            if len(files) > 1 and files[-1].start == end:
+            if files and files[-1].start == end and (len(files) > 1 or not end):
                 files.pop().delete()
         self.max_offset = end // UNIT_BYTES
         self.min_offset = min(self.min_offset, self.max_offset)

@@ -181,8 +181,8 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
             extension=extension,
         )
 
-    def load(self, *, zeroed: bool = False) -> None:
-        """Opens every queue of the directories and finds its end; `zeroed` as in `ConsumeQueue.recover`.
+    def load(self, *, zeroed: bool = False, before_cut: Callable[[], None] = lambda: None) -> None:
+        """Opens every queue of the directories and finds its end; the arguments as in `ConsumeQueue.recover`.
         Queues that are not of their topic's type are replaced. Raises StoreDamagedError or OSError."""
         for directory, is_batch in ((self.batch_directory, True), (self.directory, False)):
             if not directory.is_dir():
@@ -191,8 +191,11 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
                 for folder in topic.iterdir():
                     if folder.is_dir() and folder.name.isdecimal():
                         queue = self._create(topic.name, int(folder.name), is_batch=is_batch, load=True)
-                        self._recover(queue, zeroed=zeroed)
+                        is_cut = self._recover(queue, zeroed=zeroed, before_cut=before_cut)
                         self._add_loaded(queue)
+                        kept = self.get((queue.topic, queue.queue_id)) if is_cut else None
+                        if kept is not None:
+                            self.cut.append(kept)
 
     def _add_loaded(self, queue: ConsumeQueue) -> None:
         is_batch = isinstance(queue, BatchConsumeQueue)
@@ -208,18 +211,20 @@ class ConsumeQueues(dict[tuple[str, int], ConsumeQueue]):
         else:
             self[key] = queue
 
-    def _recover(self, queue: ConsumeQueue, *, zeroed: bool) -> None:
+    def _recover(self, queue: ConsumeQueue, *, zeroed: bool, before_cut: Callable[[], None]) -> bool:
+        """Whether the queue may lack units of records that the log has."""
         at = queue.files.first_after_gap()
         if at is not None:
             # Recovery rebuilds the units after the gap from the log.
+            before_cut()
             queue.files.delete_from(at)
             self.damaged = True
-        if queue.recover(zeroed=zeroed):
-            self.cut.append(queue)
+        is_cut = queue.recover(zeroed=zeroed, before_cut=before_cut)
         if not isinstance(queue, BatchConsumeQueue):  # whose units stand for several offsets
             queue.check_invariants()
         if queue.extension is not None:
             queue.extension.recover(queue.newest_address())
+        return is_cut or at is not None
 
     @property
     def max_physical(self) -> int:

@@ -7,19 +7,25 @@ only if that record is invalid.) After a crash, when the abort file exists, read
 whose first message is older than the checkpoint. Every record is dispatched; queues and index skip those that
 they have. After a crash of the machine the newest index file is gone, so reading starts no later than the end
 of the index. If only the process was killed, no write is lost, and the abort file names a message before
-which queues and index have everything: reading starts there. After either crash it starts no later than at
-the last unit of a queue whose files go on behind an invalid unit, of which a bit may have flipped. A bit that
-has flipped in the last unit of a queue is repaired from the record.
+which queues and index have everything: reading starts there. A bit that has flipped in the last unit of a
+queue is repaired from the record.
+
+A queue may have lost units of older records: its files go on behind an invalid unit, of which a bit may have
+flipped, or the last file has no unit, or a file is missing. Then the records from its last unit on are read
+before, for these queues only, unless the first of its messages that is read anyway continues it.
 
 The first invalid or incomplete record ends the log. Log and queues are truncated there on disk, so that a
-later crash cannot bring old bytes back.
+later crash cannot bring old bytes back. Where the log was flushed according to the checkpoint, and before the
+message of the abort file, a crash has not torn it: a broken record there is damage, and reading continues
+behind it (`old_records`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Set
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -32,9 +38,12 @@ from epochmq_store.appending.expected_units import places_of
 from epochmq_store.files.mapped_file import MappedFile
 from epochmq_store.index.key_index import KeyIndex
 from epochmq_store.log.commit_log import CommitLog
+from epochmq_store.log.damaged_ranges import DamagedRanges
 from epochmq_store.queues.batch_consume_queue import BatchConsumeQueue
 from epochmq_store.queues.consume_queue import ConsumeQueue
 from epochmq_store.queues.consume_queues import ConsumeQueues
+from epochmq_store.queues.inner_batch import inner_batch_of
+from epochmq_store.recovering.old_records import OldRecords
 from epochmq_store.state_files.checkpoint import Checkpoint
 from epochmq_store.store_config import RECORD_OVERHEAD_BYTES, StoreConfig
 
@@ -42,16 +51,26 @@ log = logging.getLogger(__name__)
 
 READ_BYTES: Final = 1 << 20
 READ_AHEAD_BYTES: Final = 8 << 20
+NAMED_QUEUES_MAX: Final = 20
+"""The queues that a line of the log names."""
 
 
 class RecoveryResult(Struct, frozen=True):
     """The result of a recovery. Offsets are physical."""
 
     clean: bool
-    start: int  # where reading started
+    start: int  # where reading started for all queues
     end: int  # the end of the log
     records: int  # number of records read
     last_record: int  # start of the last record, or where reading started
+
+
+class _Walked(NamedTuple):
+    """Up to where records were read. Offsets are physical."""
+
+    end: int
+    records: int
+    last_record: int
 
 
 class ReadAhead:
@@ -89,12 +108,16 @@ class ReadAhead:
         return any(self._bytes[at - self._start : at - self._start + record_layout.SIZE_AND_MAGIC.size])
 
 
+class SectorError(OSError):
+    """Bytes of the log cannot be read."""
+
+
 def read_bytes(file: MappedFile, at: int, count: int) -> bytes:
-    """Reads bytes of a log file. Raises OSError with advice."""
+    """Reads bytes of a log file. Raises SectorError with advice."""
     try:
         return file.pread(at, count)
     except OSError as error:
-        raise OSError(
+        raise SectorError(
             error.errno,
             f"{file.path} cannot be read between {at} and {at + count} ({error.strerror}). Replace the disk, "
             "and restore the directory from a backup or from another replica",
@@ -114,9 +137,10 @@ class Recovery:
         index: KeyIndex,
         checkpoint: Checkpoint,
         dispatcher: CommitLogDispatcher,
+        damage: DamagedRanges | None = None,
         forget_dispatched: Callable[[], None] = lambda: None,
     ) -> None:
-        """`forget_dispatched` withdraws what the abort file says."""
+        """`damage` gets what is found damaged. `forget_dispatched` withdraws what the abort file says."""
         self._config = config
         self._log = log
         self._queues = queues
@@ -126,6 +150,11 @@ class Recovery:
         # The abort file may name a message of a DLedger log that is committed again after this start: its
         # unit is then in memory for a while, and a start after another kill must not take it for written.
         self._forget_dispatched = forget_dispatched
+        self._for_all_from = 0  # earlier records are for the queues that lost units only
+        self._cut: frozenset[ConsumeQueue] = frozenset()
+        self._old = OldRecords(
+            log, queues, DamagedRanges() if damage is None else damage, config.delays_ms, self
+        )
         self._ahead = ReadAhead(config.max_message_size + RECORD_OVERHEAD_BYTES)
 
     def run(
@@ -150,18 +179,34 @@ class Recovery:
         flushed_until = self._checkpoint.physic_msg_timestamp
         self._log.delete_files_after_gap(None if clean or killed or not flushed_until else flushed_until)
         clean = clean and not self._queues.damaged
+        dispatched_start, dispatch_from = -1, -1
+        if self._is_record(dispatched_until):
+            dispatched_start = dispatched_until - self._log.header_bytes_at(dispatched_until)
         if clean:
             start, dispatch_from = self._start_after_clean_stop()
-        elif self._is_dispatched_until(dispatched_until) and self._have_last_units():
-            start, dispatch_from = dispatched_until - self._log.header_bytes_at(dispatched_until), -1
+        elif dispatched_start >= 0 and self._is_dispatched_until(dispatched_until):
+            start = dispatched_start
         else:
             self._forget_dispatched()
+            if self._queues.cut:
+                self._checkpoint.withdraw_queues()
             self._trim_unbacked_tails()
             start = self._start_after_crash(reindex=reindex)
-            start, dispatch_from = min([start, *map(self._last_record, self._queues.cut)]), -1
+        self._for_all_from = max(start, dispatch_from)
+        self._find_cut_queues(start)
         self._dispatcher.repairing = not clean
+        # The log cannot be torn before.
+        trusted = max(start, dispatched_start, self._flushed_until(start))
+        old = self._read_old_records(min([start, *map(self._last_record, self._cut)]), trusted)
         check_crc = check_crc or self._config.check_crc_on_recover
-        result = self._scan(start, dispatch_from=dispatch_from, clean=clean, check_crc=check_crc)
+        found = self._scan(trusted, check_crc=check_crc)
+        result = RecoveryResult(
+            clean=clean,
+            start=start,
+            end=found.end,
+            records=found.records + old.records,
+            last_record=found.last_record if found.records else max(old.last_record, start),
+        )
         self._dispatcher.repairing = False
         if clean:
             self._mend_last_units(result.end)
@@ -181,7 +226,8 @@ class Recovery:
         RocketMQ's, must not take them for written."""
         stored = max(self._log.store_timestamp(found.last_record), 0) if found.records else 0
         checkpoint = self._checkpoint
-        checkpoint.logics_msg_timestamp = min(checkpoint.logics_msg_timestamp, stored)
+        # The queues that lost units have them in memory only.
+        checkpoint.logics_msg_timestamp = 0 if self._cut else min(checkpoint.logics_msg_timestamp, stored)
         checkpoint.index_msg_timestamp = min(checkpoint.index_msg_timestamp, stored)
         if checkpoint.store():
             checkpoint.flush()
@@ -204,13 +250,17 @@ class Recovery:
         return self._log.min_offset, dispatched
 
     def _is_dispatched_until(self, offset: int) -> bool:
-        """Whether the log has a record at this offset, and queues, index and checkpoint exist. (A person may
+        """Whether queues, index and checkpoint exist, and all queues end with a record's unit. (A person may
         have removed them after the kill, so that they are built again.)"""
-        if offset < self._log.min_offset or self._queues.damaged or self._queues.max_physical <= offset:
+        if self._queues.damaged or self._queues.max_physical <= offset:
             return False
         if self._config.message_index_enable and not self._index.files:
             return False
-        if not self._checkpoint.physic_msg_timestamp:
+        return self._checkpoint.physic_msg_timestamp > 0 and self._have_last_units()
+
+    def _is_record(self, offset: int) -> bool:
+        """Whether the log has a whole record at this offset."""
+        if offset < self._log.min_offset:
             return False
         self._read_before_mapping(offset)
         return isinstance(
@@ -224,6 +274,64 @@ class Recovery:
             if unindexed is not None:
                 start = min(start, unindexed.start)
         return start
+
+    def _flushed_until(self, start: int) -> int:
+        """The start of a file of the log; everything before it was flushed. Read only if a file begins after
+        `start`."""
+        if self._log.files.files[-1].start <= start:
+            return start
+        return newest_file_before(self._log, self._checkpoint.log_timestamp).start
+
+    def _find_cut_queues(self, start: int) -> None:
+        """Finds the queues that lost units of records before `start`. A file that was new in a crash has no
+        unit, too: then the queue's first record from `start` on continues it. Reads the log from there only
+        if a queue may have lost units."""
+        doubtful = {queue for queue in self._queues.cut if self._last_record(queue) < start}
+        self._cut = frozenset(doubtful)
+        if not doubtful:
+            return
+
+        def visit(message: record.DispatchRequest) -> bool:
+            properties = self._properties(message)
+            inner = inner_batch_of(properties)
+            for topic, queue_id, offset in places_of(message, properties):
+                queue = self._queues.get((topic, queue_id))
+                if queue not in doubtful:
+                    continue
+                doubtful.remove(queue)
+                if isinstance(queue, BatchConsumeQueue) and inner is not None:
+                    offset = inner.base
+                if offset == queue.max_offset:
+                    self._cut -= {queue}
+            return bool(doubtful)
+
+        self._walk(start, visit, check_crc=False)
+        if self._cut:
+            self._forget_dispatched()
+            self._checkpoint.withdraw_queues()
+            names = sorted(f"{queue.topic}-{queue.queue_id}" for queue in self._cut)
+            log.warning(
+                "%d consume queues have lost units, and the log is read again for them: %s",
+                len(names),
+                ", ".join(names[:NAMED_QUEUES_MAX]),
+            )
+
+    def _properties(self, message: record.DispatchRequest) -> bytes:
+        """The stored properties of a record of the log."""
+        file = self._log.files.find(message.physical_offset)
+        assert file is not None
+        return record.properties_at(file.map, message.physical_offset - file.start, message.size)
+
+    def queues_of(self, message: record.DispatchRequest) -> Set[ConsumeQueue] | None:
+        """The queues that may lack the unit of a record; None for all."""
+        return None if message.physical_offset >= self._for_all_from else self._cut
+
+    def dispatch(self, message: record.DispatchRequest) -> None:
+        """Dispatches a record to the queues that may lack its unit. Raises DiskFullError or OSError."""
+        if message.physical_offset >= self._for_all_from:
+            self._dispatcher.dispatch(message)
+        elif self._cut:
+            self._dispatcher.dispatch_to(message, self._cut)
 
     def _last_record(self, queue: ConsumeQueue) -> int:
         """Where the record of a queue's last unit begins; the start of the log without one. The queue lacks
@@ -337,8 +445,47 @@ class Recovery:
         properties = record.properties_at(file.map, physical - file.start, found.size)
         return found if (queue.topic, queue.queue_id, offset) in places_of(found, properties) else None
 
-    def _scan(self, start: int, *, dispatch_from: int, clean: bool, check_crc: bool) -> RecoveryResult:
-        """Reads records from `start` on and dispatches those that start at or after `dispatch_from`."""
+    def _read_old_records(self, start: int, until: int) -> _Walked:
+        """Dispatches the records of [start, until) of the log, where a crash has torn none: reading continues
+        behind a broken one."""
+        reached, last, records = start, -1, 0
+
+        def visit(message: record.DispatchRequest) -> bool:
+            nonlocal reached, last, records
+            if message.physical_offset >= until:
+                reached = until
+                return False
+            self._dispatch_after_damage(message)
+            last = message.physical_offset
+            reached = last + message.size
+            records += 1
+            return True
+
+        while reached < until:
+            with contextlib.suppress(SectorError):
+                reached = self._walk(reached, visit, check_crc=False).end
+            if reached < until:
+                reached = self._old.read_file(reached, until)
+        return _Walked(until, records + self._old.records, max(last, self._old.last_record))
+
+    def _dispatch_after_damage(self, message: record.DispatchRequest) -> None:
+        if self._old.found_damage:
+            self._old.fill_gaps(message, self._properties(message))
+        self.dispatch(message)
+
+    def _scan(self, start: int, *, check_crc: bool) -> _Walked:
+        """Dispatches the records from `start` on, up to the end of the log."""
+
+        def visit(message: record.DispatchRequest) -> bool:
+            self._dispatch_after_damage(message)
+            return True
+
+        return self._walk(start, visit, check_crc=check_crc)
+
+    def _walk(
+        self, start: int, visit: Callable[[record.DispatchRequest], bool], *, check_crc: bool
+    ) -> _Walked:
+        """Reads records from `start` on, until `visit` returns false, or up to the end of the log."""
         parse = self._log.parse_next
         delays_ms = self._config.delays_ms
         position = last = start
@@ -352,10 +499,10 @@ class Recovery:
             parsed = parse(file, at, delays_ms, check_crc=check_crc)
             if isinstance(parsed, record.DispatchRequest):
                 last = parsed.physical_offset
-                if last >= dispatch_from:
-                    self._dispatcher.dispatch(parsed)
                 position = last + parsed.size
                 records += 1
+                if not visit(parsed):
+                    break
             elif parsed == record.BLANK and (following := self._log.files.find(file.start + file.size)):
                 file = following
                 position = file.start
@@ -363,14 +510,19 @@ class Recovery:
                 if parsed == record.BLANK and self._log.is_closed(file):
                     position = file.start + file.size
                 break
-        return RecoveryResult(clean=clean, start=start, end=position, records=records, last_record=last)
+        return _Walked(position, records, last)
 
 
 def crash_recovery_start(config: StoreConfig, log: CommitLog, checkpoint: Checkpoint) -> MappedFile:
     """The newest log file whose first message is older than the checkpoint (isMappedFileMatchedRecover). The
     log has at least one file. Raises OSError."""
     safe = config.message_index_enable and config.message_index_safe
-    until = checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp
+    return newest_file_before(log, checkpoint.min_timestamp_index if safe else checkpoint.min_timestamp)
+
+
+def newest_file_before(log: CommitLog, until: int) -> MappedFile:
+    """The newest log file whose first message was stored no later than `until`, epoch ms; the first file
+    without one. Raises OSError."""
     for file in reversed(log.files.files):
         head = file.pread(log.header_bytes_at(file.start), record_layout.HEAD_V4.size)
         _, magic = record_layout.SIZE_AND_MAGIC.unpack_from(head)

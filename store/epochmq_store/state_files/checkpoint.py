@@ -46,6 +46,11 @@ class Checkpoint:
         self.master_flushed_offset, self.confirm_phy_offset = fields[3:]
 
     @property
+    def log_timestamp(self) -> int:
+        """Epoch ms. The log on disk has all messages stored before this time."""
+        return max(0, self.physic_msg_timestamp - MARGIN_MS)
+
+    @property
     def min_timestamp(self) -> int:
         """Epoch ms. Log and consume queues on disk have all messages stored before this time."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - MARGIN_MS)
@@ -68,6 +73,14 @@ class Checkpoint:
             return False
         self._map[: len(numbers)] = numbers
         return True
+
+    def withdraw_queues(self) -> None:
+        """Writes durably that the consume queues have nothing, and keeps the attributes. If this start is
+        interrupted, the next one compares the queues with the whole log. Raises OSError."""
+        kept, self.logics_msg_timestamp = self.logics_msg_timestamp, 0
+        if self.store():
+            self.flush()
+        self.logics_msg_timestamp = kept
 
     def flush(self) -> None:
         """Syncs the page to disk; on any thread. Raises OSError."""

@@ -519,3 +519,24 @@ def test_a_queue_of_the_wrong_type_is_replaced_when_its_topic_is_known(tmp_path:
     store.queues.replace_by_batch_queues("later")
     assert isinstance(store.queue("later", 1), BatchConsumeQueue)
     store.stop()
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_queue_whose_last_file_became_zeros_is_built_again(
+    tmp_path: Path, is_clean: bool, lost: int
+) -> None:
+    store, model = opened(tmp_path / "a"), Model()
+    for _ in range(PER_FILE * (lost + 1) - 3):
+        model.put(store, 3)
+    for _ in range(5):
+        store.append(store.queue("orders", 0), body=b"", properties=b"", born_timestamp=0, born_host=HOST)
+    left = tmp_path / "a" if is_clean else copy_after_crash(store, tmp_path / "b")
+    store.stop()
+    file = sorted((left / "batchconsumequeue" / BATCHES / "0").iterdir())[lost]
+    file.write_bytes(bytes(FILE))
+    again = opened(left)
+    model.check(again)
+    model.put(again, 2)
+    model.check(again)
+    again.stop()

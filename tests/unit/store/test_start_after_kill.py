@@ -131,6 +131,32 @@ async def test_a_flipped_bit_of_the_last_unit_of_a_queue_is_repaired(
     assert check_recovered(again, tmp_path / "w") == 65
 
 
+@pytest.mark.parametrize(
+    ("count", "file", "is_clean"),
+    [
+        *[(count, file, False) for count, file in [(4, 0), (25, 0), (25, 1), (25, 2), (20, 1)]],
+        # After a clean stop only the last file is looked at: the scrub repairs the others.
+        *[(count, file, True) for count, file in [(4, 0), (25, 2), (20, 1)]],
+    ],
+)
+async def test_a_file_of_a_queue_that_became_zeros_is_rebuilt(
+    tmp_path: Path, count: int, file: int, is_clean: bool
+) -> None:
+    """Otherwise the next message would get an offset that an earlier one has, and consumers that have read
+    that one would never get it."""
+    async with started_store(tmp_path / "a", **FAST) as store:
+        put_all(store, [Message(topic="early", queue_id=0) for _ in range(count)])
+        await recorded_store(store)
+        left = kill(store, tmp_path / "b")
+    left = tmp_path / "a" if is_clean else left
+    path = sorted((left / "consumequeue" / "early" / "0").iterdir())[file]
+    path.write_bytes(bytes(path.stat().st_size))
+    again, _ = start(left)
+    put_all(again, [Message(topic="early", queue_id=0)])
+    assert again.queue("early", 0).max_offset == count + 1
+    assert check_recovered(again, tmp_path / "w") == 60 + count + 1
+
+
 async def test_units_in_memory_only_are_rebuilt(tmp_path: Path) -> None:
     async with started_store(tmp_path / "a", **FAST) as store:
         await recorded_store(store)
