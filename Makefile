@@ -60,6 +60,7 @@ bench: install-spark
 	$(BIN)/python -m tests.benchmarks.pending_timers
 	$(BIN)/python -m tests.benchmarks.acting
 	$(BIN)/python -m tests.benchmarks.dledger_groups
+	$(BIN)/python -m tests.benchmarks.sources
 
 # The documentation as a site in build/site.
 docs: install

@@ -66,6 +66,12 @@ def memory_dict(pid: int) -> dict[str, float]:
     return asdict(memory(pid))
 
 
+def cpu_seconds(pid: int) -> float:
+    """The CPU time of a process so far, with that of the children that it has waited for. Raises OSError."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(ticks) for ticks in fields[11:15]) / TICKS_PER_S
+
+
 def busy_s() -> float:
     """The CPU time of the whole machine without idle time, in seconds."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
