@@ -57,6 +57,10 @@ outside the years 1970 to 9999 are null. `body` is as stored, perhaps compressed
 `body`. `entry_index` and `term` are those of the entry of a DLedger log that holds the message; null in other
 logs."""
 
+RECORD_COLUMNS: Final = pa.schema([*RECORDS, ("properties_text", pa.string())])
+"""All columns of a message that can be asked for. `properties_text` are the properties as stored: name, 0x01,
+value and 0x02 for each of them."""
+
 UNITS: Final = pa.schema(
     [
         *_REPLICA,

@@ -14,6 +14,8 @@ from epochmq_protocol.message_const import (
 from epochmq_spark.decode import walk as w
 from epochmq_spark.decode.index_chains import IndexChains
 from epochmq_spark.decode.log_digests import LogDigests
+from epochmq_spark.decode.message_columns import properties as read_properties
+from epochmq_spark.decode.message_columns import texts
 from epochmq_spark.decode.queue_units import QueueUnits
 from epochmq_spark.decode.summary_rows import (
     SummaryKind,
@@ -38,8 +40,11 @@ def main() -> None:
         rows = np.zeros((4, w.COLUMNS), np.int64)
         spans = np.zeros((4, w.SPAN_COLUMNS), np.int64)
         state = np.zeros(w.STATE_SIZE, np.int64)
-        w.walk(data, 0, len(data), 0, len(data), 0, rows, spans, state)
+        w.walk(data, 0, len(data), 0, len(data), 0, w.NEED_ALL, rows, spans, state)
         out = SummaryRows("warm", "warm")
+        w.read_records(data, np.zeros(1, np.int64), 0, len(data), 0, w.NEED_ALL, rows)
+        texts(data, rows[:1, w.TOPIC_AT], rows[:1, w.TOPIC_SIZE])
+        read_properties(data, rows[:1])
         digests = LogDigests(0, len(data))
         digests.add(data, rows[: state[w.RECORDS]], 0)
         add_digests(out, digests)

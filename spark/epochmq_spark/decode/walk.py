@@ -82,6 +82,13 @@ QUEUE_ID, QUEUE_OFFSET, SYS_FLAG, STORE_TIME, TAGS_CODE, TOPIC_HASH = range(17, 
 ENTRY_INDEX, ENTRY_TERM = range(23, 25)  # only in a data file of DLedger
 COLUMNS: Final = 25
 
+# What to find out about a record beyond its header. Without it, the columns in brackets are 0.
+NEED_DIGEST: Final = 1  # DIGEST
+NEED_CRC: Final = 2  # CRC_OK
+NEED_PROPERTIES: Final = 4  # UNIQ_AT to TAGS_SIZE, TAGS_CODE
+NEED_TOPIC: Final = 8  # TOPIC_HASH
+NEED_ALL: Final = 15
+
 # Columns of a span, all int64. START and END are indexes into `data`; STOP is one of the constants below.
 # The indexes and terms of the first and the last entry are -1 where there is no entry.
 SPAN_START, SPAN_END, SPAN_FIRST_TIME, SPAN_LAST_TIME, SPAN_RECORDS, SPAN_STOP = range(6)
@@ -298,7 +305,7 @@ def _properties(data: Bytes, start: int, end: int, row: Any) -> None:
 
 
 @nb.njit(nogil=True, cache=True)
-def _record(data: Bytes, at: int, header: int, base: int, parts: Any, row: Any) -> None:
+def _record(data: Bytes, at: int, header: int, base: int, needed: int, parts: Any, row: Any) -> None:
     """Fills the columns of the record at `at`, by the `parts` of `check_record`. It is preceded by the header
     of its entry, of `header` bytes."""
     row[:] = 0
@@ -306,8 +313,9 @@ def _record(data: Bytes, at: int, header: int, base: int, parts: Any, row: Any) 
     row[POSITION] = at
     row[SIZE] = size
     row[MAGIC] = magic
-    row[DIGEST] = np.int64(xxh64(data, at - header, min(at + size, len(data)), np.uint64(base + at)))
-    row[CRC_OK] = 1
+    if needed & NEED_DIGEST:
+        row[DIGEST] = np.int64(xxh64(data, at - header, min(at + size, len(data)), np.uint64(base + at)))
+    row[CRC_OK] = 1 if needed & NEED_CRC else 0
     if header:
         row[ENTRY_INDEX] = big_i64(data, at - header + ENTRY_INDEX_AT)
         row[ENTRY_TERM] = big_i64(data, at - header + ENTRY_TERM_AT)
@@ -315,20 +323,23 @@ def _record(data: Bytes, at: int, header: int, base: int, parts: Any, row: Any) 
         return
     row[BODY_AT], row[BODY_SIZE], row[TOPIC_AT], row[TOPIC_SIZE] = parts[2], parts[3], parts[4], parts[5]
     row[PROPERTIES_AT], row[PROPERTIES_SIZE] = parts[6], parts[7]
-    crc = np.int64(crc32(data, parts[2], parts[2] + parts[3])) & 0x7FFFFFFF
-    row[CRC_OK] = 1 if crc == big_u32(data, at + BODY_CRC_AT) else 0
+    if needed & NEED_CRC:
+        crc = np.int64(crc32(data, parts[2], parts[2] + parts[3])) & 0x7FFFFFFF
+        row[CRC_OK] = 1 if crc == big_u32(data, at + BODY_CRC_AT) else 0
     row[QUEUE_ID] = big_i32(data, at + QUEUE_ID_AT)
     row[QUEUE_OFFSET] = big_i64(data, at + QUEUE_OFFSET_AT)
     flags = big_u32(data, at + SYS_FLAG_AT)
     row[SYS_FLAG] = np.int64(np.int32(flags))
     shift = HOST_V6_EXTRA_BYTES if flags & BORNHOST_V6_FLAG else 0
     row[STORE_TIME] = big_i64(data, at + STORE_TIMESTAMP_AT + shift)
-    _properties(data, parts[6], parts[6] + parts[7], row)
-    if row[TAGS_SIZE]:
-        row[TAGS_CODE] = np.int64(
-            np.int32(java_hash(data, row[TAGS_AT], row[TAGS_AT] + row[TAGS_SIZE], np.int64(0)))
-        )
-    row[TOPIC_HASH] = np.int64(xxh64(data, parts[4], parts[4] + parts[5], np.uint64(0)))
+    if needed & NEED_PROPERTIES:
+        _properties(data, parts[6], parts[6] + parts[7], row)
+        if row[TAGS_SIZE]:
+            row[TAGS_CODE] = np.int64(
+                np.int32(java_hash(data, row[TAGS_AT], row[TAGS_AT] + row[TAGS_SIZE], np.int64(0)))
+            )
+    if needed & NEED_TOPIC:
+        row[TOPIC_HASH] = np.int64(xxh64(data, parts[4], parts[4] + parts[5], np.uint64(0)))
 
 
 @nb.njit(nogil=True, cache=True)
@@ -350,6 +361,7 @@ def walk(
     base: int,
     end_of_file: int,
     header: int,
+    needed: int,
     rows: Any,
     spans: Any,
     state: Any,
@@ -360,9 +372,10 @@ def walk(
     `data` is a segment, or a window of it that extends far enough beyond `stop` to hold the last record.
     `base` is the physical offset of its first byte, `end_of_file` the end of the segment's file; all
     positions count from the window's start. `header` is ENTRY_HEADER_SIZE in a data file of DLedger, where
-    the entries start in the range, and 0 otherwise. `state`: NEXT (before the first call 0, or RESYNC if the
-    range begins inside the segment), RECORDS and SPANS (rows filled), OPEN (1: the last span continues in the
-    next call), LAST_INDEX and LAST_TERM of an open span's last entry (-1: none yet)."""
+    the entries start in the range, and 0 otherwise. `needed`: a sum of NEED_…. `state`: NEXT (before the
+    first call 0, or RESYNC if the range begins inside the segment), RECORDS and SPANS (rows filled), OPEN (1:
+    the last span continues in the next call), LAST_INDEX and LAST_TERM of an open span's last entry (-1: none
+    yet)."""
     parts = np.zeros(8, np.int64)
     at = max(begin, state[NEXT])
     count = np.int64(0)
@@ -411,7 +424,7 @@ def walk(
         row = rows[count]
         if is_entry:
             at += header
-            _record(data, at, header, base, parts, row)
+            _record(data, at, header, base, needed, parts, row)
             state[LAST_INDEX] = row[ENTRY_INDEX]
             state[LAST_TERM] = row[ENTRY_TERM]
             if spans[span, SPAN_FIRST_INDEX] < 0:
@@ -420,7 +433,7 @@ def walk(
             spans[span, SPAN_LAST_INDEX] = row[ENTRY_INDEX]
             spans[span, SPAN_LAST_TERM] = row[ENTRY_TERM]
         else:
-            _record(data, at, 0, base, parts, row)
+            _record(data, at, 0, base, needed, parts, row)
             if header:  # nothing but the head of a filler is written, so old bytes may follow
                 row[DIGEST] = 0
         count += 1
@@ -436,6 +449,27 @@ def walk(
     state[NEXT] = at
     state[RECORDS] = count
     state[SPANS] = span + 1
+
+
+@nb.njit(nogil=True, cache=True)
+def read_records(
+    data: Bytes, starts: Any, base: int, end_of_file: int, header: int, needed: int, rows: Any
+) -> Any:
+    """Reads the messages that start at these positions into `rows`, one row for each. Returns how many there
+    are before the first position at which no message starts."""
+    parts = np.zeros(8, np.int64)
+    for number in range(len(starts)):
+        at = starts[number]
+        if at < header or at >= len(data):
+            return number
+        if header:
+            fault = check_entry(data, at - header, base, end_of_file, parts)
+        else:
+            fault = check_record(data, at, base, end_of_file, parts)
+        if fault != 0 or parts[1] == BLANK:
+            return number
+        _record(data, at, header, base, needed, parts, rows[number])
+    return len(starts)
 
 
 @nb.njit(nogil=True, cache=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_formats.queue_unit import UNIT_BYTES
 from epochmq_spark import files, schemas, store_layout
@@ -26,7 +25,7 @@ class ConsumeQueueSource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.consumequeue"
 
-    def reader(self, schema: StructType) -> ConsumeQueueReader:
+    def create_reader(self) -> ConsumeQueueReader:
         """The reader."""
         return ConsumeQueueReader(self.replicas(), self.options)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_spark import files, schemas, store_layout
 from epochmq_spark.decode.epoch_file import parse_epoch_text
@@ -22,7 +21,7 @@ class EpochsSource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.epochs"
 
-    def reader(self, schema: StructType) -> EpochsReader:
+    def create_reader(self) -> EpochsReader:
         """The reader."""
         return EpochsReader(self.replicas(), self.options)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_formats.extension_unit import ADDRESS_ZERO, END_MARK, HEAD, UNIT_BYTES_MAX, decode_unit
 from epochmq_spark import files, schemas, store_layout
@@ -25,7 +24,7 @@ class QueueExtensionSource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.queueextension"
 
-    def reader(self, schema: StructType) -> QueueExtensionReader:
+    def create_reader(self) -> QueueExtensionReader:
         """The reader."""
         return QueueExtensionReader(self.replicas(), self.options)
 

@@ -8,7 +8,11 @@ Options of all data sources:
 - `replicas`: a JSON list of [group, name, location].
 - `partitionBytes` (64 MiB): the largest file range.
 - `taskBytes` (64 MiB): the largest Spark partition of several file ranges. One task reads one partition; a
-  larger file range is a partition by itself."""
+  larger file range is a partition by itself.
+- `columns`: the columns to read, separated by commas. A schema that the user states (`spark.read.schema(…)`)
+  does the same. Spark tells its Python data sources nothing else about which columns a query needs.
+
+Any other option is an error, unless a source adds some."""
 
 from __future__ import annotations
 
@@ -25,7 +29,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from epochmq_spark import files, store_layout
+from epochmq_spark.sources.options import check_names, columns_option, positive_option, stated_schema
 
+OPTIONS = ("path", "paths", "replicas", "replica", "group", "partitionBytes", "taskBytes", "columns")
 PARTITION_BYTES = 64 * 1024 * 1024  # the default of both options
 OPEN_COST_BYTES = 1024 * 1024  # opening a file counts as much as reading so many bytes
 LOG_FILE, QUEUE_FILE, INDEX_FILE, ENTRY_INDEX_FILE = "log", "queue", "index", "entry-index"  # kinds of files
@@ -89,11 +95,45 @@ class ReplicaDataSource(DataSource):
     """A data source over the directories of replicas."""
 
     arrow_schema: ClassVar[pa.Schema]
+    """The columns without the option `columns`."""
+    further_columns: ClassVar[pa.Schema] = pa.schema([])
+    """Columns that a user can ask for, too."""
+    further_options: ClassVar[tuple[str, ...]] = ()
+    """The names of options of this source only."""
+    is_schema_stated = True
+    """Whether the user has stated a schema or columns: then Spark does not ask for a schema."""
 
     def schema(self) -> StructType:
-        """The columns. Raises ValueError if there is nothing to read, as early as Spark's own sources do."""
-        self.replicas()
-        return from_arrow_schema(self.arrow_schema)
+        """The columns. Raises ValueError for wrong options and if there is nothing to read, as early as
+        Spark's own sources do."""
+        self._check_options()
+        self.create_reader()
+        chosen = columns_option(self.options, self._known_columns())
+        self.is_schema_stated = chosen is not None
+        return from_arrow_schema(self.arrow_schema if chosen is None else chosen)
+
+    def reader(self, schema: StructType) -> FileRangeReader:
+        """The reader of these columns. Raises ValueError for wrong options, and for columns that the source
+        does not have."""
+        self._check_options()
+        chosen = stated_schema(schema, self._known_columns())
+        of_option = columns_option(self.options, self._known_columns())
+        if of_option is not None and of_option.names != chosen.names:
+            text = self.options["columns"]
+            raise ValueError(f"option columns: {text!r}, and a schema of other columns; expected one of them")
+        reader = self.create_reader()
+        reader.select(chosen)
+        return reader
+
+    @abstractmethod
+    def create_reader(self) -> FileRangeReader:
+        """A reader of all columns."""
+
+    def _known_columns(self) -> pa.Schema:
+        return pa.schema([*self.arrow_schema, *self.further_columns])
+
+    def _check_options(self) -> None:
+        check_names(self.options, (*OPTIONS, *self.further_options))
 
     def replicas(self) -> list[store_layout.AuditedReplica]:
         """The replicas that the options name. Raises ValueError if there are none."""
@@ -106,10 +146,21 @@ def replicas_of_options(options: Mapping[str, str]) -> list[store_layout.Audited
         return store_layout.decode_replicas(text)
     patterns = paths_of_options(options)
     locations = [location for pattern in patterns for location in _stores(pattern)]
-    name, group = options.get("replica"), options.get("group", "")
+    name, group = options.get("replica"), options.get("group")
     if name and len(locations) > 1:
         raise ValueError(f"option replica: it names one directory, but there are {len(locations)}")
-    return [store_layout.AuditedReplica(group, name or location, location) for location in locations]
+    return [
+        store_layout.AuditedReplica(
+            _group_of(location) if group is None else group, name or location, location
+        )
+        for location in locations
+    ]
+
+
+def _group_of(location: str) -> str:
+    """The brokerName in the file `brokerIdentity` of a store; empty if there is none."""
+    identity = store_layout.read_identity(location)
+    return identity[1] if identity else ""
 
 
 def paths_of_options(options: Mapping[str, str]) -> list[str]:
@@ -151,9 +202,14 @@ class FileRangeReader(DataSourceReader):
         self._replicas = list(replicas)
         self._partition_bytes = positive_option(options, "partitionBytes", PARTITION_BYTES)
         self._task_bytes = positive_option(options, "taskBytes", PARTITION_BYTES)
+        self._columns: pa.Schema | None = None
 
     may_split = True
     """Whether `partitions` may split the ranges that `file_ranges` returns."""
+
+    def select(self, columns: pa.Schema) -> None:
+        """Makes the reader return these columns only, in this order. Without it, it returns all."""
+        self._columns = columns
 
     @abstractmethod
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
@@ -183,6 +239,12 @@ class FileRangeReader(DataSourceReader):
         """The rows of a range."""
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """The chosen columns of the rows of a partition."""
+        for batch in self.read_all(partition):
+            is_whole = self._columns is None or batch.schema.names == self._columns.names
+            yield batch if self._columns is None or is_whole else batch.select(self._columns.names)
+
+    def read_all(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of a partition."""
         for file_range in partition.ranges:
             yield from self.batches(file_range)
@@ -199,14 +261,6 @@ def interleaved(partitions: Sequence[FileRangePartition]) -> list[FileRangeParti
         numbered.append((turns[key], partition))
         turns[key] += 1
     return [partition for _, partition in sorted(numbered, key=lambda one: one[0])]
-
-
-def positive_option(options: Mapping[str, str], name: str, default: int) -> int:
-    """An option that is a whole number, at least 1. Raises ValueError."""
-    text = options.get(name, str(default)).strip()
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"option {name}: {text!r}, expected a whole number, at least 1")
-    return int(text)
 
 
 def split_range(file_range: FileRange, bytes_max: int) -> Iterator[FileRange]:

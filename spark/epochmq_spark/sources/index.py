@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_formats.index_file import ENTRY_BYTES, HEADER_BYTES, SLOT_BYTES
 from epochmq_spark import files, schemas, store_layout
@@ -18,7 +17,8 @@ from epochmq_spark.decode.index_entries import (
     index_header,
     slot_count,
 )
-from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource, positive_option
+from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
+from epochmq_spark.sources.options import positive_option
 
 Array = Any
 
@@ -27,13 +27,14 @@ class IndexSource(ReplicaDataSource):
     """Rows of `schemas.INDEX`."""
 
     arrow_schema = schemas.INDEX
+    further_options = ("indexSlots",)
 
     @classmethod
     def name(cls) -> str:
         """The name of the format."""
         return "epochmq.index"
 
-    def reader(self, schema: StructType) -> IndexReader:
+    def create_reader(self) -> IndexReader:
         """The reader."""
         return IndexReader(self.replicas(), self.options)
 

@@ -117,10 +117,12 @@ class _Window:
             self.data = np.concatenate((self.data, more)) if known else more
 
 
-def read_chunks(file_range: FileRange, buffer: ReadBuffer | None = None) -> Iterator[LogChunk]:
+def read_chunks(
+    file_range: FileRange, buffer: ReadBuffer | None = None, needed: int = w.NEED_ALL
+) -> Iterator[LogChunk]:
     """Finds the records that start in a range. The range is read into the buffer, step by step if the file is
     on this machine, so that what was read is in the processor's cache when it is decoded; without a buffer it
-    is mapped into memory. Raises OSError."""
+    is mapped into memory. `needed`: what to find out about each record (`walk`). Raises OSError."""
     file_range = _with_headers(file_range)
     if file_range.begin >= file_range.end:
         return
@@ -136,7 +138,7 @@ def read_chunks(file_range: FileRange, buffer: ReadBuffer | None = None) -> Iter
         state = np.zeros(w.STATE_SIZE, np.int64)
         state[w.NEXT] = w.RESYNC if file_range.begin else 0
         while True:
-            yield from _chunks_of_window(window, file_range, rows, spans, state)
+            yield from _chunks_of_window(window, file_range, needed, rows, spans, state)
             at = int(state[w.NEXT])
             if window.begin + at >= file_range.end:
                 break
@@ -146,13 +148,13 @@ def read_chunks(file_range: FileRange, buffer: ReadBuffer | None = None) -> Iter
 
 
 def _chunks_of_window(
-    window: _Window, file_range: FileRange, rows: Array, spans: Array, state: Array
+    window: _Window, file_range: FileRange, needed: int, rows: Array, spans: Array, state: Array
 ) -> Iterator[LogChunk]:
     base, header = file_range.base + window.begin, file_range.header_bytes
     end_of_file, stop, at = file_range.size - window.begin, window.stop, -1
     while at < stop:
         before = state.copy()
-        w.walk(window.data, 0, stop, base, end_of_file, header, rows, spans, state)
+        w.walk(window.data, 0, stop, base, end_of_file, header, needed, rows, spans, state)
         at = int(state[w.NEXT])
         if at >= stop and not window.is_complete and not _ends_behind(rows, state, stop):
             window.complete()

@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_protocol import fastjson
 from epochmq_protocol.errors import EpochMQError
@@ -41,7 +40,7 @@ class OffsetsSource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.offsets"
 
-    def reader(self, schema: StructType) -> OffsetsReader:
+    def create_reader(self) -> OffsetsReader:
         """The reader."""
         return OffsetsReader(self.replicas(), self.options)
 

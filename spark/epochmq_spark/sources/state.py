@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_protocol.errors import EpochMQError
 from epochmq_spark import files, schemas, store_layout
@@ -24,7 +23,7 @@ class StateSource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.state"
 
-    def reader(self, schema: StructType) -> StateReader:
+    def create_reader(self) -> StateReader:
         """The reader."""
         return StateReader(self.replicas(), self.options)
 

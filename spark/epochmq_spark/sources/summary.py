@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_formats.dledger_log import INDEX_UNIT_SIZE
 from epochmq_spark import schemas, store_layout
@@ -36,7 +35,7 @@ class SummarySource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.summary"
 
-    def reader(self, schema: StructType) -> SummaryReader:
+    def create_reader(self) -> SummaryReader:
         """The reader."""
         return SummaryReader(self.replicas(), self.options)
 
@@ -73,9 +72,9 @@ class SummaryReader(FileRangeReader):
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The summary rows of a range; also if it cannot be read."""
-        return self.read(FileRangePartition((file_range,)))
+        return self.read_all(FileRangePartition((file_range,)))
 
-    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+    def read_all(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The summary rows of a partition."""
         # Not at the top: Spark plans a source in two processes of its own, which need no compiled code.
         from epochmq_spark.sources.range_summaries import summarise_ranges

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from epochmq_formats.timer_log import UNIT_BYTES, units_end
 from epochmq_spark import files, schemas, store_layout
@@ -28,7 +27,7 @@ class TimerLogSource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.timerlog"
 
-    def reader(self, schema: StructType) -> TimerLogReader:
+    def create_reader(self) -> TimerLogReader:
         """The reader."""
         return TimerLogReader(self.replicas(), self.options)
 
@@ -78,7 +77,7 @@ class TimerWheelSource(ReplicaDataSource):
         """The name of the format."""
         return "epochmq.timerwheel"
 
-    def reader(self, schema: StructType) -> TimerWheelReader:
+    def create_reader(self) -> TimerWheelReader:
         """The reader."""
         return TimerWheelReader(self.replicas(), self.options)
 

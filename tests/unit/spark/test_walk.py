@@ -58,7 +58,7 @@ def walk_range(data: bytes, begin: int = 0, stop: int | None = None, rows_max: i
     while at < stop:
         table = np.zeros((rows_max, w.COLUMNS), np.int64)
         runs = np.zeros((3, w.SPAN_COLUMNS), np.int64)
-        w.walk(array, begin, stop, BASE, len(data), 0, table, runs, state)
+        w.walk(array, begin, stop, BASE, len(data), 0, w.NEED_ALL, table, runs, state)
         at = int(state[w.NEXT])
         rows.append(table[: state[w.RECORDS]])
         spans.append(runs[: state[w.SPANS]])
