@@ -19,10 +19,11 @@ from epochmq_formats.dledger_log import (
     ENTRY_TERM_AT,
 )
 from epochmq_formats.queue_unit import UNIT_BYTES
+from epochmq_formats.store_checkpoint import CHECKPOINT_BYTES, FIELDS
 from epochmq_protocol import record_layout
 from epochmq_protocol.checksum import crc32
 from epochmq_store.log.record_checks import ENTRIES
-from tests.unit.broker.dledger_bench import numbered, peers_of, ready, running, send, settings_of
+from tests.unit.broker.dledger_bench import TOPIC, numbered, peers_of, ready, running, send, settings_of
 from tests.unit.broker.kit import Bench, until
 from tests.unit.broker.replication.scrub.replicas import Group, Replica, scrubbing
 
@@ -202,3 +203,34 @@ async def test_headers_without_a_majority_stay(tmp_path: Path) -> None:
             await until(lambda: one.store.damage and two.store.damage)
         assert one.scrub.metric_values()["broker_damaged_ranges_repaired_total"] == 0
         assert two.files == two.original
+
+
+@pytest.mark.parametrize("name", ["size", "record", "body"])
+async def test_a_queue_is_built_again_past_a_broken_entry(tmp_path: Path, name: str) -> None:
+    """A disk lost the pages of a queue, and an old entry has rotted since."""
+    settings = settings_of(peers_of(1), **FAST | {"scrubBytesPerSecond": "0"})
+    async with running(tmp_path, settings) as bench:
+        store = bench.broker.store
+        await ready(bench)
+        while len(store.log.files.files) < 6:  # a peer reads the last three at its start
+            await send(bench, *numbered(100))
+        await send(bench, "another", queue_id=1)
+        file = store.log.files.files[0]
+        broken = file.start + ENTRIES.size(file.map[:ENTRY_HEADER_SIZE], 0)
+        end, count = store.max_phy_offset, store.queue(TOPIC, 0).max_offset
+        units = [store.queue(TOPIC, 0).unit(offset) for offset in range(count)]
+        flip(bench, broken + BROKEN[name])
+    path = tmp_path / "checkpoint"
+    later = [time + 3_600_000 for time in FIELDS.unpack_from(path.read_bytes())[:3]]
+    path.write_bytes(FIELDS.pack(*later, 0, 0).ljust(CHECKPOINT_BYTES, b"\0"))
+    path = max((tmp_path / "consumequeue" / TOPIC / "0").iterdir())
+    path.write_bytes(bytes(path.stat().st_size))
+    async with running(tmp_path, settings) as bench:
+        store = bench.broker.store
+        assert store.max_phy_offset >= end
+        queue = store.queue(TOPIC, 0)
+        assert queue.max_offset == count
+        for offset, unit in enumerate(units):
+            if unit is not None and not broken < unit[0] < broken + 1000:
+                assert queue.unit(offset) == unit
+        assert [one.start for one in store.damage.ranges] in ([broken], [])
