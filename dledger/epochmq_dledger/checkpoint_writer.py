@@ -1,7 +1,8 @@
 """Writes a peer's checkpoint every 3 s: the index of the last durable entry, and the committed index.
 
 At the next start, recovery compares the recovered log with the checkpoint: a log that ends before the
-committed index is a damaged log.
+committed index is a damaged log, and so is one that ends before the last entry that the peer had when it
+stopped in order.
 """
 
 from __future__ import annotations
@@ -49,8 +50,9 @@ class CheckpointWriter:
             self._context.file_worker.run(job, lambda _: self._on_saved(values), self._on_failed)
 
     def save_now(self) -> None:
-        """Writes a checkpoint on the calling thread. The stop of the peer calls it on a worker thread."""
-        state_files.save_checkpoint(self._context.folder, *self.durable())
+        """Writes the last checkpoint on the calling thread, after all entries were synced. The stop of the
+        peer calls it on a worker thread."""
+        state_files.save_checkpoint(self._context.folder, *self.durable(), has_stopped=True)
 
     def durable(self) -> tuple[int, int]:
         """The index of the last durable entry, and the committed index if it is lower, else the former again:

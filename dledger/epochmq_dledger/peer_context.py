@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +10,8 @@ from epochmq_dledger.core.node import RaftNode
 from epochmq_dledger.core.types import RaftEffect, RaftInput, RaftSettings
 from epochmq_dledger.disk_worker import DiskWorker
 from epochmq_dledger.store.file_log import FileLog
+from epochmq_dledger.store.segments import DISK_FULL
 from epochmq_dledger.store.snapshot_file import SnapshotFile
-
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class PeerContext:
@@ -73,4 +71,4 @@ class PeerContext:
 
 def is_disk_full(error: Exception) -> bool:
     """Whether an error says that the disk is full."""
-    return isinstance(error, OSError) and error.errno in _DISK_FULL
+    return isinstance(error, OSError) and error.errno in DISK_FULL

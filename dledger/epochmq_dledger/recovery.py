@@ -17,7 +17,7 @@ from epochmq_dledger.state_machine import StateMachine
 from epochmq_dledger.store import damage_evidence, state_files
 from epochmq_dledger.store.damage_evidence import RejoinMark
 from epochmq_dledger.store.file_log import FileLog
-from epochmq_dledger.store.segments import sync_and_close
+from epochmq_dledger.store.segments import DISK_FULL, sync_and_close
 from epochmq_dledger.store.snapshot_file import SnapshotFile, open_snapshot
 from epochmq_dledger.store.state_files import SavedVote
 from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, decode_members
@@ -75,7 +75,11 @@ class PeerRecovery:
         checkpoint = state_files.load_committed(self.folder)
         committed = -1 if checkpoint is None else checkpoint
         covered = self._snapshot_index()
-        self.entries.open(-1 if checkpoint is not None and committed <= covered else checkpoint)
+        stopped_end = state_files.load_stopped_end(self.folder)
+        self.entries.open(
+            -1 if checkpoint is not None and committed <= covered else checkpoint,
+            stopped_end if stopped_end is not None and stopped_end > covered else None,
+        )
         if checkpoint is None:
             self._mark_new_directory(covered)
             self._save_first_checkpoint()
@@ -85,6 +89,8 @@ class PeerRecovery:
             self._handle_loss(self.entries.damage.text)
         elif doubt is not None:
             self._mark_doubt(doubt)
+        if stopped_end is not None:
+            self._withdraw_stop(checkpoint)
         snapshot = open_snapshot(self.entries, self.snapshots, has_state_machine=machine is not None)
         self._sync()
         if not self._reads_entries and self.entries.begin_index > 0:
@@ -152,6 +158,19 @@ class PeerRecovery:
         checkpoint, torn writes of a power failure may look like damage (`BlockLog`)."""
         if self.entries.end_index < 0 and self.entries.damage is None:
             state_files.save_checkpoint(self.folder, -1, -1)
+
+    def _withdraw_stop(self, checkpoint: int | None) -> None:
+        """Lets the checkpoint no longer say that the peer has stopped, before it truncates its log."""
+        committed = state_files.load_committed(self.folder)
+        if committed is None:
+            committed = -1 if checkpoint is None else checkpoint
+        try:
+            state_files.save_checkpoint(self.folder, self.entries.end_index, committed)
+        except OSError as error:
+            if error.errno not in DISK_FULL:
+                raise
+            # At worst the peer rejoins, if it truncates its log and is killed before the next checkpoint.
+            log.warning("%s: cannot write the checkpoint: %s", self.folder, error)
 
     def _snapshot_index(self) -> int:
         """The last entry that the snapshot includes, -1 without one. `open_snapshot` handles a damaged

@@ -1,5 +1,6 @@
 """The formats of the files beside a DLedger log: the truncation mark `cut` and `snapshot`, both our own, and
 the checksum of `currterm` and `checkpoint`, a further property, which DLedger ignores and does not write.
+Another one of `checkpoint` says that the peer has stopped in order, so that its log ended with `endIndex`.
 
 The mark is the end of the log, and the CRC-32 of these eight bytes; zeros stand for no mark. A disk writes
 their sector as a whole or not at all. A snapshot is:
@@ -32,6 +33,7 @@ SNAPSHOT_START_BYTES: Final = len(SNAPSHOT_MAGIC) + _SIZE_AND_CRC.size
 SNAPSHOT_HEADER_BYTES_MAX: Final = 1 << 24
 
 CHECKSUM_KEY: Final = "epochmqCrc32"
+STOPPED_KEY: Final = "epochmqStopped"
 
 
 def encode_properties(values: Mapping[str, str]) -> bytes:

@@ -124,11 +124,12 @@ class FileLog:
         assert pos % self._file_size == 0
         self._files.origin = pos
 
-    def open(self, committed_index: int | None = None) -> None:
+    def open(self, committed_index: int | None = None, stopped_end: int | None = None) -> None:
         """Opens and recovers the log: it ends before the first byte at which there is no readable entry. If
         the bytes after it are what a crash leaves of entries that were never synced, erases them. Otherwise,
-        or if the log ends before `committed_index`, `damage` says what is lost, and nothing changes before
-        `erase_after_end`. `committed_index`: that of the checkpoint, None without one."""
+        or if the log ends before `committed_index` or `stopped_end`, `damage` says what is lost, and nothing
+        changes before `erase_after_end`. `committed_index`: that of the checkpoint, None without one.
+        `stopped_end`: the last entry when the peer stopped in order, None if it did not."""
         files = self._files
         bases = files.open()
         marked_end = self._mark.open()
@@ -147,7 +148,7 @@ class FileLog:
         if self._end == -1:
             self._begin = -1
         proof = None if marked_end is not None else self._find_proof_of_loss(committed_index)
-        self.damage = _describe_damage(files, self._end_pos, self._end, committed_index, proof)
+        self.damage = _describe_damage(files, self._end_pos, self._end, committed_index, stopped_end, proof)
         if self.damage is None:
             self.erase_after_end()
 
@@ -428,7 +429,12 @@ class FileLog:
 
 
 def _describe_damage(
-    files: LogFiles, end_pos: int, end_index: int, committed_index: int | None, proof: DLedgerEntry | None
+    files: LogFiles,
+    end_pos: int,
+    end_index: int,
+    committed_index: int | None,
+    stopped_end: int | None,
+    proof: DLedgerEntry | None,
 ) -> LogDamage | None:
     """The damage behind the end of a recovered log, None if a crash explains what is there."""
     place = files.describe(end_pos, end_index + 1)
@@ -440,5 +446,11 @@ def _describe_damage(
         return LogDamage(end_pos, end_index, text)
     if committed_index is not None and end_index < committed_index:
         text = f"the log ends with entry {end_index} at {place}, but entry {committed_index} was committed"
+        return LogDamage(end_pos, end_index, text)
+    if stopped_end is not None and end_index < stopped_end:
+        text = (
+            f"the log ends with entry {end_index} at {place}, but ended with entry {stopped_end} when the "
+            "peer stopped in order"
+        )
         return LogDamage(end_pos, end_index, text)
     return None

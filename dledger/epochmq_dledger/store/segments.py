@@ -24,7 +24,7 @@ from epochmq_protocol.durable_files import make_directory, sync_directory
 _NAME = re.compile(r"\d{20}")
 _ERASED_AT_ONCE = 1 << 20
 _BLOCK = 4096
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -167,7 +167,7 @@ class Segments:
                 self.writes += 1
                 done += written
         except OSError as error:
-            if error.errno in _DISK_FULL:
+            if error.errno in DISK_FULL:
                 raise LogFullError(f"{self.folder}: {error}") from error
             raise
 

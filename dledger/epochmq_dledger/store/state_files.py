@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from epochmq_dledger.core.types import SavedMembership
-from epochmq_formats.dledger_peer_files import decode_properties, encode_properties
+from epochmq_formats.dledger_peer_files import STOPPED_KEY, decode_properties, encode_properties
 from epochmq_protocol.checksum import crc32
 from epochmq_protocol.durable_files import TEMPORARY_SUFFIX, backup_of, replace_file
 
@@ -92,10 +92,24 @@ def load_committed(folder: Path) -> int | None:
     return None
 
 
-def save_checkpoint(folder: Path, end_index: int, committed_index: int) -> None:
-    """Writes the checkpoint."""
-    data = encode_properties({"endIndex": str(end_index), "committedIndex": str(committed_index)})
-    replace_file(folder / CHECKPOINT, data, keep_backup=True)
+def load_stopped_end(folder: Path) -> int | None:
+    """The index of the last entry when the peer stopped in order, -1 without entries; None if it was killed,
+    runs, or is DLedger's. The checkpoint before says nothing: the log may have been truncated since."""
+    found = _read_properties(folder / CHECKPOINT)
+    if found.get(STOPPED_KEY) != "true":
+        return None
+    try:
+        return int(found["endIndex"].strip())
+    except (KeyError, ValueError):
+        return None
+
+
+def save_checkpoint(folder: Path, end_index: int, committed_index: int, *, has_stopped: bool = False) -> None:
+    """Writes the checkpoint. `has_stopped`: the peer stops in order, and the log ends with `end_index`."""
+    values = {"endIndex": str(end_index), "committedIndex": str(committed_index)}
+    if has_stopped:
+        values[STOPPED_KEY] = "true"
+    replace_file(folder / CHECKPOINT, encode_properties(values), keep_backup=True)
 
 
 def load_memberships(folder: Path) -> list[SavedMembership]:

@@ -14,8 +14,8 @@ from epochmq_dledger.store.block_log import BlockLog
 from epochmq_dledger.store.damage_evidence import RejoinMark
 from epochmq_dledger.store.segments import sync_and_close
 from epochmq_dledger.store.snapshot_file import SnapshotFile
-from epochmq_dledger.store.state_files import save_checkpoint, save_vote
-from epochmq_formats.dledger_log import ENTRY_TERM_AT
+from epochmq_dledger.store.state_files import load_committed, load_stopped_end, save_checkpoint, save_vote
+from epochmq_formats.dledger_log import ENTRY_HEADER_SIZE, ENTRY_TERM_AT
 from epochmq_protocol.dledger import DLedgerEntry
 from tests.unit.dledger.block_logs import grow, new_log, opened
 from tests.unit.dledger.file_logs import flip_bits
@@ -110,4 +110,64 @@ def test_the_only_voter_keeps_its_entries(tmp_path: Path, entries: list[DLedgerE
     flip_bits(tmp_path, entries[4].pos + LAST_BYTE, 2)
     log, peer = recovered(tmp_path, peers=("n0",))
     assert (log.end_index, peer.rejoin) == (4, None)
+    log.close()
+
+
+@pytest.mark.parametrize("byte", range(ENTRY_HEADER_SIZE))
+def test_a_last_entry_that_rots_after_an_orderly_stop_makes_the_peer_rejoin(
+    tmp_path: Path, entries: list[DLedgerEntry], byte: int
+) -> None:
+    """The peer has acknowledged it, and no write can be torn."""
+    save_checkpoint(tmp_path, 4, 2, has_stopped=True)
+    flip_bits(tmp_path, entries[4].pos + byte, 1)
+    log, peer = recovered(tmp_path)
+    if log.end_index == 4:
+        assert log.end_term == 8
+    else:
+        assert (log.end_index, peer.committed) == (3, 2)
+        assert peer.rejoin == RejoinMark(vote_lost=False)
+        assert (tmp_path / "damaged-1" / "REPORT").exists()
+    log.close()
+
+
+def test_a_header_without_its_magic_ends_the_log_of_a_peer_that_stopped_in_order(
+    tmp_path: Path, entries: list[DLedgerEntry]
+) -> None:
+    save_checkpoint(tmp_path, 4, 2, has_stopped=True)
+    flip_bits(tmp_path, entries[4].pos, 1)
+    log, peer = recovered(tmp_path)
+    assert (log.end_index, peer.rejoin) == (3, RejoinMark(vote_lost=False))
+    assert (
+        "ended with entry 4 when the peer stopped in order" in (tmp_path / "damaged-1" / "REPORT").read_text()
+    )
+    log.close()
+    log, peer = recovered(tmp_path)
+    assert (log.end_index, peer.rejoin) == (3, RejoinMark(vote_lost=False)), "the same after a restart"
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "checkpoint", ["endIndex=4\ncommittedIndex=2\n", "#Mon Nov 02\nendIndex=99\ncommittedIndex=2\n"]
+)
+def test_a_torn_last_entry_of_a_peer_that_did_not_stop_in_order_is_dropped(
+    tmp_path: Path, entries: list[DLedgerEntry], checkpoint: str
+) -> None:
+    """A checkpoint of DLedger's, or of a peer that was killed: the log may have been truncated since."""
+    (tmp_path / "checkpoint").write_text(checkpoint)
+    flip_bits(tmp_path, entries[4].pos, 1)
+    log, peer = recovered(tmp_path)
+    assert (log.end_index, peer.rejoin) == (3, None)
+    log.close()
+
+
+def test_a_stop_counts_for_the_next_start_only(tmp_path: Path, entries: list[DLedgerEntry]) -> None:
+    """Afterwards a leader may have truncated the last entry, and the peer may be killed."""
+    save_checkpoint(tmp_path, 4, 2, has_stopped=True)
+    log, peer = recovered(tmp_path)
+    assert (log.end_index, peer.rejoin) == (4, None)
+    assert (load_stopped_end(tmp_path), load_committed(tmp_path)) == (None, 2)
+    log.close()
+    flip_bits(tmp_path, entries[4].pos, 1)
+    log, peer = recovered(tmp_path)
+    assert (log.end_index, peer.rejoin) == (3, None)
     log.close()

@@ -14,6 +14,7 @@ from epochmq_dledger.core.types import RaftRole, SendRequest
 from epochmq_dledger.peer_addresses import parse_peers
 from epochmq_dledger.results import RaftOperationError
 from epochmq_dledger.store.segments import UnsyncedFiles, sync_and_close
+from epochmq_dledger.store.state_files import load_stopped_end
 from epochmq_protocol.dledger import (
     AppendEntryRequest,
     AppendEntryResponse,
@@ -106,7 +107,9 @@ async def test_an_orderly_stop_with_asynchronous_flush_loses_nothing(
         end = leader.log.end_index
         await until(lambda end=end: all(r.peer.log.end_index >= end for r in group.running.values()))
         for name in list(group.running):
+            ended = group.running[name].peer.log.end_index
             await group.stop(name)
+            assert load_stopped_end(tmp_path / name) == ended
     await group.start("n0")
     log = group.running["n0"].peer.log
     bodies = [entry.body for i in range(log.end_index + 1) if (entry := log.entry(i)) and entry.body]
