@@ -376,7 +376,7 @@ DISKS = [
         "raft",
         Segments,
         "write",
-        "if error.errno in _DISK_FULL:",
+        "if error.errno in DISK_FULL:",
         "if True:",
     ),
     Mutation(
