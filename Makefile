@@ -7,7 +7,7 @@ SPARK  := $(VENV)/.installed-spark
 STATE  ?= .epochmq
 ROOM   ?=
 
-.PHONY: install install-spark run stop quick lint test soak mutants bench docs kube kube-down lock clean
+.PHONY: install install-spark run stop quick lint test soak mutants bench docs release kube kube-down lock clean
 
 install: $(STAMP)
 
@@ -66,6 +66,10 @@ bench: install-spark
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "build/site; to read it with its search: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
+
+# What a release consists of, in build/release: wheel, sources, chart, bills of materials, checksums.
+release: install
+	$(BIN)/python -m tools.release
 
 # How many of 300 single-operator mutants of the packages that store messages the tests detect; part of soak.
 mutants: install
