@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")
 pytest.importorskip("numba", reason="missing: what the audit needs (make install-spark)")
+
+from pyspark.sql import functions as f
 
 from epochmq_spark.sources import register
 from tests.spark import damage, damage_kit, seeded_groups
@@ -84,3 +87,39 @@ def test_a_stated_schema_of_other_columns_fails(spark: SparkSession, stores: lis
     stated = spark.read.schema("topic STRING, age INT").format("epochmq.commitlog").load(str(stores[0]))
     with pytest.raises(Exception, match="schema: the source has no column 'age', expected some of"):
         stated.count()
+
+
+def test_filters_find_what_a_read_of_the_log_finds(spark: SparkSession, stores: list[Path]) -> None:
+    table = {topic: {"readQueueNums": 2, "writeQueueNums": 2} for topic in seeded_groups.TOPICS}
+    for store in stores:
+        (store / "config" / "topics.json").write_text(json.dumps({"topicConfigTable": table}))
+    plain = load(spark, stores)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    ((low, high),) = plain.agg(f.min("store_time"), f.max("store_time")).collect()
+    middle = low + (high - low) / 2
+    order = ["replica", "physical_offset"]
+    for condition in (
+        f.col("topic") == "orders",
+        f.col("topic").isin("orders", "none"),
+        (f.col("topic") == "payments") & (f.col("queue_id") == 1) & (f.col("physical_offset") > 5000),
+        (f.col("store_time") >= middle) & f.col("replica").isin(str(stores[0]), str(stores[1])),
+        (f.col("topic") == "orders") | (f.col("queue_id") == 0),
+        f.col("topic").isNull(),
+    ):
+        expected = plain.where(condition).orderBy(*order).collect()
+        assert expected
+        pushing = load(spark, stores, pushFilters="true")
+        assert pushing.where(condition).orderBy(*order).collect() == expected
+    assert load(spark, stores, pushFilters="true").where("topic = 'none'").count() == 0
+
+
+def test_the_option_topics_finds_what_a_filter_finds(spark: SparkSession, stores: list[Path]) -> None:
+    plain, order = load(spark, stores), ["replica", "physical_offset"]
+    for topics in ("orders", "payments,none", "orders, payments"):
+        names = [name.strip() for name in topics.split(",")]
+        expected = plain.where(f.col("topic").isin(names)).orderBy(*order).collect()
+        found = load(spark, stores, topics=topics)
+        assert expected
+        assert found.orderBy(*order).collect() == expected
+        assert found.where("queue_id = 1").count() == sum(row["queue_id"] == 1 for row in expected)
+        assert found.count() == len(expected)

@@ -2,28 +2,25 @@
 
 The column `body` is null unless the option `body=true`, the option `columns` or a stated schema asks for it.
 
-With the option `pushFilters=true`, filters restrict what is read. It is off by default, because Spark rejects
-a source with filter push-down if the session does not allow it
-(`spark.sql.python.filterPushdown.enabled`)."""
+The option `topics` names topics, whose messages are found through their consume queues (`topic_ranges`).
+
+With the option `pushFilters=true`, filters restrict what is read (`log_filters`). It is off by default: Spark
+rejects a source with filter push-down if the session does not allow it
+(`spark.sql.python.filterPushdown.enabled`), and a further query of the same DataFrame may get the filters of
+an earlier one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import Filter
 
-from epochmq_protocol.epoch_entries import OFFSET_MAX
 from epochmq_spark import schemas, store_layout
 from epochmq_spark.sources.file_ranges import FileRange, FileRangeReader, ReplicaDataSource
-from epochmq_spark.sources.options import flag_option
+from epochmq_spark.sources.log_filters import LogFilter
+from epochmq_spark.sources.options import flag_option, names_option
+from epochmq_spark.sources.topic_ranges import log_ranges, topic_ranges
 
 
 class CommitLogSource(ReplicaDataSource):
@@ -31,7 +28,7 @@ class CommitLogSource(ReplicaDataSource):
 
     arrow_schema = schemas.RECORDS
     further_columns = pa.schema([schemas.RECORD_COLUMNS.field("properties_text")])
-    further_options = ("body", "pushFilters")
+    further_options = ("body", "pushFilters", "topics")
 
     @classmethod
     def name(cls) -> str:
@@ -46,7 +43,7 @@ class CommitLogSource(ReplicaDataSource):
 
 
 class CommitLogReader(FileRangeReader):
-    """Reads the segments of replicas, from `_low` to below `_high`."""
+    """Reads the segments of replicas, as far as the filter wants them."""
 
     def __init__(
         self,
@@ -57,56 +54,35 @@ class CommitLogReader(FileRangeReader):
     ) -> None:
         """`with_body`: whether bodies are read without the option `body`."""
         super().__init__(replicas, options)
-        self._low, self._high = 0, OFFSET_MAX
+        self.wanted = LogFilter(topics=names_option(options, "topics"))
         self._without = (
             frozenset[str]() if flag_option(options, "body", default=with_body) else frozenset({"body"})
         )
 
     def file_ranges(self, replica: store_layout.AuditedReplica) -> Iterator[FileRange]:
-        """The segments, restricted to the wanted offsets."""
-        for file in store_layout.scan_store(replica.location).log:
-            begin = min(max(self._low - file.start, 0), file.size)
-            end = min(max(self._high - file.start, 0), file.size)
-            if begin < end:
-                yield FileRange.of(replica, file, begin, end)
+        """The segments, restricted to the wanted offsets, or the places of messages of the wanted topics."""
+        if not self.wanted.wants(replica):
+            return
+        contents = store_layout.scan_store(replica.location)
+        window = self.wanted.low, self.wanted.high
+        found = None
+        if self.wanted.topics is not None:
+            found = topic_ranges(replica, contents, self.wanted.topics, window, self._partition_bytes)
+        yield from log_ranges(replica, contents.log, *window) if found is None else found
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:
         """The records of a range."""
         # Not at the top: Spark plans a source in two processes of its own, which need no compiled code.
-        from epochmq_spark.sources.record_batches import read_records
+        from epochmq_spark.sources.record_batches import LogBatchReader
 
         columns = schemas.RECORDS if self._columns is None else self._columns
-        return read_records(file_range, columns, self._without)
+        return LogBatchReader(columns, self._without, self.wanted).read(file_range)
 
 
 class FilteringCommitLogReader(CommitLogReader):
-    """Accepts filters on group, replica and physical_offset."""
+    """Accepts filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Applies the filters on replicas and offsets; returns the others, which Spark applies."""
-        for condition in filters:
-            if not self._apply(condition):
-                yield condition
-
-    def _apply(self, condition: Filter) -> bool:
-        name, value = getattr(condition, "attribute", None), getattr(condition, "value", None)
-        if name == ("physical_offset",) and isinstance(value, int):
-            match condition:
-                case GreaterThan():
-                    self._low = max(self._low, value + 1)
-                case GreaterThanOrEqual():
-                    self._low = max(self._low, value)
-                case LessThan():
-                    self._high = min(self._high, value)
-                case LessThanOrEqual():
-                    self._high = min(self._high, value + 1)
-                case EqualTo():
-                    self._low, self._high = max(self._low, value), min(self._high, value + 1)
-                case _:
-                    return False
-            return True
-        if isinstance(condition, EqualTo) and name in (("replica",), ("group",)):
-            wanted = "name" if name == ("replica",) else "group"
-            self._replicas = [replica for replica in self._replicas if getattr(replica, wanted) == value]
-            return True
-        return False
+        """Applies filters on group, replica, topic, queue, offset and store time; returns those that Spark
+        must apply, too."""
+        return [condition for condition in filters if not self.wanted.add(condition)]

@@ -59,6 +59,16 @@ class FileRange:
     header_bytes: int = 0
     """The size of what precedes each record: the header of its entry in a data file of DLedger."""
 
+    @property
+    def cost(self) -> int:
+        """The bytes to read."""
+        return self.end - self.begin
+
+    def split(self, bytes_max: int) -> Iterator[FileRange]:
+        """Ranges of at most `bytes_max` that make up this one."""
+        for begin in range(self.begin, self.end, bytes_max):
+            yield replace(self, begin=begin, end=min(begin + bytes_max, self.end))
+
     @classmethod
     def of(
         cls,
@@ -223,8 +233,8 @@ class FileRangeReader(DataSourceReader):
         cost = 0
         for replica in self._replicas:
             for unsplit in self.file_ranges(replica):
-                for part in split_range(unsplit, self._partition_bytes) if self.may_split else (unsplit,):
-                    part_cost = part.end - part.begin + OPEN_COST_BYTES
+                for part in unsplit.split(self._partition_bytes) if self.may_split else (unsplit,):
+                    part_cost = part.cost + OPEN_COST_BYTES
                     if ranges and cost + part_cost > self._task_bytes + OPEN_COST_BYTES:
                         partitions.append(FileRangePartition(tuple(ranges)))
                         ranges, cost = [], 0
@@ -261,9 +271,3 @@ def interleaved(partitions: Sequence[FileRangePartition]) -> list[FileRangeParti
         numbered.append((turns[key], partition))
         turns[key] += 1
     return [partition for _, partition in sorted(numbered, key=lambda one: one[0])]
-
-
-def split_range(file_range: FileRange, bytes_max: int) -> Iterator[FileRange]:
-    """A range split into ranges of at most `bytes_max`."""
-    for begin in range(file_range.begin, file_range.end, bytes_max):
-        yield replace(file_range, begin=begin, end=min(begin + bytes_max, file_range.end))

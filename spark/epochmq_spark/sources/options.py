@@ -42,6 +42,17 @@ def positive_option(options: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
+def names_option(options: Mapping[str, str], name: str) -> frozenset[str] | None:
+    """An option of names, separated by commas; None without it."""
+    text = options.get(name)
+    if text is None:
+        return None
+    names = frozenset(one.strip() for one in text.split(","))
+    if "" in names or "\ufffd" in text:  # which stands for bytes that are not UTF-8
+        raise ValueError(f"option {name}: {text!r}, expected names separated by commas")
+    return names
+
+
 def columns_option(options: Mapping[str, str], known: pa.Schema) -> pa.Schema | None:
     """The columns that the option `columns` names, separated by commas; None without the option."""
     text = options.get("columns")

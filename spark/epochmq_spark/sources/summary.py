@@ -18,7 +18,6 @@ from epochmq_spark.sources.file_ranges import (
     FileRangePartition,
     FileRangeReader,
     ReplicaDataSource,
-    split_range,
 )
 from epochmq_spark.sources.queue_ranges import queue_file_ranges
 
@@ -61,13 +60,13 @@ class SummaryReader(FileRangeReader):
         contents = self._listings.get(replica.location) or store_layout.scan_store(replica.location)
         log_start = contents.log[0].start if contents.log else 0
         for file in contents.log:
-            yield from split_range(FileRange.of(replica, file), self._partition_bytes)
+            yield from FileRange.of(replica, file).split(self._partition_bytes)
         for queue_range in queue_file_ranges(replica, contents):
             yield queue_range.of_file_kind(QUEUE_FILE, log_start)
         for file in contents.index:
             yield FileRange.of(replica, file).of_file_kind(INDEX_FILE, log_start)
         for file in contents.entry_index:
-            for units in split_range(FileRange.of(replica, file), ENTRY_INDEX_BYTES):
+            for units in FileRange.of(replica, file).split(ENTRY_INDEX_BYTES):
                 yield units.of_file_kind(ENTRY_INDEX_FILE, log_start)
 
     def batches(self, file_range: FileRange) -> Iterator[pa.RecordBatch]:

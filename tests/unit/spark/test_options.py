@@ -117,3 +117,11 @@ def test_names_are_compared_without_case(path: dict[str, str]) -> None:
     options = CaseInsensitiveDict(path | {"partitionBytes": "1000", "taskBytes": "1", "BODY": "true"})
     source = CommitLogSource(options)
     assert len(source.reader(source.schema()).partitions()) == 5
+
+
+@pytest.mark.parametrize("topics", ["", "a,,b", "a, "])
+def test_topics_have_names(topics: str, path: dict[str, str]) -> None:
+    check(
+        CommitLogSource(path | {"topics": topics}),
+        f"option topics: '{topics}', expected names separated by commas",
+    )
