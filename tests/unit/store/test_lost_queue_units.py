@@ -3,6 +3,8 @@ and reads past records that have rotted since: what was on disk for long is neve
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -140,6 +142,36 @@ def test_a_rotten_old_record_that_a_start_meets_is_known_as_damage(tmp_path: Pat
     ]
     assert store.damage.ranges[0].repairable
     store.stop()
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed", "crashed"])
+def test_a_sector_of_an_old_record_that_cannot_be_read_ends_no_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    left = left_behind(tmp_path, how)
+    bad = list(read_log(left))[EARLY + 20].physical_offset + 10
+    path = left / "commitlog" / f"{bad - bad % LOG_FILE:020d}"
+    before = log_bytes(left)
+    for number in (2, 1):
+        zero(queue_file(left, number))
+    pread = os.pread
+
+    def unreadable(fd: int, size: int, at: int) -> bytes:
+        if at <= bad % LOG_FILE < at + size and Path(f"/proc/self/fd/{fd}").readlink() == path:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(fd, size, at)
+
+    def not_cached(fd: int, buffers: object, at: int, flags: int = 0) -> int:
+        raise BlockingIOError
+
+    monkeypatch.setattr(os, "pread", unreadable)
+    monkeypatch.setattr(os, "preadv", not_cached)
+    store, _ = start(left)
+    assert any(one.start <= bad < one.end for one in store.damage.ranges)
+    assert store.queue("early", 0).max_offset == EARLY
+    store.stop()
+    monkeypatch.setattr(os, "pread", pread)
+    assert log_bytes(left) == before
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed", "crashed"])
