@@ -11,8 +11,9 @@ import asyncio
 import logging
 from functools import partial
 
-from epochmq_dledger.peer_context import PeerContext, is_disk_full
+from epochmq_dledger.peer_context import PeerContext
 from epochmq_dledger.store import state_files
+from epochmq_dledger.store.segments import is_disk_full
 
 log = logging.getLogger(__name__)
 

@@ -59,11 +59,12 @@ from epochmq_dledger.core.types import (
 )
 from epochmq_dledger.log_syncer import LogSyncer
 from epochmq_dledger.peer_calls import PeerCalls
-from epochmq_dledger.peer_context import PeerContext, is_disk_full
+from epochmq_dledger.peer_context import PeerContext
 from epochmq_dledger.pending_operations import PendingOperations
 from epochmq_dledger.results import AppendResult
 from epochmq_dledger.snapshot_taker import SnapshotTaker
 from epochmq_dledger.store import damage_evidence, state_files
+from epochmq_dledger.store.segments import is_disk_full
 from epochmq_protocol.dledger import DLedgerResponseCode
 
 log = logging.getLogger(__name__)

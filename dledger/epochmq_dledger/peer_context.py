@@ -10,7 +10,6 @@ from epochmq_dledger.core.node import RaftNode
 from epochmq_dledger.core.types import RaftEffect, RaftInput, RaftSettings
 from epochmq_dledger.disk_worker import DiskWorker
 from epochmq_dledger.store.file_log import FileLog
-from epochmq_dledger.store.segments import DISK_FULL
 from epochmq_dledger.store.snapshot_file import SnapshotFile
 
 
@@ -67,8 +66,3 @@ class PeerContext:
     def committed_index(self) -> int:
         """Up to this index the log is known to be committed."""
         return self.started_node.member.committed_index
-
-
-def is_disk_full(error: Exception) -> bool:
-    """Whether an error says that the disk is full."""
-    return isinstance(error, OSError) and error.errno in DISK_FULL

@@ -17,7 +17,7 @@ from epochmq_dledger.state_machine import StateMachine
 from epochmq_dledger.store import damage_evidence, state_files
 from epochmq_dledger.store.damage_evidence import RejoinMark
 from epochmq_dledger.store.file_log import FileLog
-from epochmq_dledger.store.segments import DISK_FULL, sync_and_close
+from epochmq_dledger.store.segments import is_disk_full, sync_and_close
 from epochmq_dledger.store.snapshot_file import SnapshotFile, open_snapshot
 from epochmq_dledger.store.state_files import SavedVote
 from epochmq_protocol.dledger import MEMBERS_CHANNEL, DLedgerEntry, decode_members
@@ -167,7 +167,7 @@ class PeerRecovery:
         try:
             state_files.save_checkpoint(self.folder, self.entries.end_index, committed)
         except OSError as error:
-            if error.errno not in DISK_FULL:
+            if not is_disk_full(error):
                 raise
             # At worst the peer rejoins, if it truncates its log and is killed before the next checkpoint.
             log.warning("%s: cannot write the checkpoint: %s", self.folder, error)

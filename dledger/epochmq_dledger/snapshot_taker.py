@@ -7,8 +7,9 @@ import os
 from functools import partial
 
 from epochmq_dledger.core.types import Snapshot, SnapshotInstalled, SnapshotRejected, SnapshotSaved
-from epochmq_dledger.peer_context import PeerContext, is_disk_full
+from epochmq_dledger.peer_context import PeerContext
 from epochmq_dledger.state_machine import StateMachine
+from epochmq_dledger.store.segments import is_disk_full
 from epochmq_protocol.checksum import crc32
 
 log = logging.getLogger(__name__)

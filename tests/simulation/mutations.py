@@ -376,7 +376,7 @@ DISKS = [
         "raft",
         Segments,
         "write",
-        "if error.errno in DISK_FULL:",
+        "if is_disk_full(error):",
         "if True:",
     ),
     Mutation(

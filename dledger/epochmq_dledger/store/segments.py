@@ -24,7 +24,7 @@ from epochmq_protocol.durable_files import make_directory, sync_directory
 _NAME = re.compile(r"\d{20}")
 _ERASED_AT_ONCE = 1 << 20
 _BLOCK = 4096
-DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass
@@ -36,6 +36,11 @@ class UnsyncedFiles:
 
     def __add__(self, other: UnsyncedFiles) -> UnsyncedFiles:
         return UnsyncedFiles(self.files + other.files, self.folders + other.folders)
+
+
+def is_disk_full(error: Exception) -> bool:
+    """Whether an error says that the disk is full."""
+    return isinstance(error, OSError) and error.errno in _DISK_FULL
 
 
 def sync_and_close(unsynced: UnsyncedFiles) -> None:
@@ -167,7 +172,7 @@ class Segments:
                 self.writes += 1
                 done += written
         except OSError as error:
-            if error.errno in DISK_FULL:
+            if is_disk_full(error):
                 raise LogFullError(f"{self.folder}: {error}") from error
             raise
 
