@@ -37,11 +37,7 @@ class Page:
     @property
     def anchors(self) -> set[str]:
         """The fragments that a link to this page may have, as GitHub makes them of headings."""
-        headings = re.findall(r"^#+ (.+)$", self.prose, re.MULTILINE)
-        return {
-            re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
-            for heading in headings
-        }
+        return {anchor(heading) for heading in re.findall(r"^#+ (.+)$", self.prose, re.MULTILINE)}
 
     @property
     def links(self) -> list[tuple[str, str]]:
@@ -59,6 +55,11 @@ class Page:
         for block in self.blocks:
             for line in block.splitlines():
                 yield line.strip().removeprefix("$ ")
+
+
+def anchor(heading: str) -> str:
+    """The fragment that leads to a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
 
 
 @cache

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.docs.pages import RESULTS, ROOT
+from tests.unit.docs.pages import RESULTS, ROOT, anchor
 from tools.site_hooks import site_path, title, with_site_links
 
 
@@ -45,11 +45,6 @@ def test_every_link_of_a_page_leads_to_a_file_of_the_site(site: Path) -> None:
         for target in re.findall(r"<a[^>]*\shref=\"?([^\"\s>#]+)", page.read_text(encoding="utf-8")):
             if not re.match(r"[a-z]+:", target):
                 assert (page.parent / target).exists(), f"{page}: {target}"
-
-
-def anchor(heading: str) -> str:
-    """The id of a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip().replace(" ", "-")
 
 
 @pytest.mark.parametrize(
