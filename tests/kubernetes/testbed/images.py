@@ -29,7 +29,7 @@ BASE_IMAGE = f"{BASE_NAME}:test"
 """The name in pods of tests; builds use the content's digest."""
 TARGETS = ("broker", "controller", "operator", "spark")
 SOURCES = (
-    *("Dockerfile", ".dockerignore", "images", "pyproject.toml", "README.md", "LICENSE"),
+    *("Dockerfile", ".dockerignore", "images", "pyproject.toml", "README.md", "LICENSE", "systemd"),
     *source_roots(),
 )
 """The sources of the `Dockerfile`, besides the lock files."""

@@ -40,6 +40,9 @@ def test_the_wheel_has_every_module_and_command(released: Path) -> None:
             assert str(module.relative_to(ROOT / root)) in names
     assert "epochmq = epochmq.main:main" in commands
     assert "kubectl-epochmq = epochmq.main:main" in commands
+    units = {path.name for path in (ROOT / "systemd").iterdir()}
+    assert units
+    assert units == {Path(name).name for name in names if "/share/epochmq/systemd/" in name}
 
 
 def test_the_source_distribution_has_what_the_tests_need(released: Path) -> None:
