@@ -123,6 +123,15 @@ async def test_a_message_is_sent_again_with_what_applications_set(
     assert copy["msgId"] != "A" * 32
 
 
+def test_a_priority_goes_to_the_queue_of_its_number(command: EpochmqCommand) -> None:
+    command.run("topic", "create", "urgent", "--queues", "3", "--type", "PRIORITY")
+    stored_in = [
+        json.loads(command.text("produce", "urgent", "x", "--priority", priority, "-o", "json"))["queueId"]
+        for priority in ("1", "0", "99", "1")
+    ]
+    assert stored_in == [1, 0, 2, 1]
+
+
 async def test_dead_letters_go_back_to_their_group_alone(
     command: EpochmqCommand, cluster: OurCluster
 ) -> None:

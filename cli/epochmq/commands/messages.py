@@ -20,6 +20,8 @@ from epochmq.options import (
 
 app = typer.Typer()
 
+PRIORITY_MAX = 2**31 - 1  # of a Java int
+
 
 @app.command()
 def produce(
@@ -52,6 +54,12 @@ def produce(
     at: Annotated[
         str | None, typer.Option("--at", metavar="TIME", help="Deliver at a time: 2030-01-31T14:00.")
     ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option(
+            "--priority", metavar="N", min=0, max=PRIORITY_MAX, help="The priority; a greater one goes first."
+        ),
+    ] = None,
     group: Annotated[str, typer.Option("--group", "-g", help="The producer group.")] = "epochmq_produce",
     state: OptionalStateOption = None,
     nameserver: NameserverOption = None,
@@ -76,6 +84,7 @@ def produce(
             parse_pairs("--property", properties or []),
             None if delay is None else parse_span("--delay", delay),
             None if at is None else parse_time("--at", at),
+            priority,
         )
         return verb.run(
             target,

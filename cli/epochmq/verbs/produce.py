@@ -43,21 +43,28 @@ def content(
     properties: Mapping[str, str],
     delay_ms: int | None,
     deliver_at_ms: int | None,
+    priority: int | None,
 ) -> SentContent:
     """Checks what the options say. Raises UsageError."""
     if tags is not None and (not tags.strip() or "|" in tags):
         raise UsageError(f"--tag {tags}: expected one tag without '|', because consumers join tags by '||'")
     for name in properties:
         if name in RESERVED:
-            raise UsageError(f"--property {name}: RocketMQ uses this name; see --tag, --key, --delay")
+            raise UsageError(
+                f"--property {name}: RocketMQ uses this name; see --tag, --key, --delay, --priority"
+            )
     if delay_ms is not None and deliver_at_ms is not None:
         raise UsageError("give --delay or --at, not both")
-    timed = dict(properties)
+    if priority is not None and (delay_ms is not None or deliver_at_ms is not None):
+        raise UsageError("give --priority, or --delay or --at, not both: a delayed message has no priority")
+    all_properties = dict(properties)
+    if priority is not None:
+        all_properties[message_const.PROPERTY_PRIORITY] = str(priority)
     if delay_ms is not None:
-        timed[message_const.PROPERTY_TIMER_DELAY_MS] = str(delay_ms)
+        all_properties[message_const.PROPERTY_TIMER_DELAY_MS] = str(delay_ms)
     if deliver_at_ms is not None:
-        timed[message_const.PROPERTY_TIMER_DELIVER_MS] = str(deliver_at_ms)
-    return SentContent(tags, keys, timed)
+        all_properties[message_const.PROPERTY_TIMER_DELIVER_MS] = str(deliver_at_ms)
+    return SentContent(tags, keys, all_properties)
 
 
 def run(
