@@ -37,10 +37,13 @@ def version() -> str:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     sidecar = (ROOT / "sidecar/epochmq_sidecar/openapi.py").read_text(encoding="utf-8")
     named = re.search(r'"version": "([^"]+)"', sidecar)
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    listed = re.search(r"^## ([^,\n]+)", changes, re.MULTILINE)
     found = {
         "charts/epochmq-operator/Chart.yaml version": chart["version"],
         "charts/epochmq-operator/Chart.yaml appVersion": chart["appVersion"],
         "sidecar/epochmq_sidecar/openapi.py version": named[1] if named else None,
+        "CHANGELOG.md, first section,": listed[1] if listed else None,
     }
     for field, value in found.items():
         if value != project:

@@ -23,7 +23,7 @@ DOCS: Final = "docs/"
 RENAMED: Final = {"README.md": "index.md", "docs/README.md": "pages.md"}
 """Path from the root of the tree → path in the site."""
 FOUND_AS: Final = {site: tree for tree, site in RENAMED.items()}
-OUTSIDE: Final = ("README.md", "docs/README.md", "CONTRIBUTING.md", "SECURITY.md")
+OUTSIDE: Final = ("README.md", "docs/README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 """Pages that MkDocs does not find by itself under their names in the site."""
 RESULTS: Final = "docs/results"
 LINK: Final = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s#]+)(?P<fragment>[^)\s]*)\)")

@@ -65,7 +65,10 @@ def anchor(heading: str) -> str:
 @cache
 def pages() -> tuple[Page, ...]:
     """Every page of the documentation."""
-    paths = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "charts").rglob("README.md")]
+    paths = [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *(ROOT / "charts").rglob("README.md"),
+    ]
     paths += [path for path in (ROOT / "docs").rglob("*.md") if not path.is_relative_to(RESULTS)]
     return tuple(read(path) for path in sorted(paths))
 

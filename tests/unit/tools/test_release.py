@@ -97,6 +97,19 @@ def test_a_directory_with_files_is_refused(tmp_path: Path) -> None:
         release.make_release(tmp_path)
 
 
+def test_another_version_in_the_list_of_changes_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = release.version()
+    for name in ("pyproject.toml", "sidecar/epochmq_sidecar/openapi.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text((ROOT / name).read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "CHANGELOG.md").write_text("# Changes\n\n## 0.0.9\n\n## 0.0.8\n", encoding="utf-8")
+    monkeypatch.setattr(release, "ROOT", tmp_path)
+    with pytest.raises(release.ReleaseError, match=f"CHANGELOG.md.* is '0.0.9', expected '{wanted}'"):
+        release.version()
+
+
 def test_another_version_in_the_chart_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Chart.yaml").write_text("version: 0.0.9\nappVersion: '0.0.9'\n")
     monkeypatch.setattr(release, "CHART", tmp_path)
