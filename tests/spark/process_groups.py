@@ -23,7 +23,7 @@ from tests.spark.seeded_groups import SETTINGS
 from tests.spark.volume_readers import VolumeReaders
 from tests.support.group_processes import Factory, Member, our_controller
 from tests.support.group_traffic import SEND_MESSAGE_V2, SUCCESS, check_equal, max_offset, send_header
-from tests.support.process import wait_until
+from tests.support.process import PATIENCE_S, wait_until
 from tests.support.remoting import call
 from tests.support.replica_group import ReplicaGroup
 
@@ -139,7 +139,14 @@ class ProcessGroup:
             before = max_offset(wanted)
             for _ in range(self._rng.randrange(1, 4)):
                 traffic.send(wanted.address, timeout_s=1)
-            wait_until(lambda: max_offset(wanted) > before, what="its log has an unreplicated tail")
+
+            def has_tail() -> bool:
+                if max_offset(wanted) > before:
+                    return True
+                traffic.send(wanted.address, timeout_s=1)  # a starved master rejects sends for a moment
+                return False
+
+            wait_until(has_tail, what="its log has an unreplicated tail")
             wanted.process.kill()
             for member in others:
                 member.process.signal(signal.SIGCONT)
@@ -198,7 +205,7 @@ class ProcessGroup:
     def replicas(self, name: str) -> list[store_layout.AuditedReplica]:
         """The group under this name, frozen at a cut made now."""
         replicas = []
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while (cut := self.cut()) is None:
             assert time.monotonic() < deadline, "too few brokers report their max offset"
         end, copies = cut

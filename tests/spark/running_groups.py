@@ -22,7 +22,7 @@ from tests.spark.seeded_groups import NAME, SeededGroup
 from tests.spark.volume_readers import VolumeReaders
 from tests.unit.broker.replication.ha.broker_node import BrokerNode
 
-WAIT_MAX_S = 60
+WAIT_MAX_S = 300
 FREEZE_DELAY_MAX_S = 0.1
 PACE_GROWTH_BYTES = 256 * 1024
 Value = TypeVar("Value")

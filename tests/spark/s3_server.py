@@ -22,7 +22,7 @@ from tests.support.process import ManagedProcess
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements-s3-server.lock"
 CACHE = ROOT / ".cache" / "s3-server"
-INSTALL_TIMEOUT_S = 300
+INSTALL_TIMEOUT_S = 1200
 BUCKET = "stores"
 _ADDRESS = re.compile(r"Running on http://([\d.]+:\d+)")
 _REQUEST = re.compile(r'"(?:\x1b\[[\d;]*m)*(?P<method>[A-Z]+) (?P<path>\S+) HTTP/1\.1')

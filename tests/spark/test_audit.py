@@ -27,7 +27,7 @@ from tests.unit.spark import inprocess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 BATCH = 50
 HISTORIES = 250
 GROUPS_IN_USE, CUTS = 5, 8

@@ -65,7 +65,7 @@ def test_a_bucket_that_does_not_exist_is_named_without_credentials(server: S3Ser
 
 
 @pytest.mark.soak  # six processes, twice, and a start of Spark
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2700)
 @pytest.mark.skipif(shutil.which("java") is None, reason="missing: `java` 17 or newer")
 def test_a_group_restored_from_a_bucket_passes_the_audit(server: S3Server, tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="missing: what the audit needs (make install-spark)")

@@ -18,7 +18,7 @@ from epochmq.app import run
 from tests.spark import seeded_groups
 
 pytestmark = [
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2700),
     pytest.mark.filterwarnings("ignore"),
     pytest.mark.usefixtures("spark"),
 ]

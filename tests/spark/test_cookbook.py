@@ -15,7 +15,7 @@ pytest.importorskip("numba", reason="missing: what the audit needs (make install
 
 from tests.spark import damage, seeded_groups
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark-cookbook.md"
 KEY = "order-7"
 

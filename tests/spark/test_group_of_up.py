@@ -21,7 +21,7 @@ from tests.support.up_dledger_run import LedgerRun
 
 pytestmark = [
     pytest.mark.soak,  # six processes and two starts of Spark: a minute on a free machine
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2700),
     pytest.mark.skipif(shutil.which("java") is None, reason="missing: `java` 17 or newer"),
 ]
 

@@ -23,7 +23,7 @@ from tests.unit.broker.replication.ha.broker_node import BrokerNode, until
 from tests.unit.spark import inprocess
 from tests.unit.store.support import Message
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 
 LOG_BYTES = 1 << 18
 KINDS = ("bit_in_body", "bit_in_size", "bit_in_store_time", "hole", "unit_of_another_size", "unit_missing")

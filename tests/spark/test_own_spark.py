@@ -23,7 +23,7 @@ from tests.spark import group_copies, seeded_groups
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 

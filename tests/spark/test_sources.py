@@ -20,7 +20,7 @@ from tests.spark import damage, damage_kit, seeded_groups
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")

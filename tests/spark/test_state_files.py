@@ -23,7 +23,7 @@ from tests.unit.spark import inprocess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 
 
 def topics(store: Path, queues: int) -> None:

@@ -20,7 +20,7 @@ from tests.spark.pairs_without_epochs import create_pair
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 
 
 def test_an_audit_names_every_message_that_one_side_of_a_pair_has(

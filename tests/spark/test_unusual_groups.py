@@ -21,7 +21,7 @@ from tests.unit.spark import inprocess
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.timeout(2700), pytest.mark.filterwarnings("ignore")]
 
 
 def test_spark_finds_and_covers_the_same_as_one_process_does(spark: SparkSession, tmp_path: Path) -> None:

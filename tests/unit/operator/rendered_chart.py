@@ -28,7 +28,7 @@ def helm() -> str:
 
 @functools.cache
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([helm(), *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([helm(), *arguments], capture_output=True, text=True, timeout=300, check=False)
 
 
 def rendered(*values: str, release: str = "epochmq") -> list[dict[str, Any]]:

@@ -195,7 +195,7 @@ class FakeQuorum:
         changes = QuorumChanges(context)
         changes.begin(resources)
         if changes.pending:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(300):
                 await changes.run(resources)
         assert changes.lines == []
 

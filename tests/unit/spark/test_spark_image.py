@@ -29,7 +29,7 @@ def started(folder: Path, *arguments: str) -> list[str]:
     environment = {"PATH": f"{folder}:{os.environ['PATH']}", "SPARK_DRIVER_BIND_ADDRESS": "127.9.9.9"}
     command = ["sh", str(ROOT / "images" / "spark-entrypoint.sh"), *arguments]
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=True, timeout=30
+        command, env=environment, capture_output=True, text=True, check=True, timeout=300
     ).stdout.splitlines()
 
 

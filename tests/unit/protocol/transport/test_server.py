@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from epochmq_protocol.frame import (
     response,
 )
 from epochmq_protocol.transport import RemotingConnection, ServerSettings
+from epochmq_protocol.transport import idle as idle_sweep
 from tests.unit.protocol.transport.peers import (
     BROKEN,
     ECHO,
@@ -341,31 +343,55 @@ async def test_a_stop_ends_after_its_grace_period_even_if_a_handler_never_ends()
         assert await peer.receive_all() == b""
 
 
-async def test_an_idle_connection_is_closed_after_the_timeout_and_a_busy_one_is_not() -> None:
+async def test_an_idle_connection_is_closed_after_the_timeout() -> None:
     idle: list[str] = []
     settings = ServerSettings(idle_timeout_ms=1500)
     async with (
         serving({ECHO: echo}, settings=settings, on_idle=lambda c: idle.append(c.remote)) as server,
         peer_of(server) as quiet,
         peer_of(server) as mute,
-        peer_of(server) as busy,
     ):
         await quiet.send(ask())
         await quiet.receive()
-        talking = True
-
-        async def talk() -> None:
-            while talking:
-                await busy.send(ask())
-                await busy.receive()
-                await asyncio.sleep(0.02)
-
-        talker = asyncio.ensure_future(talk())
         assert await quiet.receive_all() == b""
         assert await mute.receive_all() == b""
         assert len(idle) == 1
-        talking = False
-        await talker
+
+
+class LaterLoop:
+    """The running loop, with a clock that is ahead by `ahead_s`. It runs nothing later."""
+
+    ahead_s = 0.0
+
+    def time(self) -> float:
+        return asyncio.get_running_loop().time() + self.ahead_s
+
+    def call_later(self, _delay_s: float, _callback: object) -> None:
+        pass
+
+
+async def test_a_busy_connection_is_not_closed_when_idle_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle: list[str] = []
+    settings = ServerSettings(idle_timeout_ms=3_600_000)
+    async with (
+        serving({ECHO: echo}, settings=settings, on_idle=lambda c: idle.append(c.remote)) as server,
+        peer_of(server) as quiet,
+        peer_of(server) as busy,
+    ):
+        server._sweep.stop()
+        for one in (quiet, busy):
+            await one.send(ask())
+            await one.receive()
+        later = LaterLoop()
+        monkeypatch.setattr(idle_sweep, "asyncio", SimpleNamespace(get_running_loop=lambda: later))
+        server._sweep._sweep()
+        for later.ahead_s in (1799.0, 3590.0, 3700.0):
+            await busy.send(ask())
+            await busy.receive()
+            server._sweep._sweep()
+            assert len(idle) == (later.ahead_s > 3600)
+        monkeypatch.undo()
+        assert await quiet.receive_all() == b""
         await busy.send(ask(opaque=3))
         assert (await busy.receive()).opaque == 3
 
