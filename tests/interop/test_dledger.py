@@ -4,6 +4,7 @@ equal."""
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -129,6 +130,12 @@ class MixedRaftGroup:
         """The leader's term, by an append."""
         return (await self.append(leader, b"term?")).term
 
+    def checkpointed(self, name: str) -> int:
+        """The committed index in a peer's checkpoint; -1 if there is none."""
+        path = self.store(name) / f"dledger-{name}" / "checkpoint"
+        found = re.search(r"^committedIndex=(\d+)$", path.read_text(), re.M) if path.exists() else None
+        return -1 if found is None else int(found[1])
+
     async def append(self, name: str, body: bytes) -> AppendEntryResponse:
         """Appends once. Without a response in time, the entry may or may not be in the log."""
         request = AppendEntryRequest(body=body)
@@ -187,16 +194,15 @@ async def mixed(tmp_path: Path) -> AsyncIterator[MixedRaftGroup]:
 
 
 async def stop_when_equal(group: MixedRaftGroup) -> int:
-    """Stops all peers once all logs are equal; returns the index of their last entry. While one peer after
-    the other stops, those that still run may elect a leader, which adds an entry."""
+    """Stops all peers once each knows that all entries are committed; returns the index of the last one. A
+    leader that is elected after that entry adds another one to the logs of the peers that still run."""
     async with asyncio.timeout(240):
         # On a busy machine the leader may change between two questions.
         while (last := await group.append(await group.leader(), b"last")).code != DLedgerResponseCode.SUCCESS:
             pass
         for name in group.addresses:
-            path = group.store(name) / f"dledger-{name}" / "checkpoint"
             # A file of another process: there is no event to wait for.
-            while not path.exists() or f"endIndex={last.index}" not in path.read_text():  # noqa: ASYNC110
+            while group.checkpointed(name) < last.index:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     for name in list(group.processes):
         group.processes.pop(name).stop()

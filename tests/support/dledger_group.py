@@ -123,7 +123,7 @@ class DLedgerGroup(ElectingGroup):
                 return all(one == shown[0] for one in shown)
             return False
 
-        wait_until(equal, timeout_s=60, what=f"the brokers show the same messages in queue {queue_id}")
+        wait_until(equal, what=f"the brokers show the same messages in queue {queue_id}")
         return shown[0]
 
     def wait_caught_up(self) -> None:
@@ -250,8 +250,15 @@ class OurDLedgerGroup(DLedgerGroup):
         return ends.pop() if len(ends) == 1 else None
 
     def log_of(self, member: Member) -> bytes:
-        """The bytes of a broker's log."""
-        return self.log_bytes(member, int(self.runtime(member)["dledgerLogEnd"]))
+        """The bytes of a broker's log, once the broker says where it ends."""
+        ends: list[int] = []
+
+        def told() -> bool:
+            ends[:] = [int(self.runtime(member)["dledgerLogEnd"])]
+            return True
+
+        wait_until(told, what=f"{member.name} says where its log ends")
+        return self.log_bytes(member, ends[0])
 
     def leaderships(self, master: Member) -> list[tuple[int, int]]:
         """(position, term) of the first entry of each term, the oldest first. The log has its beginning."""
