@@ -5,11 +5,13 @@ nameserver and brokers take part on either side."""
 from __future__ import annotations
 
 import json
+import re
 import signal
-import threading
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,8 +31,8 @@ from tests.support.cluster import Settings
 from tests.support.group_processes import Factory, our_broker, our_nameserver
 from tests.support.java_slaves import java_slave
 from tests.support.pair import SEND_MESSAGE_V2, Pair
-from tests.support.process import wait_until
-from tests.support.remoting import Response, call
+from tests.support.process import PATIENCE_S, wait_holds, wait_until
+from tests.support.remoting import Response, call, frame, read_frame, split_address
 from tests.support.stalls import unless_stalled
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
@@ -137,11 +139,24 @@ def restart_master(pair: Pair) -> None:
     wait_until(lambda: shows_both(pair), what="the master")
 
 
+def check_master_acts(pair: Pair) -> None:
+    """Only the master runs the special services."""
+    assert is_active(pair.master.address)
+    assert not is_active(slave_of(pair))
+
+
+def offsets_at_slave(pair: Pair) -> set[bytes]:
+    """`QUEUE:OFFSET` of the group `readers`, as the slave has copied them."""
+    body = call(slave_of(pair), ALL_CONSUMER_OFFSETS).body
+    found = re.search(rb'"orders@readers":\{([^}]*)\}', body)
+    return set(found[1].split(b",")) if found else set()
+
+
 def fill(pair: Pair, prefix: str, count: int) -> list[str]:
     """Sends so many messages to the master, and waits until the slave has them. Returns their bodies."""
     bodies = [f"{prefix}-{number}" for number in range(count)]
     for number, body in enumerate(bodies):
-        pair.deliver(body=body.encode(), queue_id=number % QUEUES)
+        pair.deliver_once(body=body.encode(), queue_id=number % QUEUES)
     pair.wait_followed()
     return bodies
 
@@ -151,18 +166,16 @@ def test_a_consumer_continues_from_the_slave_at_its_offsets(
     tmp_path: Path, nameserver: Factory, master: Factory, slave: Factory
 ) -> None:
     with acting_pair(tmp_path, nameserver, master, slave) as pair:
-        assert is_active(pair.master.address)
-        assert not is_active(slave_of(pair))
+        wait_holds(partial(check_master_acts, pair))
         before = fill(pair, "before", 30)
-
-        def offsets_copied() -> bool:
-            body = call(slave_of(pair), ALL_CONSUMER_OFFSETS).body
-            return b'"orders@readers":{0:10,1:10,2:10}' in body
 
         with Consumer(pair, tmp_path / "first") as consumer:
             wait_until(lambda: sorted(consumer.bodies) == sorted(before), what="the first messages")
             # A consumer that stops at once may not commit the message that it has just consumed.
-            wait_until(offsets_copied, what="the slave has the offsets")
+            wait_until(
+                lambda: offsets_at_slave(pair) == {b"0:10", b"1:10", b"2:10"},
+                what="the slave has the offsets",
+            )
         # The next consumer would share the queues with a consumer that the slave still lists.
         wait_until(
             lambda: not consumers_at(slave_of(pair), "readers"),
@@ -200,7 +213,7 @@ def test_an_orderly_consumer_keeps_its_locks_at_the_slave(
                 assert offsets == list(range(len(sent) // QUEUES)), (
                     f"queue {queue_id}: in order, and none twice"
                 )
-            assert locked(pair, "another client") == 0, "the slave has the consumer's locks"
+            wait_until(lambda: locked(pair, "another client") == 0, what="the slave has the consumer's locks")
 
 
 def locked(pair: Pair, client: str) -> int:
@@ -270,25 +283,31 @@ def test_an_acting_master_answers_each_request_as_rocketmq_s_does(
         assert call(address, QUERY_CONSUMER_OFFSET, offset).ext["offset"] == "4"
         assert locked(pair, "some client") == QUEUES
         # A pull that waits is answered when the master returns, and its consumer moves on.
-        answers: list[Response] = []
-        held = threading.Thread(target=lambda: answers.append(pull(pair, "reader-1", offset=10, wait_s=300)))
-        held.start()
-        restart_master(pair)
-        held.join(120)
-        (released,) = answers
-        assert (released.code, released.ext["suggestWhichBrokerId"]) == (19, "0")
-        assert released.ext["nextBeginOffset"] == "10"
+        with socket.create_connection(split_address(address), timeout=PATIENCE_S) as waiting:
+            waiting.sendall(frame(PULL, pull_fields("reader-1", offset=10, wait_s=300), opaque=1))
+            # The answer to a later request of the connection shows that the pull has arrived.
+            waiting.sendall(frame(MAX_OFFSET, queue, opaque=2))
+            assert read_frame(waiting)[0]["opaque"] == 2
+            restart_master(pair)
+            released, _ = read_frame(waiting)
+        assert (released["opaque"], released["code"]) == (1, 19)
+        assert released["extFields"]["suggestWhichBrokerId"] == "0"
+        assert released["extFields"]["nextBeginOffset"] == "10"
         wait_until(lambda: not is_active(address), what="the slave acts no longer")
 
 
-def pull(pair: Pair, group: str, *, offset: int = 0, wait_s: int = 15) -> Response:
-    """Pulls from the first queue of the slave; waits for a message if there is none."""
-    ext = {
+def pull(pair: Pair, group: str) -> Response:
+    """Pulls from the first queue of the slave."""
+    return call(slave_of(pair), PULL, pull_fields(group), timeout_s=60)
+
+
+def pull_fields(group: str, *, offset: int = 0, wait_s: int = 15) -> dict[str, str]:
+    """The header of a pull from the first queue, which waits for a message if there is none."""
+    return {
         "consumerGroup": group, "topic": "orders", "queueId": "0", "queueOffset": str(offset),
         "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": str(wait_s * 1000),
         "subscription": "*", "subVersion": "0", "expressionType": "TAG",
     }  # fmt: skip
-    return call(slave_of(pair), PULL, ext, timeout_s=wait_s + 30)
 
 
 @pytest.mark.parametrize(

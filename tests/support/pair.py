@@ -25,6 +25,9 @@ from tests.support.remoting import Response, call
 SEND_MESSAGE_V2 = 310
 GET_BROKER_HA_STATUS = 907
 LOG_FILE = 1 << 20
+STORED = frozenset({0, 10, 11, 12})
+"""The codes of a message that the master has stored. A slave that is starved or starts may acknowledge it too
+late."""
 
 
 class Pair(GroupProcesses):
@@ -91,6 +94,10 @@ class Pair(GroupProcesses):
     def deliver(self, body: bytes = b"hello", *, queue_id: int = 0) -> None:
         """One message, sent until it is acknowledged, as a client does it."""
         wait_until(lambda: self.send(body=body, queue_id=queue_id).code == 0, what="a send is acknowledged")
+
+    def deliver_once(self, body: bytes = b"hello", *, queue_id: int = 0) -> None:
+        """One message, sent until it is stored; it is stored once, if the master responds."""
+        wait_until(lambda: self.send(body=body, queue_id=queue_id).code in STORED, what="a send is stored")
 
     def ha(self, number: int = 0) -> dict[str, Any]:
         """What a broker says of its replication."""
