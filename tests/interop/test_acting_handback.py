@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,8 @@ DELAYED_A_SECOND, TIMED_A_SECOND = 20, 10
 CONSUME_MS = 100
 BACKLOG_A_SECOND = 36
 """What the consumer of the backlog, with four threads, can consume."""
+ATTEMPTS_MAX = 3
+"""Each takes twice as long as the one before."""
 REPEATED_S_MAX = 3.0
 """How many seconds' worth of due messages may come twice if EpochMQ's slave acts. RocketMQ's tells its
 progress in the timer once a second, on a busy machine much later, and so much more comes twice."""
@@ -150,19 +153,57 @@ JAVAS = (java_nameserver, (java_broker, java_slave), java_broker)
 def test_little_comes_twice_when_the_master_returns(
     tmp_path: Path, nameserver: Factory, brokers: tuple[Factory, Factory], other: Factory, spread_s: int
 ) -> None:
+    for number in range(ATTEMPTS_MAX):
+        found = handback(tmp_path / str(number), nameserver, brokers, other, spread_s << number)
+        if found is not None:
+            break
+    assert found is not None, "the master was never back before the last message was due"
+    found.check(brokers)
+
+
+@dataclass
+class Repetitions:
+    """How often messages came again, by their kinds and bodies, and how many delayed ones each group
+    delivered."""
+
+    by_kind: dict[str, int]
+    popped: Counter[str]
+    names: Counter[str]
+
+    def check(self, brokers: tuple[Factory, Factory]) -> None:
+        """Asserts that no more came twice than with RocketMQ's brokers, and almost nothing with ours."""
+        print(f"came twice: {self.by_kind}; popped again: {dict(self.popped)}; by group: {dict(self.names)}")
+        assert min(self.names[Pair.NAME], self.names[OTHER_NAME]) > 0, "both groups delivered a part"
+        assert self.by_kind["plain"] == 0
+        assert self.by_kind["rejected"] <= 1
+        if brokers[1] is our_broker:
+            assert self.by_kind["delayed"] <= REPEATED_S_MAX * DELAYED_A_SECOND
+            assert self.by_kind["timed"] <= REPEATED_S_MAX * TIMED_A_SECOND
+        assert self.popped["popped-1"] == 1
+        # Its checkpoint is in this group, and its acknowledgement has left for the other one.
+        assert self.popped["popped-0"] <= 1
+        if brokers == (our_broker, our_broker):
+            assert self.by_kind["transaction"] == 0
+
+
+def handback(
+    directory: Path, nameserver: Factory, brokers: tuple[Factory, Factory], other: Factory, spread_s: int
+) -> Repetitions | None:
+    """Kills the master while messages become due, and starts it again before the last one is. None: on a busy
+    machine the slave acted, or the master was back, only when nothing was left for it."""
     lead_s = spread_s + 6
-    with two_groups(tmp_path, nameserver, brokers, other, lead_s) as (group, member):
-        slave, decision = group.brokers[1], tmp_path / "decision"
+    with two_groups(directory, nameserver, brokers, other, lead_s) as (group, member):
+        slave, decision = group.brokers[1], directory / "decision"
         producer = JavaProcess(
             "UndecidedProducer",
             [group.nameserver.address, PAYMENTS, "paid", str(decision)],
-            home=tmp_path / "producer",
+            home=directory / "producer",
             classes=compile_java("UndecidedProducer.java"),
             heap_mb=128,
         )
         create_topic(group.master.address, PAYMENTS)  # the half message must be in this group
-        stream = Consumer(group, tmp_path / "stream", topic=f"{STREAM},{PAYMENTS}")
-        backlog = Consumer(group, tmp_path / "backlog", group="slow", topic=BACKLOG, pause_ms=CONSUME_MS)
+        stream = Consumer(group, directory / "stream", topic=f"{STREAM},{PAYMENTS}")
+        backlog = Consumer(group, directory / "backlog", group="slow", topic=BACKLOG, pause_ms=CONSUME_MS)
         try:
             for number in range(2):
                 send(group.master.address, POPPED, 0, f"popped-{number}")
@@ -174,12 +215,15 @@ def test_little_comes_twice_when_the_master_returns(
                 for number, body in enumerate(sent):
                     send(group.master.address, BACKLOG, number % 3, body)
                 send(group.master.address, STREAM, 0, REJECTED)
+                began_s = time.time()
                 delayed, timed = send_stream(group.master.address, lead_s, spread_s)
                 popped: dict[str, tuple[MessageExt, str]] = {}
-                invisible_ms = (spread_s + 5) * 1000
+                invisible_s = spread_s + 5
+                over_s = min(began_s + lead_s + spread_s, time.time() + invisible_s) - 1
+                """Shortly before the last message is due and the popped ones come again."""
 
                 def pop_both() -> bool:
-                    for message, info in pop(group.master.address, Pair.NAME, 2, invisible_ms):
+                    for message, info in pop(group.master.address, Pair.NAME, 2, invisible_s * 1000):
                         popped[message.body.decode()] = message, info
                     return len(popped) == 2
 
@@ -192,12 +236,20 @@ def test_little_comes_twice_when_the_master_returns(
                 create_topic(member.address, PAYMENTS)
                 decision.touch()
                 due = set(delayed)
-                wait_until(lambda: len(due & set(stream.bodies)) > len(due) / 5, what="messages escape")
+
+                def some_escaped() -> bool:
+                    found = {body for *_, body, name in stream.sightings if name == OTHER_NAME}
+                    return len(due & found) > len(due) / 5 or time.time() > over_s
+
+                wait_until(some_escaped, what="messages escape")
                 # The master returns.
                 group.master.start()
                 group.wait_listed(0, 1)
                 wait_until(lambda: is_active(group.master.address), what="the master is back")
                 wait_until(lambda: not is_active(slave.address), what="the slave acts no longer")
+                if time.time() > over_s:
+                    print(f"the master was back {time.time() - over_s:.1f} s too late")
+                    return None
                 due |= {*timed, "paid"}
                 wait_until(lambda: due <= set(stream.bodies), what="all messages of the stream")
                 wait_until(lambda: stream.bodies.count(REJECTED) > 1, what="the rejected message")
@@ -221,22 +273,10 @@ def test_little_comes_twice_when_the_master_returns(
             producer.stop()
         counts = Counter(body for *_, body, _ in sightings)
         last = {body: name for *_, body, name in sightings}
-        names = Counter(last[body] for body in delayed)
         repeated = {
             kind: sum(counts[body] - 1 for body in bodies)
             for kind, bodies in (("delayed", delayed), ("timed", timed), ("transaction", ["paid"]))
         }
         repeated["rejected"] = counts[REJECTED] - 2
         repeated["plain"] = plain.total() - len(plain)
-        print(f"came twice: {repeated}; popped again: {dict(again)}; delayed by group: {dict(names)}")
-        assert min(names[Pair.NAME], names[OTHER_NAME]) > 0, "both groups delivered a part"
-        assert repeated["plain"] == 0
-        assert repeated["rejected"] <= 1
-        if brokers[1] is our_broker:
-            assert repeated["delayed"] <= REPEATED_S_MAX * DELAYED_A_SECOND
-            assert repeated["timed"] <= REPEATED_S_MAX * TIMED_A_SECOND
-        assert again["popped-1"] == 1
-        # Its checkpoint is in this group, and its acknowledgement has left for the other one.
-        assert again["popped-0"] <= 1
-        if brokers == (our_broker, our_broker):
-            assert repeated["transaction"] == 0
+        return Repetitions(repeated, again, Counter(last[body] for body in delayed))
