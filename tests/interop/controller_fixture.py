@@ -22,6 +22,8 @@ SLOW_HEARTBEATS: Settings = {"heartBeatTimeIntervalMs": 2000}
 """DLedger's own interval, so that the leader keeps its leadership on a busy machine. (A key of EpochMQ;
 RocketMQ's controllers ignore it.)"""
 REGISTER_AT_NAMESERVER = 103
+ATTEMPTS_MAX = 3
+"""How often a scenario is repeated, in new directories, whose leader was replaced meanwhile."""
 SIMULATED_BROKERS = (1, 2, 3)
 """The ids of the simulated brokers: 1 is elected, 2 is in sync, 3 dies."""
 
@@ -77,6 +79,12 @@ class ControllerFixture:
             error.add_note(self.group.logs())
             self.close()
             raise
+
+    def kept_leader(self) -> bool:
+        """Whether the leader of the start still leads. On a busy machine another one may be elected, which
+        the words and roles of this fixture do not know."""
+        wait_until(lambda: leader_agreed(self.group), what="all controllers know the leader")
+        return self.leader.address == self.admin.words["leader"]
 
     def close(self) -> None:
         """Ends everything."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.controller_fixture import ControllerFixture
+from tests.interop.controller_fixture import ATTEMPTS_MAX, ControllerFixture
 from tests.interop.java_cluster import java_broker
 from tests.interop.java_controllers import java_controller
 from tests.interop.java_env import NEWEST, in_use, using
@@ -238,15 +238,19 @@ def scenario(
 ) -> Iterator[AdminScenario]:
     """The scenario, run against three controllers, by the `mqadmin` of a release."""
     kind, tool = request.param
-    with using(tool):
-        found = AdminScenario(kind, tmp_path_factory.mktemp(f"admin-{kind}"))
-        found.fixture.start()
-    try:
+    for number in range(ATTEMPTS_MAX):
         with using(tool):
-            found.play()
-        yield found
-    finally:
-        found.fixture.close()
+            found = AdminScenario(kind, tmp_path_factory.mktemp(f"admin-{kind}-{number}"))
+            found.fixture.start()
+        try:
+            with using(tool):
+                found.play()
+            if found.fixture.kept_leader():
+                yield found
+                return
+        finally:
+            found.fixture.close()
+    pytest.fail("the leader was replaced in every attempt")
 
 
 @pytest.mark.parametrize("label", LABELS)
