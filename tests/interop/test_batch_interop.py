@@ -17,7 +17,7 @@ from epochmq_store.statuses import PutStatus
 from epochmq_store.store_config import StoreConfig
 from tests.interop.java_env import compile_java, run_java
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 LOG_FILE, QUEUE_FILE = 1 << 16, 46 * 100
 COUNT = 450

@@ -4,7 +4,10 @@ certificates on both sides only; the certificates are replaced while the process
 from __future__ import annotations
 
 import re
+import socket
+import ssl
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,8 +16,14 @@ from tests.interop.java_env import compile_java, run_java
 from tests.support.certificates import Authority
 from tests.support.cluster import OurCluster, Value
 from tests.support.net import free_port
+from tests.support.process import PATIENCE_S, wait_until
+from tests.support.remoting import frame, read_frame, split_address
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(600)]
+
+
+UNKNOWN_CODE = 32_000
+"""A request code that every process answers."""
 
 
 class Certificates:
@@ -80,12 +89,34 @@ def client_properties(authority: Authority, directory: Path) -> list[str]:
     ca.write_bytes(authority.pem)
     return [
         "-Dtls.enable=true",
+        # A handshake takes seconds on a busy machine.
+        f"-Dcom.rocketmq.remoting.client.connect.timeout={PATIENCE_S * 1000}",
         "-Dtls.test.mode.enable=false",
         "-Dtls.client.authServer=true",
         f"-Dtls.client.trustCertPath={ca}",
         f"-Dtls.client.certPath={crt}",
         f"-Dtls.client.keyPath={key}",
     ]
+
+
+def wait_served(external: ExternalCluster, authority: Authority, directory: Path) -> None:
+    """Waits until both external ports serve a client of this authority. (The servers look at the files when a
+    client connects, at most once in a period.)"""
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    context.load_cert_chain(directory / "tls.crt", directory / "tls.key")
+    context.check_hostname = False  # the addresses are not in the certificate
+    for address in (external.nameserver, external.broker):
+        wait_until(partial(_is_served, address, context), what=f"{address} has the new certificates")
+
+
+def _is_served(address: str, context: ssl.SSLContext) -> bool:
+    with (
+        socket.create_connection(split_address(address), timeout=PATIENCE_S) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        connection.sendall(frame(UNKNOWN_CODE))
+        # With TLS 1.3 a server rejects a client's certificate after the handshake.
+        return bool(read_frame(connection))
 
 
 def round_trip(external: ExternalCluster, topic: str, jvm: list[str], home: Path) -> tuple[int, str]:
@@ -108,6 +139,7 @@ def test_java_clients_use_the_external_ports_by_mutual_tls_while_certificates_ar
 
     second = external.certificates.issue("second")
     jvm_2 = client_properties(second, tmp_path / "client-2")
+    wait_served(external, second, tmp_path / "client-2")
     status, output = round_trip(external, "after", jvm_2, tmp_path / "home-2")
     assert (status, re.findall(r"^broker .*$", output, re.M)) == (
         0,

@@ -16,6 +16,8 @@ from tests.support.process import wait_holds
 pytestmark = [pytest.mark.java, pytest.mark.timeout(1200)]
 
 OCTET = 99
+PATIENT = ("--timeout", "60")
+"""For every command: RocketMQ's processes may take long on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +41,12 @@ def mqadmin(java: JavaCluster, tmp_path: Path) -> Iterator[MqAdmin]:
 
 
 def test_mqadmin_sees_the_topics_that_the_command_makes(command: EpochmqCommand, mqadmin: MqAdmin) -> None:
-    command.run("topic", "create", "orders", "--queues", "3", "--type", "FIFO", "--order")
-    command.run("topic", "alter", "orders", "--read-queues", "5")
-    command.run("topic", "create", "gone")
-    command.run("topic", "delete", "gone", "--yes")
+    command.run("topic", "create", "orders", "--queues", "3", "--type", "FIFO", "--order", *PATIENT)
+    command.run("topic", "alter", "orders", "--read-queues", "5", *PATIENT)
+    command.run("topic", "create", "gone", *PATIENT)
+    command.run("topic", "delete", "gone", "--yes", *PATIENT)
     topics, route = mqadmin.run(
-        [Step("topicList"), Step("topicRoute -t orders", until="orders|readQueueNums")]
+        [Step("topicList", until=r"\borders\b"), Step("topicRoute -t orders", until='"readQueueNums":\\s*5')]
     )
     assert "orders" in topics.out.split()
     assert "gone" not in topics.out.split()
@@ -58,35 +60,51 @@ def test_mqadmin_sees_the_topics_that_the_command_makes(command: EpochmqCommand,
 
 
 def test_a_group_of_rocketmq_is_shown_reset_and_deleted(command: EpochmqCommand, mqadmin: MqAdmin) -> None:
-    command.run("topic", "create", "read", "--queues", "1")
-    command.run("produce", "read", "--timeout", "60", stdin=b"".join(b"%d\n" % n for n in range(10)))
+    command.run("topic", "create", "read", "--queues", "1", *PATIENT)
+    command.run("produce", "read", *PATIENT, stdin=b"".join(b"%d\n" % n for n in range(10)))
     mqadmin.run([Step("updateSubGroup -c {cluster} -g readers")])
-    command.run("consume", "read", "--group", "readers", "--count", "4")
-    (row,) = command.json("group", "lag", "readers", "--topic", "read")
-    assert (row["consumed"], row["lag"]) == (4, 6)
-    command.run("group", "reset", "readers", "--topic", "read", "--delta", "-3", "--yes")
+    command.run("consume", "read", "--group", "readers", "--count", "4", *PATIENT)
+    wait_holds(lambda: lags(command, consumed=4, lag=6))  # RocketMQ fills queues behind the send
+    command.run("group", "reset", "readers", "--topic", "read", "--delta", "-3", "--yes", *PATIENT)
     (row,) = command.json("group", "lag", "readers", "--topic", "read")
     assert row["consumed"] == 1
     first = command.json("consume", "read", "--group", "readers", "--count", "1")
     assert first["queueOffset"] == 1
     assert "readers" in command.text("group", "list", "-o", "name").splitlines()
-    command.run("group", "delete", "readers", "--yes", "--force")
+    command.run("group", "delete", "readers", "--yes", "--force", *PATIENT)
     assert "readers" not in command.text("group", "list", "--all", "-o", "name").splitlines()
 
 
 def test_messages_of_rocketmq_are_found_and_sent_again(command: EpochmqCommand) -> None:
-    command.run("topic", "create", "stored", "--queues", "1")
+    command.run("topic", "create", "stored", "--queues", "1", *PATIENT)
     lines = b"".join(b"%d\n" % n for n in range(5))
-    command.run("produce", "stored", "--tags", "red", "--keys", "key", "--timeout", "60", stdin=lines)
-    stored = [one["body"] for one in command.json("message", "peek", "stored", "--offset", "0", "-c", "5")]
-    assert sorted(stored) == ["0", "1", "2", "3", "4"]  # several are sent at a time
+    command.run("produce", "stored", "--tags", "red", "--keys", "key", *PATIENT, stdin=lines)
+    wait_holds(lambda: shows(command, ["0", "1", "2", "3", "4"]))  # several are sent at a time
+    stored = bodies(command, "--offset", "0", "-c", "5")
     found = command.json("message", "peek", "stored", "--offset", "1", "-c", "2")
     assert [one["body"] for one in found] == stored[1:3]
     wait_holds(lambda: keyed(command, "stored", 5))  # RocketMQ indexes behind the send
     assert command.json("message", "get", found[0]["offsetMsgId"])["body"] == stored[1]
     assert command.json("message", "get", found[0]["msgId"], "--topic", "stored")["body"] == stored[1]
-    command.run("message", "resend", found[0]["msgId"], "--topic", "stored", "--yes")
-    assert [one["body"] for one in command.json("message", "peek", "stored", "-c", "1")] == [stored[1]]
+    command.run("message", "resend", found[0]["msgId"], "--topic", "stored", "--yes", *PATIENT)
+    wait_holds(lambda: shows(command, [*stored, stored[1]]))
+    assert bodies(command, "-c", "1") == [stored[1]]
+
+
+def bodies(command: EpochmqCommand, *which: str) -> list[str]:
+    """The bodies of messages of the topic `stored`."""
+    return [one["body"] for one in command.json("message", "peek", "stored", *which)]
+
+
+def shows(command: EpochmqCommand, expected: list[str]) -> None:
+    """The topic `stored` has these bodies, in any order."""
+    assert sorted(bodies(command, "--offset", "0", "-c", "100")) == sorted(expected)
+
+
+def lags(command: EpochmqCommand, *, consumed: int, lag: int) -> None:
+    """The group has consumed so many messages of `read`, and lags behind by so many."""
+    (row,) = command.json("group", "lag", "readers", "--topic", "read")
+    assert (row["consumed"], row["lag"]) == (consumed, lag)
 
 
 def keyed(command: EpochmqCommand, topic: str, count: int) -> None:

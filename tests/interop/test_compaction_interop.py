@@ -18,7 +18,7 @@ from epochmq_store.statuses import PutStatus
 from tests.interop.java_env import compile_java, run_java
 from tests.unit.broker.kit import Bench, running, until
 
-pytestmark = [pytest.mark.java, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.java, pytest.mark.timeout(900)]
 
 TOPIC, QUEUES = "compacted", 2
 LOG_FILE, COMPACTED_LOG, COMPACTED_QUEUE = 1 << 20, 46_000, 4_650

@@ -38,7 +38,7 @@ public final class AuthScenarios {
     private static final String TOPIC = "auth-orders";
     private static final String FOREIGN = "auth-invoices";
     private static final String GROUP = "auth-readers";
-    private static final long AWAIT_MS = 60_000;
+    private static final int AWAIT_MS = 60_000;
     private static final Map<String, Object> FACTS = new LinkedHashMap<>();
 
     private final String nameserver;
@@ -179,8 +179,9 @@ public final class AuthScenarios {
     }
 
     private DefaultMQAdminExt admin(RPCHook hook) throws Exception {
-        DefaultMQAdminExt made = new DefaultMQAdminExt(hook, 10_000);
+        DefaultMQAdminExt made = new DefaultMQAdminExt(hook, AWAIT_MS);
         made.setNamesrvAddr(nameserver);
+        made.setMqClientApiTimeout(AWAIT_MS);
         made.setInstanceName("admin-" + ++clients);
         made.start();
         return made;
@@ -201,9 +202,10 @@ public final class AuthScenarios {
     private void send(String name, RPCHook hook, String topic) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("auth-producers", hook);
         producer.setNamesrvAddr(nameserver);
+        producer.setMqClientApiTimeout(AWAIT_MS);
         producer.setInstanceName("producer-" + ++clients);
         producer.setRetryTimesWhenSendFailed(0);
-        producer.setSendMsgTimeout(20_000);
+        producer.setSendMsgTimeout(AWAIT_MS);
         producer.start();
         MessageQueue queue = new MessageQueue(topic, brokerName, 0);
         note(name + ": send", () -> {
@@ -231,6 +233,7 @@ public final class AuthScenarios {
     private void pull(String name, RPCHook hook, String topic, String group) throws Exception {
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group + "-pull", hook);
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(AWAIT_MS);
         consumer.setInstanceName("puller-" + ++clients);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.start();
@@ -251,6 +254,7 @@ public final class AuthScenarios {
     private void push(String name, RPCHook hook, String group) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, hook);
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(AWAIT_MS);
         consumer.setInstanceName("pusher-" + ++clients);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         ConcurrentLinkedQueue<String> bodies = new ConcurrentLinkedQueue<>();

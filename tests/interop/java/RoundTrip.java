@@ -11,6 +11,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Sends some messages and receives them; prints the broker's address and the number. Settings of TLS are properties. */
 public class RoundTrip {
     private static final int MESSAGES = 20;
+    private static final int API_MS = 60_000;
     private static final long LIMIT_NS = 90_000_000_000L;
 
     public static void main(String[] args) {
@@ -22,7 +23,8 @@ public class RoundTrip {
         String topic = args[1];
         DefaultMQProducer producer = new DefaultMQProducer("round_trip");
         producer.setNamesrvAddr(nameserver);
-        producer.setSendMsgTimeout(30_000);
+        producer.setSendMsgTimeout(API_MS);
+        producer.setMqClientApiTimeout(API_MS);
         producer.setRetryTimesWhenSendFailed(0);
         producer.start();
         TreeSet<String> sent = new TreeSet<>();
@@ -35,6 +37,7 @@ public class RoundTrip {
         }
         DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("round_trip_consumer");
         consumer.setNamesrvAddr(nameserver);
+        consumer.setMqClientApiTimeout(API_MS);
         consumer.setAutoCommit(false);
         // Not by a seek: this client may lose the offset of a seek that interrupts its first pull.
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
