@@ -16,7 +16,7 @@ from tests.integration.chaos.journals import ConsumerJournal, ProducerJournal
 from tests.integration.chaos.network import Network
 from tests.integration.replica_rounds import SAFE
 from tests.interop.java_env import compile_java, java_command
-from tests.support.cluster import Settings, Value
+from tests.support.cluster import START_TIMEOUT_S, Settings, Value
 from tests.support.group_processes import ElectingGroup, Factory, Member, Places
 from tests.support.group_traffic import QUEUES, TOPIC, acknowledged, check_equal, wait_confirmed
 from tests.support.process import ManagedProcess, wait_until
@@ -184,6 +184,12 @@ class ChaosGroup(ClientsUnderFaults, ReplicaGroup):
             places=places,
         )
         self._add_clients(java=java)
+
+    def wait_in_sync(self, count: int, *, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Waits until every controller responds, too: one that still starts has no signal handlers, so that
+        the next fault could not stop it in an orderly way."""
+        super().wait_in_sync(count, timeout_s=timeout_s)
+        wait_until(lambda: all(map(self.has_metadata, self.controllers)), what="every controller responds")
 
     def wait_settled(self) -> Member:
         """Waits until the master has confirmed what all replicas have."""

@@ -27,8 +27,8 @@ from tests.support.process import wait_until
 from tests.support.remoting import frame, split_address
 from tests.support.replica_group import CONTROLLER_ELECT_MASTER
 
-RECOVERY_TIMEOUT_S = 120.0
-EFFECT_TIMEOUT_S = 60.0
+RECOVERY_TIMEOUT_S = 180.0
+EFFECT_TIMEOUT_S = 120.0
 SLOW_SYNC_S = 0.5
 OBSERVE_S = 0.2
 ROOM_BYTES = 64 << 10

@@ -17,7 +17,7 @@ from tests.support.group_processes import Member
 
 ACKS_MIN, ACKS_MAX = 100, 1500
 """A round's power cut happens after a random number of new acknowledgements in this range."""
-RECOVERY_TIMEOUT_S = 90.0
+RECOVERY_TIMEOUT_S = 180.0
 MASTER_SHARE = 0.5
 """The share of cuts of one broker that hit the master."""
 ROUNDS_PER_GROUP = 25
